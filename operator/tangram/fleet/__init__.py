@@ -1,0 +1,52 @@
+"""The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). Frozen, comparable, printable."""
+
+from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective
+from tangram.fleet.plan import (
+    Action,
+    ApplyDeployment,
+    ApplyService,
+    Decision,
+    FinishInspection,
+    Plan,
+    Rejection,
+    RemoveDeployment,
+    StartInspection,
+)
+from tangram.fleet.shape import WHOLE_GPU, Shape, resource_name
+from tangram.fleet.snapshot import (
+    CheckpointFacts,
+    Claim,
+    FactsKey,
+    FleetSnapshot,
+    Inspection,
+    InspectionFailure,
+    Node,
+    Workload,
+)
+
+__all__ = [
+    "WHOLE_GPU",
+    "Action",
+    "ApplyDeployment",
+    "ApplyService",
+    "CheckpointFacts",
+    "Claim",
+    "Decision",
+    "FactsKey",
+    "FinishInspection",
+    "FleetSnapshot",
+    "Inspection",
+    "InspectionFailure",
+    "Intent",
+    "InvalidIntent",
+    "MIGPolicy",
+    "Node",
+    "Objective",
+    "Plan",
+    "Rejection",
+    "RemoveDeployment",
+    "Shape",
+    "StartInspection",
+    "Workload",
+    "resource_name",
+]

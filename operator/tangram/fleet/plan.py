@@ -1,0 +1,92 @@
+"""What was decided. A plan is a value: the executor performs it, tests compare it, people read it."""
+
+from dataclasses import dataclass
+
+from tangram.fleet.shape import Shape
+from tangram.fleet.snapshot import FactsKey
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyService:
+    """Make the Service of this LLMDeployment exist as rendered."""
+
+    owner_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDeployment:
+    """Make the Deployment of one variant exist with this shape and this many replicas."""
+
+    owner_uid: str
+    shape: Shape
+    replicas: int
+    products: tuple[str, ...]  # values of nvidia.com/gpu.product its pods may run on, sorted
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDeployment:
+    """Delete a Deployment that is ours and no longer part of the plan (UID precondition)."""
+
+    owner_uid: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartInspection:
+    """Run the inspect Job for a checkpoint nobody has facts about."""
+
+    owner_uid: str
+    key: FactsKey
+
+
+@dataclass(frozen=True, slots=True)
+class FinishInspection:
+    """Delete an inspect Job whose result is recorded, or which may be tried again (UID precondition)."""
+
+    owner_uid: str
+    namespace: str
+    name: str
+    uid: str
+
+
+Action = ApplyService | ApplyDeployment | RemoveDeployment | StartInspection | FinishInspection
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A shape that lost, and the one constraint that killed it."""
+
+    shape: Shape
+    reason: str  # DoesNotFit | TPOTUnreachable | NotAllowed | NoCapacity | Dearer
+    message: str
+    price_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one LLMDeployment, and why."""
+
+    owner_uid: str
+    accepted: bool
+    accepted_reason: str  # Valid | InvalidSpec | ModelNameCollision
+    accepted_message: str
+    model_reason: str  # Inspected | Inspecting | NotFound | InvalidCheckpoint | UnknownArchitecture | ...
+    model_message: str
+    placed_reason: str  # Placed | InsufficientCapacity | Infeasible | SLOUnreachable | WaitingForModel | ...
+    placed_message: str
+    shape: Shape | None = None
+    desired: int = 0  # replicas wanted after min/max
+    placed: int = 0  # replicas the fleet has room for, <= desired
+    price_per_hour: float = 0.0  # of the placed replicas
+    rejected: tuple[Rejection, ...] = ()  # best first, at most five
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One decision about the whole fleet. Equal inputs give equal plans."""
+
+    decisions: tuple[Decision, ...] = ()
+    actions: tuple[Action, ...] = ()  # in the order in which they are to be performed

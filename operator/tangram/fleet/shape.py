@@ -1,0 +1,40 @@
+"""One way to serve a model: a whole GPU or a MIG slice of a SKU, with tensor parallelism and precision."""
+
+import hashlib
+from dataclasses import dataclass
+
+WHOLE_GPU = "gpu"
+
+
+def resource_name(profile: str) -> str:
+    """Return the extended resource of NVIDIA's device plugin (mixed strategy) for `profile`.
+
+    `+` in a profile becomes `.`, a minus stays: `1g.10gb+me` -> `nvidia.com/mig-1g.10gb.me`.
+    """
+    return "nvidia.com/gpu" if profile == WHOLE_GPU else "nvidia.com/mig-" + profile.replace("+", ".")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """Hardware and precision of one replica. Two replicas of one shape are interchangeable."""
+
+    sku: str  # key of the catalog, e.g. H100-80GB-SXM
+    profile: str  # WHOLE_GPU or a MIG profile as NVIDIA prints it, e.g. 1g.10gb
+    tensor_parallel: int = 1
+    precision: str = "bf16"  # weights as the checkpoint stores them: bf16 | fp16 | fp32
+
+    @property
+    def resource(self) -> str:
+        """Extended resource that one replica asks for (`tensor_parallel` of them)."""
+        return resource_name(self.profile)
+
+    @property
+    def variant(self) -> str:
+        """Short, stable, DNS-safe name of this shape: the suffix of its Deployment's name."""
+        text = f"{self.sku}/{self.profile}/tp{self.tensor_parallel}/{self.precision}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def __str__(self) -> str:
+        """Return the form people read, e.g. `H100-80GB-SXM:1g.10gb`; whole GPUs without a profile."""
+        base = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
+        return base if self.tensor_parallel == 1 else f"{base} TP{self.tensor_parallel}"

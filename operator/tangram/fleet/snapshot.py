@@ -1,0 +1,111 @@
+"""What is observed, at one instant. Built by the shell's Mirror, read by the planner; never partial."""
+
+from dataclasses import dataclass, field
+
+from tangram.fleet.intent import Intent, InvalidIntent
+from tangram.fleet.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A GPU node. `allocatable` holds only NVIDIA's extended resources with a count above zero."""
+
+    name: str
+    sku: str | None  # catalog key matched from the GFD product label; None: unknown GPU, never used
+    product: str  # value of the node label nvidia.com/gpu.product
+    usable: bool  # Ready, not cordoned, no NoSchedule/NoExecute taint but NVIDIA's own
+    allocatable: tuple[tuple[str, int], ...]  # (resource, count), sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A scheduled, not yet finished pod that holds `count` units of `resource` on `node`."""
+
+    node: str
+    resource: str
+    count: int
+    owner_uid: str | None  # uid of the LLMDeployment it serves; None: not ours
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One of our Deployments as observed: one variant of one LLMDeployment."""
+
+    uid: str
+    name: str
+    namespace: str
+    owner_uid: str  # uid of the LLMDeployment
+    shape: Shape
+    replicas: int  # spec.replicas
+    ready: int
+    available: int
+    updated: int  # replicas of the current pod template
+    settled: bool  # the Deployment controller has seen our last write
+    message: str = ""  # why pods do not start, as the cluster tells it (Pending, CrashLoop, ...); "" when fine
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FactsKey:
+    """Identity of a checkpoint. `namespace` is empty for image://, since the engine image decides alone."""
+
+    namespace: str
+    uri: str
+    engine_image: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """What `tangram-engine inspect` found in a checkpoint. Bytes are those of the stored tensors."""
+
+    architecture: str  # as config.json says: LlamaForCausalLM
+    digest: str  # sha256 over config.json and the safetensors headers
+    dtype: str  # bf16 | fp16 | fp32
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    parameters: int
+    weight_bytes: int  # all tensors
+    embedding_bytes: int  # the input embedding: stored, but not read whole in a step unless tied
+    tied_embeddings: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InspectionFailure:
+    """Why a checkpoint cannot be served: a person's error, with what to do."""
+
+    reason: str  # NotFound | InvalidCheckpoint | UnknownArchitecture | InspectionFailed
+    message: str
+    at: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """An inspect Job as observed. `result` is None while it runs."""
+
+    key: FactsKey
+    namespace: str
+    job_name: str
+    job_uid: str
+    started_at: float
+    result: CheckpointFacts | InspectionFailure | None = None
+    message: str = ""  # while it runs: what it waits for, as the cluster tells it
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """Everything a plan depends on, besides the intents and the instant."""
+
+    nodes: tuple[Node, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    facts: tuple[tuple[FactsKey, CheckpointFacts], ...] = ()  # recorded in the status of LLMDeployments
+    inspections: tuple[Inspection, ...] = ()
+    services: tuple[tuple[str, str], ...] = ()  # (namespace, name) of the Services we own
+    # LLMDeployment uid -> replicas that the scaling law wants now; absent: hold what is there
+    desired: tuple[tuple[str, int], ...] = ()
+    engine_image: str = ""
+    prices: tuple[tuple[str, float], ...] = field(default=())  # (SKU, USD per GPU-hour) overriding the catalog
