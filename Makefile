@@ -1,0 +1,94 @@
+# Every verb here is the same for a person and for CI. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# One thread per process: the suites run beside a whole cluster on two cores.
+export OMP_NUM_THREADS ?= 1
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-zA-Z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
+
+## ---- development -----------------------------------------------------------------------------
+
+$(VENV)/.stamp: pyproject.toml requirements/dev.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet 'uv>=0.8,<1'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --requirements requirements/dev.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	touch $@
+
+.PHONY: setup
+setup: $(VENV)/.stamp ## Make the virtual environment with the pinned dependencies
+
+.PHONY: lock
+lock: setup ## Refresh requirements/*.lock within the ranges of pyproject.toml
+	e2e/images/lock.sh $(BIN)/uv
+
+.PHONY: generate
+generate: setup ## Regenerate what is generated (CRDs, the chart's copy of them)
+	$(BIN)/python -m tangram.api.crd
+	$(BIN)/python charts/sync_crds.py
+
+.PHONY: check
+check: setup ## Lint, types, import contracts, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tangram.api.crd --check
+	$(BIN)/python charts/sync_crds.py --check
+
+## ---- tests ------------------------------------------------------------------------------------
+
+.PHONY: tools
+tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm, containerd, promtool)
+	$(PYTHON) -m e2e.cluster binaries
+
+.PHONY: unit
+unit: setup ## The fast tests: no cluster, no API server
+	$(BIN)/pytest -m "not apiserver and not cluster and not faults"
+
+.PHONY: test
+test: check tools ## All tests: unit, engine, real API server, whole local cluster
+	$(BIN)/pytest -m "not faults and not cluster"
+	$(MAKE) e2e
+
+.PHONY: e2e
+e2e: setup tools ## What a person lives through, on a real cluster on this machine
+	$(BIN)/pytest -m cluster --timeout 900 tests e2e
+
+.PHONY: test-faults
+test-faults: setup tools ## Kill the operator at every write, break every call: the whole campaign
+	$(BIN)/pytest -m faults --timeout 3600
+
+## ---- the product ------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: ## From nothing to a served, measured, rescaled model on a real cluster on this machine
+	@$(PYTHON) -m e2e.demo up
+
+.PHONY: demo-down
+demo-down: ## End the demo; only the cache directory stays
+	@$(PYTHON) -m e2e.demo down
+
+.PHONY: demo-clean
+demo-clean: ## End the demo and remove the cache directory
+	@$(PYTHON) -m e2e.demo clean
+
+.PHONY: images
+images: ## Build both images; `make images push REGISTRY=registry.example.com/team` pushes them
+	$(PYTHON) -m e2e.cluster images
+
+.PHONY: push
+push: ## Push the images to REGISTRY
+	$(PYTHON) -m e2e.cluster push --registry "$${REGISTRY:?say where to: make images push REGISTRY=registry.example.com/team}"
+
+.PHONY: bench
+bench: setup tools ## Re-make every number of the README
+	$(BIN)/python -m benchmarks
