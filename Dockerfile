@@ -1,0 +1,73 @@
+# Both images of Tangram. Targets: operator, engine.
+#
+#   docker build --target operator -t tangram-operator:dev .
+#   docker build --target engine   -t tangram-engine:dev .
+#
+# Any builder will do: Docker with or without BuildKit, buildah, podman. Hence no `RUN --mount` and no here-documents.
+# BASE_IMAGE needs python3 (3.11 or newer) with venv and ca-certificates; nothing is installed into it from the
+# distribution. Dependencies lie in a layer below the code, so that a change of code moves only a small layer.
+#
+# Behind a proxy: HTTP_PROXY, HTTPS_PROXY, NO_PROXY and the index variables below pass as build arguments, and a bundle
+# of certificate authorities to trust while building goes to .build/ca-certificates.crt.
+ARG BASE_IMAGE=docker.io/library/python:3.12-slim-bookworm
+
+FROM ${BASE_IMAGE} AS base
+# The user has a name: some libraries look their own user up and fail without one.
+RUN echo 'tangram:x:65532:65532:tangram:/nonexistent:/usr/sbin/nologin' >> /etc/passwd \
+ && echo 'tangram:x:65532:' >> /etc/group
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/tmp
+COPY .build /opt/build/.build
+COPY requirements/install.sh requirements/uv.lock /opt/build/requirements/
+
+
+FROM base AS operator
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG UV_DEFAULT_INDEX
+ARG UV_INDEX
+ARG UV_INSECURE_HOST
+COPY requirements/operator.lock /opt/build/requirements/
+RUN sh /opt/build/requirements/install.sh /opt/build/requirements/operator.lock \
+ && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
+ && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram "$@"\n' > /usr/local/bin/tangram-operator \
+ && chmod 0755 /usr/local/bin/tangram-operator
+COPY operator/tangram /opt/tangram/tangram
+RUN chmod -R a+rX /opt/tangram \
+ && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
+WORKDIR /opt/empty
+USER 65532:65532
+EXPOSE 8080 9090
+ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram"]
+LABEL org.opencontainers.image.title="tangram-operator" \
+      org.opencontainers.image.description="Packs LLM inference onto GPUs and MIG slices" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM base AS engine
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG UV_DEFAULT_INDEX
+ARG UV_INDEX
+ARG UV_INSECURE_HOST
+COPY requirements/engine.lock /opt/build/requirements/
+RUN sh /opt/build/requirements/install.sh /opt/build/requirements/engine.lock \
+ && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
+ && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram_engine "$@"\n' > /usr/local/bin/tangram-engine \
+ && chmod 0755 /usr/local/bin/tangram-engine
+COPY models/tangram-tiny /models/tangram-tiny
+COPY engine/tangram_engine /opt/tangram/tangram_engine
+RUN chmod -R a+rX /opt/tangram \
+ && find /models ! -perm -a=r -exec chmod a+rX {} + \
+ && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
+WORKDIR /opt/empty
+USER 65532:65532
+EXPOSE 8000
+ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram_engine"]
+LABEL org.opencontainers.image.title="tangram-engine" \
+      org.opencontainers.image.description="A small, operable OpenAI-compatible inference engine" \
+      org.opencontainers.image.licenses="Apache-2.0"
