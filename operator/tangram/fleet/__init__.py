@@ -22,6 +22,7 @@ from tangram.fleet.snapshot import (
     InspectionFailure,
     Node,
     Workload,
+    WriteProblem,
 )
 
 __all__ = [
@@ -48,5 +49,6 @@ __all__ = [
     "Shape",
     "StartInspection",
     "Workload",
+    "WriteProblem",
     "resource_name",
 ]

@@ -96,6 +96,15 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteProblem:
+    """What the API server refused when the shell last wrote a child of this LLMDeployment."""
+
+    owner_uid: str
+    reason: str  # NameTaken | Forbidden | Rejected
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSnapshot:
     """Everything a plan depends on, besides the intents and the instant."""
 
@@ -105,6 +114,7 @@ class FleetSnapshot:
     facts: tuple[tuple[FactsKey, CheckpointFacts], ...] = ()  # recorded in the status of LLMDeployments
     inspections: tuple[Inspection, ...] = ()
     services: tuple[tuple[str, str], ...] = ()  # (namespace, name) of the Services we own
+    problems: tuple[WriteProblem, ...] = ()  # sorted by owner_uid
     # LLMDeployment uid -> replicas that the scaling law wants now; absent: hold what is there
     desired: tuple[tuple[str, int], ...] = ()
     engine_image: str = ""
