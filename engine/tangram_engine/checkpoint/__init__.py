@@ -1,0 +1,19 @@
+"""Checkpoints as untrusted input: safetensors only, a closed list of architectures, all checked first."""
+
+from .errors import CheckpointError, Reason
+from .reader import read_checkpoint
+from .spec import Checkpoint, ModelSpec, RopeScaling, TensorEntry
+from .tensors import EMBEDDING, HEAD, expected_shapes
+
+__all__ = [
+    "EMBEDDING",
+    "HEAD",
+    "Checkpoint",
+    "CheckpointError",
+    "ModelSpec",
+    "Reason",
+    "RopeScaling",
+    "TensorEntry",
+    "expected_shapes",
+    "read_checkpoint",
+]

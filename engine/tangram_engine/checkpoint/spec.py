@@ -1,0 +1,66 @@
+"""What a checkpoint is, as data: the model's shape and where each tensor lies on disk."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """A change of the rotary frequencies. `kind` is "linear" (only `factor` counts) or "llama3" (all)."""
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One decoder-only model, enough to build it and to plan its memory."""
+
+    family: str  # llama | qwen2 | qwen3
+    architecture: str  # as config.json says: LlamaForCausalLM
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    tied_embeddings: bool
+    attention_bias: bool  # q, k and v projections have a bias, o has none (Qwen2)
+    qk_norm: bool  # RMSNorm over head_dim on q and k before the rotation (Qwen3)
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    dtype: str  # bf16 | fp16 | fp32: that of most stored bytes, whatever config.json claims
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor in a safetensors file; `offset` counts bytes from the start of the file."""
+
+    file: Path
+    dtype: str  # BF16 | F16 | F32, as safetensors spells it
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A validated checkpoint: every tensor the model needs is there, rightly shaped, inside its file."""
+
+    spec: ModelSpec
+    files: tuple[Path, ...]
+    tensors: dict[str, TensorEntry]
+    digest: str  # sha256 over config.json and the safetensors headers, in hexadecimal
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all tensors that are loaded."""
+        return sum(entry.nbytes for entry in self.tensors.values())

@@ -1,0 +1,70 @@
+"""Which tensors a model needs, with which shapes; and the first one that is missing, misshaped or surplus."""
+
+import re
+from collections.abc import Iterator
+
+from .errors import invalid
+from .spec import ModelSpec, TensorEntry
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+_DTYPES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+# Buffers that old versions of transformers stored beside the weights; computed, never loaded.
+_IGNORED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+
+
+def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every tensor, in the order of the forward pass. Projections are [out, in]."""
+    hidden, inner, head_dim = spec.hidden_size, spec.intermediate_size, spec.head_dim
+    q_rows, kv_rows = spec.heads * head_dim, spec.kv_heads * head_dim
+    yield EMBEDDING, (spec.vocab_size, hidden)
+    for layer in range(spec.layers):
+        at = f"model.layers.{layer}"
+        yield f"{at}.input_layernorm.weight", (hidden,)
+        for name, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
+            yield f"{at}.self_attn.{name}_proj.weight", (rows, hidden)
+            if spec.attention_bias:
+                yield f"{at}.self_attn.{name}_proj.bias", (rows,)
+        if spec.qk_norm:
+            yield f"{at}.self_attn.q_norm.weight", (head_dim,)
+            yield f"{at}.self_attn.k_norm.weight", (head_dim,)
+        yield f"{at}.self_attn.o_proj.weight", (hidden, q_rows)
+        yield f"{at}.post_attention_layernorm.weight", (hidden,)
+        yield f"{at}.mlp.gate_proj.weight", (inner, hidden)
+        yield f"{at}.mlp.up_proj.weight", (inner, hidden)
+        yield f"{at}.mlp.down_proj.weight", (hidden, inner)
+    yield "model.norm.weight", (hidden,)
+    if not spec.tied_embeddings:
+        yield HEAD, (spec.vocab_size, hidden)
+
+
+def select(spec: ModelSpec, found: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """The tensors to load, checked against the spec. Raises CheckpointError naming the first wrong one."""
+    wanted = dict(expected_shapes(spec))
+    for name, shape in wanted.items():
+        entry = found.get(name)
+        if entry is None:
+            raise invalid(
+                f"tensor {name} is missing; the checkpoint is incomplete or config.json is another model's"
+            )
+        if entry.shape != shape:
+            raise invalid(f"tensor {name} has shape {list(entry.shape)}; config.json implies {list(shape)}")
+        if entry.dtype not in _DTYPES:
+            raise invalid(
+                f"tensor {name} is stored as {entry.dtype}; only {', '.join(_DTYPES)} are supported"
+            )
+    for name in found:
+        if name not in wanted and name != HEAD and not _IGNORED.fullmatch(name):
+            raise invalid(
+                f"tensor {name[:200]} is not part of the {spec.architecture} that config.json describes"
+            )
+    return {name: found[name] for name in wanted}
+
+
+def stored_dtype(found: dict[str, TensorEntry]) -> str:
+    """The dtype most bytes are stored in: bf16, fp16 or fp32."""
+    totals = dict.fromkeys(_DTYPES, 0)
+    for entry in found.values():
+        if entry.dtype in totals:
+            totals[entry.dtype] += entry.nbytes
+    return _DTYPES[max(totals, key=lambda dtype: totals[dtype])]

@@ -1,0 +1,187 @@
+"""What the API process and the engine process say to each other: frozen dataclasses, msgpack on the wire.
+
+A frame is a 4-byte big-endian length and a msgpack array whose first element names the message. The engine
+sends one `Step` per step, however many tokens it made. msgpack holds plain values only, never code.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import msgpack
+
+from tangram_engine.sample.params import SamplingParams
+from tangram_engine.schedule.request import Request
+
+FRAME_LIMIT = 256 << 20  # bytes; far above the largest step, so a longer frame means a broken peer
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """One generated token of one request; `finish` says that it was the last.
+
+    With finish "abort" or "error" no token was made, and `token` means nothing.
+    """
+
+    request_id: str
+    token: int
+    logprob: float | None
+    top_logprobs: tuple[tuple[int, float], ...]
+    finish: str | None  # None | "stop" | "length" | "abort" | "error"
+    cached_tokens: int  # prompt tokens whose keys and values came from the prefix cache
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """The engine after one step. Counts marked "since last" are for this step alone."""
+
+    running: int
+    waiting: int
+    kv_used_blocks: int
+    kv_total_blocks: int
+    preemptions: int  # since last
+    batch_tokens: int  # tokens computed in this step, prefill and decode
+    prompt_tokens: int  # of these, prefill
+    prefix_queries: int  # since last, in tokens
+    prefix_hits: int  # since last, in tokens
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the engine became after loading and warming up."""
+
+    block_size: int  # tokens per KV block
+    num_blocks: int
+    max_model_len: int  # tokens, prompt and answer together
+    vocab_size: int
+    dtype: str
+    device: str
+    load_seconds: float
+    warmup_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """API -> engine: queue this request."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """API -> engine: forget this request and free its blocks. Unknown ids are ignored."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Engine -> API: loaded and warmed up."""
+
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Engine -> API: the last words of an engine process that is about to exit."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Engine -> API: what one step produced; without outputs when only the counts changed (an abort)."""
+
+    outputs: tuple[TokenOutput, ...]
+    stats: StepStats
+
+
+Message = Add | Abort | Ready | Failed | Step
+
+
+def encode(message: Message) -> bytes:
+    """One frame, length included."""
+    body: bytes = msgpack.packb(_to_wire(message))
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> Message:
+    """The inverse of `encode`, given the frame's body. Raises ValueError on anything else."""
+    name, *fields = msgpack.unpackb(body, use_list=False)
+    build = _FROM_WIRE.get(name)
+    if build is None:
+        raise ValueError(f"unknown message {name!r}")
+    return build(fields)
+
+
+def _to_wire(message: Message) -> tuple[Any, ...]:
+    match message:
+        case Add(request):
+            return ("add", request.id, request.prompt, astuple(request.params), request.arrival)
+        case Abort(request_id):
+            return ("abort", request_id)
+        case Ready(info):
+            return ("ready", *astuple(info))
+        case Failed(reason, text):
+            return ("failed", reason, text)
+        case Step(outputs, stats):
+            return ("step", astuple(stats), tuple(_output_fields(output) for output in outputs))
+
+
+def _output_fields(output: TokenOutput) -> tuple[Any, ...]:
+    """As `astuple`, which would copy deeply and is too slow for every token."""
+    return (
+        output.request_id,
+        output.token,
+        output.logprob,
+        output.top_logprobs,
+        output.finish,
+        output.cached_tokens,
+    )
+
+
+def _add(fields: list[Any]) -> Add:
+    identity, prompt, params, arrival = fields
+    return Add(Request(id=identity, prompt=prompt, params=SamplingParams(*params), arrival=arrival))
+
+
+def _step(fields: list[Any]) -> Step:
+    stats, outputs = fields
+    return Step(outputs=tuple(TokenOutput(*output) for output in outputs), stats=StepStats(*stats))
+
+
+_FROM_WIRE: dict[str, Callable[[list[Any]], Message]] = {
+    "add": _add,
+    "abort": lambda fields: Abort(*fields),
+    "ready": lambda fields: Ready(EngineInfo(*fields)),
+    "failed": lambda fields: Failed(*fields),
+    "step": _step,
+}
+
+
+class FrameReader:
+    """Cuts a byte stream into messages, however the bytes arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """All messages completed by `data`, in order. Raises ValueError on a frame over the limit."""
+        self._buffer += data
+        messages: list[Message] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            if length > FRAME_LIMIT:
+                raise ValueError(f"frame of {length} bytes is over the limit of {FRAME_LIMIT}")
+            begin = start + _LENGTH.size
+            if len(self._buffer) < begin + length:
+                break
+            messages.append(decode(bytes(self._buffer[begin : begin + length])))
+            start = begin + length
+        del self._buffer[:start]
+        return messages
