@@ -28,7 +28,7 @@ setup: $(VENV)/.stamp ## Make the virtual environment with the pinned dependenci
 
 .PHONY: lock
 lock: setup ## Refresh requirements/*.lock within the ranges of pyproject.toml
-	e2e/images/lock.sh $(BIN)/uv
+	UV=$(BIN)/uv sh requirements/refresh.sh
 
 .PHONY: generate
 generate: setup ## Regenerate what is generated (CRDs, the chart's copy of them)
