@@ -1,0 +1,70 @@
+"""`python -m e2e.silicon`: `serve` dresses this node as a GPU node, `check` only looks a board file over."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from e2e.silicon.agent import Agent, Options
+from e2e.silicon.board import BoardError, load_machine
+from e2e.silicon.catalog import DEFAULT_CATALOG
+from e2e.silicon.node import Api, set_labels
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="silicon", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("serve", "check"):
+        command = commands.add_parser(name)
+        command.add_argument(
+            "--board", type=Path, required=True, help="which GPUs this node pretends to have"
+        )
+        command.add_argument("--node", default="node", help="this node's name; device ids derive from it")
+        command.add_argument("--catalog", type=Path, default=DEFAULT_CATALOG, help="folder with gpus.yaml")
+    serve = commands.choices["serve"]
+    serve.add_argument(
+        "--plugin-dir", type=Path, default=Options.plugin_dir, help="the kubelet's plugin folder"
+    )
+    serve.add_argument(
+        "--unhealthy", type=Path, default=Options.unhealthy, help="file that names broken devices"
+    )
+    serve.add_argument("--no-labels", action="store_true", help="leave the node's labels alone")
+    return parser
+
+
+async def _serve(args: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    options = Options(args.board, args.node, args.plugin_dir, args.unhealthy, args.catalog)
+    label = None
+    if not args.no_labels:
+        label = functools.partial(set_labels, Api.in_cluster(dict(os.environ)), args.node)
+    await Agent(options, label).run(stop)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; 2 means that the board file is wrong."""
+    args = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        if args.command == "check":
+            for resource, ids in load_machine(args.board, args.node, args.catalog).devices().items():
+                print(f"{resource}: {len(ids)}")
+        else:
+            asyncio.run(_serve(args))
+    except BoardError as wrong:
+        print(f"{args.board}: {wrong}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The kubelet's gRPC APIs: generated messages, and the method tables that grpcio needs."""
