@@ -60,7 +60,7 @@ class Rejection:
     """A shape that lost, and the one constraint that killed it."""
 
     shape: Shape
-    reason: str  # DoesNotFit | TPOTUnreachable | NotAllowed | NoCapacity | Dearer
+    reason: str  # DoesNotFit | TPOTUnreachable | NotAllowed | Unverified | Unpriced | NoCapacity | Dearer
     message: str
     price_per_hour: float
 
@@ -90,3 +90,12 @@ class Plan:
 
     decisions: tuple[Decision, ...] = ()
     actions: tuple[Action, ...] = ()  # in the order in which they are to be performed
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    """A Kubernetes Event to record about an LLMDeployment: one per transition, never per tick."""
+
+    type: str  # Normal | Warning
+    reason: str
+    message: str

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from tangram.fleet.intent import Intent, InvalidIntent
 from tangram.fleet.shape import Shape
 
 
@@ -41,7 +40,11 @@ class Workload:
     available: int
     updated: int  # replicas of the current pod template
     settled: bool  # the Deployment controller has seen our last write
-    message: str = ""  # why pods do not start, as the cluster tells it (Pending, CrashLoop, ...); "" when fine
+    total: int  # pods of every template: above `updated` while a rollout runs
+    owner_generation: int  # generation of the LLMDeployment that it was last rendered from
+    message: str = (
+        ""  # why pods do not start, as the cluster tells it (Pending, CrashLoop, ...); "" when fine
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,6 +54,11 @@ class FactsKey:
     namespace: str
     uri: str
     engine_image: str
+
+    @classmethod
+    def of(cls, namespace: str, uri: str, engine_image: str) -> "FactsKey":
+        """Return the identity of the checkpoint at `uri` as seen from `namespace`."""
+        return cls("" if uri.startswith("image://") else namespace, uri, engine_image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +126,6 @@ class FleetSnapshot:
     # LLMDeployment uid -> replicas that the scaling law wants now; absent: hold what is there
     desired: tuple[tuple[str, int], ...] = ()
     engine_image: str = ""
-    prices: tuple[tuple[str, float], ...] = field(default=())  # (SKU, USD per GPU-hour) overriding the catalog
+    prices: tuple[tuple[str, float], ...] = field(
+        default=()
+    )  # (SKU, USD per GPU-hour) overriding the catalog

@@ -1,0 +1,98 @@
+"""Checkpoint facts on the wire: the report of `tangram-engine inspect`, and where they are kept in the status."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
+
+from tangram.api.base import Model
+from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure
+
+_MESSAGE_LIMIT = 1000
+REASONS = ("NotFound", "InvalidCheckpoint", "UnknownArchitecture")
+
+Count = Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]
+Bytes = Annotated[StrictInt, Field(ge=1, le=2**53)]
+
+
+class Facts(Model):
+    """What `tangram-engine inspect` found in the checkpoint."""
+
+    architecture: StrictStr = Field(
+        min_length=1, max_length=128, description="Architecture as config.json names it."
+    )
+    digest: StrictStr = Field(
+        min_length=1, max_length=128, description="Digest of config.json and the safetensors headers."
+    )
+    dtype: Literal["bf16", "fp16", "fp32"] = Field(description="Data type the weights are stored in.")
+    layers: Count = Field(description="Number of decoder layers.")
+    hidden_size: Count = Field(description="Width of the residual stream.")
+    heads: Count = Field(description="Number of query heads.")
+    kv_heads: Count = Field(description="Number of key/value heads.")
+    head_dim: Count = Field(description="Width of one head.")
+    vocab_size: Count = Field(description="Number of tokens in the vocabulary.")
+    max_position_embeddings: Count = Field(
+        description="Longest context in tokens the checkpoint was made for."
+    )
+    parameters: Bytes = Field(description="Number of parameters.")
+    weight_bytes: Bytes = Field(description="Bytes of all stored tensors.")
+    embedding_bytes: Annotated[StrictInt, Field(ge=0, le=2**53)] = Field(
+        description="Bytes of the input embedding: stored, but not read whole in a step unless tied."
+    )
+    tied_embeddings: StrictBool = Field(description="Whether the output projection is the input embedding.")
+
+    def to_noun(self) -> CheckpointFacts:
+        """Return the same facts as the planner's noun."""
+        return CheckpointFacts(**self.model_dump())
+
+
+class _Failure(Model):
+    reason: StrictStr
+    message: StrictStr = ""
+
+
+class _Report(Model):
+    schema_: Literal[1] = Field(alias="schema")
+    facts: Facts | None = None
+    error: _Failure | None = None
+
+
+def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
+    """Read the report of an inspect Job that ended at `at` (seconds since the epoch).
+
+    Anything that is not a report (an evicted pod, a crash, another schema) becomes `InspectionFailed`, with what was
+    found; it is retried like the rest.
+    """
+    try:
+        report = _Report.model_validate(json.loads(text))
+    except (ValueError, ValidationError, RecursionError):
+        seen = " ".join(text.split())[:200]
+        found = f"it said: {seen}" if seen else "it said nothing"
+        return InspectionFailure("InspectionFailed", f"the inspect Job ended without a report; {found}", at)
+    if report.facts is not None:
+        return report.facts.to_noun()
+    if report.error is None:
+        return InspectionFailure(
+            "InspectionFailed", "the inspect Job's report holds neither facts nor an error", at
+        )
+    reason = report.error.reason if report.error.reason in REASONS else "InspectionFailed"
+    return InspectionFailure(
+        reason, report.error.message[:_MESSAGE_LIMIT] or "the inspect Job told no reason", at
+    )
+
+
+def facts_from_status(obj: Mapping[str, Any]) -> tuple[FactsKey, CheckpointFacts] | None:
+    """Return the facts recorded in the status of an LLMDeployment, or None if there are none that can be read.
+
+    A status is ours, but an older or newer version may have written it: unreadable facts are inspected again.
+    """
+    model = (obj.get("status") or {}).get("model") or {}
+    uri, engine_image = model.get("uri"), model.get("engineImage")
+    if not uri or not engine_image:
+        return None
+    try:
+        facts = Facts.model_validate(model.get("facts")).to_noun()
+    except ValidationError:
+        return None
+    return FactsKey.of(obj["metadata"]["namespace"], uri, engine_image), facts

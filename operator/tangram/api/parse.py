@@ -1,0 +1,95 @@
+"""From an object as the API server stores it to an `Intent`, or to a message about what is wrong with it."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from tangram import catalog
+from tangram.api.spec import SERVED_NAME_PATTERN, LLMDeploymentSpec, ObjectiveSpec
+from tangram.fleet import Intent, InvalidIntent, Objective
+
+_MESSAGE_LIMIT = 1000
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
+
+
+def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
+    """Return what `obj` wants, defaults filled in. Never raises for what a person can write.
+
+    The CRD's rules already refuse nearly all of this; they are checked again because an object may be older than a rule.
+    """
+    meta = obj["metadata"]
+    identity = {
+        "uid": meta["uid"],
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "generation": meta.get("generation", 1),
+        "created_at": _epoch(meta["creationTimestamp"]),
+    }
+    try:
+        spec = LLMDeploymentSpec.model_validate(obj.get("spec"))
+    except ValidationError as error:
+        return InvalidIntent(**identity, message=_explain(error))
+    problem = _problem(meta["name"], spec)
+    if problem:
+        return InvalidIntent(**identity, message=problem)
+    return Intent(
+        **identity,
+        model_uri=spec.model.uri,
+        served_name=spec.model.served_name or meta["name"],
+        max_model_len=spec.engine.max_model_len,
+        max_running_requests=spec.engine.max_running_requests,
+        ttft=_objective(spec.objectives.ttft),
+        tpot=_objective(spec.objectives.tpot),
+        allowed_skus=tuple(sorted(set(spec.placement.allowed_skus))),
+        denied_skus=tuple(sorted(set(spec.placement.denied_skus))),
+        mig=spec.placement.mig,
+        min_replicas=spec.scaling.min,
+        max_replicas=spec.scaling.min if spec.scaling.max is None else spec.scaling.max,
+        paused=spec.paused,
+    )
+
+
+def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
+    """Return the first rule across fields that is broken, as a message with the field's path and what to do."""
+    scaling, placement = spec.scaling, spec.placement
+    if len(name) > 40 or not _NAME.fullmatch(name):
+        return (
+            f"metadata.name {name!r} must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end "
+            "with '-'"
+        )
+    if spec.model.served_name is not None and not _SERVED_NAME.fullmatch(spec.model.served_name):
+        return "spec.model.servedName must be letters, digits and . _ / : - only, and begin and end with a letter or digit"
+    if scaling.max is not None and scaling.min > scaling.max:
+        return f"spec.scaling.min ({scaling.min}) is above spec.scaling.max ({scaling.max}); raise max or lower min"
+    both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
+    if both:
+        return (
+            f"spec.placement: {both[0]} is both allowed and denied; remove it from allowedSKUs or deniedSKUs"
+        )
+    for field, listed in (("allowedSKUs", placement.allowed_skus), ("deniedSKUs", placement.denied_skus)):
+        unknown = sorted(set(listed) - set(catalog.skus()))
+        if unknown:
+            return f"spec.placement.{field}: {unknown[0]} is not in the catalog; it knows {', '.join(catalog.skus())}"
+    return None
+
+
+def _objective(spec: ObjectiveSpec | None) -> Objective | None:
+    return Objective(spec.percentile, spec.milliseconds) if spec else None
+
+
+def _explain(error: ValidationError) -> str:
+    """Turn pydantic's list of errors into one line a person can act on."""
+    lines = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        path = ".".join(("spec", *(str(part) for part in item["loc"])))
+        lines.append(f"{path}: {item['msg'].removeprefix('Value error, ')}")
+    return "; ".join(lines)[:_MESSAGE_LIMIT]
+
+
+def _epoch(timestamp: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time in UTC, as the API server writes it."""
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(UTC).timestamp()

@@ -1,0 +1,57 @@
+"""From pydantic's JSON schema to the structural schema that a CRD accepts."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+# What a structural schema keeps; everything else pydantic writes (title, $defs, ...) is dropped.
+_KEPT = (
+    "description",
+    "type",
+    "format",
+    "default",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "maxItems",
+    "minItems",
+)
+
+
+def structural(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the structural schema of `model`: references inlined, `X | None` as optional X, defaults kept."""
+    document = model.model_json_schema(by_alias=True, mode="validation")
+    return _convert(document, document.get("$defs", {}))
+
+
+def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    schema = _flatten(schema, defs)
+    out: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
+    if "const" in schema:
+        out["enum"] = [schema["const"]]
+    if out.get("default") in (None, []):
+        out.pop("default", None)
+    if out["type"] == "object":
+        out["properties"] = {name: _convert(value, defs) for name, value in schema["properties"].items()}
+        if schema.get("required"):
+            out["required"] = sorted(schema["required"])
+    if out["type"] == "array":
+        out["items"] = _convert(schema["items"], defs)
+    if out["type"] == "integer":
+        out["format"] = "int64"
+    out.update({key: value for key, value in schema.items() if key.startswith("x-kubernetes-")})
+    return out
+
+
+def _flatten(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """Merge `$ref` and `anyOf [X, null]` into one schema; what is said at the field wins over what the type says."""
+    here = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    if "$ref" in schema:
+        return _flatten(defs[schema["$ref"].rsplit("/", 1)[1]], defs) | here
+    if "anyOf" in schema:
+        (inner,) = [option for option in schema["anyOf"] if option.get("type") != "null"]
+        return _flatten(inner, defs) | here
+    return here

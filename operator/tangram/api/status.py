@@ -1,0 +1,143 @@
+"""`LLMDeployment.status`: what people, `kubectl wait` and dashboards read. Decimals are strings, as the API asks for."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from tangram.api.base import Model
+from tangram.api.facts import Facts
+
+Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
+Decimal = Annotated[str, StringConstraints(max_length=24, pattern=r"^[0-9]+(\.[0-9]+)?$")]
+ShortText = Annotated[str, StringConstraints(max_length=256)]
+Text = Annotated[str, StringConstraints(max_length=2048)]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9]*)$")]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+ConditionType = Literal["Ready", "Accepted", "ModelReady", "Placed", "Available", "ScalingActive", "SLOMet"]
+
+
+class Condition(Model):
+    """One aspect of the state, as Kubernetes conditions are."""
+
+    type: ConditionType = Field(description="Name of the aspect. Ready sums up the others.")
+    status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
+    observed_generation: Annotated[int, Field(ge=0)] = Field(
+        description="Generation of the object that this condition speaks of."
+    )
+    last_transition_time: Time = Field(description="When `status` last changed.")
+    reason: Reason = Field(description="Why, in one word.")
+    message: Text = Field(description="Why, in a sentence: since when, and what it waits for.")
+
+
+class ModelStatus(Model):
+    """The checkpoint as inspected."""
+
+    uri: Annotated[str, StringConstraints(max_length=512)] = Field(
+        description="The model.uri that was inspected."
+    )
+    engine_image: Annotated[str, StringConstraints(max_length=512)] = Field(
+        description="The engine image that inspected it."
+    )
+    facts: Facts | None = Field(
+        default=None, description="What was found; absent while it is being inspected or cannot be served."
+    )
+
+
+class RejectedShape(Model):
+    """A shape that was not chosen."""
+
+    shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
+    reason: Reason = Field(description="Which constraint killed it.")
+    message: Text = Field(description="By how much it missed.")
+    price_per_hour: Decimal | None = Field(default=None, description="USD per hour of one replica.")
+
+
+class PlacementStatus(Model):
+    """Where replicas run, and what lost."""
+
+    variant: ShortText | None = Field(
+        default=None, description="Suffix of the Deployment's name for this shape."
+    )
+    sku: ShortText | None = Field(default=None, description="GPU model.")
+    profile: ShortText | None = Field(default=None, description="MIG profile, or gpu for a whole GPU.")
+    display: ShortText = Field(description="For people: GPU model, profile and number of replicas.")
+    placed_replicas: Count = Field(description="How many of the desired replicas the fleet has room for.")
+    predicted_tpot_milliseconds: Decimal | None = Field(
+        default=None,
+        alias="predictedTPOTMilliseconds",
+        description="Lower bound of the time per output token on this shape: bytes read in a step over memory bandwidth.",
+    )
+    rejected: tuple[RejectedShape, ...] = Field(
+        default=(),
+        max_length=5,
+        description="Up to five shapes that lost, best first.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+
+
+class SLOStatus(Model):
+    """Latency as measured by the engines, written at most once a minute."""
+
+    time: Time = Field(description="When these numbers were read.")
+    window_seconds: Count = Field(description="Over which time they are computed.")
+    samples: Count = Field(description="About how many requests they are computed from.")
+    ttft_attainment: Decimal | None = Field(
+        default=None, description="Share of requests, 0 to 1, that met the TTFT objective."
+    )
+    tpot_attainment: Decimal | None = Field(
+        default=None, description="Share of requests, 0 to 1, that met the TPOT objective."
+    )
+    ttft_milliseconds: Count | None = Field(
+        default=None, description="Observed time to first token at the objective's percentile."
+    )
+    tpot_milliseconds: Count | None = Field(
+        default=None, description="Observed time per output token at the objective's percentile."
+    )
+
+
+class CostStatus(Model):
+    """What the placed replicas cost."""
+
+    per_hour: Decimal = Field(
+        description="USD per hour of the placed replicas. A slice costs its dominant share of its GPU."
+    )
+
+
+class LastScale(Model):
+    """The last change of the wanted number of replicas."""
+
+    time: Time = Field(description="When it was decided.")
+    from_: Count = Field(alias="from", description="Replicas before.")
+    to: Count = Field(description="Replicas after.")
+    reason: Reason = Field(description="Why, in one word.")
+
+
+class LLMDeploymentStatus(Model):
+    """What is observed. Written by Tangram alone."""
+
+    observed_generation: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Generation of the object that this status speaks of."
+    )
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet say why.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    replicas: ShortText | None = Field(
+        default=None, description='Ready over desired replicas, for people: "3/4".'
+    )
+    desired_replicas: Count | None = Field(
+        default=None, description="Replicas wanted now, between scaling.min and scaling.max."
+    )
+    ready_replicas: Count | None = Field(default=None, description="Replicas that are ready to serve.")
+    model: ModelStatus | None = Field(default=None, description="The checkpoint as inspected.")
+    placement: PlacementStatus | None = Field(default=None, description="Where replicas run, and what lost.")
+    slo: SLOStatus | None = Field(default=None, description="Latency as measured, at most once a minute.")
+    cost: CostStatus | None = Field(default=None, description="What the placed replicas cost.")
+    url: ShortText | None = Field(
+        default=None, description="Base URL of the OpenAI-compatible API within the cluster."
+    )
+    last_scale: LastScale | None = Field(
+        default=None, description="The last change of the wanted number of replicas."
+    )

@@ -1,0 +1,109 @@
+"""Read and validate the catalog's files. A bad catalog is our error: it stops the program with the entry's name."""
+
+import importlib.resources
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import yaml
+
+from tangram.catalog.records import GPU, Profile
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times faster where libyaml is there
+
+
+class CatalogError(ValueError):
+    """An entry of the catalog is missing a fact or contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Every GPU by SKU, sorted."""
+
+    gpus: Mapping[str, GPU]
+
+
+@cache
+def load() -> Catalog:
+    """Return the catalog that is shipped with this package."""
+    return parse(_read("gpus.yaml"), _read("mig_profiles.yaml"))
+
+
+def parse(gpus: Mapping[str, Any], mig: Mapping[str, Any]) -> Catalog:
+    """Build a catalog from the two documents. Raises `CatalogError` naming the entry that is wrong."""
+    boards = {board["key"]: board for board in mig["products"]}
+    return Catalog({sku: _gpu(sku, gpus["gpus"][sku], boards) for sku in sorted(gpus["gpus"])})
+
+
+def _read(name: str) -> Mapping[str, Any]:
+    text = importlib.resources.files("tangram.catalog").joinpath(name).read_text(encoding="utf-8")
+    document: Mapping[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506 - both are safe loaders
+    return document
+
+
+def _gpu(sku: str, entry: Mapping[str, Any], boards: Mapping[str, Mapping[str, Any]]) -> GPU:
+    key = entry["mig_key"]
+    if key is not None and key not in boards:
+        raise CatalogError(f"gpus.yaml: {sku}.mig_key {key!r} is not a board of mig_profiles.yaml")
+    if entry["mig"] != (key is not None):
+        raise CatalogError(f"gpus.yaml: {sku}.mig and {sku}.mig_key contradict each other")
+    memory = _positive(entry["memory_mib"], f"gpus.yaml: {sku}.memory_mib")
+    return GPU(
+        sku=sku,
+        memory_mib=int(memory),
+        mem_bw_gbps=_positive(entry["mem_bw_gbps"], f"gpus.yaml: {sku}.mem_bw_gbps"),
+        tflops=tuple(sorted((kind, float(value)) for kind, value in entry["tflops"].items() if value)),
+        price_per_hour=_price(sku, entry["usd_per_hour"]),
+        product_patterns=tuple(entry["gfd_product_label_patterns"]),
+        mig_key=key,
+        unverified="recalled" in (entry["check"], entry["memory_mib_check"]),
+        profiles=_profiles(boards[key], memory) if key is not None else (),
+    )
+
+
+def _price(sku: str, price_range: Mapping[str, float | None]) -> float | None:
+    """Geometric mean of the range: list prices spread by a factor, not by a sum."""
+    low, high = price_range["low"], price_range["high"]
+    if low is None or high is None:
+        return None
+    if not 0 < low <= high:
+        raise CatalogError(f"gpus.yaml: {sku}.usd_per_hour is not a range")
+    return math.sqrt(low * high)
+
+
+def _profiles(board: Mapping[str, Any], board_memory_mib: float) -> tuple[Profile, ...]:
+    where = f"mig_profiles.yaml: {board['key']}"
+    compute = _positive(board["compute_slices_total"], f"{where}.compute_slices_total")
+    memory = _positive(board["memory_slices_total"], f"{where}.memory_slices_total")
+    profiles = tuple(_profile(where, entry, compute, memory) for entry in board["profiles"])
+    if len({profile.resource for profile in profiles}) != len(profiles):
+        raise CatalogError(f"{where}: two profiles share one resource name")
+    for profile in profiles:
+        if profile.memory_mib is not None and profile.memory_mib > board_memory_mib:
+            raise CatalogError(f"{where}.{profile.name}: more memory than its board")
+    return profiles
+
+
+def _profile(where: str, entry: Mapping[str, Any], compute: float, memory: float) -> Profile:
+    where = f"{where}.{entry['name']}"
+    compute_share = _positive(entry["compute_slices"], f"{where}.compute_slices") / compute
+    memory_share = _positive(entry["memory_slices"], f"{where}.memory_slices") / memory
+    if max(compute_share, memory_share) > 1:
+        raise CatalogError(f"{where}: more slices than its board has")
+    return Profile(
+        name=entry["name"],
+        resource=entry["k8s_resource"],
+        memory_mib=entry["memory_mib"],
+        compute_share=compute_share,
+        memory_share=memory_share,
+        sm_count=entry["sm_count"],
+        unverified_fields=tuple(entry.get("unverified_fields") or ()),
+    )
+
+
+def _positive(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise CatalogError(f"{where} is {value!r}, not a positive number")
+    return float(value)

@@ -1,0 +1,41 @@
+"""What the catalog holds, frozen."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A MIG profile on one board. Its name's GB are a label, never a size: plan with `memory_mib`."""
+
+    name: str  # as NVIDIA prints it: 1g.10gb, 1g.10gb+me
+    resource: str  # extended resource of the device plugin, mixed strategy
+    memory_mib: int | None  # None: no source found
+    compute_share: float  # compute slices over those of the board (sevenths on an H100)
+    memory_share: float  # memory slices over those of the board (eighths on an H100); bandwidth follows it
+    sm_count: int | None
+    unverified_fields: tuple[str, ...]  # facts without a source good enough to rely on
+
+    @property
+    def dominant_share(self) -> float:
+        """Part of the GPU that this slice uses up: the larger of its two shares. Prices follow it."""
+        return max(self.compute_share, self.memory_share)
+
+    @property
+    def memory_is_known(self) -> bool:
+        """Whether a plan may rely on `memory_mib`."""
+        return self.memory_mib is not None and "memory" not in self.unverified_fields
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    """A GPU model (SKU)."""
+
+    sku: str
+    memory_mib: int  # what NVML reports as the board's total
+    mem_bw_gbps: float  # GB/s (1e9 bytes)
+    tflops: tuple[tuple[str, float], ...]  # dense, by data type; a type it lacks is absent
+    price_per_hour: float | None  # USD, geometric mean of the list-price range; None: the user must set one
+    product_patterns: tuple[str, ...]  # regular expressions for the node label nvidia.com/gpu.product
+    mig_key: str | None  # board in mig_profiles.yaml; None: cannot be cut
+    unverified: bool  # memory or bandwidth is a recalled datasheet number, not one read in a cited source
+    profiles: tuple[Profile, ...] = ()
