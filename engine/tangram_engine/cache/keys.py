@@ -1,0 +1,25 @@
+"""Names for the contents of full blocks.
+
+A key is a digest of everything that determines a block's keys and values: all tokens from the
+beginning of the sequence up to the end of the block. Equal keys therefore mean equal contents, and
+a prefix can be looked up block by block.
+"""
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+ROOT = b""
+DIGEST_BYTES = 16  # collisions must stay out of reach even for a tenant who looks for one
+
+
+def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """The key of a block that holds `tokens` and follows the block named `parent`."""
+    return blake2b(parent + array("q", tokens).tobytes(), digest_size=DIGEST_BYTES).digest()
+
+
+def extend_keys(keys: list[bytes], tokens: Sequence[int], block_size: int) -> None:
+    """Append to `keys` the names of the full blocks of `tokens` that it does not cover yet."""
+    for start in range(len(keys) * block_size, len(tokens) - block_size + 1, block_size):
+        parent = keys[-1] if keys else ROOT
+        keys.append(block_key(parent, tokens[start : start + block_size]))

@@ -1,0 +1,140 @@
+"""Who holds which KV block.
+
+Questions (`matched`, `can_admit`, `can_extend`) and commands (`admit`, `extend`, `publish`,
+`release`) come in pairs. A command whose question was answered with no is a bug and raises.
+
+A block table only ever grows at its end, and a block that two owners share is full, named and
+never written again. Two owners that compute equal blocks at the same time keep both copies: the
+first one to be published is the one that later owners share.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tangram_engine.cache.free_list import FreeList
+
+
+class BlockManager:
+    """Reference counts, block tables and the prefix index of one pool of KV blocks."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._tables: dict[str, list[int]] = {}
+        self._references = [0] * num_blocks
+        self._keys: list[bytes | None] = [None] * num_blocks
+        self._named: dict[bytes, int] = {}
+        self._free = FreeList(range(num_blocks))
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be given away (some of them still matchable)."""
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        """Blocks that at least one owner holds."""
+        return self.num_blocks - len(self._free)
+
+    @property
+    def owners(self) -> set[str]:
+        """Everybody who holds a table."""
+        return set(self._tables)
+
+    def table(self, owner: str) -> list[int]:
+        """The owner's blocks in the order of its tokens. It grows in place; do not change it."""
+        return self._tables[owner]
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks `tokens` tokens occupy."""
+        return -(-tokens // self.block_size)
+
+    def matched(self, keys: Sequence[bytes]) -> list[int]:
+        """The blocks of the longest prefix of `keys` that the pool still holds."""
+        blocks = []
+        for key in keys:
+            block = self._named.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def can_admit(self, keys: Sequence[bytes], tokens: int, spare: int = 0) -> bool:
+        """Whether a new owner of `tokens` tokens fits and leaves `spare` blocks free."""
+        held_by_others = sum(1 for block in self.matched(keys) if self._references[block])
+        return self.blocks_for(tokens) - held_by_others + spare <= self.free
+
+    def admit(self, owner: str, keys: Sequence[bytes], tokens: int) -> int:
+        """Give a new owner blocks for `tokens` tokens; returns how many were found by their keys."""
+        if owner in self._tables:
+            raise KeyError(f"{owner} already holds blocks")
+        shared = self.matched(keys)
+        for block in shared:
+            if not self._references[block]:
+                self._free.remove(block)
+            self._references[block] += 1
+        found = len(shared)
+        self._tables[owner] = shared
+        self.extend(owner, tokens)
+        return found
+
+    def can_extend(self, owner: str, tokens: int) -> bool:
+        """Whether the owner's table can grow to hold `tokens` tokens."""
+        return self.blocks_for(tokens) - len(self._tables[owner]) <= self.free
+
+    def extend(self, owner: str, tokens: int) -> None:
+        """Grow the owner's table until it holds `tokens` tokens."""
+        table = self._tables[owner]
+        for _ in range(self.blocks_for(tokens) - len(table)):
+            table.append(self._take())
+
+    def publish(self, owner: str, index: int, key: bytes) -> None:
+        """Name the owner's full block number `index`, so that others can share it."""
+        block = self._tables[owner][index]
+        if self._keys[block] is None and key not in self._named:
+            self._keys[block] = key
+            self._named[key] = block
+
+    def release(self, owner: str) -> None:
+        """Return all blocks of the owner; named ones stay matchable until they are given away.
+
+        The end of the table is returned first: a prefix outlives its continuations.
+        """
+        for block in reversed(self._tables.pop(owner)):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                give = self._free.give_first if self._keys[block] is None else self._free.give_last
+                give(block)
+
+    def audit(self) -> None:
+        """Raise AssertionError if the books do not balance."""
+        held = Counter(block for table in self._tables.values() for block in table)
+        for block in range(self.num_blocks):
+            references = self._references[block]
+            _demand(
+                references == held[block], f"block {block}: {references} references, {held[block]} holders"
+            )
+            _demand((references == 0) == (block in self._free), f"block {block} is neither free nor used")
+            _demand(
+                references < 2 or self._keys[block] is not None, f"block {block} is shared without a name"
+            )
+        for key, block in self._named.items():
+            _demand(self._keys[block] == key, f"block {block} is indexed under a foreign name")
+        named = sum(key is not None for key in self._keys)
+        _demand(named == len(self._named), f"{named} named blocks, {len(self._named)} in the index")
+        for owner, table in self._tables.items():
+            _demand(len(set(table)) == len(table), f"{owner} holds a block twice")
+
+    def _take(self) -> int:
+        block = self._free.pop()
+        key = self._keys[block]
+        if key is not None:
+            del self._named[key]
+            self._keys[block] = None
+        self._references[block] = 1
+        return block
+
+
+def _demand(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)

@@ -1,0 +1,201 @@
+"""Paged attention: the interface, and its reference in plain torch.
+
+Within one layer the pool is laid out [block, k or v, kv head, offset, D]: the tokens of one head in one
+block are contiguous, so that collecting a sequence's blocks yields [kv head, token, D] without a
+transpose, whichever blocks they are.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from tangram_engine.checkpoint import ModelSpec
+
+FREE_PADDING = 64  # tokens; below this, one padded call is cheaper than two exact ones
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`length` consecutive tokens of one sequence, beginning at position `start`."""
+
+    start: int
+    length: int
+    table: Sequence[int]  # blocks of the sequence, at least up to the span's end
+
+    @property
+    def end(self) -> int:
+        """Tokens the last one of the span attends to, itself included."""
+        return self.start + self.length
+
+
+class Attention(Protocol):
+    """A KV pool and the attention over it. One `plan` serves all layers of a step."""
+
+    def plan(self, spans: Sequence[Span]) -> None:
+        """Prepare for tokens laid out span after span."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store k and v, attend; q [T, heads, D], k and v [T, kv_heads, D] -> [T, heads, D]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Decodes:
+    """Sequences with one new token each, padded to the longest."""
+
+    context: int
+    blocks: Tensor  # rows of the pool, [B, 2 * kv_heads, blocks]
+    mask: Tensor | None  # additive, [B, 1, 1, context]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefill:
+    """One sequence with several new tokens; `blocks` is None when nothing precedes them."""
+
+    span: Span
+    blocks: Tensor | None
+    mask: Tensor | None  # [length, end], true where a token may look
+
+
+class TorchAttention:
+    """Collects the blocks of each sequence and calls scaled_dot_product_attention."""
+
+    def __init__(
+        self, spec: ModelSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._heads, self._kv_heads, self._head_dim = spec.heads, spec.kv_heads, spec.head_dim
+        self._block_size, self._dtype, self._device = block_size, dtype, device
+        shape = (spec.layers, num_blocks * 2 * spec.kv_heads, block_size * spec.head_dim)
+        self.pool = _zeros(shape, dtype, device)
+        self._blocks = list(self.pool)  # per layer: one row per (block, k or v, head)
+        self._slots = [layer.view(-1, spec.head_dim) for layer in self._blocks]  # and offset
+        self._kinds = np.arange(2 * spec.kv_heads)  # (k or v, head), as they follow each other in a block
+        self._store = torch.empty(0, dtype=torch.int64)
+        self._groups: list[_Decodes | _Prefill] = []
+        self._sizes: list[int] = []
+
+    def plan(self, spans: Sequence[Span]) -> None:
+        """Look up where the step's keys and values go, and what each sequence will look at."""
+        self._store = self._tensor(self._store_rows(spans))
+        self._groups, self._sizes = [], []
+        for group in _groups(spans):
+            self._groups.append(self._prefill(group[0]) if group[0].length > 1 else self._decodes(group))
+            self._sizes.append(sum(span.length for span in group))
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Attention.attend`. New keys are stored before anybody looks, so all rows see them."""
+        self._slots[layer].index_copy_(0, self._store, torch.cat((k, v), 1).view(-1, self._head_dim))
+        blocks = self._blocks[layer]
+        if len(self._groups) == 1:
+            return self._attend_group(self._groups[0], blocks, q, k, v)
+        parts = zip(self._groups, *(x.split_with_sizes(self._sizes) for x in (q, k, v)), strict=True)
+        return torch.cat([self._attend_group(group, blocks, *qkv) for group, *qkv in parts])
+
+    def _attend_group(
+        self, group: _Decodes | _Prefill, blocks: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        if isinstance(group, _Decodes):
+            # The query heads that share a kv head act as its query positions: no repeated keys.
+            q = q.view(q.shape[0], self._kv_heads, -1, self._head_dim)
+            keys, values = self._collect(blocks, group.blocks, group.context)
+            return functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask).flatten(
+                1, 2
+            )
+        keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]
+        if group.blocks is not None:
+            keys, values = self._collect(blocks, group.blocks, group.span.end)
+        out = functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys,
+            values,
+            attn_mask=group.mask,
+            is_causal=group.mask is None,
+            enable_gqa=self._heads != self._kv_heads,
+        )
+        return out[0].transpose(0, 1)
+
+    def _collect(self, blocks: Tensor, rows: Tensor, context: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of B sequences, each [B, kv_heads, context, D]."""
+        sequences, count = rows.shape[0], rows.shape[-1]
+        both = blocks.index_select(0, rows.view(-1))
+        both = both.view(sequences, 2, self._kv_heads, count * self._block_size, self._head_dim)
+        keys, values = both[:, :, :, :context].unbind(1)
+        return keys, values
+
+    def _decodes(self, spans: Sequence[Span]) -> _Decodes:
+        ends = np.array([span.end for span in spans])
+        context = int(ends.max())
+        mask = None
+        if ends.min() < context:
+            unseen = torch.from_numpy(np.arange(context) >= ends[:, None])
+            mask = torch.zeros(unseen.shape, dtype=self._dtype).masked_fill_(unseen, float("-inf"))
+            mask = mask[:, None, None].to(self._device)
+        return _Decodes(context, self._rows(spans, context), mask)
+
+    def _prefill(self, span: Span) -> _Prefill:
+        if span.start == 0:
+            return _Prefill(span, None, None)
+        mask = torch.ones(span.length, span.end, dtype=torch.bool, device=self._device).tril_(span.start)
+        return _Prefill(span, self._rows((span,), span.end), mask)
+
+    def _rows(self, spans: Sequence[Span], context: int) -> Tensor:
+        """Rows of the pool with the spans' blocks, [B, 2 * kv_heads, blocks]; short tables end in block 0."""
+        count = -(-context // self._block_size)
+        tables = np.zeros((len(spans), 1, count), np.int64)
+        for table, span in zip(tables[:, 0], spans, strict=True):
+            used = -(-span.end // self._block_size)
+            table[:used] = span.table[:used]
+        return self._tensor(tables * len(self._kinds) + self._kinds[:, None])
+
+    def _store_rows(self, spans: Sequence[Span]) -> NDArray[np.int64]:
+        """Slots of the pool for every (token, k or v, head), in the order in which `attend` writes them."""
+        size = self._block_size
+        blocks, offsets = np.concatenate([_places(span, size) for span in spans], axis=1)
+        rows: NDArray[np.int64] = (blocks * len(self._kinds) * size + offsets)[:, None] + self._kinds * size
+        return rows.reshape(-1)
+
+    def _tensor(self, values: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+
+def decode_first(span: Span) -> tuple[bool, int]:
+    """Sort key of a step's spans: single tokens first, by context, so that little is padded."""
+    return (span.length > 1, span.end if span.length == 1 else 0)
+
+
+def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """Single tokens of similar context together, every longer span alone."""
+    group: list[Span] = []
+    for span in spans:
+        alike = group and span.length == 1 == group[0].length
+        if group and not (alike and span.end <= 2 * group[0].end + FREE_PADDING):
+            yield group
+            group = []
+        group.append(span)
+    yield group
+
+
+def _places(span: Span, block_size: int) -> NDArray[np.int64]:
+    """Block and offset of each token of the span. [2, length]."""
+    positions = np.arange(span.start, span.end)
+    first = span.start // block_size
+    blocks = np.array(span.table[first : -(-span.end // block_size)])
+    return np.stack((blocks[positions // block_size - first], positions % block_size))
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, because masked slots are still multiplied and must be finite.
+
+    On a CPU by way of numpy's calloc: memory is committed when a block is first used, not at start.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)

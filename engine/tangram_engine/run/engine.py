@@ -1,0 +1,120 @@
+"""The engine: add requests, step, read tokens. Single-threaded; owns torch."""
+
+import logging
+import time
+
+import torch
+
+from tangram_engine.cache import BlockManager
+from tangram_engine.config import EngineConfig
+from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
+from tangram_engine.run.load import load
+from tangram_engine.sample.sampler import Sampled, Sampler
+from tangram_engine.schedule import Request, Row, ScheduledBatch, Scheduler, Sequence
+from tangram_engine.schedule.request import defect
+
+logger = logging.getLogger(__name__)
+
+
+class LLMEngine:
+    """Continuous batching over one model.
+
+    A request that cannot go on ends with "error", and its blocks return; only a failure of a whole step
+    raises, after which the engine must not be used again.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        loaded = load(config)
+        self._runner = loaded.runner
+        self._blocks = BlockManager(loaded.num_blocks, config.block_size)
+        self._scheduler = Scheduler(loaded.limits, self._blocks)
+        self._sampler = Sampler(loaded.spec.vocab_size, config.seed, loaded.device)
+        self._rejected: list[TokenOutput] = []
+        self.info = EngineInfo(
+            block_size=config.block_size,
+            num_blocks=loaded.num_blocks,
+            max_model_len=loaded.limits.max_model_len,
+            vocab_size=loaded.spec.vocab_size,
+            dtype=str(loaded.dtype).removeprefix("torch."),
+            device=str(loaded.device),
+            load_seconds=loaded.load_seconds,
+            warmup_seconds=loaded.warmup_seconds,
+        )
+
+    def add(self, request: Request) -> None:
+        """Queue a request. One that cannot be run ends with "error" in the next step."""
+        reason = defect(request, self.info.vocab_size, self.info.max_model_len)
+        if reason is None and request.id in self._scheduler:
+            reason = "its id is in use"
+        if reason is None:
+            self._scheduler.add(request)
+        else:
+            self._rejected.append(_failure(request.id, reason))
+
+    def abort(self, request_id: str) -> bool:
+        """Forget a request and return its blocks at once, without any output; False if it is not known."""
+        return self._scheduler.remove(request_id)
+
+    def has_work(self) -> bool:
+        """Whether the next step has anything to do or to tell."""
+        return self._scheduler.has_work() or bool(self._rejected)
+
+    def step(self) -> tuple[list[TokenOutput], StepStats]:
+        """Compute one step: at most one new token for each running request."""
+        begin = time.perf_counter()
+        outputs, self._rejected = self._rejected, []
+        batch = self._scheduler.schedule()
+        if batch.rows:
+            with torch.inference_mode():
+                rows, logits = self._runner.forward(batch.rows)
+                sampled = self._sampler.sample([row.sequence for row in rows], logits) if rows else []
+            outputs += self._book(batch, rows, sampled)
+        return outputs, self._stats(batch, time.perf_counter() - begin)
+
+    def audit(self) -> None:
+        """Raise AssertionError unless every block is accounted for."""
+        self._scheduler.audit()
+
+    def _book(
+        self, batch: ScheduledBatch, rows: list[Row], sampled: list[Sampled | None]
+    ) -> list[TokenOutput]:
+        outputs: list[TokenOutput] = []
+        good: list[tuple[Sequence, Sampled]] = []
+        for row, result in zip(rows, sampled, strict=True):
+            if result is None:
+                self._scheduler.remove(row.sequence.id)
+                outputs.append(_failure(row.sequence.id, "the model computed logits that are not finite"))
+            else:
+                good.append((row.sequence, result))
+        finish = self._scheduler.commit(batch, {sequence.id: result.token for sequence, result in good})
+        outputs += (
+            TokenOutput(
+                request_id=sequence.id,
+                token=result.token,
+                logprob=result.logprob,
+                top_logprobs=result.top_logprobs,
+                finish=finish[sequence.id],
+                cached_tokens=sequence.cached,
+            )
+            for sequence, result in good
+        )
+        return outputs
+
+    def _stats(self, batch: ScheduledBatch, seconds: float) -> StepStats:
+        return StepStats(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            kv_used_blocks=self._blocks.used,
+            kv_total_blocks=self._blocks.num_blocks,
+            preemptions=batch.preemptions,
+            batch_tokens=batch.tokens,
+            prompt_tokens=batch.prompt_tokens,
+            prefix_queries=batch.prefix_queries,
+            prefix_hits=batch.prefix_hits,
+            step_seconds=seconds,
+        )
+
+
+def _failure(request_id: str, reason: str) -> TokenOutput:
+    logger.error("request %s ends with an error: %s", request_id, reason)
+    return TokenOutput(request_id, -1, None, (), "error", 0)

@@ -1,0 +1,54 @@
+"""How many KV blocks there are, and the refusal to start with too few."""
+
+from typing import Protocol
+
+import torch
+
+from tangram_engine.checkpoint import ModelSpec
+
+MIB = 1 << 20
+CPU_SHARE = 4  # of the memory limit, one part in four; the rest is weights, activations and Python
+CPU_DEFAULT_BYTES = 1024 * MIB  # nobody asked for more on a CPU
+CUDA_RESERVE_BYTES = 256 * MIB  # and at least 1 %: libraries allocate outside torch's allocator
+
+
+class OutOfMemory(Exception):
+    """The device cannot hold what was asked for; the message says what it could hold."""
+
+
+class DeviceMemory(Protocol):
+    """The CUDA runtime's view of the device, which on a MIG slice is the slice."""
+
+    def __call__(self) -> tuple[int, int]:
+        """Free and total bytes."""
+        ...
+
+
+def block_bytes(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block: keys and values of `block_size` tokens in all layers."""
+    return 2 * spec.layers * spec.kv_heads * spec.head_dim * block_size * dtype.itemsize
+
+
+def cpu_pool_bytes(limit_bytes: int) -> int:
+    """Default size of the KV pool under a memory limit."""
+    return min(limit_bytes // CPU_SHARE, CPU_DEFAULT_BYTES)
+
+
+def cuda_pool_bytes(memory: DeviceMemory, utilization: float, activation_bytes: int) -> int:
+    """What is left for KV blocks once weights are loaded and the largest step is accounted for."""
+    free, total = memory()
+    reserve = max(CUDA_RESERVE_BYTES, total // 100)
+    return int(total * utilization) - (total - free) - activation_bytes - reserve
+
+
+def count_blocks(pool_bytes: int, bytes_per_block: int, block_size: int, max_model_len: int) -> int:
+    """Blocks in a pool of that size; raises OutOfMemory when one request of full length needs more."""
+    blocks = max(0, pool_bytes // bytes_per_block)
+    needed = -(-max_model_len // block_size)
+    if blocks < needed:
+        raise OutOfMemory(
+            f"the KV cache holds {blocks} blocks of {block_size} tokens ({pool_bytes / MIB:.1f} MiB), but one "
+            f"request of max_model_len {max_model_len} needs {needed} ({needed * bytes_per_block / MIB:.1f} MiB); "
+            + (f"the largest workable max_model_len is {blocks * block_size}" if blocks else "nothing fits")
+        )
+    return blocks

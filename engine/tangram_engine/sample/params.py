@@ -1,0 +1,49 @@
+"""How a client wants its tokens chosen."""
+
+from dataclasses import dataclass
+
+MAX_LOGPROBS = 20
+GREEDY_BELOW = 1e-5  # a smaller temperature only overflows
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """One request's sampling parameters, with OpenAI's and vLLM's meanings.
+
+    Logits pass through penalties, temperature, top-k, top-p (of what top-k left) and min-p, in that
+    order. Temperature 0 is greedy. The repetition penalty looks at prompt and output, the other two at
+    the output only. `logprobs` are those of the model itself, before any of this.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off
+    min_p: float = 0.0
+    seed: int | None = None  # None: derived from the engine's seed and the request's id
+    logprobs: int | None = None  # None: off; 0: the chosen token only; at most MAX_LOGPROBS
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def penalised(self) -> bool:
+        """Whether tokens that were already there count."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether unlikely tokens are excluded."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the token is simply the most likely one and nobody asks how likely."""
+        return self.greedy and not self.penalised and self.logprobs is None

@@ -1,0 +1,44 @@
+"""What one step computes."""
+
+from dataclasses import dataclass
+
+from tangram_engine.schedule.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`length` tokens of one sequence, beginning at position `start`."""
+
+    sequence: Sequence
+    start: int
+    length: int
+
+    @property
+    def tokens(self) -> list[int]:
+        """The token ids to feed."""
+        return self.sequence.tokens[self.start : self.start + self.length]
+
+    @property
+    def samples(self) -> bool:
+        """Whether the row reaches the sequence's last token, so that its logits give the next one."""
+        return self.start + self.length == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledBatch:
+    """The rows of one step and what was counted while they were chosen."""
+
+    rows: tuple[Row, ...]
+    preemptions: int = 0
+    prefix_queries: int = 0  # prompt tokens looked up in the prefix cache
+    prefix_hits: int = 0  # of these, found
+
+    @property
+    def tokens(self) -> int:
+        """Tokens fed in this step."""
+        return sum(row.length for row in self.rows)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of these, tokens of prompts."""
+        return sum(max(0, min(row.length, row.sequence.prompt_length - row.start)) for row in self.rows)

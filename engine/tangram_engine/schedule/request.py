@@ -1,0 +1,42 @@
+"""What a client asked for, as the engine sees it."""
+
+import math
+from dataclasses import dataclass
+
+from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to be continued once."""
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    arrival: float  # seconds, any monotonic clock; told in logs, never used to decide
+
+
+def defect(request: Request, vocab_size: int, max_model_len: int) -> str | None:
+    """Why the request cannot be run, or None.
+
+    The server answers such requests with a 400; this is the engine's own fence, because one token id
+    outside the vocabulary would otherwise end the step for everybody.
+    """
+    prompt = request.prompt
+    if not 0 < len(prompt) < max_model_len:
+        return f"the prompt has {len(prompt)} tokens; 1 to {max_model_len - 1} are possible"
+    if min(prompt) < 0 or max(prompt) >= vocab_size:
+        return f"the prompt holds a token id outside 0..{vocab_size - 1}"
+    return _sampling_defect(request.params)
+
+
+def _sampling_defect(params: SamplingParams) -> str | None:
+    if params.max_tokens < 1:
+        return "max_tokens is less than 1"
+    if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
+        return f"logprobs is not between 0 and {MAX_LOGPROBS}"
+    not_negative = (params.temperature, params.top_p, params.min_p, params.repetition_penalty)
+    numbers = (*not_negative, params.presence_penalty, params.frequency_penalty)
+    if not all(map(math.isfinite, numbers)) or min(not_negative) < 0 or params.repetition_penalty == 0:
+        return "a sampling parameter is not a finite number in its range"
+    return None
