@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,15 @@ def _usable(raw: dict[str, Any]) -> bool:
     return None not in known and bool(placement.get("starts")) and bool(placement.get("size"))
 
 
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    """Parse one file of the catalogue; once, for it is large and never changes under a running process."""
+    # libyaml's loader where PyYAML has it: twenty times faster on the profile table.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    content: dict[str, Any] = yaml.load(path.read_text(), Loader=loader)  # noqa: S506 - both are safe loaders
+    return content
+
+
 def load_board(sku: str, name: str | None = None, catalog: Path = DEFAULT_CATALOG) -> Board:
     """Return the board called `sku` in gpus.yaml.
 
@@ -102,11 +112,11 @@ def load_board(sku: str, name: str | None = None, catalog: Path = DEFAULT_CATALO
     Raises:
         ValueError: unknown SKU, missing name, or a name whose label the catalogue would not recognise.
     """
-    gpus = yaml.safe_load((catalog / "gpus.yaml").read_text())["gpus"]
+    gpus = _read(catalog / "gpus.yaml")["gpus"]
     if sku not in gpus:
         raise ValueError(f"sku: unknown {sku!r}; known are {', '.join(sorted(gpus))}")
     gpu = gpus[sku]
-    migs = {b["key"]: b for b in yaml.safe_load((catalog / "mig_profiles.yaml").read_text())["products"]}
+    migs = {b["key"]: b for b in _read(catalog / "mig_profiles.yaml")["products"]}
     mig = migs.get(gpu["mig_key"], {})
     patterns = [re.compile(pattern) for pattern in gpu["gfd_product_label_patterns"]]
     names = [name] if name else list(mig.get("nvml_names", ()))
