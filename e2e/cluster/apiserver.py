@@ -25,7 +25,7 @@ from e2e.cluster.base import ClusterError, Progress, silent
 from e2e.cluster.binaries import need
 from e2e.cluster.certificates import Authority
 from e2e.cluster.flags import Endpoints
-from e2e.cluster.processes import Guard, Identity, alive, end, identify, log_tail, remember, send, spawn
+from e2e.cluster.processes import Guard, Identity, alive, end, identify, log_tail, recall, remember, send, spawn
 
 START_TIMEOUT_S = 60.0
 PORT_ATTEMPTS = 2
@@ -127,6 +127,22 @@ class ControlPlane:
             self._guard.close()
             self._guard = None
 
+    def adopt(self) -> Self:
+        """Take charge of the programs that an earlier process started in this folder (``persistent``)."""
+        for name in self._names:
+            if who := recall(self._pid_file(name)):
+                self._running[name] = who
+        return self
+
+    def health(self) -> dict[str, bool]:
+        """By program: it runs and, where it has a health check, passes it."""
+        return {
+            name: name in self._running
+            and alive(self._running[name])
+            and (name == "etcd" or self.healthy(name))
+            for name in self._names
+        }
+
     def start_apiserver(self) -> None:
         """Start kube-apiserver (again, on the same port) and wait until it is ready."""
         self._start("kube-apiserver")
@@ -200,7 +216,7 @@ class ControlPlane:
         if self._guard:
             self._guard.watch(who)
         else:
-            remember(self.folder / "pids" / f"{name}.json", who)
+            remember(self._pid_file(name), who)
 
     def _end(self, name: str, *, grace_s: float = 5.0) -> None:
         who, child = self._running.pop(name, None), self._children.pop(name, None)
@@ -237,6 +253,9 @@ class ControlPlane:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+    def _pid_file(self, name: str) -> Path:
+        return self.folder / "pids" / f"{name}.json"
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"

@@ -1,0 +1,289 @@
+"""Provider ``local``: a control plane and a node as plain processes of this machine. Needs root, not Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from e2e.cluster import binaries, images, network, node, oci, packages, paths
+from e2e.cluster.apiserver import ControlPlane, free_port
+from e2e.cluster.base import ClusterError, Progress, run, silent, wait_until, write_atomically
+from e2e.cluster.flags import Endpoints
+from e2e.cluster.locks import locked
+from e2e.cluster.network import Plan
+from e2e.cluster.node import Node
+from e2e.cluster.processes import log_tail
+from e2e.cluster.provider import Cluster, Status
+
+API_PORT = 16443  # the usual choice; another one when it is taken
+UP_TIMEOUT_S, NODE_TIMEOUT_S = 180.0, 90.0
+SOCKET_PATH_LIMIT = 107
+
+
+class Local:
+    """See ``provider.Provider``. ``state``: everything that ``down`` removes."""
+
+    name = "local"
+
+    def __init__(self, state: Path | None = None, store: Path | None = None) -> None:
+        self.state = state or paths.state_dir()
+        self.store = store or paths.cache() / "containerd"
+        self._facts = self.state / "cluster.json"
+        self._lock = self.state.with_name("cluster.lock")
+
+    def unusable_because(self) -> str:
+        if platform.system() != "Linux" or platform.machine() != "x86_64":
+            return f"it needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
+        if os.geteuid() != 0:
+            return "it needs root (namespaces, cgroups, a bridge): run the same command with sudo"
+        socket = self._node(Plan(network.CANDIDATES[0])).socket
+        if len(str(socket)) > SOCKET_PATH_LIMIT:
+            return f"the path {socket} is too long for a socket: set TANGRAM_CACHE to a shorter one"
+        return ""
+
+    def prepare(self, progress: Progress = silent) -> None:
+        packages.ensure_packages(packages.NODE, progress)
+        binaries.ensure_binaries(binaries.CLUSTER, progress)
+
+    def up(self, progress: Progress = silent) -> Cluster:
+        if reason := self.unusable_because():
+            raise ClusterError(f"the local cluster cannot run here: {reason}")
+        with locked(self._lock, timeout_s=UP_TIMEOUT_S, progress=progress):
+            if not self._healthy():
+                self._fresh(progress)
+            return self._cluster()
+
+    def down(self, progress: Progress = silent) -> None:
+        with locked(self._lock, timeout_s=UP_TIMEOUT_S, progress=progress):
+            self._clear(progress)
+
+    def load_image(self, reference: str, progress: Progress = silent) -> None:
+        images.load_into_containerd(self.ctr, self._node(self._plan()).store, reference, progress)
+
+    def status(self) -> Status:
+        if not self._facts.exists():
+            return Status(up=False, parts={"cluster": "not there"})
+        parts = {name: ("runs" if ok else "does not run") for name, ok in self._parts().items()}
+        return Status(up=all(self._parts().values()), parts=parts)
+
+    def ctr(self, *words: str | Path, stdin: bytes | None = None, timeout_s: float = 60) -> str:
+        """containerd's own client, on the node's socket, in the namespace that the kubelet uses."""
+        command = [packages.need("ctr"), "--address", self._node(self._plan()).socket, "--namespace", "k8s.io"]
+        return run([*command, *words], stdin=stdin, timeout_s=timeout_s, env=packages.environment()).stdout
+
+    def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 30) -> str:
+        command = [binaries.need("kubectl"), "--kubeconfig", self.state / "admin.kubeconfig"]
+        return run([*command, *words], stdin=stdin, timeout_s=timeout_s).stdout
+
+    # ---- steps of up -------------------------------------------------------------------------------
+
+    def _fresh(self, progress: Progress) -> None:
+        """Clear what a dead cluster left, then start; a failure leaves the logs but nothing running."""
+        self._clear(progress)
+        self.prepare(progress)
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        plan, endpoints = self._invent()
+        try:
+            self._start(plan, endpoints, progress)
+        except BaseException:
+            self._end_processes()
+            network.teardown(self.state / "forwarding")
+            raise
+
+    def _start(self, plan: Plan, endpoints: Endpoints, progress: Progress) -> None:
+        clock = _Clock(progress)
+        network.set_up(plan, endpoints.api, self.state / "forwarding")
+        plane = self._plane(plan, endpoints)
+        plane.start()
+        clock.tell("control plane ready")
+        self._grant()
+        member = self._node(plan)
+        node.start(member, plane.authority, endpoints.api)
+        self._prepare_containerd(member)
+        clock.tell("containerd ready")
+        wait_until(f"{member.name} Ready", lambda: self._ready(member), timeout_s=NODE_TIMEOUT_S, every_s=0.2)
+        clock.tell(f"{member.name} Ready")
+        wait_until("the default service account", self._has_default_account, timeout_s=30)
+
+    def _invent(self) -> tuple[Plan, Endpoints]:
+        """Addresses and ports of a new cluster, written down so that every later command finds them."""
+        plan = network.find_free()
+        api = API_PORT if _is_free(API_PORT) else free_port()
+        others = [free_port() for _ in range(4)]
+        endpoints = Endpoints(
+            *(others[0], others[1], api, others[2], others[3]),
+            advertise=plan.host,
+            bind="0.0.0.0",
+            service_cidr=plan.services,
+            pod_cidr=plan.pods,
+        )
+        write_atomically(self._facts, json.dumps({"plan": asdict(plan), "endpoints": asdict(endpoints)}))
+        return plan, endpoints
+
+    def _prepare_containerd(self, member: Node) -> None:
+        """Wait for containerd, forget containers of an earlier cluster, bring the sandbox image."""
+        wait_until("containerd's socket", self._containerd_answers, timeout_s=30)
+        if leftovers := self.ctr("containers", "list", "--quiet").split():
+            self.ctr("containers", "delete", *leftovers)
+        if node.PAUSE_IMAGE not in self.ctr("images", "list", "--quiet").split():
+            archive = oci.single_program_archive(binaries.need("pause"), node.PAUSE_IMAGE)
+            self.ctr("images", "import", "-", stdin=archive)
+        (member.private("/run/containerd") / "tangram-ready").touch()
+
+    def _grant(self) -> None:
+        """The two rights that no bootstrap policy of Kubernetes holds."""
+        self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(bootstrap_rights()))
+
+    # ---- facts -------------------------------------------------------------------------------------
+
+    def _plan(self) -> Plan:
+        return self._recorded()[0]
+
+    def _recorded(self) -> tuple[Plan, Endpoints]:
+        try:
+            facts = json.loads(self._facts.read_text())
+        except FileNotFoundError as error:
+            raise ClusterError("no local cluster is up", "python3 -m e2e.cluster up") from error
+        return Plan(**facts["plan"]), Endpoints(**facts["endpoints"])
+
+    def _plane(self, plan: Plan, endpoints: Endpoints) -> ControlPlane:
+        return ControlPlane(
+            self.state,
+            controller_manager=True,
+            scheduler=True,
+            endpoints=endpoints,
+            service_ip=plan.api_service,
+            persistent=True,
+        )
+
+    def _node(self, plan: Plan, index: int = 0) -> Node:
+        return Node(self.state / f"node-{index}", self.store, plan, index)
+
+    def _cluster(self) -> Cluster:
+        plan, endpoints = self._recorded()
+        member = self._node(plan)
+        description = f"Kubernetes {binaries.KUBERNETES} as processes of this machine, logs in {self.state}"
+        return Cluster(self.name, self.state / "admin.kubeconfig", (member.name,), description)
+
+    def _parts(self) -> dict[str, bool]:
+        plan, endpoints = self._recorded()
+        plane, member = self._plane(plan, endpoints).adopt(), self._node(plan)
+        parts = plane.health()
+        parts[member.name] = node.running(member) and parts["kube-apiserver"] and self._ready(member)
+        return parts
+
+    def _healthy(self) -> bool:
+        """Every part answers; a short patience, because a node may be about to become Ready."""
+        if not self._facts.exists() or not node.running(self._node(self._plan())):
+            return False
+        deadline = time.monotonic() + 10
+        while not all(self._parts().values()):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
+        return True
+
+    def _ready(self, member: Node) -> bool:
+        if not node.running(member):
+            raise ClusterError(f"{member.name} ended:\n{log_tail(member.log('init'))}")
+        path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        shown = self._try(lambda: self.kubectl("get", "node", member.name, "--ignore-not-found", "-o", path))
+        return shown == "True"
+
+    def _has_default_account(self) -> bool:
+        return bool(self._try(lambda: self.kubectl("get", "serviceaccount", "default", "--output=name")))
+
+    def _containerd_answers(self) -> bool:
+        return self._try(lambda: self.ctr("version", timeout_s=5)) is not None
+
+    @staticmethod
+    def _try(question: Callable[[], str]) -> str | None:
+        try:
+            return question()
+        except ClusterError:
+            return None
+
+    # ---- steps of down -----------------------------------------------------------------------------
+
+    def _clear(self, progress: Progress) -> None:
+        if not self.state.exists():
+            return
+        progress("ending the node, the control plane, and taking back links and firewall chains")
+        self._end_processes()
+        network.teardown(self.state / "forwarding")
+        node.remove_cgroups()
+        self._remove_made_folders()
+        shutil.rmtree(self.state)
+
+    def _end_processes(self) -> None:
+        """By pid file alone: also works when the facts were never written or are damaged."""
+        for folder in sorted(self.state.glob("node-*")):
+            node.stop(Node(folder, self.store, Plan(network.CANDIDATES[0])))
+        placeholder = Endpoints(0, 0, 0, 0, 0)
+        self._plane(Plan(network.CANDIDATES[0]), placeholder).adopt().stop()
+
+    def _remove_made_folders(self) -> None:
+        memory = self.state / "made-folders.json"
+        for path in reversed(json.loads(memory.read_text()) if memory.exists() else []):
+            try:
+                Path(path).rmdir()
+            except OSError:
+                continue  # somebody uses it by now
+
+
+def bootstrap_rights() -> dict[str, object]:
+    """API server -> kubelet (logs, exec), and CoreDNS -> Services."""
+    group = "rbac.authorization.k8s.io"
+
+    def binding(name: str, role: str, kind: str, subject: str) -> dict[str, object]:
+        return {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": group, "kind": kind, "name": subject}],
+        }
+
+    reads = [
+        {"apiGroups": [""], "resources": ["services", "namespaces", "endpoints"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+    ]
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": "tangram:coredns"}, "rules": reads}
+    return {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [
+            binding("tangram:kubelet-clients", "system:kubelet-api-admin", "Group", "tangram:kubelet-clients"),
+            role,
+            binding("tangram:coredns", "tangram:coredns", "User", "system:coredns"),
+        ],
+    }
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
+
+
+class _Clock:
+    """Says how long each step took."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._since = progress, time.monotonic()
+
+    def tell(self, what: str) -> None:
+        now = time.monotonic()
+        self._progress(f"{what} ({now - self._since:.1f} s)")
+        self._since = now
