@@ -13,32 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from e2e.cluster.base import ClusterError, run
+
 T = TypeVar("T")
 
 
-class CommandFailed(RuntimeError):
-    """A program ended with an error; the message holds the command and what it said."""
-
-
-def run(
-    argv: list[str], *, stdin: str | None = None, env: dict[str, str] | None = None, timeout: float = 120
-) -> str:
-    """Run a program and return its standard output.
-
-    Raises:
-        CommandFailed: it ended with an error, or ran longer than `timeout` seconds.
-    """
-    try:
-        done = subprocess.run(
-            argv, input=stdin, env=env, timeout=timeout, capture_output=True, text=True, check=False
-        )
-    except subprocess.TimeoutExpired as late:
-        raise CommandFailed(f"`{' '.join(argv)}` took longer than {timeout:.0f} s") from late
-    if done.returncode:
-        raise CommandFailed(
-            f"`{' '.join(argv)}` failed ({done.returncode}): {(done.stderr or done.stdout).strip()[-2000:]}"
-        )
-    return done.stdout
+class PortForwardEnded(ClusterError):
+    """`kubectl port-forward` gave up; the message is what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +33,15 @@ class Kube:
     @property
     def env(self) -> dict[str, str]:
         """Environment in which both tools find this cluster and no other."""
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        return {"KUBECONFIG": str(self.kubeconfig)}
 
     def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 120) -> str:
         """Run kubectl and return what it printed."""
-        return run([self.kubectl_path, *args], stdin=stdin, env=self.env, timeout=timeout)
+        return run([self.kubectl_path, *args], stdin=stdin, env=self.env, timeout_s=timeout).stdout
 
     def helm(self, *args: str, timeout: float = 180) -> str:
         """Run helm and return what it printed."""
-        return run([self.helm_path, *args], env=self.env, timeout=timeout)
+        return run([self.helm_path, *args], env=self.env, timeout_s=timeout).stdout
 
     def get(self, *args: str) -> dict[str, Any]:
         """`kubectl get … -o json`, parsed."""
@@ -85,7 +66,7 @@ class Kube:
         local = free_port()
         forward = subprocess.Popen(
             [self.kubectl_path, "port-forward", "-n", namespace, target, f"{local}:{port}"],
-            env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **self.env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
             wait_until(lambda: _answers(local) or _ended(forward), 30, f"port-forward to {target}")
@@ -116,11 +97,13 @@ def _ended(process: subprocess.Popen[str]) -> bool:
     if process.poll() is None:
         return False
     said = process.stderr.read().strip() if process.stderr else ""
-    raise CommandFailed(f"`{' '.join(process.args)}` ended: {said}")  # type: ignore[arg-type]
+    raise PortForwardEnded(said)
 
 
 def wait_until(check: Callable[[], T], timeout: float, what: str, *, every: float = 0.5) -> T:
     """Ask again until the answer is true; return it.
+
+    A command that fails meanwhile counts as false: things may not exist yet.
 
     Raises:
         TimeoutError: it stayed false for `timeout` seconds; the message says what was awaited and seen last.
@@ -130,9 +113,9 @@ def wait_until(check: Callable[[], T], timeout: float, what: str, *, every: floa
     while time.monotonic() < deadline:
         try:
             last = answer = check()
-        except CommandFailed as error:
-            if "ended:" in str(error):
-                raise
+        except PortForwardEnded:
+            raise
+        except ClusterError as error:
             last, answer = error, None
         if answer:
             return answer  # type: ignore[return-value]

@@ -1,0 +1,133 @@
+"""What goes into a fresh cluster, piece by piece, as a person would do it with kubectl and helm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from e2e.kube import Kube, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEM = "tangram-system"
+RELEASE = "tangram"
+EXAMPLE = ROOT / "examples" / "llmdeployment.yaml"
+NAME = "tiny-chat"  # the LLMDeployment of the example
+
+
+def silicon(kube: Kube, image: str) -> str:
+    """Dress the node as a GPU node; returns what it offers afterwards."""
+    manifest = (ROOT / "e2e/silicon/manifests/silicon.yaml").read_text()
+    kube.apply(manifest.replace("tangram.local/tangram-silicon:dev", image))
+    kube.kubectl("rollout", "status", "-n", "tangram-silicon", "daemonset/silicon", "--timeout=90s")
+    offered = wait_until(lambda: gpu_resources(kube), 60, "the node to offer GPU slices")
+    return ", ".join(
+        f"{count} × {name.removeprefix('nvidia.com/')}" for name, count in sorted(offered.items())
+    )
+
+
+def gpu_resources(kube: Kube) -> dict[str, int]:
+    """NVIDIA's extended resources over all nodes, as the scheduler sees them."""
+    total: dict[str, int] = {}
+    for node in kube.get("nodes")["items"]:
+        for name, count in node["status"].get("allocatable", {}).items():
+            if name.startswith("nvidia.com/") and int(count):
+                total[name] = total.get(name, 0) + int(count)
+    return total
+
+
+def prometheus(kube: Kube, image: str) -> str:
+    """A real Prometheus that scrapes annotated pods every few seconds."""
+    manifest = (ROOT / "e2e/prometheus/prometheus.yaml").read_text()
+    kube.apply(manifest.replace("tangram.local/prometheus:dev", image))
+    kube.kubectl("rollout", "status", "-n", "tangram-monitoring", "deployment/prometheus", "--timeout=90s")
+    return "http://prometheus.tangram-monitoring.svc:9090"
+
+
+def tangram(kube: Kube, images: Mapping[str, str], *, extra: Mapping[str, str] | None = None) -> str:
+    """`helm install`, or upgrade when it is there; waits until the operator is available."""
+    settings = {
+        **image_values("operator", images["operator"]),
+        **image_values("engine", images["engine"]),
+        **(extra or {}),
+    }
+    sets = [f"--set-string={key}={value}" for key, value in settings.items()]
+    values = str(ROOT / "e2e/demo/values.yaml")
+    kube.helm(
+        *("upgrade", "--install", RELEASE, str(ROOT / "charts/tangram"), "--namespace", SYSTEM),
+        *("--create-namespace", "--values", values, *sets, "--wait", "--timeout", "2m"),
+    )
+    return f"helm release {RELEASE} in {SYSTEM}"
+
+
+def image_values(component: str, reference: str) -> dict[str, str]:
+    """Split `registry/repository:tag` into the chart's values.
+
+    >>> image_values("engine", "tangram.local/tangram-engine:abc")
+    {'image.registry': 'tangram.local', 'image.engine.repository': 'tangram-engine', 'image.engine.tag': 'abc'}
+    """
+    registry, _, rest = reference.partition("/")
+    repository, _, tag = rest.rpartition(":")
+    return {
+        "image.registry": registry,
+        f"image.{component}.repository": repository,
+        f"image.{component}.tag": tag,
+    }
+
+
+def model(kube: Kube, *, timeout_s: int = 180) -> str:
+    """Apply the example and wait until it is Ready."""
+    kube.apply(EXAMPLE, namespace="default")
+    kube.kubectl(
+        "wait", "--for=condition=Ready", f"llmdep/{NAME}", f"--timeout={timeout_s}s", timeout=timeout_s + 10
+    )
+    return str(kube.get("llmdep", NAME)["status"]["placement"]["display"])
+
+
+def load(
+    kube: Kube, image: str, *, seconds: int, concurrency: int, tokens: int = 64, name: str = "load"
+) -> None:
+    """Start a bounded load as a Job inside the cluster, so that it spreads over the replicas."""
+    script = (ROOT / "e2e/demo/load.py").read_text()
+    kube.kubectl("delete", "job", name, "--ignore-not-found", "--wait")
+    config = kube.kubectl(
+        *("create", "configmap", f"{name}-script", f"--from-literal=load.py={script}"),
+        "--dry-run=client",
+        "-o",
+        "yaml",
+    )
+    kube.apply(config)
+    kube.apply(
+        LOAD_JOB.format(
+            name=name, image=image, model=NAME, seconds=seconds, concurrency=concurrency, tokens=tokens
+        )
+    )
+
+
+LOAD_JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      automountServiceAccountToken: false
+      containers:
+        - name: load
+          image: {image}
+          imagePullPolicy: IfNotPresent
+          command: [/opt/venv/bin/python, /load/load.py, --url=http://{model}, --model={model}]
+          args: [--seconds={seconds}, --concurrency={concurrency}, --tokens={tokens}]
+          resources: {{limits: {{cpu: 500m, memory: 128Mi}}}}
+          volumeMounts: [{{name: script, mountPath: /load}}]
+      volumes:
+        - name: script
+          configMap: {{name: {name}-script}}
+"""
+
+
+def replicas(kube: Kube) -> tuple[int, int]:
+    """Return (ready, desired) replicas of the example."""
+    status = kube.get("llmdep", NAME).get("status", {})
+    return int(status.get("readyReplicas", 0)), int(status.get("desiredReplicas", 0))
