@@ -1,0 +1,176 @@
+"""The operator, put together: which part is told what, and what starts and stops in which order."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from aiohttp import web
+
+from tangram.shell import serving
+from tangram.shell.auth import Credentials
+from tangram.shell.backoff import Penalties
+from tangram.shell.client import ApiClient
+from tangram.shell.events import EventRecorder
+from tangram.shell.expect import Expectations
+from tangram.shell.lease import Elector, LeaseTimes
+from tangram.shell.loop import Heart, Reconciler
+from tangram.shell.metrics import Metrics
+from tangram.shell.metrics_reader import MetricsReader
+from tangram.shell.mirrors import Mirrors
+from tangram.shell.planning import PlanWorker
+from tangram.shell.scaler import Scaler, params_of
+from tangram.shell.settings import Settings
+from tangram.shell.statuses import StatusWriter
+from tangram.shell.view import Told
+from tangram.shell.writer import Writer
+
+log = logging.getLogger(__name__)
+
+WATCH_DEAD_S = 600.0  # an API server that is down this long is not cured by restarting us, a stuck mirror is
+LOOP_DEAD_S = 120.0  # well above a tick, a plan's deadline and the slowest round
+
+
+def boot_time() -> float:
+    """Return seconds since boot, suspended time included: a lease runs out while a machine sleeps, too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Operator:
+    """All parts of one operator process. Create it inside the running event loop."""
+
+    def __init__(self, settings: Settings, credentials: Credentials) -> None:
+        self.settings = settings
+        self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+        self.metrics = Metrics()
+        self.client = ApiClient(credentials, self.metrics.count_request)
+        self.failed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._servers: list[web.AppRunner] = []
+        self.elector = self._make_elector()
+        self.mirrors = Mirrors(
+            self.client,
+            settings.watch_namespaces,
+            changed=self._changed,
+            clock=boot_time,
+            relist_s=settings.relist_seconds,
+            drift=self.metrics.count_drift,
+        )
+        self.reader = MetricsReader(settings.prometheus, now=time.time) if settings.prometheus else None
+        self.worker = PlanWorker(settings.plan_deadline_seconds)
+        self.loop = self._make_loop()
+
+    async def start(self) -> None:
+        """Start everything."""
+        host = self.settings.listen_host
+        for app, port in (
+            (serving.probes(self.live, self.ready), self.settings.probe_port),
+            (serving.metrics(self.metrics.registry, self.refresh_ages), self.settings.metrics_port),
+        ):
+            self._servers.append(await serving.serve(app, host, port))
+        self._spawn("mirrors", self.mirrors.run())
+        self._spawn("lease", self.elector.run())
+        self._spawn("loop", self.loop.run())
+        if self.reader is not None:
+            self._spawn("metrics reader", self._read_metrics(self.reader))
+
+    async def stop(self) -> None:
+        """Stop everything, the right to write first; then give the lease to the next."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.elector.release()
+        for server in self._servers:
+            await server.cleanup()
+        await asyncio.to_thread(self.worker.stop)
+        if self.reader is not None:
+            await self.reader.close()
+        await self.client.close()
+
+    def live(self) -> str:
+        """Say what a restart would cure, empty when nothing."""
+        if self.failed.is_set():
+            return "a task of the operator has died"
+        silent = boot_time() - self.loop.heart.beat
+        if silent > LOOP_DEAD_S:
+            return f"the loop has not turned for {silent:.0f} s"
+        if self.mirrors.synced and self.mirrors.age_s > WATCH_DEAD_S:
+            return f"a mirror was last confirmed {self.mirrors.age_s:.0f} s ago"
+        return ""
+
+    def ready(self) -> str:
+        """Say why this operator could not take over now, empty when it could."""
+        waiting = [str(mirror.source) for mirror in self.mirrors.all if not mirror.synced]
+        return f"not synced yet: {', '.join(waiting)}" if waiting else ""
+
+    def refresh_ages(self) -> None:
+        """Set the gauges that are ages."""
+        metrics, planned = self.metrics, self.loop.heart.planned
+        metrics.leading.set(self.elector.leading)
+        metrics.last_plan.set(float("nan") if planned is None else boot_time() - planned)
+        newest = self.reader.newest_at() if self.reader else None
+        metrics.last_fresh_metric.set(float("nan") if newest is None else time.time() - newest)
+        for mirror in self.mirrors.all:
+            metrics.watch_age.labels(mirror.source.kind.plural).set(mirror.age_s)
+
+    def _changed(self) -> None:
+        self.loop.mark_dirty()
+
+    def _leadership(self, leading: bool) -> None:
+        self.loop.leadership(leading)
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        log.critical("%s ended", task.get_name(), exc_info=task.exception())
+        self.failed.set()
+
+    async def _read_metrics(self, reader: MetricsReader) -> None:
+        assert self.settings.prometheus is not None  # noqa: S101 - there is no reader without it
+        while True:
+            await asyncio.sleep(self.settings.prometheus.interval_seconds)
+            if self.elector.leading:
+                await reader.read(self.loop.wanted)
+                self.loop.mark_dirty()
+
+    def _make_elector(self) -> Elector:
+        lease = self.settings.leader_election
+        return Elector(
+            self.client,
+            namespace=lease.namespace,
+            name=lease.name,
+            identity=self.identity,
+            times=LeaseTimes(lease.lease_seconds, lease.renew_seconds, lease.retry_seconds),
+            clock=boot_time,
+            changed=self._leadership,
+        )
+
+    def _make_loop(self) -> Reconciler:
+        settings, guard = self.settings, self.elector.guard
+        expectations, penalties = Expectations(self.mirrors.store), Penalties()
+        return Reconciler(
+            mirrors=self.mirrors,
+            elector=self.elector,
+            worker=self.worker,
+            writer=Writer(self.client, guard, self.mirrors, settings, expectations, penalties, boot_time),
+            statuses=StatusWriter(self.client, guard, expectations, penalties, boot_time),
+            events=EventRecorder(self.client, guard, self.identity, time.time),
+            scaler=Scaler(params_of(settings), self.reader),
+            expectations=expectations,
+            penalties=penalties,
+            metrics=self.metrics,
+            told=Told(settings.engine_image, tuple(sorted(settings.prices.items()))),
+            tick_s=settings.tick_seconds,
+            clock=boot_time,
+            now=time.time,
+            heart=Heart(boot_time()),
+        )

@@ -1,0 +1,125 @@
+"""Who we are to the API server: the pod's service account, or a kubeconfig."""
+
+import os
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_REREAD_S = 60.0  # projected tokens are rotated by the kubelet; client-go re-reads each minute as well
+
+
+class AuthError(Exception):
+    """There are no usable credentials; the message says where they were looked for."""
+
+
+class Credentials(Protocol):
+    """Where the API server is and how to speak to it."""
+
+    server: str
+    ca_path: str | None
+    cert_path: str | None
+    key_path: str | None
+    insecure: bool
+
+    def token(self, *, fresh: bool = False) -> str | None:
+        """Return the bearer token; `fresh` after a 401 asks for one that was just read."""
+
+
+def ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
+    """Return the TLS context for `credentials`, None for plain HTTP."""
+    if not credentials.server.startswith("https://"):
+        return None
+    context = ssl.create_default_context(cafile=credentials.ca_path)
+    if credentials.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if credentials.cert_path:
+        context.load_cert_chain(credentials.cert_path, credentials.key_path)
+    return context
+
+
+@dataclass(slots=True)
+class InClusterCredentials:
+    """The token and CA that the kubelet mounts, read again as they rotate."""
+
+    server: str
+    directory: Path = SERVICE_ACCOUNT
+    clock: Callable[[], float] = time.monotonic
+    cert_path: str | None = None
+    key_path: str | None = None
+    insecure: bool = False
+    _token: str | None = None
+    _read_at: float = field(default=float("-inf"))
+
+    @property
+    def ca_path(self) -> str | None:
+        """The cluster's CA bundle."""
+        return str(self.directory / "ca.crt")
+
+    @ca_path.setter
+    def ca_path(self, value: str | None) -> None:
+        raise AttributeError("ca_path follows the service account directory")
+
+    def token(self, *, fresh: bool = False) -> str | None:
+        """Return the mounted token, at most a minute old."""
+        now = self.clock()
+        if fresh or self._token is None or now - self._read_at > TOKEN_REREAD_S:
+            self._token = (self.directory / "token").read_text(encoding="utf-8").strip()
+            self._read_at = now
+        return self._token
+
+
+@dataclass(slots=True)
+class KubeconfigCredentials:
+    """A kubeconfig parsed by the official client, exec plug-ins and OIDC included."""
+
+    configuration: Any  # kubernetes.client.Configuration
+    server: str
+    ca_path: str | None
+    cert_path: str | None
+    key_path: str | None
+    insecure: bool
+
+    def token(self, *, fresh: bool = False) -> str | None:
+        """Return the bearer token; the client's refresh hook renews it when it expires."""
+        del fresh  # the hook of the official client decides by the token's expiry
+        value: str | None = self.configuration.get_api_key_with_prefix("authorization")
+        return value.removeprefix("Bearer ") if value else None
+
+
+def load_kubeconfig(path: str | None = None) -> KubeconfigCredentials:
+    """Parse a kubeconfig (default: $KUBECONFIG, then ~/.kube/config). Raises AuthError."""
+    from kubernetes import (  # noqa: PLC0415 - 20 MiB that a pod with a service account does not need
+        client,
+        config,
+    )
+
+    configuration = client.Configuration()
+    try:
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=path, client_configuration=configuration
+        )
+    except (config.ConfigException, OSError) as error:
+        raise AuthError(f"kubeconfig {path or 'from $KUBECONFIG or ~/.kube/config'}: {error}") from error
+    return KubeconfigCredentials(
+        configuration=configuration,
+        server=str(configuration.host).rstrip("/"),
+        ca_path=configuration.ssl_ca_cert,
+        cert_path=configuration.cert_file,
+        key_path=configuration.key_file,
+        insecure=not configuration.verify_ssl,
+    )
+
+
+def find_credentials(kubeconfig: str | None = None) -> Credentials:
+    """Return the credentials of `--kubeconfig`, else of the pod, else of the default kubeconfig."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    if kubeconfig is None and host and (SERVICE_ACCOUNT / "token").exists():
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        bracketed = f"[{host}]" if ":" in host else host
+        return InClusterCredentials(f"https://{bracketed}:{port}")
+    return load_kubeconfig(kubeconfig)

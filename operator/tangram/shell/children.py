@@ -1,0 +1,41 @@
+"""Children of LLMDeployments in the Mirror: what is read back out of the manifests we wrote. Pure."""
+
+import json
+
+from tangram.fleet import WHOLE_GPU, Shape
+from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, Object
+
+UNKNOWN_SHAPE = Shape("unknown", WHOLE_GPU)
+"""Stands for an annotation that someone broke: the planner replaces or removes such a variant."""
+
+
+def annotations_of(obj: Object) -> dict[str, str]:
+    """Return an object's annotations."""
+    return obj.get("metadata", {}).get("annotations") or {}
+
+
+def labels_of(obj: Object) -> dict[str, str]:
+    """Return an object's labels."""
+    return obj.get("metadata", {}).get("labels") or {}
+
+
+def shape_of(deployment: Object) -> Shape:
+    """Return the shape that a Deployment was rendered from."""
+    try:
+        fields = json.loads(annotations_of(deployment).get(SHAPE_ANNOTATION, ""))
+        return Shape(
+            sku=str(fields["sku"]),
+            profile=str(fields["profile"]),
+            tensor_parallel=int(fields["tensor_parallel"]),
+            precision=str(fields["precision"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return UNKNOWN_SHAPE
+
+
+def generation_of(deployment: Object) -> int:
+    """Return the generation of the LLMDeployment that a Deployment was rendered from, 0 when it does not
+    say.
+    """
+    text = annotations_of(deployment).get(GENERATION_ANNOTATION, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,75 @@
+"""The operator's command line."""
+
+import argparse
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from tangram.shell import logs
+from tangram.shell.auth import AuthError, Credentials, find_credentials
+from tangram.shell.backoff import Backoff
+from tangram.shell.client import ApiClient, ApiError
+from tangram.shell.kinds import LLM_DEPLOYMENTS
+from tangram.shell.settings import Settings, SettingsError, load_settings
+
+log = logging.getLogger(__name__)
+
+EXIT_USAGE = 2
+EXIT_NO_CRD = 3
+
+
+def run(argv: list[str]) -> int:
+    """Parse the command line, check what must be there, run."""
+    arguments = _parser().parse_args(argv)
+    try:
+        settings = load_settings(arguments.config)
+        logs.configure(settings.log_format)
+        credentials = find_credentials(arguments.kubeconfig)
+    except (SettingsError, AuthError) as error:
+        print(f"tangram-operator: {error}", file=sys.stderr)  # noqa: T201 - a command line speaks on stderr
+        return EXIT_USAGE
+    return asyncio.run(_run(settings, credentials))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tangram-operator", description="Serve open LLMs on a fleet of GPUs."
+    )
+    parser.add_argument("--config", type=Path, required=True, help="settings file (YAML)")
+    parser.add_argument(
+        "--kubeconfig", help="kubeconfig (default: the pod's service account, then $KUBECONFIG)"
+    )
+    return parser
+
+
+async def _run(settings: Settings, credentials: Credentials) -> int:
+    if not await _crd_served(credentials):
+        log.critical(
+            "the API server does not serve %s in %s/%s: install the CRD first "
+            "(helm does, or `kubectl apply -f crds/`)",
+            LLM_DEPLOYMENTS.plural,
+            LLM_DEPLOYMENTS.group,
+            LLM_DEPLOYMENTS.version,
+        )
+        return EXIT_NO_CRD
+    from tangram.shell import (
+        kopf_shell,
+    )
+
+    return await kopf_shell.run(settings, credentials)
+
+
+async def _crd_served(credentials: Credentials) -> bool:
+    """Ask until the API server answers: it may start after us."""
+    client, backoff = ApiClient(credentials), Backoff()
+    try:
+        while True:
+            try:
+                return await client.served(LLM_DEPLOYMENTS)
+            except ApiError as error:
+                delay = backoff.next_s()
+                log.warning("API server: %s; again in %.1f s", error, delay)
+                await asyncio.sleep(delay)
+    finally:
+        await client.close()

@@ -1,0 +1,92 @@
+"""Kubernetes Events about LLMDeployments (events.k8s.io/v1): one per transition; repetitions become a
+series.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from tangram.fleet import EventNote
+from tangram.shell.client import ApiClient, ApiError, Guard
+from tangram.shell.kinds import EVENTS, LLM_DEPLOYMENTS, Object, uid_of
+
+log = logging.getLogger(__name__)
+
+REPORTER = "tangram.dev/operator"
+SERIES_WINDOW_S = 600.0  # a repetition later than that is news again
+MAX_NOTE = 1024  # limit of events.k8s.io/v1
+MAX_REMEMBERED = 4096
+
+_Identity: TypeAlias = tuple[str, str, str, str]  # uid, type, reason, note
+
+
+@dataclass(slots=True)
+class _Posted:
+    namespace: str
+    name: str
+    count: int
+    at: float
+
+
+@dataclass(slots=True)
+class EventRecorder:
+    """Posts events. An event that cannot be posted is logged and dropped: nothing waits for it."""
+
+    client: ApiClient
+    guard: Guard
+    instance: str  # which operator it was
+    now: Callable[[], float]  # seconds since the epoch
+    _posted: dict[_Identity, _Posted] = field(default_factory=dict)
+
+    async def record(self, obj: Object, note: EventNote) -> None:
+        """Tell about `obj`. The same note again within the window is counted, not repeated."""
+        identity = (uid_of(obj), note.type, note.reason, note.message)
+        now = self.now()
+        before = self._posted.pop(identity, None)
+        try:
+            if before is not None and now - before.at < SERIES_WINDOW_S:
+                await self._count(before, now)
+                self._posted[identity] = before
+            else:
+                self._posted[identity] = await self._post(obj, note, now)
+        except ApiError as error:
+            log.info("event %s about %s not posted: %s", note.reason, obj["metadata"]["name"], error)
+        while len(self._posted) > MAX_REMEMBERED:
+            del self._posted[next(iter(self._posted))]
+
+    async def _post(self, obj: Object, note: EventNote, now: float) -> _Posted:
+        meta = obj["metadata"]
+        name = f"{meta['name']}.{secrets.token_hex(8)}"
+        event = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": meta["namespace"]},
+            "eventTime": _micro(now),
+            "reportingController": REPORTER,
+            "reportingInstance": self.instance[:128],
+            "action": "Reconcile",
+            "reason": note.reason[:128],
+            "type": note.type,
+            "note": note.message[:MAX_NOTE],
+            "regarding": {
+                "apiVersion": LLM_DEPLOYMENTS.api_version,
+                "kind": LLM_DEPLOYMENTS.kind,
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+            },
+        }
+        await self.client.create(EVENTS, event, manager="tangram-events", guard=self.guard)
+        return _Posted(meta["namespace"], name, 1, now)
+
+    async def _count(self, posted: _Posted, now: float) -> None:
+        posted.count, posted.at = posted.count + 1, now
+        series = {"series": {"count": posted.count, "lastObservedTime": _micro(now)}}
+        await self.client.merge(EVENTS, posted.namespace, posted.name, series, guard=self.guard)
+
+
+def _micro(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

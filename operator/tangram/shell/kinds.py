@@ -1,0 +1,87 @@
+"""The kinds of objects the operator reads and writes, and where the API serves them."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+Object: TypeAlias = dict[str, Any]
+"""A Kubernetes object as JSON gives it."""
+
+Key: TypeAlias = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped objects."""
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "tangram"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+OWNER_LABEL = "tangram.dev/llmdeployment"
+VARIANT_LABEL = "tangram.dev/variant"
+SHAPE_ANNOTATION = "tangram.dev/shape"
+RENDERED_ANNOTATION = "tangram.dev/rendered"
+MODEL_URI_ANNOTATION = "tangram.dev/model-uri"
+ENGINE_IMAGE_ANNOTATION = "tangram.dev/engine-image"
+GENERATION_ANNOTATION = "tangram.dev/generation"
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+NVIDIA_PREFIX = "nvidia.com/"
+
+OURS_SELECTOR = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One resource of the API."""
+
+    group: str  # "" for the core group
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """`apiVersion` of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """URL path of a collection (no name), an object, or a subresource of it."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/" + "/".join(quote(part, safe=".:") for part in parts)
+
+
+LLM_DEPLOYMENTS = Kind("tangram.dev", "v1alpha1", "llmdeployments", "LLMDeployment")
+NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
+PODS = Kind("", "v1", "pods", "Pod")
+SERVICES = Kind("", "v1", "services", "Service")
+DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
+JOBS = Kind("batch", "v1", "jobs", "Job")
+LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+EVENTS = Kind("events.k8s.io", "v1", "events", "Event")
+
+
+def key_of(obj: Object) -> Key:
+    """Return (namespace, name) of an object."""
+    meta = obj["metadata"]
+    return meta.get("namespace", ""), meta["name"]
+
+
+def uid_of(obj: Object) -> str:
+    """Return the UID of an object, empty when it has none yet."""
+    return str(obj.get("metadata", {}).get("uid", ""))
+
+
+def controller_of(obj: Object) -> Object | None:
+    """Return the owner reference marked as controller."""
+    references = obj.get("metadata", {}).get("ownerReferences") or ()
+    return next((ref for ref in references if ref.get("controller")), None)
+
+
+def owner_uid(obj: Object) -> str | None:
+    """Return the UID of the LLMDeployment that controls this object, None when none does."""
+    ref = controller_of(obj)
+    if ref is None or ref.get("kind") != LLM_DEPLOYMENTS.kind:
+        return None
+    if not str(ref.get("apiVersion", "")).startswith(LLM_DEPLOYMENTS.group + "/"):
+        return None
+    return str(ref.get("uid", "")) or None

@@ -1,0 +1,122 @@
+"""kopf as a thin shell: it runs the process (start, stop, login, signals) and tells when one of our
+objects changed.
+
+It decides nothing and writes nothing: no change-detecting handlers (they annotate), no timers or daemons
+(they add finalizers), no indexes (they start quadratically), no peering (we have a Lease), no event
+posting (ours are deduplicated). What is true comes from the mirrors, which replace their copy on each
+LIST.
+"""
+
+import asyncio
+import datetime
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kopf
+
+from tangram.shell.app import Operator
+from tangram.shell.auth import TOKEN_REREAD_S, Credentials
+from tangram.shell.kinds import LLM_DEPLOYMENTS
+from tangram.shell.settings import Settings
+
+log = logging.getLogger(__name__)
+
+EXIT_TIMEOUT_S = 25.0  # below the usual grace period of 30 s
+
+
+class EndlessBackoffs:
+    """Delays between kopf's API attempts: jittered, and without an end, so that an API outage never ends
+    the process.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        """Yield 0.5 to 10 s for ever."""
+        delay = 0.5
+        while True:
+            yield delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+            delay = min(10.0, delay * 2)
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """Return kopf's settings, each for a reason known from its code (1.45)."""
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True  # no dynamic CRDs: needs no cluster-wide right to read them
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.networking.error_backoffs = EndlessBackoffs()
+    settings.queueing.error_delays = (1, 2, 5, 10, 30)
+    settings.queueing.worker_limit = 16
+    settings.watching.chunk_size = 500
+    settings.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
+    return settings
+
+
+def connection(credentials: Credentials) -> kopf.ConnectionInfo:
+    """Return the same credentials as kopf wants them."""
+    token = credentials.token()
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=TOKEN_REREAD_S)
+    return kopf.ConnectionInfo(
+        server=credentials.server,
+        ca_path=credentials.ca_path,
+        certificate_path=credentials.cert_path,
+        private_key_path=credentials.key_path,
+        insecure=credentials.insecure or None,
+        scheme="Bearer" if token else None,
+        token=token,
+        expiration=soon if token else None,  # tokens rotate: log in again
+    )
+
+
+def registry(
+    credentials: Credentials, start: Callable[[], Any], stop: Callable[[], Any], changed: Callable[[], None]
+) -> kopf.OperatorRegistry:
+    """Return all handlers there are."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=handlers)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return connection(credentials)
+
+    @kopf.on.startup(registry=handlers)
+    async def startup(**_: Any) -> None:
+        await start()
+
+    @kopf.on.cleanup(registry=handlers)
+    async def cleanup(**_: Any) -> None:
+        await stop()
+
+    @kopf.on.event(LLM_DEPLOYMENTS.group, LLM_DEPLOYMENTS.version, LLM_DEPLOYMENTS.plural, registry=handlers)
+    async def event(**_: Any) -> None:
+        changed()
+
+    return handlers
+
+
+async def run(settings: Settings, credentials: Credentials) -> int:
+    """Run the operator until a signal or the death of a part; return the exit code."""
+    operator = Operator(settings, credentials)
+    stop_flag = asyncio.Event()
+    watchdog = asyncio.create_task(_stop_when_failed(operator, stop_flag))
+    where: dict[str, Any] = (
+        {"namespaces": settings.watch_namespaces} if settings.watch_namespaces else {"clusterwide": True}
+    )
+    try:
+        await kopf.operator(
+            registry=registry(credentials, operator.start, operator.stop, operator.loop.mark_dirty),
+            settings=kopf_settings(),
+            standalone=True,
+            stop_flag=stop_flag,
+            **where,
+        )
+    finally:
+        watchdog.cancel()
+    return 1 if operator.failed.is_set() else 0
+
+
+async def _stop_when_failed(operator: Operator, stop_flag: asyncio.Event) -> None:
+    await operator.failed.wait()
+    stop_flag.set()

@@ -1,0 +1,254 @@
+"""The reconcile loop: dirty or tick -> settled view -> snapshot -> plan -> actions -> statuses -> events.
+
+Level-triggered: a round looks at everything and remembers nothing that it could not see again. It runs
+only while we lead, every mirror is synced and recent, and our own writes have come back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Plan
+from tangram.planner import status as render_status
+from tangram.planner import transitions
+from tangram.shell.backoff import Penalties
+from tangram.shell.client import ApiError
+from tangram.shell.events import EventRecorder
+from tangram.shell.expect import PATIENCE_S, Expectations
+from tangram.shell.kinds import Object, uid_of
+from tangram.shell.lease import Elector, NotLeader
+from tangram.shell.metrics import Metrics
+from tangram.shell.mirrors import Mirrors
+from tangram.shell.planning import PlanFailed, PlanWorker
+from tangram.shell.scaler import Scaled, Scaler
+from tangram.shell.statuses import NewStatus, StatusWriter
+from tangram.shell.view import Told, View, intents, snapshot
+from tangram.shell.writer import Writer
+
+log = logging.getLogger(__name__)
+
+DEBOUNCE_S = 0.1  # a `kubectl apply` of many files becomes one plan
+MAX_VIEW_AGE_S = 90.0  # bookmarks come each minute: an older view is one of a lost connection
+RETRY_S = 1.0  # after a round that could not be finished
+
+
+@dataclass(slots=True)
+class Heart:
+    """When the loop last did what, in seconds of the monotonic clock; read by probes and metrics."""
+
+    beat: float  # last time the loop turned, whether or not it planned
+    planned: float | None = None
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Everything one round needs. `run()` until cancelled."""
+
+    mirrors: Mirrors
+    elector: Elector
+    worker: PlanWorker
+    writer: Writer
+    statuses: StatusWriter
+    events: EventRecorder
+    scaler: Scaler
+    expectations: Expectations
+    penalties: Penalties
+    metrics: Metrics
+    told: Told
+    tick_s: float
+    clock: Callable[[], float]
+    now: Callable[[], float]
+    heart: Heart
+    wanted: tuple[Intent, ...] = ()  # valid intents of the last round: whom to ask Prometheus about
+    _dirty: asyncio.Event = field(default_factory=asyncio.Event)
+    _new_term: bool = True
+
+    def mark_dirty(self) -> None:
+        """Something changed: look again soon."""
+        self._dirty.set()
+
+    def leadership(self, leading: bool) -> None:
+        """Begin or end a term."""
+        self._new_term = True
+        if not leading:
+            self.metrics.clear_fleet()
+        self.mark_dirty()
+
+    async def run(self) -> None:
+        """Turn until cancelled. No error of one round ends the loop."""
+        for mirror in self.mirrors.all:
+            await self._alive(mirror.wait_synced())
+        while True:
+            await self._wait()
+            self.heart.beat = self.clock()
+            if not self.elector.leading:
+                continue
+            try:
+                await self._round()
+            except NotLeader as refusal:
+                log.warning("round given up: %s", refusal)
+            except ApiError as error:
+                log.warning("round given up: %s", error)
+                self._again_in(RETRY_S)
+            except Exception:
+                log.exception("round failed")
+                self.metrics.loop_errors.labels("round").inc()
+                self._again_in(RETRY_S)
+
+    async def _alive(self, waiting: Any) -> None:
+        """Await something that may take long, with the heart beating."""
+        task = asyncio.ensure_future(waiting)
+        while not task.done():
+            await asyncio.wait({task}, timeout=1.0)
+            self.heart.beat = self.clock()
+        await task
+
+    async def _wait(self) -> None:
+        due = self.penalties.next_due(self.clock())
+        patience = self.tick_s if due is None else max(0.05, min(self.tick_s, due - self.clock()))
+        try:
+            await asyncio.wait_for(self._dirty.wait(), patience)
+            await asyncio.sleep(DEBOUNCE_S)
+        except TimeoutError:
+            pass
+        self._dirty.clear()
+
+    def _again_in(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.mark_dirty)
+
+    async def _round(self) -> None:
+        if self._new_term:
+            await self._begin_term()
+        if not await self._settled():
+            self._again_in(RETRY_S)
+            return
+        view, now = self.mirrors.view(), self.now()
+        everyone = intents(view)
+        valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
+        self._forget({intent.uid for intent in everyone})
+        self.wanted = valid
+        scaled, seen = self._observe(view, valid, now)
+        plan = await self._plan(seen, everyone, now)
+        if plan is None:
+            return
+        problems = dict(self.writer.problems)
+        with self.metrics.apply_seconds.time():
+            await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid})
+        await self._tell(view, seen, everyone, plan, scaled, now)
+        if self.writer.problems != problems:
+            self.mark_dirty()  # conditions say what was refused
+
+    async def _begin_term(self) -> None:
+        """Start from what is true now: another operator may have written since we last looked."""
+        await asyncio.wait_for(self.mirrors.refresh(), self.elector.election.times.renew_s)
+        self.expectations.clear()
+        self.scaler.clear()
+        if self.scaler.reader is not None:
+            self.scaler.reader.clear()
+        self.statuses.clear()
+        self.writer.problems.clear()
+        self._new_term = False
+
+    async def _settled(self) -> bool:
+        """Wait until the mirrors show our own writes; say whether the view may be decided upon."""
+        if self.mirrors.age_s > MAX_VIEW_AGE_S:
+            log.warning("the view is %.0f s old: nothing is decided on it", self.mirrors.age_s)
+            return False
+        deadline = self.clock() + PATIENCE_S
+        for expectation in self.expectations.open():
+            mirror = self.mirrors.of(expectation.kind, expectation.key[0])
+            await mirror.wait_for(expectation.met, max(0.01, deadline - self.clock()))
+        late = self.expectations.overdue(self.clock())
+        for expectation in late:
+            log.warning("own write of %s %s not seen: listing again", expectation.kind.kind, expectation.key)
+            self.metrics.overdue.inc()
+            self.mirrors.of(expectation.kind, expectation.key[0]).want_relist()
+        return not late and not self.expectations.open()
+
+    def _forget(self, living: set[str]) -> None:
+        self.writer.forget(living)
+        self.statuses.forget(living)
+        self.penalties.keep(living | {f"status {uid}" for uid in living} | {""})
+
+    def _observe(
+        self, view: View, valid: tuple[Intent, ...], now: float
+    ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
+        bare = snapshot(view, self.told, now)
+        scaled = self.scaler.decide(valid, bare.workloads, now)
+        desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
+        problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
+        told = Told(self.told.engine_image, self.told.prices, desired, problems)
+        return scaled, snapshot(view, told, now)
+
+    async def _plan(
+        self, seen: FleetSnapshot, everyone: tuple[Intent | InvalidIntent, ...], now: float
+    ) -> Plan | None:
+        """Return the plan, None when none came out: then what is there stays as it is."""
+        try:
+            with self.metrics.plan_seconds.time():
+                plan = await self.worker.plan(seen, everyone, now)
+        except PlanFailed as failure:
+            log.error("no plan (%s), the last one stands: %s", failure.why, failure)  # noqa: TRY400 - has the trace
+            self.metrics.plan_failures.labels(failure.why).inc()
+            self._again_in(RETRY_S)
+            return None
+        self.heart.planned = self.clock()
+        return plan
+
+    async def _tell(
+        self,
+        view: View,
+        seen: FleetSnapshot,
+        everyone: tuple[Intent | InvalidIntent, ...],
+        plan: Plan,
+        scaled: Mapping[str, Scaled],
+        now: float,
+    ) -> None:
+        """Write statuses that changed, then the events about what changed in them."""
+        objects = {uid_of(obj): obj for obj in view.llm_deployments}
+        decisions = {decision.owner_uid: decision for decision in plan.decisions}
+        new: list[NewStatus] = []
+        shown: list[tuple[Intent, Decision, Object]] = []
+        for intent in everyone:
+            decision = decisions.get(intent.uid)
+            if decision is None:
+                continue
+            status = self._status_of(decision, intent, seen, scaled, objects[intent.uid], now)
+            if status is None:
+                continue
+            new.append(NewStatus(objects[intent.uid], status))
+            if isinstance(intent, Intent):
+                shown.append((intent, decision, status))
+        self.metrics.show_fleet(shown, seen.workloads)
+        for written in await self.statuses.write(new):
+            for note in transitions(written.obj.get("status") or {}, written.status):
+                await self.events.record(written.obj, note)
+
+    def _status_of(
+        self,
+        decision: Decision,
+        intent: Intent | InvalidIntent,
+        seen: FleetSnapshot,
+        scaled: Mapping[str, Scaled],
+        obj: Object,
+        now: float,
+    ) -> Object | None:
+        """Return one status; a bug that one LLMDeployment brings out must not silence the others."""
+        mine = scaled.get(intent.uid)
+        try:
+            result: Object = render_status(
+                decision,
+                intent,
+                seen,
+                mine.signal if mine else None,
+                mine.decision if mine else None,
+                obj.get("status") or {},
+                now,
+            )
+        except Exception:
+            log.exception("status of %s/%s", intent.namespace, intent.name)
+            self.metrics.loop_errors.labels("status").inc()
+            return None
+        return result

@@ -1,0 +1,124 @@
+"""The operator's own metrics, prefix `tangram_`."""
+
+from collections.abc import Iterable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+from tangram.fleet import Decision, Intent, Workload
+from tangram.shell.kinds import Object
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_ONE = ("namespace", "llmdeployment")
+
+
+class Metrics:
+    """One registry per operator, so that tests may have several."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
+        self.api_requests = Counter(
+            "tangram_api_requests_total",
+            "Requests to the API server.",
+            ("verb", "kind", "code"),
+            registry=registry,
+        )
+        self.plan_seconds = Histogram(
+            "tangram_plan_seconds", "Time from snapshot to plan.", buckets=_SECONDS, registry=registry
+        )
+        self.apply_seconds = Histogram(
+            "tangram_apply_seconds", "Time to perform a plan.", buckets=_SECONDS, registry=registry
+        )
+        self.plan_failures = Counter(
+            "tangram_plan_failures_total", "Plans that did not come out.", ("why",), registry=registry
+        )
+        self.loop_errors = Counter(
+            "tangram_loop_errors_total",
+            "Errors of ours that one round survived.",
+            ("where",),
+            registry=registry,
+        )
+        self.drift = Counter(
+            "tangram_mirror_drift_total",
+            "Objects in which a mirror was found wrong.",
+            ("kind",),
+            registry=registry,
+        )
+        self.overdue = Counter(
+            "tangram_expectations_overdue_total",
+            "Own writes that a mirror did not show in time.",
+            registry=registry,
+        )
+        self.last_plan = Gauge(
+            "tangram_seconds_since_last_plan",
+            "Age of the plan in force; NaN before the first.",
+            registry=registry,
+        )
+        self.last_fresh_metric = Gauge(
+            "tangram_seconds_since_last_fresh_metric",
+            "Age of the newest sample from Prometheus.",
+            registry=registry,
+        )
+        self.watch_age = Gauge(
+            "tangram_watch_age_seconds",
+            "Since the API server last confirmed a mirror.",
+            ("kind",),
+            registry=registry,
+        )
+        self.leading = Gauge("tangram_lease_held", "1 while this operator may write.", registry=registry)
+        self.desired = Gauge("tangram_desired_replicas", "Replicas wanted.", _ONE, registry=registry)
+        self.placed = Gauge("tangram_placed_replicas", "Replicas that have room.", _ONE, registry=registry)
+        self.ready = Gauge("tangram_ready_replicas", "Replicas that serve.", _ONE, registry=registry)
+        self.attainment = Gauge(
+            "tangram_slo_attainment_ratio",
+            "Share of requests within the objective.",
+            (*_ONE, "objective"),
+            registry=registry,
+        )
+        self.dollars = Gauge(
+            "tangram_cost_dollars_per_hour", "Price of the placed replicas.", _ONE, registry=registry
+        )
+
+    def count_request(self, verb: str, plural: str, code: str) -> None:
+        """Count one request to the API server."""
+        self.api_requests.labels(verb, plural, code).inc()
+
+    def count_drift(self, plural: str, count: int) -> None:
+        """Count objects in which a mirror was wrong."""
+        self.drift.labels(plural).inc(count)
+
+    def clear_fleet(self) -> None:
+        """Drop the gauges per LLMDeployment: an operator that does not lead knows nothing of them."""
+        for gauge in (self.desired, self.placed, self.ready, self.attainment, self.dollars):
+            gauge.clear()
+
+    def show_fleet(
+        self,
+        decisions: Iterable[tuple[Intent, Decision, Object]],
+        workloads: Iterable[Workload],
+    ) -> None:
+        """Set the gauges per LLMDeployment from one round: its decision and its status."""
+        self.clear_fleet()
+        ready: dict[str, int] = {}
+        for workload in workloads:
+            ready[workload.owner_uid] = ready.get(workload.owner_uid, 0) + workload.ready
+        for intent, decision, status in decisions:
+            labels = (intent.namespace, intent.name)
+            self.desired.labels(*labels).set(decision.desired)
+            self.placed.labels(*labels).set(decision.placed)
+            self.ready.labels(*labels).set(ready.get(intent.uid, 0))
+            self.dollars.labels(*labels).set(decision.price_per_hour)
+            slo = status.get("slo") or {}
+            for objective in ("ttft", "tpot"):
+                share = slo.get(f"{objective}Attainment")
+                if share is not None:
+                    self.attainment.labels(*labels, objective).set(float(share))

@@ -1,0 +1,237 @@
+"""A local copy of one kind of object, kept true by list and watch.
+
+Unlike kopf's stream, a new LIST *replaces* the copy, so deletions that happened while we were disconnected
+are noticed. A periodic LIST is compared with the copy; what differs and stays different is drift, counted
+and healed.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tangram.shell.backoff import Backoff
+from tangram.shell.client import ApiClient, ApiError, WatchEvent
+from tangram.shell.kinds import Kind
+from tangram.shell.store import Reduce, Store, as_version
+
+log = logging.getLogger(__name__)
+
+DRIFT_GRACE_S = 5.0  # a difference younger than this may still be on its way through the watch
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a mirror copies."""
+
+    kind: Kind
+    reduce: Reduce
+    namespace: str = ""  # empty: all
+    selector: str = ""
+
+    def __str__(self) -> str:
+        return self.kind.plural + (f" in {self.namespace}" if self.namespace else "")
+
+
+class Gone(Exception):  # a signal between two functions, not an error
+    """The watch cannot continue from where it was: list again."""
+
+
+class Mirror:
+    """Run `run()` as a task; read `store` at any time once `synced`."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        source: Source,
+        *,
+        changed: Callable[[], None],
+        clock: Callable[[], float],
+        relist_s: float = 300.0,
+        drift: Callable[[str, int], None] = lambda _kind, _count: None,
+    ) -> None:
+        self.source = source
+        self.store = Store(source.reduce)
+        self.lists = 0
+        self._client, self._changed, self._clock = client, changed, clock
+        self._relist_s, self._drift = relist_s, drift
+        self._contact: float | None = None
+        self._synced = asyncio.Event()
+        self._relist_wanted = asyncio.Event()
+        self._moved = asyncio.Condition()
+
+    @property
+    def synced(self) -> bool:
+        """Whether a whole LIST has been taken at least once."""
+        return self._synced.is_set()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the API server last confirmed this copy: a LIST, an event, or a bookmark."""
+        return float("inf") if self._contact is None else self._clock() - self._contact
+
+    async def wait_synced(self) -> None:
+        """Return once `synced`."""
+        await self._synced.wait()
+
+    async def wait_for(self, predicate: Callable[[Store], bool], timeout_s: float) -> bool:
+        """Wait until `predicate` holds for the store; False when it does not within `timeout_s`."""
+        async with self._moved:
+            try:
+                await asyncio.wait_for(self._moved.wait_for(lambda: predicate(self.store)), timeout_s)
+            except TimeoutError:
+                return False
+            return True
+
+    async def refresh(self) -> None:
+        """Take a LIST now and replace the copy with it (raises ApiError). The watch continues."""
+        listing = await self._client.list(
+            self.source.kind, self.source.namespace, self.source.selector, self.source.reduce
+        )
+        version = as_version(listing.resource_version)
+        if version < self.store.version:
+            return  # the watch is already further than this LIST
+        await self._took(self.store.replace(listing.items, version))
+
+    def want_relist(self) -> None:
+        """Ask for a new LIST and a new watch (after a doubt about the copy)."""
+        self._relist_wanted.set()
+
+    async def run(self) -> None:
+        """List and watch for ever. Only cancellation ends it."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._list()
+                backoff.reset()
+                await self._follow()
+            except Gone:
+                continue
+            except ApiError as error:
+                delay = max(backoff.next_s(), min(error.retry_after_s, 30.0))
+                log.warning("mirror of %s: %s; again in %.1f s", self.source, error, delay)
+                await asyncio.sleep(delay)
+
+    async def _list(self) -> None:
+        source = self.source
+        listing = await self._client.list(source.kind, source.namespace, source.selector, source.reduce)
+        self.lists += 1
+        self._relist_wanted.clear()
+        changed = self.store.replace(listing.items, as_version(listing.resource_version))
+        first = not self.synced
+        self._synced.set()
+        await self._took(changed or first)
+
+    async def _follow(self) -> None:
+        """Watch until a new LIST is needed (Gone) or the LIST itself is in doubt (ApiError)."""
+        checker = asyncio.create_task(self._check_drift())
+        try:
+            await self._watch_on()
+        finally:
+            checker.cancel()
+            await asyncio.gather(checker, return_exceptions=True)
+
+    async def _watch_on(self) -> None:
+        backoff = Backoff()
+        while True:
+            before = self.store.version
+            try:
+                await self._watch()
+            except ApiError as error:
+                if error.status != 0:
+                    raise
+                delay = backoff.next_s()
+                log.warning("watch of %s: %s; again in %.1f s", self.source, error.message, delay)
+                await asyncio.sleep(delay)
+            if self.store.version > before:
+                backoff.reset()
+
+    async def _watch(self) -> None:
+        source, timeout_s = self.source, random.randint(240, 360)  # noqa: S311 - spreads reconnects, no secret
+        events = self._client.watch(
+            source.kind,
+            str(self.store.version),
+            source.namespace,
+            source.selector,
+            server_timeout_s=timeout_s,
+        )
+        relist = asyncio.create_task(self._relist_wanted.wait())
+        try:
+            while True:
+                step = asyncio.ensure_future(anext(events, None))
+                await asyncio.wait({step, relist}, return_when=asyncio.FIRST_COMPLETED)
+                if relist.done():
+                    step.cancel()
+                    await asyncio.gather(step, return_exceptions=True)
+                    raise Gone
+                event = step.result()
+                if event is None:
+                    return
+                await self._took(self._handle(event))
+        finally:
+            relist.cancel()
+            await events.aclose()  # type: ignore[attr-defined]
+
+    def _handle(self, event: WatchEvent) -> bool:
+        if event.type == "BOOKMARK":
+            self.store.advance(as_version(str(event.object.get("metadata", {}).get("resourceVersion", ""))))
+            return False
+        if event.type == "ERROR":
+            code, message = event.object.get("code"), event.object.get("message", "")
+            if code == 410:
+                log.info("watch of %s: too old to continue: %s", self.source, message)
+                raise Gone
+            raise ApiError(int(code or 500), str(event.object.get("reason", "")), f"in the watch: {message}")
+        event.object.setdefault("apiVersion", self.source.kind.api_version)
+        if event.type == "DELETED":
+            return self.store.remove(event.object)
+        return self.store.upsert(event.object)
+
+    async def _took(self, changed: bool) -> None:
+        self._contact = self._clock()
+        async with self._moved:
+            self._moved.notify_all()
+        if changed:
+            self._changed()
+
+    async def _check_drift(self) -> None:
+        """Compare with a LIST now and then; differences that do not resolve by themselves mean a lost
+        event.
+        """
+        while True:
+            await asyncio.sleep(self._relist_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+            try:
+                lost = await self._lost_events()
+            except ApiError as error:
+                log.warning("periodic list of %s: %s", self.source, error)
+                continue
+            if lost:
+                log.error(
+                    "mirror of %s: %d objects differ from the API server; listing again", self.source, lost
+                )
+                self._drift(self.source.kind.plural, lost)
+                self.want_relist()
+
+    async def _lost_events(self) -> int:
+        source = self.source
+        listing = await self._client.list(source.kind, source.namespace, source.selector, source.reduce)
+        if self.store.version > as_version(listing.resource_version):
+            return 0  # the watch is further than this LIST: what differs says nothing
+        suspects = self.store.mismatches(listing.items)
+        if not suspects:
+            return 0
+        await asyncio.sleep(DRIFT_GRACE_S)
+        listed = {(i["metadata"].get("namespace", ""), i["metadata"]["name"]): i for i in listing.items}
+        lost = 0
+        for key, before in suspects.items():
+            item = listed.get(key)
+            version = (
+                as_version(item["metadata"]["resourceVersion"])
+                if item
+                else as_version(listing.resource_version)
+            )
+            unchanged = self.store.identity(key) == before
+            behind = before[1] < version
+            lost += unchanged and behind
+        return lost

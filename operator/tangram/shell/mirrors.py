@@ -1,0 +1,98 @@
+"""All mirrors of the operator, and the view they give together."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from tangram.shell import kinds, reduce
+from tangram.shell.client import ApiClient
+from tangram.shell.kinds import Kind, Object
+from tangram.shell.mirror import Mirror, Source
+from tangram.shell.store import Store
+from tangram.shell.view import View
+
+
+def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
+    """Return what is copied. Nodes and pods are always those of the whole cluster: anyone's pod may hold a
+    GPU.
+    """
+    where = namespaces or ("",)
+    own = [
+        Source(kind, reduce.whole, namespace, selector)
+        for kind, selector in (
+            (kinds.LLM_DEPLOYMENTS, ""),
+            (kinds.DEPLOYMENTS, kinds.OURS_SELECTOR),
+            (kinds.SERVICES, kinds.OURS_SELECTOR),
+            (kinds.JOBS, kinds.OURS_SELECTOR),
+        )
+        for namespace in where
+    ]
+    return (*own, Source(kinds.NODES, reduce.node), Source(kinds.PODS, reduce.pod))
+
+
+class Mirrors:
+    """The copies of every kind that decisions need."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        namespaces: tuple[str, ...],
+        *,
+        changed: Callable[[], None],
+        clock: Callable[[], float],
+        relist_s: float,
+        drift: Callable[[str, int], None],
+    ) -> None:
+        self.all = tuple(
+            Mirror(client, source, changed=changed, clock=clock, relist_s=relist_s, drift=drift)
+            for source in sources(namespaces)
+        )
+
+    @property
+    def synced(self) -> bool:
+        """Whether every mirror has taken a whole LIST."""
+        return all(mirror.synced for mirror in self.all)
+
+    @property
+    def age_s(self) -> float:
+        """Age in seconds of the oldest mirror."""
+        return max(mirror.age_s for mirror in self.all)
+
+    def of(self, kind: Kind, namespace: str) -> Mirror:
+        """Return the mirror that holds objects of `kind` in `namespace`."""
+        return next(m for m in self.all if m.source.kind == kind and m.source.namespace in ("", namespace))
+
+    def store(self, kind: Kind, namespace: str) -> Store:
+        """Return what is known about `kind` in `namespace`."""
+        return self.of(kind, namespace).store
+
+    def watches(self, namespace: str) -> bool:
+        """Say whether LLMDeployments of this namespace are ours to serve."""
+        return any(
+            m.source.kind == kinds.LLM_DEPLOYMENTS and m.source.namespace in ("", namespace) for m in self.all
+        )
+
+    def view(self) -> View:
+        """Return everything at this instant. The objects are shared: read them, never change them."""
+        return View(
+            llm_deployments=tuple(self._objects(kinds.LLM_DEPLOYMENTS)),
+            nodes=tuple(self._objects(kinds.NODES)),
+            pods=tuple(self._objects(kinds.PODS)),
+            services=tuple(self._objects(kinds.SERVICES)),
+            deployments=tuple(self._objects(kinds.DEPLOYMENTS)),
+            jobs=tuple(self._objects(kinds.JOBS)),
+        )
+
+    async def refresh(self) -> None:
+        """Replace every copy with a LIST taken now (raises ApiError)."""
+        await asyncio.gather(*(mirror.refresh() for mirror in self.all))
+
+    async def run(self) -> None:
+        """Keep all copies true until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for mirror in self.all:
+                group.create_task(mirror.run(), name=f"mirror of {mirror.source}")
+
+    def _objects(self, kind: Kind) -> Iterator[Object]:
+        for mirror in self.all:
+            if mirror.source.kind == kind:
+                yield from mirror.store

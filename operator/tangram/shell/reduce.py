@@ -1,0 +1,110 @@
+"""What the mirrors keep of each object: only fields that a decision or a message needs. Pure."""
+
+from typing import Any
+
+from tangram.shell.kinds import MANAGED_BY, MANAGED_BY_LABEL, NVIDIA_PREFIX, PRODUCT_LABEL, Object
+
+MAX_MESSAGE = 8192  # of a termination message; the contract allows 4096 bytes, the kubelet 4096 as well
+
+
+def _meta(obj: Object, *fields: str) -> Object:
+    meta = obj.get("metadata", {})
+    wanted = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields)
+    return {name: meta[name] for name in wanted if meta.get(name) is not None}
+
+
+def whole(obj: Object) -> Object:
+    """Keep all but managedFields, the larger half of many objects."""
+    obj.get("metadata", {}).pop("managedFields", None)
+    return obj
+
+
+def node(obj: Object) -> Object:
+    """Keep what says whether GPU pods may run there, and how many."""
+    status = obj.get("status", {})
+    labels = obj.get("metadata", {}).get("labels", {})
+    allocatable = {k: v for k, v in status.get("allocatable", {}).items() if k.startswith(NVIDIA_PREFIX)}
+    ready = next(
+        (c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"), "Unknown"
+    )
+    return {
+        "metadata": _meta(obj) | {"labels": {k: v for k, v in labels.items() if k == PRODUCT_LABEL}},
+        "unschedulable": bool(obj.get("spec", {}).get("unschedulable")),
+        "taints": obj.get("spec", {}).get("taints") or [],
+        "ready": ready == "True",
+        "allocatable": allocatable,
+    }
+
+
+def pod(obj: Object) -> Object | None:
+    """Keep pods that hold NVIDIA resources or are ours; the rest of the cluster is none of our business."""
+    labels = obj.get("metadata", {}).get("labels") or {}
+    requests = gpu_requests(obj.get("spec", {}))
+    if not requests and labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
+        return None
+    status = obj.get("status", {})
+    return {
+        "metadata": _meta(obj, "labels", "ownerReferences", "creationTimestamp"),
+        "nodeName": obj.get("spec", {}).get("nodeName", ""),
+        "requests": requests,
+        "phase": status.get("phase", ""),
+        "conditions": [
+            _condition(c)
+            for c in status.get("conditions") or ()
+            if c.get("type") in ("PodScheduled", "Ready")
+        ],
+        "containers": [_container(c) for c in _container_statuses(status)],
+    }
+
+
+def gpu_requests(spec: Object) -> dict[str, int]:
+    """NVIDIA resources a pod holds: the sum over containers, or the largest init container if that is
+    more.
+    """
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        for resource, count in _nvidia(container).items():
+            total[resource] = total.get(resource, 0) + count
+    for container in spec.get("initContainers") or ():
+        for resource, count in _nvidia(container).items():
+            total[resource] = max(total.get(resource, 0), count)
+    return dict(sorted(total.items()))
+
+
+def _nvidia(container: Object) -> dict[str, int]:
+    """Extended resources: limits equal requests; a pod may give only one of the two."""
+    resources = container.get("resources") or {}
+    both = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return {
+        k: int(v)
+        for k, v in both.items()
+        if k.startswith(NVIDIA_PREFIX) and str(v).isdecimal() and int(v) > 0
+    }
+
+
+def _container_statuses(status: Object) -> list[Object]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _condition(condition: Object) -> Object:
+    return {k: condition.get(k, "") for k in ("type", "status", "reason", "message")}
+
+
+def _container(status: Object) -> Object:
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    return {
+        "name": status.get("name", ""),
+        "waiting": _pick(state.get("waiting"), "reason", "message"),
+        "terminated": _pick(state.get("terminated"), "reason", "message", "exitCode"),
+        "lastTerminated": _pick(last.get("terminated"), "reason", "exitCode"),
+        "restarts": status.get("restartCount", 0),
+    }
+
+
+def _pick(part: Object | None, *fields: str) -> Object | None:
+    if not part:
+        return None
+    picked: dict[str, Any] = {name: part[name] for name in fields if part.get(name) is not None}
+    if isinstance(picked.get("message"), str):
+        picked["message"] = picked["message"][:MAX_MESSAGE]
+    return picked

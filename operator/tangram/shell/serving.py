@@ -1,0 +1,45 @@
+"""The operator's two ports: probes for the kubelet, metrics for Prometheus."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+Check = Callable[[], str]
+"""Returns what is wrong, empty when all is well."""
+
+
+def probes(live: Check, ready: Check) -> web.Application:
+    """Return the application with /livez and /readyz."""
+    app = web.Application()
+
+    def handler(check: Check) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(_request: web.Request) -> web.StreamResponse:
+            problem = check()
+            return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)
+
+        return answer
+
+    app.router.add_get("/livez", handler(live))
+    app.router.add_get("/readyz", handler(ready))
+    return app
+
+
+def metrics(registry: CollectorRegistry, refresh: Callable[[], None]) -> web.Application:
+    """Return the application with /metrics; `refresh` sets the gauges that are ages."""
+    app = web.Application()
+
+    async def show(_request: web.Request) -> web.StreamResponse:
+        refresh()
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app.router.add_get("/metrics", show)
+    return app
+
+
+async def serve(app: web.Application, host: str, port: int) -> web.AppRunner:
+    """Serve `app` until its runner's cleanup()."""
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return runner

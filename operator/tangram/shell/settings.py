@@ -1,0 +1,174 @@
+"""The operator's settings: one YAML file, read once, refused with a clear message when it is wrong."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from tangram.shell.quantity import parse_quantity
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class SettingsError(Exception):
+    """The settings file cannot be used; the message names the field and what is expected."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class PrometheusSettings(_Section):
+    """Where the engines' metrics are read."""
+
+    url: str = Field(pattern=r"^https?://[^\s]+$")
+    """Base URL of the Prometheus HTTP API, for example http://prometheus.monitoring:9090."""
+    window_seconds: PositiveFloat = 60
+    """Window over which attainment and rates are computed."""
+    interval_seconds: PositiveFloat = 15
+    """How often the queries run."""
+    scrape_interval_seconds: PositiveFloat = 15
+    """How often Prometheus scrapes the engines; samples older than a few of these are stale."""
+    timeout_seconds: PositiveFloat = 5
+    """How long one query may take."""
+
+    @model_validator(mode="after")
+    def _window_holds_scrapes(self) -> "PrometheusSettings":
+        if self.window_seconds < 4 * self.scrape_interval_seconds:
+            raise ValueError("windowSeconds must be at least 4 scrapeIntervalSeconds, or rates have gaps")
+        return self
+
+
+class ScalingSettings(_Section):
+    """How fast replicas follow the signal."""
+
+    up_after_seconds: Annotated[float, Field(ge=0)] = 30
+    """How long a queue must last before replicas are added for it."""
+    down_after_seconds: PositiveFloat = 300
+    """How long there must be room to spare before one replica is removed."""
+    min_samples: Annotated[int, Field(ge=1)] = 20
+    """Requests in the window below which an attainment says too little."""
+    blind_after_seconds: PositiveFloat = 300
+    """Age of the newest metrics from which on nothing is believed."""
+    down_load: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """One replica less is tried only if each remaining one then carries less than this part of what was
+    too much.
+    """
+
+
+class LeaderElectionSettings(_Section):
+    """The Lease that makes one of several operators the writer."""
+
+    namespace: str = "tangram-system"
+    """Namespace of the Lease."""
+    name: str = "tangram-operator"
+    """Name of the Lease."""
+    lease_seconds: PositiveFloat = 15
+    """How long a leader that went silent is waited for."""
+    renew_seconds: PositiveFloat = 10
+    """A leader that could not renew for this long stops writing; shorter than leaseSeconds."""
+    retry_seconds: PositiveFloat = 2
+    """How often the leader renews and the others look."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "LeaderElectionSettings":
+        if not self.retry_seconds < self.renew_seconds < self.lease_seconds:
+            raise ValueError("retrySeconds < renewSeconds < leaseSeconds must hold")
+        return self
+
+
+class Settings(_Section):
+    """Everything the operator is told at start."""
+
+    engine_image: str = Field(min_length=1)
+    """Image of the engine: the pods that serve and the Jobs that inspect checkpoints."""
+    engine_image_pull_policy: Annotated[str, Field(pattern="^(Always|IfNotPresent|Never)$")] = "IfNotPresent"
+    """imagePullPolicy of the engine image."""
+    engine_service_account_name: str | None = None
+    """Service account of engine pods; none: the namespace's default. Its token is never mounted."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Names of pull secrets that exist in the namespaces of the LLMDeployments."""
+    cpu_per_gpu: str = Field(default="8", alias="cpuPerGPU")
+    """CPU of a replica on a whole GPU; a slice gets its share."""
+    memory_per_gpu: str = Field(default="64Gi", alias="memoryPerGPU")
+    """Host memory of a replica on a whole GPU; a slice gets its share."""
+    runtime_class_name: str | None = None
+    """RuntimeClass of engine pods, for example nvidia."""
+    tolerations: tuple[dict[str, Any], ...] = ()
+    """Tolerations of engine pods, beside the one for nvidia.com/gpu."""
+    prometheus: PrometheusSettings | None = None
+    """Where metrics are read; none: nothing scales by itself."""
+    scaling: ScalingSettings = ScalingSettings()
+    """How fast replicas follow the signal."""
+    prices: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """US dollars per GPU-hour by SKU, over the catalog's."""
+    watch_namespaces: tuple[str, ...] = ()
+    """Namespaces whose LLMDeployments are served; empty: all."""
+    leader_election: LeaderElectionSettings = LeaderElectionSettings()
+    """The Lease that makes one of several operators the writer."""
+    metrics_port: Port = 9090
+    """Port of the operator's own metrics."""
+    probe_port: Port = 8080
+    """Port of /livez and /readyz."""
+    listen_host: str = "0.0.0.0"  # noqa: S104 - a pod's own address; the chart's NetworkPolicy decides who may come
+    """Address on which both ports listen."""
+    plan_deadline_seconds: PositiveFloat = 5
+    """How long one plan may take before the last one stands."""
+    tick_seconds: PositiveFloat = 15
+    """How often everything is looked at even when nothing happened."""
+    relist_seconds: PositiveFloat = 300
+    """How often each mirror is compared with a fresh LIST."""
+    log_format: Annotated[str, Field(pattern="^(json|plain)$")] = "json"
+    """Form of log lines."""
+
+    @field_validator("cpu_per_gpu", "memory_per_gpu", mode="before")
+    @classmethod
+    def _quantity(cls, value: object) -> str:
+        if not isinstance(value, (str, int, float)) or isinstance(value, bool) or parse_quantity(value) <= 0:
+            raise ValueError("a quantity above zero is needed, such as 8 or 64Gi")
+        return str(value)
+
+    @property
+    def cpu_cores_per_gpu(self) -> float:
+        """CPU cores of a replica on a whole GPU."""
+        return parse_quantity(self.cpu_per_gpu)
+
+    @property
+    def memory_bytes_per_gpu(self) -> float:
+        """Host memory in bytes of a replica on a whole GPU."""
+        return parse_quantity(self.memory_per_gpu)
+
+
+def load_settings(path: Path) -> Settings:
+    """Read and validate the settings file. Raises SettingsError."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise SettingsError(f"{path}: a mapping with at least engineImage is needed")
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors(include_url=False)
+        ]
+        raise SettingsError(f"{path}: " + "; ".join(lines)) from error

@@ -1,0 +1,93 @@
+"""Writes statuses: only those that changed, each on its own, by server-side apply on the status
+subresource.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tangram.shell.backoff import Penalties
+from tangram.shell.client import ApiClient, ApiError, Guard
+from tangram.shell.expect import Expectations
+from tangram.shell.kinds import LLM_DEPLOYMENTS, Object, uid_of
+
+log = logging.getLogger(__name__)
+
+STATUS = "tangram-status"
+CONCURRENCY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NewStatus:
+    """What the status of `obj` (as observed) should be."""
+
+    obj: Object
+    status: Object
+
+
+@dataclass(slots=True)
+class StatusWriter:
+    """Remembers what it sent, so that a status which the API server stores differently is not sent for
+    ever.
+    """
+
+    client: ApiClient
+    guard: Guard
+    expectations: Expectations
+    penalties: Penalties
+    clock: Callable[[], float]
+    _sent: dict[str, tuple[Object, Object]] = field(default_factory=dict)  # uid -> (sent, stored)
+
+    async def write(self, statuses: list[NewStatus]) -> list[NewStatus]:
+        """Write what changed; return what was written."""
+        slots = asyncio.Semaphore(CONCURRENCY)
+
+        async def one(new: NewStatus) -> NewStatus | None:
+            async with slots:
+                return new if await self._write_one(new) else None
+
+        written = await asyncio.gather(*(one(new) for new in statuses if self._needed(new)))
+        return [new for new in written if new is not None]
+
+    def forget(self, living: set[str]) -> None:
+        """Forget LLMDeployments that are gone."""
+        for gone in self._sent.keys() - living:
+            del self._sent[gone]
+
+    def clear(self) -> None:
+        """Forget everything (a new term of leadership)."""
+        self._sent.clear()
+
+    def _needed(self, new: NewStatus) -> bool:
+        stored = new.obj.get("status") or {}
+        if stored == new.status or self._sent.get(uid_of(new.obj)) == (new.status, stored):
+            return False
+        return not self.penalties.blocked(_key(new), self.clock())
+
+    async def _write_one(self, new: NewStatus) -> bool:
+        meta = new.obj["metadata"]
+        body = {
+            "apiVersion": LLM_DEPLOYMENTS.api_version,
+            "kind": LLM_DEPLOYMENTS.kind,
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
+            "status": new.status,
+        }
+        try:
+            result = await self.client.apply(
+                LLM_DEPLOYMENTS, body, manager=STATUS, force=True, subresource="status", guard=self.guard
+            )
+        except ApiError as error:
+            if error.status == 404 or (error.status == 409 and "uid" in error.message.lower()):
+                return False  # deleted, or deleted and created again: the mirror will tell
+            self.penalties.fail(_key(new), self.clock(), error.retry_after_s)
+            log.warning("status of %s/%s: %s", meta["namespace"], meta["name"], error)
+            return False
+        self.penalties.succeed(_key(new))
+        self._sent[uid_of(new.obj)] = (new.status, result.get("status") or {})
+        self.expectations.written(LLM_DEPLOYMENTS, result, self.clock())
+        return True
+
+
+def _key(new: NewStatus) -> str:
+    return f"status {uid_of(new.obj)}"

@@ -1,0 +1,252 @@
+"""From mirrored objects to a `FleetSnapshot`. Pure: what is observed, in the nouns of decisions, in a
+fixed order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tangram.api import facts_from_status, parse, parse_report
+from tangram.catalog import match_product
+from tangram.fleet import (
+    CheckpointFacts,
+    Claim,
+    FactsKey,
+    FleetSnapshot,
+    Inspection,
+    InspectionFailure,
+    Intent,
+    InvalidIntent,
+    Node,
+    Workload,
+    WriteProblem,
+)
+from tangram.shell import kinds
+from tangram.shell.children import annotations_of, generation_of, labels_of, shape_of
+from tangram.shell.kinds import Key, Object, controller_of, key_of, owner_uid, uid_of
+from tangram.shell.manifests import job_name
+from tangram.shell.waiting import waiting_message
+
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The mirrors at one instant."""
+
+    llm_deployments: tuple[Object, ...] = ()
+    nodes: tuple[Object, ...] = ()
+    pods: tuple[Object, ...] = ()
+    services: tuple[Object, ...] = ()
+    deployments: tuple[Object, ...] = ()
+    jobs: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a snapshot holds beside the mirrors."""
+
+    engine_image: str
+    prices: tuple[tuple[str, float], ...] = ()
+    desired: tuple[tuple[str, int], ...] = ()
+    problems: tuple[WriteProblem, ...] = ()
+
+
+def intents(view: View) -> tuple[Intent | InvalidIntent, ...]:
+    """Return what is wanted, in the order of namespace and name. Objects being deleted want nothing."""
+    living = [obj for obj in view.llm_deployments if not obj["metadata"].get("deletionTimestamp")]
+    return tuple(parse(obj) for obj in sorted(living, key=key_of))
+
+
+def snapshot(view: View, told: Told, now: float) -> FleetSnapshot:
+    """Return what is observed."""
+    pods_of = _pods_by_deployment(view)
+    return FleetSnapshot(
+        nodes=tuple(sorted((node(obj) for obj in view.nodes), key=lambda n: n.name)),
+        claims=claims(view),
+        workloads=tuple(
+            workload(obj, pods_of.get(uid_of(obj), []))
+            for obj in sorted(view.deployments, key=key_of)
+            if _ours(obj)
+        ),
+        facts=_facts(view),
+        inspections=inspections(view, now),
+        services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj))),
+        problems=told.problems,
+        desired=told.desired,
+        engine_image=told.engine_image,
+        prices=told.prices,
+    )
+
+
+def node(obj: Object) -> Node:
+    """Return a node: which GPU it has and how much of it the scheduler may give out."""
+    product = labels_of(obj).get(kinds.PRODUCT_LABEL, "")
+    counts = {k: int(v) for k, v in obj["allocatable"].items() if str(v).isdecimal() and int(v) > 0}
+    blocked = any(
+        taint.get("effect") in _BLOCKING_EFFECTS
+        and not str(taint.get("key", "")).startswith(kinds.NVIDIA_PREFIX)
+        for taint in obj["taints"]
+    )
+    return Node(
+        name=obj["metadata"]["name"],
+        sku=match_product(product) if product else None,
+        product=product,
+        usable=obj["ready"] and not obj["unschedulable"] and not blocked,
+        allocatable=tuple(sorted(counts.items())),
+    )
+
+
+def claims(view: View) -> tuple[Claim, ...]:
+    """Return who holds which NVIDIA resources on which node; our own pods by the LLMDeployment they serve."""
+    owners = {
+        uid_of(pod): owner_uid(deployment)
+        for deployment, pods in _with_pods(view)
+        for pod in pods
+        if _ours(deployment)
+    }
+    found = [
+        Claim(pod["nodeName"], resource, count, owners.get(uid_of(pod)))
+        for pod in view.pods
+        if pod["nodeName"] and pod["phase"] not in ("Succeeded", "Failed")
+        for resource, count in pod["requests"].items()
+    ]
+    return tuple(sorted(found, key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count)))
+
+
+def workload(obj: Object, pods: list[Object]) -> Workload:
+    """Return one of our Deployments."""
+    status = obj.get("status") or {}
+    meta = obj["metadata"]
+    return Workload(
+        uid=uid_of(obj),
+        name=meta["name"],
+        namespace=meta["namespace"],
+        owner_uid=owner_uid(obj) or "",
+        shape=shape_of(obj),
+        replicas=int(obj["spec"].get("replicas", 1)),
+        ready=int(status.get("readyReplicas", 0)),
+        available=int(status.get("availableReplicas", 0)),
+        updated=int(status.get("updatedReplicas", 0)),
+        settled=int(status.get("observedGeneration", 0)) >= int(meta.get("generation", 1)),
+        total=int(status.get("replicas", 0)),
+        owner_generation=generation_of(obj),
+        message=waiting_message(obj, pods),
+    )
+
+
+def inspections(view: View, now: float) -> tuple[Inspection, ...]:
+    """Return the inspect Jobs. A Job that does not carry the name of its own key is not one of ours."""
+    pods_by_job: dict[str, list[Object]] = {}
+    for pod in view.pods:
+        ref = controller_of(pod)
+        if ref is not None and ref.get("kind") == kinds.JOBS.kind:
+            pods_by_job.setdefault(str(ref.get("uid")), []).append(pod)
+    found = [
+        _inspection(obj, pods_by_job.get(uid_of(obj), []), now)
+        for obj in view.jobs
+        if _ours(obj) and obj["metadata"]["name"] == job_name(_facts_key(obj)) and _honest(obj)
+    ]
+    return tuple(sorted(found, key=lambda i: (i.namespace, i.job_name)))
+
+
+def _facts_key(job: Object) -> FactsKey:
+    uri = annotations_of(job).get(kinds.MODEL_URI_ANNOTATION, "")
+    image = annotations_of(job).get(kinds.ENGINE_IMAGE_ANNOTATION, "")
+    return facts_key(job["metadata"]["namespace"], uri, image)
+
+
+def facts_key(namespace: str, uri: str, engine_image: str) -> FactsKey:
+    """Return the identity of a checkpoint: one inside the engine image is the same in every namespace."""
+    return FactsKey("" if uri.startswith("image://") else namespace, uri, engine_image)
+
+
+def _honest(job: Object) -> bool:
+    """Say whether a Job runs the inspection of the image it claims, and nothing else: only that is
+    believed.
+    """
+    claimed = annotations_of(job).get(kinds.ENGINE_IMAGE_ANNOTATION, "")
+    pod = job["spec"]["template"]["spec"]
+    containers = pod.get("containers") or ()
+    return [c.get("image") for c in containers] == [claimed] and not any(
+        c.get("command") or (c.get("args") or [""])[0] != "inspect" for c in containers
+    )
+
+
+def _inspection(job: Object, pods: list[Object], now: float) -> Inspection:
+    meta, status = job["metadata"], job.get("status") or {}
+    started = _epoch(status.get("startTime") or meta.get("creationTimestamp"), now)
+    return Inspection(
+        key=_facts_key(job),
+        namespace=meta["namespace"],
+        job_name=meta["name"],
+        job_uid=uid_of(job),
+        started_at=started,
+        result=_result(status, pods, now),
+        message=waiting_message(job, pods),
+    )
+
+
+def _result(status: Object, pods: list[Object], now: float) -> CheckpointFacts | InspectionFailure | None:
+    """Return what a finished Job found. Its pod's message is untrusted: `parse_report` validates every
+    field.
+    """
+    done = next(
+        (
+            c
+            for c in status.get("conditions") or ()
+            if c.get("type") in ("Complete", "Failed") and c.get("status") == "True"
+        ),
+        None,
+    )
+    if done is None:
+        return None
+    at = _epoch(done.get("lastTransitionTime"), now)
+    messages = [
+        container["terminated"].get("message", "")
+        for pod in sorted(pods, key=lambda p: p["metadata"].get("creationTimestamp", ""), reverse=True)
+        for container in pod["containers"]
+        if container["terminated"] and container["terminated"].get("message")
+    ]
+    if messages:
+        return parse_report(messages[0], at)
+    why = done.get("message") or done.get("reason") or "its pod left no report"
+    return InspectionFailure("InspectionFailed", f"inspect Job ended without a report: {why}"[:1000], at)
+
+
+def _facts(view: View) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
+    """Return the facts recorded in statuses, once per checkpoint."""
+    recorded = (facts_from_status(obj) for obj in sorted(view.llm_deployments, key=key_of))
+    return tuple(sorted(dict(pair for pair in recorded if pair is not None).items()))
+
+
+def _ours(obj: Object) -> bool:
+    return owner_uid(obj) is not None and not obj["metadata"].get("deletionTimestamp")
+
+
+def _pods_by_deployment(view: View) -> dict[str, list[Object]]:
+    return {uid_of(deployment): pods for deployment, pods in _with_pods(view)}
+
+
+def _with_pods(view: View) -> Iterable[tuple[Object, list[Object]]]:
+    """Pair Deployments with their pods through the ReplicaSet's name, which is `<deployment>-<template
+    hash>`.
+    """
+    pods: dict[Key, list[Object]] = {}
+    for pod in view.pods:
+        ref = controller_of(pod)
+        template = labels_of(pod).get("pod-template-hash", "")
+        if ref is None or ref.get("kind") != "ReplicaSet" or not template:
+            continue
+        name = str(ref.get("name", "")).removesuffix(f"-{template}")
+        pods.setdefault((pod["metadata"].get("namespace", ""), name), []).append(pod)
+    return [(deployment, pods.get(key_of(deployment), [])) for deployment in view.deployments]
+
+
+def _epoch(timestamp: str | None, default: float) -> float:
+    if not timestamp:
+        return default
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return default

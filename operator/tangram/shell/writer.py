@@ -1,0 +1,214 @@
+"""Performs the actions of a plan: compares with what is there, writes only differences, never touches
+foreign objects.
+
+Every write asks the lease first and names the very object by UID, or can only succeed when no object of
+the name exists: Services and Jobs are created by POST; a Deployment by server-side apply without force,
+which conflicts on the (required, atomic) selector of any Deployment that is not ours.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tangram.fleet import (
+    Action,
+    ApplyDeployment,
+    ApplyService,
+    FinishInspection,
+    Intent,
+    RemoveDeployment,
+    StartInspection,
+    WriteProblem,
+)
+from tangram.shell import manifests
+from tangram.shell.backoff import Penalties
+from tangram.shell.client import ApiClient, ApiError, Guard
+from tangram.shell.compare import up_to_date
+from tangram.shell.expect import Expectations
+from tangram.shell.kinds import DEPLOYMENTS, JOBS, SERVICES, Kind, Object, key_of, owner_uid, uid_of
+from tangram.shell.lease import NotLeader
+from tangram.shell.mirrors import Mirrors
+from tangram.shell.settings import Settings
+
+log = logging.getLogger(__name__)
+
+WORKLOADS = "tangram-workloads"
+CONCURRENCY = 8  # LLMDeployments written at once; the actions of one are written in order
+
+
+class NameTaken(Exception):  # becomes a condition
+    """A foreign object has the name that one of our children needs."""
+
+
+@dataclass(slots=True)
+class Writer:
+    """Performs actions. `problems` tells what the API server refused, until it no longer does."""
+
+    client: ApiClient
+    guard: Guard
+    mirrors: Mirrors
+    settings: Settings
+    expectations: Expectations
+    penalties: Penalties
+    clock: Callable[[], float]
+    problems: dict[str, WriteProblem] = field(default_factory=dict)
+    writes: int = 0
+
+    async def perform(self, actions: tuple[Action, ...], intents: Mapping[str, Intent]) -> None:
+        """Perform all actions; those of one LLMDeployment in order, stopping at its first failure."""
+        by_owner: dict[str, list[Action]] = {}
+        for action in actions:
+            by_owner.setdefault(action.owner_uid, []).append(action)
+        slots = asyncio.Semaphore(CONCURRENCY)
+        lost: list[NotLeader] = []
+
+        async def one(owner: str, mine: list[Action]) -> None:
+            async with slots:
+                try:
+                    if not lost:
+                        await self._perform_for(owner, mine, intents.get(owner))
+                except NotLeader as refusal:
+                    lost.append(refusal)
+
+        await asyncio.gather(*(one(owner, mine) for owner, mine in by_owner.items()))
+        if lost:
+            raise lost[0]
+
+    def forget(self, living: set[str]) -> None:
+        """Forget what was remembered about LLMDeployments that are gone."""
+        for gone in self.problems.keys() - living:
+            del self.problems[gone]
+
+    async def _perform_for(self, owner: str, actions: list[Action], intent: Intent | None) -> None:
+        if self.penalties.blocked(owner, self.clock()):
+            return
+        try:
+            for action in actions:
+                await self._perform(action, intent)
+        except (ApiError, NameTaken) as error:
+            self._failed(owner, intent, error)
+            return
+        self.penalties.succeed(owner)
+        self.problems.pop(owner, None)
+
+    async def _perform(self, action: Action, intent: Intent | None) -> None:
+        match action:
+            case RemoveDeployment() | FinishInspection():
+                await self._remove(DEPLOYMENTS if isinstance(action, RemoveDeployment) else JOBS, action)
+            case _ if intent is None:
+                log.error("%s names no LLMDeployment that exists: nothing done", action)
+            case ApplyService():
+                await self._ensure(SERVICES, manifests.service(manifests.owner_of(intent)))
+            case ApplyDeployment():
+                await self._ensure(DEPLOYMENTS, manifests.deployment(intent, action, self.settings))
+            case StartInspection():
+                await self._start(
+                    manifests.inspect_job(manifests.owner_of(intent), action.key, self.settings)
+                )
+
+    async def _ensure(self, kind: Kind, rendered: Object) -> None:
+        live = self.mirrors.store(kind, rendered["metadata"]["namespace"]).get(key_of(rendered))
+        if live is None:
+            await self._create(kind, rendered)
+        else:
+            await self._update(kind, live, rendered)
+
+    async def _create(self, kind: Kind, rendered: Object) -> None:
+        try:
+            if kind == DEPLOYMENTS:
+                result = await self.client.apply(
+                    kind, rendered, manager=WORKLOADS, force=False, guard=self.guard
+                )
+            else:
+                result = await self.client.create(kind, rendered, manager=WORKLOADS, guard=self.guard)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            live = await self.client.get(kind, *key_of(rendered))
+            if live is None:
+                raise  # it went away in between: try again later
+            await self._update(kind, live, rendered)
+            return
+        self._wrote(kind, result)
+
+    async def _update(self, kind: Kind, live: Object, rendered: Object) -> None:
+        _must_be_ours(kind, live, rendered)
+        if live["metadata"].get("deletionTimestamp") or up_to_date(live, rendered):
+            return
+        exactly = {**rendered, "metadata": {**rendered["metadata"], "uid": uid_of(live)}}
+        result = await self.client.apply(kind, exactly, manager=WORKLOADS, force=True, guard=self.guard)
+        self._wrote(kind, result)
+
+    async def _start(self, job: Object) -> None:
+        store = self.mirrors.store(JOBS, job["metadata"]["namespace"])
+        live = store.get(key_of(job))
+        if live is None:
+            try:
+                self._wrote(JOBS, await self.client.create(JOBS, job, manager=WORKLOADS, guard=self.guard))
+                return
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            live = await self.client.get(JOBS, *key_of(job))
+        if (
+            live is not None and owner_uid(live) is None
+        ):  # a Job of another LLMDeployment answers the same question
+            raise NameTaken(_taken(JOBS, job))
+
+    async def _remove(self, kind: Kind, action: RemoveDeployment | FinishInspection) -> None:
+        key = (action.namespace, action.name)
+        live = self.mirrors.store(kind, action.namespace).get(key)
+        if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
+            return
+        if owner_uid(live) != action.owner_uid:
+            log.error("%s names an object that another owns: nothing done", action)
+            return
+        version = live["metadata"].get("resourceVersion")
+        try:
+            found = await self.client.delete(
+                kind, *key, uid=action.uid, resource_version=version, guard=self.guard
+            )
+        except ApiError as error:
+            if error.status == 409:
+                return  # it changed since we looked: look again
+            raise
+        self.writes += found
+        self.expectations.deleted(kind, key, action.uid, self.clock())
+
+    def _wrote(self, kind: Kind, result: Object) -> None:
+        self.writes += 1
+        self.expectations.written(kind, result, self.clock())
+
+    def _failed(self, owner: str, intent: Intent | None, error: ApiError | NameTaken) -> None:
+        wait = error.retry_after_s if isinstance(error, ApiError) else 0.0
+        self.penalties.fail(owner, self.clock(), wait)
+        who = f"{intent.namespace}/{intent.name}" if intent else owner
+        log.warning("%s: %s", who, error)
+        problem = _problem(owner, error)
+        if problem is not None:
+            self.problems[owner] = problem
+
+
+def _problem(owner: str, error: ApiError | NameTaken) -> WriteProblem | None:
+    """Return what a person can do something about; None for what passes by itself."""
+    if isinstance(error, NameTaken):
+        return WriteProblem(owner, "NameTaken", str(error))
+    if error.status == 403:
+        return WriteProblem(owner, "Forbidden", error.message)
+    if 400 <= error.status < 500 and not error.transient and error.status != 409:
+        return WriteProblem(owner, "Rejected", error.message)
+    return None
+
+
+def _must_be_ours(kind: Kind, live: Object, rendered: Object) -> None:
+    if owner_uid(live) != rendered["metadata"]["ownerReferences"][0]["uid"]:
+        raise NameTaken(_taken(kind, rendered))
+
+
+def _taken(kind: Kind, rendered: Object) -> str:
+    meta = rendered["metadata"]
+    return (
+        f"a {kind.kind} named {meta['name']} exists in namespace {meta['namespace']} and does not belong to "
+        "this LLMDeployment; it was left alone: rename the LLMDeployment or remove that object"
+    )
