@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tangram.fleet.shape import Shape
-from tangram.fleet.snapshot import FactsKey
+from tangram.fleet.snapshot import CheckpointFacts, FactsKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,8 @@ class Decision:
     placed: int = 0  # replicas the fleet has room for, <= desired
     price_per_hour: float = 0.0  # of the placed replicas
     rejected: tuple[Rejection, ...] = ()  # best first, at most five
+    facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
+    tpot_bound_ms: float | None = None  # no replica of `shape` can be faster per output token
 
 
 @dataclass(frozen=True, slots=True)

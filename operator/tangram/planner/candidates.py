@@ -1,0 +1,138 @@
+"""Shapes that exist in the fleet, and for each whether it may carry a model, at which price, and what kills it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tangram import catalog
+from tangram.capacity import MemoryFit, memory_fit, model_length, tpot_bound_ms
+from tangram.catalog import GPU, Profile
+from tangram.fleet import WHOLE_GPU, CheckpointFacts, FleetSnapshot, Intent, MIGPolicy, Shape, resource_name
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A shape, judged for one intent. `rejection` is None if it may be used."""
+
+    shape: Shape
+    price_per_hour: float  # USD of one replica; 0 where nobody knows a price
+    memory_mib: int
+    fit: MemoryFit | None = None
+    tpot_ms: float | None = None
+    rejection: str | None = None  # NotAllowed | Unverified | Unpriced | DoesNotFit | TPOTUnreachable
+    message: str = ""
+
+
+def offers(snapshot: FleetSnapshot) -> tuple[tuple[str, str], ...]:
+    """Return (SKU, profile) of all that nodes offer, usable now or not, sorted.
+
+    A node that is away for a minute must not turn "no room" into "impossible".
+    """
+    found = set()
+    for node in snapshot.nodes:
+        for resource, count in node.allocatable:
+            profile = _profile_name(node.sku, resource) if node.sku is not None and count > 0 else None
+            if node.sku is not None and profile is not None:
+                found.add((node.sku, profile))
+    return tuple(sorted(found))
+
+
+def candidates(
+    intent: Intent, facts: CheckpointFacts, snapshot: FleetSnapshot, present: Iterable[Shape]
+) -> tuple[Candidate, ...]:
+    """Judge every shape on offer and those that `intent` runs on at present; usable ones first, the cheapest first."""
+    shapes = {Shape(sku, profile, 1, facts.dtype) for sku, profile in offers(snapshot)}
+    shapes |= {
+        shape
+        for shape in present
+        if catalog.gpu(shape.sku) is not None
+        and shape.tensor_parallel == 1
+        and shape.precision == facts.dtype
+    }
+    prices = dict(snapshot.prices)
+    judged = [_judge(shape, intent, facts, prices) for shape in shapes]
+    return tuple(sorted((c for c in judged if c is not None), key=_cheapest_first))
+
+
+def price(shape: Shape, prices: Mapping[str, float]) -> float | None:
+    """Return USD per hour of one replica: a slice costs its dominant share of its GPU. None: no price known.
+
+    `prices` (SKU -> USD per GPU-hour) wins over the catalog's default.
+    """
+    gpu = catalog.gpu(shape.sku)
+    per_gpu = prices.get(shape.sku, gpu.price_per_hour if gpu else None)
+    if per_gpu is None:
+        return None
+    return per_gpu * catalog.share(shape.sku, shape.profile) * shape.tensor_parallel
+
+
+def _profile_name(sku: str, resource: str) -> str | None:
+    if resource == resource_name(WHOLE_GPU):
+        return WHOLE_GPU
+    profile = catalog.profile_of_resource(sku, resource)
+    return profile.name if profile else None
+
+
+def _cheapest_first(candidate: Candidate) -> tuple[bool, float, int, Shape]:
+    """At one price the larger memory, then the name: never the order of reading."""
+    return candidate.rejection is not None, candidate.price_per_hour, -candidate.memory_mib, candidate.shape
+
+
+def _judge(
+    shape: Shape, intent: Intent, facts: CheckpointFacts, prices: Mapping[str, float]
+) -> Candidate | None:
+    gpu = catalog.gpu(shape.sku)
+    if gpu is None:
+        return None
+    profile = catalog.profile(shape.sku, shape.profile)
+    if shape.profile != WHOLE_GPU and profile is None:
+        return None
+    per_hour = price(shape, prices)
+    memory_mib = gpu.memory_mib if profile is None else (profile.memory_mib or 0)
+
+    def reject(reason: str, message: str) -> Candidate:
+        return Candidate(shape, per_hour or 0.0, memory_mib, None, None, reason, message)
+
+    forbidden = _policy(shape, intent, profile)
+    if forbidden:
+        return reject("NotAllowed", forbidden)
+    if profile is not None and not profile.memory_is_known:
+        return reject("Unverified", f"nobody has published how much memory {shape} has")
+    if per_hour is None:
+        return reject("Unpriced", f"no price is known for {shape.sku}; set one in the chart's value prices")
+    return _measure(shape, intent, facts, gpu, profile, per_hour, memory_mib)
+
+
+def _policy(shape: Shape, intent: Intent, profile: Profile | None) -> str | None:
+    """Return which rule of `spec.placement` forbids this shape, or None."""
+    if shape.sku in intent.denied_skus:
+        return f"placement.deniedSKUs names {shape.sku}"
+    if intent.allowed_skus and shape.sku not in intent.allowed_skus:
+        return f"placement.allowedSKUs does not name {shape.sku}"
+    if intent.mig is MIGPolicy.FORBIDDEN and profile is not None:
+        return "placement.mig is Forbidden"
+    if intent.mig is MIGPolicy.REQUIRED and profile is None:
+        return "placement.mig is Required"
+    return None
+
+
+def _measure(
+    shape: Shape,
+    intent: Intent,
+    facts: CheckpointFacts,
+    gpu: GPU,
+    profile: Profile | None,
+    per_hour: float,
+    memory_mib: int,
+) -> Candidate:
+    length = model_length(facts, intent.max_model_len)
+    fit = memory_fit(facts, length, intent.max_running_requests, memory_mib)
+    share = profile.memory_share if profile else 1.0
+    tpot = tpot_bound_ms(facts, gpu.mem_bw_gbps, share)
+    rejection, message = None, ""
+    if fit.missing:
+        rejection, message = "DoesNotFit", str(fit)
+    elif intent.tpot and tpot > intent.tpot.milliseconds:
+        rejection = "TPOTUnreachable"
+        bandwidth = f"{gpu.mem_bw_gbps * share:.0f} GB/s"
+        message = f"at best {tpot:.2f} ms per token at {bandwidth}, objective {intent.tpot.milliseconds} ms"
+    return Candidate(shape, per_hour, memory_mib, fit, tpot, rejection, message)

@@ -1,0 +1,213 @@
+"""The leaf conditions of one LLMDeployment, as (status, reason, message). Times and generations are added later."""
+
+from dataclasses import dataclass
+
+from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Workload, WriteProblem
+from tangram.planner.order import Wanted
+from tangram.planner.reasons import Reason
+from tangram.scaling import ScalingDecision, Signal, SignalState
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition without its times."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that conditions are told from."""
+
+    decision: Decision
+    intent: Wanted
+    workloads: tuple[Workload, ...]
+    problem: WriteProblem | None
+    signal: Signal | None
+    scale: ScalingDecision | None
+
+    @property
+    def ready(self) -> int:
+        """Replicas that are ready, of every shape."""
+        return sum(workload.ready for workload in self.workloads)
+
+    @property
+    def available(self) -> int:
+        """Replicas that are available, of every shape."""
+        return sum(workload.available for workload in self.workloads)
+
+    @property
+    def minimum(self) -> int:
+        """Replicas below which it is not available."""
+        return self.intent.min_replicas if isinstance(self.intent, Intent) else 1
+
+    @property
+    def target(self) -> Workload | None:
+        """The Deployment that is to serve; while nothing is decided, the one that serves most."""
+        wanted = self.decision.shape
+        if wanted is not None:
+            return next((w for w in self.workloads if w.shape == wanted), None)
+        return max(self.workloads, key=lambda w: w.available, default=None)
+
+
+def view(
+    decision: Decision,
+    intent: Wanted,
+    snapshot: FleetSnapshot,
+    signal: Signal | None,
+    scale: ScalingDecision | None,
+) -> View:
+    """Gather what concerns `intent`."""
+    own = (w for w in snapshot.workloads if w.owner_uid == intent.uid)
+    problems = (p for p in snapshot.problems if p.owner_uid == intent.uid)
+    return View(
+        decision,
+        intent,
+        tuple(sorted(own, key=lambda w: (w.shape, w.name, w.uid))),
+        min(problems, key=lambda p: (p.reason, p.message), default=None),
+        signal,
+        scale,
+    )
+
+
+def accepted(v: View) -> Verdict:
+    """Whether the spec is understood and may be served."""
+    d = v.decision
+    return Verdict(TRUE if d.accepted else FALSE, d.accepted_reason, d.accepted_message)
+
+
+def model_ready(v: View) -> Verdict:
+    """Whether the checkpoint is known to be servable."""
+    d = v.decision
+    by_reason = {Reason.INSPECTED: TRUE, Reason.INSPECTING: UNKNOWN, Reason.NOT_ACCEPTED: UNKNOWN}
+    status = next((s for reason, s in by_reason.items() if reason == d.model_reason), FALSE)
+    return Verdict(status, d.model_reason, d.model_message)
+
+
+def placed(v: View) -> Verdict:
+    """Whether there is a place for every desired replica."""
+    d = v.decision
+    waits = (Reason.WAITING_FOR_MODEL, Reason.NOT_ACCEPTED, Reason.PAUSED)
+    status = TRUE if d.placed_reason == Reason.PLACED else UNKNOWN if d.placed_reason in waits else FALSE
+    return Verdict(status, d.placed_reason, d.placed_message)
+
+
+def available(v: View) -> Verdict:
+    """Whether the minimum of replicas serves, whatever their shape and generation."""
+    if v.available >= v.minimum:
+        return Verdict(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {v.minimum} available")
+    if v.problem:
+        return Verdict(FALSE, v.problem.reason, v.problem.message)
+    if not v.workloads:
+        return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
+    said = sorted({w.message for w in v.workloads if w.message})
+    have = f"{v.available} of at least {v.minimum} available"
+    if said:
+        return Verdict(FALSE, Reason.REPLICAS_NOT_STARTING, f"{have}; {'; '.join(said)}")
+    names = ", ".join(w.name for w in v.workloads)
+    return Verdict(FALSE, Reason.REPLICAS_STARTING, f"{have}; waits for the pods of {names} to become ready")
+
+
+def scaling_active(v: View) -> Verdict:
+    """Whether the number of replicas can follow the load."""
+    if isinstance(v.intent, InvalidIntent) or not v.decision.accepted:
+        return Verdict(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
+    if v.intent.paused:
+        return Verdict(FALSE, Reason.PAUSED, "spec.paused is true")
+    if v.intent.min_replicas == v.intent.max_replicas:
+        return Verdict(FALSE, Reason.DISABLED, "scaling.min equals scaling.max: the number is fixed")
+    if v.signal is None:
+        return Verdict(
+            FALSE, Reason.METRICS_MISSING, "the operator has no prometheus.url; the number is held"
+        )
+    if v.signal.state in (SignalState.FRESH, SignalState.THIN):
+        at_max = v.scale is not None and v.scale.reason == "AtMaximum"
+        return Verdict(
+            TRUE, Reason.METRICS_FRESH, v.scale.message if v.scale and at_max else "metrics are recent"
+        )
+    status = UNKNOWN if v.signal.reason == Reason.NO_READY_REPLICAS else FALSE
+    return Verdict(status, v.signal.reason, f"{v.signal.message}; the number is held")
+
+
+def ready(v: View, previous: Verdict | None) -> Verdict:
+    """Whether it serves at the desired generation; the reason is the most actionable one of the leaves.
+
+    `previous` is the verdict on the same generation, if there was one.
+    """
+    blocked = _blocked(v)
+    if blocked:
+        return blocked
+    if isinstance(v.intent, Intent) and v.intent.paused:
+        serves = available(v)
+        paused = Verdict(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
+        return paused if serves.status == TRUE else Verdict(FALSE, serves.reason, serves.message)
+    target = v.target
+    if target is None or target.available < v.minimum:
+        leaf = placed(v) if v.decision.placed_reason == Reason.INSUFFICIENT_CAPACITY else available(v)
+        if leaf.status == TRUE:  # an older shape serves, the wanted one does not yet
+            shape = v.decision.shape
+            leaf = Verdict(
+                FALSE, Reason.ROLLOUT_IN_PROGRESS, f"waits for replicas of {shape} to become available"
+            )
+        return Verdict(FALSE, leaf.reason, leaf.message)
+    rollout = _rollout(v, target, previous)
+    return rollout or _serving(v)
+
+
+def _blocked(v: View) -> Verdict | None:
+    """What a person has to look at before anything else."""
+    d = v.decision
+    if not d.accepted:
+        return Verdict(FALSE, d.accepted_reason, d.accepted_message)
+    if v.problem:
+        return Verdict(FALSE, v.problem.reason, v.problem.message)
+    if isinstance(v.intent, Intent) and v.intent.paused:
+        return None
+    if d.model_reason == Reason.INSPECTING and _serves_this_generation(v):
+        return None  # the engine image changed: what serves goes on, and is what was asked for
+    if d.model_reason != Reason.INSPECTED:
+        return Verdict(FALSE, d.model_reason, d.model_message)
+    if d.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE):
+        return Verdict(FALSE, d.placed_reason, d.placed_message)
+    return None
+
+
+def _serves_this_generation(v: View) -> bool:
+    return any(
+        w.owner_generation == v.intent.generation and w.settled and w.available >= v.minimum
+        for w in v.workloads
+    )
+
+
+def _rollout(v: View, target: Workload, previous: Verdict | None) -> Verdict | None:
+    """A rollout that is not over, or None.
+
+    A Deployment that its controller has not looked at since our last write tells nothing: what was said of this
+    generation then stands, and a new generation has not been rolled out.
+    """
+    waits = Verdict(
+        FALSE, Reason.ROLLOUT_IN_PROGRESS, f"waits for Deployment {target.name} to replace its pods"
+    )
+    if target.owner_generation != v.intent.generation:
+        return waits
+    if not target.settled:
+        return previous or waits
+    if target.total > target.updated:
+        said = f": {target.message}" if target.message else ""
+        return Verdict(waits.status, waits.reason, waits.message + said)
+    return None
+
+
+def _serving(v: View) -> Verdict:
+    desired = v.decision.desired
+    if v.ready >= desired:
+        return Verdict(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} replicas are ready")
+    why = placed(v)
+    told = f"; {why.message}" if why.status == FALSE else ""
+    return Verdict(
+        TRUE, Reason.MIN_REPLICAS_READY, f"at least {v.minimum} of {desired} replicas are ready{told}"
+    )

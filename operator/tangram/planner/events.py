@@ -1,0 +1,95 @@
+"""Which Events follow from a change of status: one per transition, with its reason, never one per tick."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tangram.fleet import EventNote
+
+_NORMAL, _WARNING = "Normal", "Warning"
+_BAD_METRICS = ("MetricsMissing", "MetricsStale")
+
+
+def transitions(old_status: Mapping[str, Any], new_status: Mapping[str, Any]) -> tuple[EventNote, ...]:
+    """Return the Events that tell a person how `new_status` came from `old_status` ({} at first)."""
+    old, new = _by_type(old_status), _by_type(new_status)
+    notes = [
+        *_failures(old, new),
+        *_placement(old_status, new_status, new),
+        *_scaled(old_status, new_status),
+        *_metrics(old, new),
+        *_slo(old, new),
+        *_ready(old, new),
+    ]
+    return tuple(notes)
+
+
+Conditions = Mapping[str, Mapping[str, Any]]
+
+
+def _by_type(status: Mapping[str, Any]) -> Conditions:
+    return {condition["type"]: condition for condition in status.get("conditions", ())}
+
+
+def _state(conditions: Conditions, kind: str) -> tuple[str, str]:
+    condition = conditions.get(kind)
+    return (condition["status"], condition["reason"]) if condition else ("Unknown", "")
+
+
+def _failures(old: Conditions, new: Conditions) -> list[EventNote]:
+    """A leaf that turned False, or that is False for another reason; and a checkpoint that became known."""
+    notes = []
+    for kind in ("Accepted", "ModelReady", "Placed", "Available"):
+        status, reason = _state(new, kind)
+        is_starting = reason in ("ReplicasStarting", "WaitingForPlacement")  # the normal way up is no warning
+        if status == "False" and not is_starting and _state(old, kind) != (status, reason):
+            notes.append(EventNote(_WARNING, reason, new[kind]["message"]))
+    if _state(new, "ModelReady")[0] == "True" and _state(old, "ModelReady")[0] != "True":
+        notes.append(EventNote(_NORMAL, "ModelInspected", new["ModelReady"]["message"]))
+    return notes
+
+
+def _placement(
+    old_status: Mapping[str, Any], new_status: Mapping[str, Any], new: Conditions
+) -> list[EventNote]:
+    before = old_status.get("placement", {}).get("variant")
+    after = new_status.get("placement", {}).get("variant")
+    if after is None or after == before:
+        return []
+    reason = "PlacementSelected" if before is None else "PlacementChanged"
+    return [EventNote(_NORMAL, reason, f"{new_status['placement']['display']}: {new['Placed']['message']}")]
+
+
+def _scaled(old_status: Mapping[str, Any], new_status: Mapping[str, Any]) -> list[EventNote]:
+    scale = new_status.get("lastScale")
+    if scale is None or scale == old_status.get("lastScale"):
+        return []
+    reason = "ScaledUp" if scale["to"] > scale["from"] else "ScaledDown"
+    return [EventNote(_NORMAL, reason, f"{scale['from']} -> {scale['to']} replicas: {scale['reason']}")]
+
+
+def _metrics(old: Conditions, new: Conditions) -> list[EventNote]:
+    was_bad = _state(old, "ScalingActive")[1] in _BAD_METRICS
+    status, reason = _state(new, "ScalingActive")
+    if reason in _BAD_METRICS and not was_bad:
+        return [EventNote(_WARNING, "MetricsUnavailable", new["ScalingActive"]["message"])]
+    if status == "True" and was_bad:
+        return [EventNote(_NORMAL, "MetricsRecovered", new["ScalingActive"]["message"])]
+    return []
+
+
+def _slo(old: Conditions, new: Conditions) -> list[EventNote]:
+    before, after = _state(old, "SLOMet")[0], _state(new, "SLOMet")[0]
+    if after == "False" and before != "False":
+        return [EventNote(_WARNING, "SLOViolated", new["SLOMet"]["message"])]
+    if after == "True" and before == "False":
+        return [EventNote(_NORMAL, "SLORecovered", new["SLOMet"]["message"])]
+    return []
+
+
+def _ready(old: Conditions, new: Conditions) -> list[EventNote]:
+    before, after = _state(old, "Ready")[0], _state(new, "Ready")[0]
+    if after == "True" and before != "True":
+        return [EventNote(_NORMAL, "Ready", new["Ready"]["message"])]
+    if after == "False" and before == "True":
+        return [EventNote(_WARNING, "NotReady", new["Ready"]["message"])]
+    return []

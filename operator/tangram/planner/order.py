@@ -1,0 +1,35 @@
+"""Who comes first, and who is accepted."""
+
+from collections.abc import Iterable
+
+from tangram.fleet import Intent, InvalidIntent
+from tangram.planner.reasons import Reason
+
+Wanted = Intent | InvalidIntent
+
+
+def by_age(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
+    """Return the intents oldest first: an older one is served first, whatever order they were read in."""
+    return tuple(sorted(intents, key=lambda intent: (intent.created_at, intent.uid)))
+
+
+def acceptance(intents: tuple[Wanted, ...]) -> dict[str, tuple[bool, str, str]]:
+    """Return (accepted, reason, message) by uid, for intents in order of age."""
+    verdicts: dict[str, tuple[bool, str, str]] = {}
+    served: dict[tuple[str, str], str] = {}
+    for intent in intents:
+        if isinstance(intent, InvalidIntent):
+            verdicts[intent.uid] = (False, Reason.INVALID_SPEC, intent.message)
+            continue
+        name = (intent.namespace, intent.served_name)
+        older = served.setdefault(name, intent.name)
+        if older == intent.name:
+            verdicts[intent.uid] = (True, Reason.VALID, "the spec is valid")
+        else:
+            verdicts[intent.uid] = (
+                False,
+                Reason.MODEL_NAME_COLLISION,
+                f"the older LLMDeployment {older} of this namespace already serves {intent.served_name!r}; "
+                "set another spec.model.servedName, or delete one of the two",
+            )
+    return verdicts

@@ -1,0 +1,145 @@
+"""Place one LLMDeployment: shape, replicas, and which of its Deployments stay (make before break)."""
+
+from dataclasses import dataclass
+
+from tangram.capacity import model_length
+from tangram.fleet import (
+    Action,
+    ApplyDeployment,
+    CheckpointFacts,
+    FleetSnapshot,
+    Intent,
+    Rejection,
+    RemoveDeployment,
+    Shape,
+    Workload,
+)
+from tangram.planner.candidates import Candidate, candidates
+from tangram.planner.choose import choose, impossible, rejections
+from tangram.planner.reasons import Reason
+from tangram.planner.room import Room, pool_of
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one LLMDeployment runs, and what is to be done for it."""
+
+    reason: Reason
+    message: str
+    shape: Shape | None = None
+    placed: int = 0
+    price_per_hour: float = 0.0
+    rejected: tuple[Rejection, ...] = ()
+    tpot_bound_ms: float | None = None
+    actions: tuple[Action, ...] = ()
+
+
+def place(
+    intent: Intent,
+    facts: CheckpointFacts,
+    snapshot: FleetSnapshot,
+    present: tuple[Workload, ...],
+    desired: int,
+    room: Room,
+) -> Placement:
+    """Decide for `intent`, taking what it gets from `room`."""
+    judged = candidates(intent, facts, snapshot, [workload.shape for workload in present])
+    free = {c.shape: _free_for(intent, c.shape, present, room) for c in judged}
+    chosen = choose(intent, judged, free, present, desired)
+    rejected = rejections(judged, chosen, free, desired)
+    if chosen is None:
+        reason, message = impossible(judged, has_nodes=bool(snapshot.nodes))
+        return Placement(reason, message + _still_serving(present), rejected=rejected)
+    placed = min(desired, free[chosen.shape])
+    others_hold = room.for_owner(intent.uid, chosen.shape) - free[chosen.shape]
+    room.take(intent.uid, pool_of(chosen.shape), placed + others_hold)
+    mine = next((workload for workload in present if workload.shape == chosen.shape), None)
+    others = tuple(workload for workload in present if workload.shape != chosen.shape)
+    removed = tuple(w for w in others if _may_go(w, mine, others, intent, placed, _usable(w.shape, judged)))
+    reason, message = _verdict(chosen, placed, desired)
+    if len(removed) < len(others):
+        kept = ", ".join(str(w.shape) for w in others if w not in removed)
+        message += f"; {kept} stays until enough replicas of {chosen.shape} are available"
+    return Placement(
+        reason=reason,
+        message=message,
+        shape=chosen.shape,
+        placed=placed,
+        price_per_hour=placed * chosen.price_per_hour,
+        rejected=rejected,
+        tpot_bound_ms=chosen.tpot_ms,
+        actions=(
+            *_apply(intent, facts, snapshot, chosen, mine, placed, desired),
+            *(RemoveDeployment(intent.uid, w.namespace, w.name, w.uid) for w in removed),
+        ),
+    )
+
+
+def _free_for(intent: Intent, shape: Shape, present: tuple[Workload, ...], room: Room) -> int:
+    """Units for replicas of `shape`: what other shapes of this LLMDeployment hold of the same pool is not free yet."""
+    others = sum(w.replicas for w in present if w.shape != shape and pool_of(w.shape) == pool_of(shape))
+    held = room.held.get((intent.uid, pool_of(shape)), 0)
+    return room.for_owner(intent.uid, shape) - min(others, held)
+
+
+def _usable(shape: Shape, judged: tuple[Candidate, ...]) -> bool:
+    return any(c.shape == shape and c.rejection is None for c in judged)
+
+
+def _apply(
+    intent: Intent,
+    facts: CheckpointFacts,
+    snapshot: FleetSnapshot,
+    chosen: Candidate,
+    mine: Workload | None,
+    placed: int,
+    desired: int,
+) -> tuple[ApplyDeployment, ...]:
+    """The Deployment that is wanted, if there is anything to run.
+
+    Shortage alone never shrinks a Deployment: when a node is lost, or cordoned under running pods, Kubernetes finds
+    the pods a place as soon as there is one. Only what is given anew has to have room.
+    """
+    products = tuple(sorted({n.product for n in snapshot.nodes if n.sku == chosen.shape.sku}))
+    replicas = max(placed, min(desired, mine.replicas if mine else 0))
+    if not products or (mine is None and replicas == 0):
+        return ()
+    length = model_length(facts, intent.max_model_len)
+    return (ApplyDeployment(intent.uid, chosen.shape, replicas, products, length),)
+
+
+def _may_go(
+    old: Workload,
+    new: Workload | None,
+    others: tuple[Workload, ...],
+    intent: Intent,
+    placed: int,
+    usable: bool,
+) -> bool:
+    """Whether a Deployment of another shape can be removed now.
+
+    It can when the new one has enough available replicas: the minimum, and no fewer than serve now, as far as they were
+    placed. One that serves nobody and may not be used any more goes at once: it only takes up room.
+    """
+    if old.available == 0 and not usable:
+        return True
+    serving = sum(workload.available for workload in others)
+    enough = max(intent.min_replicas, min(placed, serving))
+    return new is not None and new.settled and new.available >= enough
+
+
+def _verdict(chosen: Candidate, placed: int, desired: int) -> tuple[Reason, str]:
+    if placed == desired:
+        bound = f", at best {chosen.tpot_ms:.2f} ms per token" if chosen.tpot_ms is not None else ""
+        return Reason.PLACED, f"{desired} on {chosen.shape} at {chosen.price_per_hour:.2f} $/h each{bound}"
+    missing = desired - placed
+    needs = "needs" if missing == 1 else "need"
+    unit = chosen.shape.resource.removeprefix("nvidia.com/mig-").removeprefix("nvidia.com/")
+    return Reason.INSUFFICIENT_CAPACITY, (
+        f"{placed} of {desired} replicas placed; {missing} more {needs} a free {unit} on {chosen.shape.sku}"
+    )
+
+
+def _still_serving(present: tuple[Workload, ...]) -> str:
+    shapes = ", ".join(str(w.shape) for w in present if w.available > 0)
+    return f"; {shapes} goes on serving meanwhile" if shapes else ""

@@ -1,0 +1,54 @@
+"""The closed set of reasons that conditions may have. Dashboards and alerts match them: renaming one breaks users."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a condition has its status, in one word."""
+
+    # Accepted
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    MODEL_NAME_COLLISION = "ModelNameCollision"
+    # any condition that cannot be told before another one is true
+    NOT_ACCEPTED = "NotAccepted"
+    WAITING_FOR_MODEL = "WaitingForModel"
+    # ModelReady
+    INSPECTED = "Inspected"
+    INSPECTING = "Inspecting"
+    NOT_FOUND = "NotFound"
+    INVALID_CHECKPOINT = "InvalidCheckpoint"
+    UNKNOWN_ARCHITECTURE = "UnknownArchitecture"
+    INSPECTION_FAILED = "InspectionFailed"
+    # Placed
+    PLACED = "Placed"
+    INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+    INFEASIBLE = "Infeasible"
+    SLO_UNREACHABLE = "SLOUnreachable"
+    # Available
+    MIN_REPLICAS_AVAILABLE = "MinReplicasAvailable"
+    WAITING_FOR_PLACEMENT = "WaitingForPlacement"
+    REPLICAS_STARTING = "ReplicasStarting"
+    REPLICAS_NOT_STARTING = "ReplicasNotStarting"
+    # Available and Ready: what the API server refused
+    NAME_TAKEN = "NameTaken"
+    FORBIDDEN = "Forbidden"
+    REJECTED = "Rejected"
+    # ScalingActive
+    METRICS_FRESH = "MetricsFresh"
+    METRICS_STALE = "MetricsStale"
+    METRICS_MISSING = "MetricsMissing"
+    NO_READY_REPLICAS = "NoReadyReplicas"
+    DISABLED = "Disabled"
+    PAUSED = "Paused"
+    # SLOMet
+    WITHIN_TARGET = "WithinTarget"
+    TTFT_EXCEEDED = "TTFTExceeded"
+    TPOT_EXCEEDED = "TPOTExceeded"
+    NO_TRAFFIC = "NoTraffic"
+    INSUFFICIENT_SAMPLES = "InsufficientSamples"
+    NO_OBJECTIVE = "NoObjective"
+    # Ready, beside any of the above
+    ALL_REPLICAS_READY = "AllReplicasReady"
+    MIN_REPLICAS_READY = "MinReplicasReady"
+    ROLLOUT_IN_PROGRESS = "RolloutInProgress"

@@ -1,0 +1,188 @@
+"""The whole status of one LLMDeployment. Unchanged inputs and the status it gave before give the same status again."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tangram.fleet import CheckpointFacts, Decision, FleetSnapshot, Intent, Workload
+from tangram.planner import conditions
+from tangram.planner.candidates import price
+from tangram.planner.conditions import FALSE, TRUE, Verdict, View
+from tangram.planner.inspections import key_of
+from tangram.planner.order import Wanted
+from tangram.planner.reasons import Reason
+from tangram.planner.slo import slo_block, slo_met, steady
+from tangram.planner.times import rfc3339
+from tangram.scaling import ScalingDecision, Signal
+
+_MESSAGE_LIMIT = 2000  # the CRD allows 2048
+
+
+def status(
+    decision: Decision,
+    intent: Wanted,
+    snapshot: FleetSnapshot,
+    signal: Signal | None,
+    scale: ScalingDecision | None,
+    previous_status: Mapping[str, Any],
+    now: float,
+) -> dict[str, Any]:
+    """Return the status to write. `signal` is None where no Prometheus is configured.
+
+    `previous_status` is what the API server holds ({} at first): times of transitions, the last scaling and rarely
+    written numbers are carried on from there.
+    """
+    v = conditions.view(decision, intent, snapshot, signal, scale)
+    blocks: dict[str, Any] = {
+        "observedGeneration": intent.generation,
+        "conditions": _conditions(v, snapshot, previous_status, now),
+        "replicas": f"{v.ready}/{decision.desired}",
+        "desiredReplicas": decision.desired,
+        "readyReplicas": v.ready,
+        "model": _model(v, snapshot, previous_status),
+        "placement": _placement(v),
+        "slo": slo_block(v, previous_status.get("slo"), now),
+        "cost": {"perHour": f"{_cost(v, snapshot):.2f}"},
+        "url": _url(intent, snapshot),
+        "lastScale": _last_scale(scale, previous_status),
+    }
+    return {name: block for name, block in blocks.items() if block is not None}
+
+
+def _conditions(
+    v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], now: float
+) -> list[dict[str, Any]]:
+    old = {condition["type"]: condition for condition in previous_status.get("conditions", ())}
+    leaves = {
+        "Accepted": conditions.accepted(v),
+        "ModelReady": _patient(v, snapshot, previous_status, old.get("ModelReady")),
+        "Placed": conditions.placed(v),
+        "Available": conditions.available(v),
+        "ScalingActive": conditions.scaling_active(v),
+        "SLOMet": steady(slo_met(v), old.get("SLOMet"), now),
+    }
+    before = old.get("Ready")
+    same = before is not None and before["observedGeneration"] == v.intent.generation
+    known = Verdict(before["status"], before["reason"], before["message"]) if before and same else None
+    ready = conditions.ready(v, known)
+    if ready.reason == Reason.INSPECTING and leaves["ModelReady"].status == FALSE:
+        ready = leaves["ModelReady"]
+    return [
+        _condition(kind, verdict, old.get(kind), v.intent.generation, now)
+        for kind, verdict in {"Ready": ready, **leaves}.items()
+    ]
+
+
+def _patient(
+    v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], old: Mapping[str, Any] | None
+) -> Verdict:
+    """Keep telling why a checkpoint failed while it is tried again: the retry is no news until it succeeds."""
+    new = conditions.model_ready(v)
+    model = previous_status.get("model", {})
+    if (
+        old is None
+        or old["status"] != FALSE
+        or new.reason != Reason.INSPECTING
+        or not isinstance(v.intent, Intent)
+    ):
+        return new
+    if (model.get("uri"), model.get("engineImage")) != (v.intent.model_uri, snapshot.engine_image):
+        return new
+    return Verdict(FALSE, old["reason"], _without_since(old["message"]))
+
+
+def _condition(
+    kind: str, verdict: Verdict, old: Mapping[str, Any] | None, generation: int, now: float
+) -> dict[str, Any]:
+    stays = old is not None and old["status"] == verdict.status
+    since = old["lastTransitionTime"] if old is not None and stays else rfc3339(now)
+    message = verdict.message[:_MESSAGE_LIMIT]
+    if verdict.status != TRUE:
+        message = f"{_without_since(message)}{_SINCE}{since})"
+    return {
+        "type": kind,
+        "status": verdict.status,
+        "observedGeneration": generation,
+        "lastTransitionTime": since,
+        "reason": str(verdict.reason),
+        "message": message,
+    }
+
+
+_SINCE = " (since "
+
+
+def _without_since(message: str) -> str:
+    head, mark, _ = message.rpartition(_SINCE)
+    return head if mark else message
+
+
+def _model(v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The checkpoint that is wanted. An unreadable or refused spec says nothing about it: what was known stays."""
+    if not isinstance(v.intent, Intent):
+        return previous_status.get("model")
+    facts = v.decision.facts or dict(snapshot.facts).get(key_of(v.intent, snapshot))
+    block: dict[str, Any] = {"uri": v.intent.model_uri, "engineImage": snapshot.engine_image}
+    return block | ({"facts": _camel(facts)} if facts else {})
+
+
+def _camel(facts: CheckpointFacts) -> dict[str, Any]:
+    return {_camel_name(name): value for name, value in asdict(facts).items()}
+
+
+def _camel_name(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _placement(v: View) -> dict[str, Any] | None:
+    decision = v.decision
+    shape, placed = decision.shape, decision.placed
+    target: Workload | None = v.target
+    if shape is None and target is not None:  # nothing is decided: what is there stays
+        shape, placed = target.shape, target.replicas
+    rejected = [
+        {
+            "shape": str(r.shape),
+            "reason": r.reason,
+            "message": r.message,
+            "pricePerHour": f"{r.price_per_hour:.2f}",
+        }
+        for r in decision.rejected
+    ]
+    if shape is None and not rejected:
+        return None
+    block: dict[str, Any] = {"display": f"{shape} x{placed}" if shape else "none", "placedReplicas": placed}
+    if shape is not None:
+        block |= {"variant": shape.variant, "sku": shape.sku, "profile": shape.profile}
+    if decision.tpot_bound_ms is not None:
+        block["predictedTPOTMilliseconds"] = _decimal(decision.tpot_bound_ms)
+    return block | ({"rejected": rejected} if rejected else {})
+
+
+def _decimal(value: float) -> str:
+    """Three significant digits, never in exponent form."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+
+
+def _cost(v: View, snapshot: FleetSnapshot) -> float:
+    """USD per hour: the placed replicas, and those of shapes that are on their way out."""
+    others = (w for w in v.workloads if w.shape != v.decision.shape)
+    leaving = sum(w.replicas * (price(w.shape, dict(snapshot.prices)) or 0.0) for w in others)
+    return v.decision.price_per_hour + leaving
+
+
+def _url(intent: Wanted, snapshot: FleetSnapshot) -> str | None:
+    exists = (intent.namespace, intent.name) in snapshot.services
+    return f"http://{intent.name}.{intent.namespace}.svc" if exists else None
+
+
+def _last_scale(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
+    if scale is None or scale.replicas == scale.previous:
+        return previous_status.get("lastScale")
+    return {
+        "time": rfc3339(scale.at),
+        "from": scale.previous,
+        "to": scale.replicas,
+        "reason": scale.reason,
+    }

@@ -1,0 +1,21 @@
+"""From Prometheus samples to a number of replicas. Pure: the shell asks Prometheus and passes `now`."""
+
+from tangram.scaling import queries
+from tangram.scaling.control import decide
+from tangram.scaling.sample import RejectedSample, Sample
+from tangram.scaling.signal import Signal, SignalState, classify
+from tangram.scaling.state import Objectives, ScalingDecision, ScalingMemory, ScalingParams
+
+__all__ = [
+    "Objectives",
+    "RejectedSample",
+    "Sample",
+    "ScalingDecision",
+    "ScalingMemory",
+    "ScalingParams",
+    "Signal",
+    "SignalState",
+    "classify",
+    "decide",
+    "queries",
+]
