@@ -46,9 +46,8 @@ def count_blocks(pool_bytes: int, bytes_per_block: int, block_size: int, max_mod
     blocks = max(0, pool_bytes // bytes_per_block)
     needed = -(-max_model_len // block_size)
     if blocks < needed:
-        raise OutOfMemory(
-            f"the KV cache holds {blocks} blocks of {block_size} tokens ({pool_bytes / MIB:.1f} MiB), but one "
-            f"request of max_model_len {max_model_len} needs {needed} ({needed * bytes_per_block / MIB:.1f} MiB); "
-            + (f"the largest workable max_model_len is {blocks * block_size}" if blocks else "nothing fits")
-        )
+        room = f"{blocks} blocks of {block_size} tokens ({pool_bytes / MIB:.1f} MiB)"
+        wanted = f"max_model_len {max_model_len} needs {needed} ({needed * bytes_per_block / MIB:.1f} MiB)"
+        advice = f"the largest workable max_model_len is {blocks * block_size}" if blocks else "nothing fits"
+        raise OutOfMemory(f"the KV cache has room for {room}, but one request of {wanted}; {advice}")
     return blocks

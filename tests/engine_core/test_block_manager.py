@@ -1,0 +1,131 @@
+"""The block manager under arbitrary orders of its commands."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram_engine.cache import BlockManager, extend_keys
+
+SIZE = 4
+# A tiny alphabet, so that prefixes are shared all the time.
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=24)
+commands = st.lists(
+    st.tuples(st.sampled_from(["admit", "extend", "publish", "release"]), st.integers(0, 5), prompts),
+    max_size=60,
+)
+
+
+def keys_of(tokens):
+    keys = []
+    extend_keys(keys, tokens, SIZE)
+    return keys
+
+
+@settings(max_examples=600, deadline=None)
+@given(commands)
+def test_books_balance_after_any_sequence_of_commands(trace):
+    blocks = BlockManager(10, SIZE)
+    held = {}
+    for command, number, tokens in trace:
+        owner = str(number)
+        if command == "admit" and owner not in held and blocks.can_admit(keys_of(tokens), len(tokens)):
+            blocks.admit(owner, keys_of(tokens), len(tokens))
+            held[owner] = list(tokens)
+        elif (
+            command == "extend" and owner in held and blocks.can_extend(owner, len(held[owner]) + len(tokens))
+        ):
+            held[owner] += tokens
+            blocks.extend(owner, len(held[owner]))
+        elif command == "publish" and owner in held:
+            for index, key in enumerate(keys_of(held[owner])):
+                blocks.publish(owner, index, key)
+        elif command == "release" and owner in held:
+            blocks.release(owner)
+            del held[owner]
+        blocks.audit()
+        assert blocks.free + blocks.used == blocks.num_blocks
+    for owner in held:
+        blocks.release(owner)
+    assert blocks.free == blocks.num_blocks
+
+
+@settings(max_examples=300, deadline=None)
+@given(prompts, prompts)
+def test_keys_are_equal_exactly_as_far_as_the_tokens_are(first, second):
+    common = 0
+    while common < min(len(first), len(second)) and first[common] == second[common]:
+        common += 1
+    for index, (one, other) in enumerate(zip(keys_of(first), keys_of(second), strict=False)):
+        assert (one == other) == ((index + 1) * SIZE <= common)
+
+
+def filled(blocks, owner, tokens):
+    blocks.admit(owner, keys_of(tokens), len(tokens))
+    for index, key in enumerate(keys_of(tokens)):
+        blocks.publish(owner, index, key)
+    return list(blocks.table(owner))
+
+
+def test_a_released_prefix_is_found_again():
+    blocks = BlockManager(4, SIZE)
+    table = filled(blocks, "a", [1] * 8)
+    blocks.release("a")
+    assert blocks.matched(keys_of([1] * 8)) == table
+    assert blocks.admit("b", keys_of([1] * 8), 9) == 2
+
+
+def test_the_least_recently_used_prefix_goes_first_and_its_end_before_its_beginning():
+    blocks = BlockManager(4, SIZE)
+    filled(blocks, "old", [1] * 8)
+    filled(blocks, "new", [2] * 8)
+    blocks.release("old")
+    blocks.release("new")
+    blocks.admit("c", [], SIZE)
+    assert len(blocks.matched(keys_of([1] * 8))) == 1
+    assert len(blocks.matched(keys_of([2] * 8))) == 2
+
+
+def test_a_block_without_a_name_is_given_away_before_any_matchable_one():
+    blocks = BlockManager(3, SIZE)
+    filled(blocks, "a", [1] * 8)
+    blocks.admit("b", [], 1)
+    blocks.release("a")
+    (nameless,) = blocks.table("b")
+    blocks.release("b")
+    blocks.admit("c", [], 1)
+    assert blocks.table("c") == [nameless]
+
+
+def test_shared_blocks_return_only_with_their_last_owner():
+    blocks = BlockManager(4, SIZE)
+    filled(blocks, "a", [1] * 8)
+    blocks.admit("b", keys_of([1] * 8), 8)
+    blocks.release("a")
+    assert blocks.used == 2
+    blocks.release("b")
+    assert blocks.used == 0
+
+
+def test_a_command_against_the_answer_of_its_question_raises():
+    blocks = BlockManager(1, SIZE)
+    blocks.admit("a", [], SIZE)
+    assert not blocks.can_extend("a", SIZE + 1)
+    with pytest.raises(KeyError):
+        blocks.extend("a", SIZE + 1)
+    with pytest.raises(KeyError):
+        blocks.admit("a", [], 1)
+
+
+@pytest.mark.parametrize("damage", ["leak", "double", "nameless"])
+def test_the_audit_notices_damaged_books(damage):
+    blocks = BlockManager(4, SIZE)
+    filled(blocks, "a", [1] * 8)
+    if damage == "leak":
+        blocks._tables["a"].pop()
+    elif damage == "double":
+        blocks._tables["b"] = [blocks._tables["a"][0]]
+    else:
+        blocks.admit("b", keys_of([1] * 8), 8)
+        blocks._keys[blocks._tables["a"][0]] = None
+    with pytest.raises(AssertionError):
+        blocks.audit()

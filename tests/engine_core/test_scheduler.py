@@ -1,0 +1,284 @@
+"""The scheduler with a pretended model whose every mistake of bookkeeping would be visible.
+
+The pool is an array that holds, for each slot, the whole prefix that its keys and values would depend
+on. The next token is a function of the prefix, so each request must produce what it produces alone.
+"""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram_engine.cache import BlockManager
+from tangram_engine.sample.params import SamplingParams
+from tangram_engine.schedule import Limits, Request, Scheduler
+
+EOS = 7
+
+
+def next_token(prefix):
+    return hash(prefix) % 8
+
+
+def request(name, prompt, max_tokens, *, ignore_eos=False, stop=()):
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, stop_token_ids=tuple(stop))
+    return Request(name, tuple(prompt), params, arrival=0.0)
+
+
+def alone(wanted, max_model_len):
+    """What the request gives without scheduler, cache or company."""
+    tokens = list(wanted.prompt)
+    for _ in range(wanted.params.max_tokens):
+        tokens.append(next_token(tuple(tokens)))
+        ended = tokens[-1] in wanted.params.stop_token_ids or (
+            tokens[-1] == EOS and not wanted.params.ignore_eos
+        )
+        if ended or len(tokens) == max_model_len:
+            break
+    return tokens[len(wanted.prompt) :]
+
+
+class Pretender:
+    """Steps a scheduler and checks everything that can be checked from outside."""
+
+    def __init__(self, *, num_blocks=16, block_size=4, seqs=4, budget=16, max_model_len=40):
+        self.limits = Limits(seqs, budget, max_model_len, frozenset({EOS}))
+        self.blocks = BlockManager(num_blocks, block_size)
+        self.scheduler = Scheduler(self.limits, self.blocks)
+        self.slots = {}
+        self.outputs = {}
+        self.reasons = {}
+        self.preemptions = 0
+
+    def step(self):
+        batch = self.scheduler.schedule()
+        self.preemptions += batch.preemptions
+        assert batch.tokens <= self.limits.max_num_batched_tokens
+        assert len(batch.rows) <= self.limits.max_num_seqs
+        assert len({row.sequence.id for row in batch.rows}) == len(batch.rows)
+        assert batch.rows or not self.scheduler.has_work(), "no progress"
+        for row in batch.rows:
+            self._store(row)
+        sampled = {row.sequence.id: self._sample(row) for row in batch.rows if row.samples}
+        for name, token in sampled.items():
+            self.outputs.setdefault(name, []).append(token)
+        outcome = self.scheduler.commit(batch, sampled)
+        assert outcome.keys() == sampled.keys()
+        self.reasons |= {name: reason for name, reason in outcome.items() if reason}
+        self.scheduler.audit()
+        return batch
+
+    def run(self, steps=5000):
+        for _ in range(steps):
+            if not self.scheduler.has_work():
+                assert self.blocks.used == 0
+                return
+            self.step()
+        pytest.fail("does not come to an end")
+
+    def _store(self, row):
+        for position in range(row.start, row.start + row.length):
+            self.slots[self._slot(row, position)] = tuple(row.sequence.tokens[: position + 1])
+
+    def _sample(self, row):
+        tokens = row.sequence.tokens
+        for position in range(len(tokens)):
+            assert self.slots[self._slot(row, position)] == tuple(tokens[: position + 1])
+        return next_token(tuple(tokens))
+
+    def _slot(self, row, position):
+        size = self.blocks.block_size
+        return row.sequence.table[position // size] * size + position % size
+
+
+@dataclass(frozen=True)
+class Arrival:
+    prompt: tuple
+    max_tokens: int
+    steps_until_next: int
+    abort_after: int | None
+
+
+arrivals = st.lists(
+    st.builds(
+        Arrival,
+        # Many prompts begin alike, so that the prefix cache has something to get wrong.
+        prompt=st.builds(
+            lambda shared, own: (1,) * shared + tuple(own),
+            st.integers(1, 20),
+            st.lists(st.integers(0, 6), max_size=12),
+        ),
+        max_tokens=st.integers(1, 30),
+        steps_until_next=st.integers(0, 3),
+        abort_after=st.none() | st.integers(0, 12),
+    ),
+    min_size=1,
+    max_size=12,
+)
+shapes = st.builds(
+    lambda blocks, size, seqs, extra: {
+        "num_blocks": -(-40 // size) + blocks,
+        "block_size": size,
+        "seqs": seqs,
+        "budget": seqs + extra,
+    },
+    st.integers(0, 12),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 6),
+    st.integers(0, 20),
+)
+
+
+@settings(max_examples=700, deadline=None)
+@given(shapes, arrivals)
+def test_every_request_gives_what_it_gives_alone_whatever_happens_around_it(shape, trace):
+    pretender = Pretender(**shape)
+    requests, deadlines = {}, {}
+    for number, arrival in enumerate(trace):
+        name = str(number)
+        requests[name] = request(name, arrival.prompt, arrival.max_tokens)
+        pretender.scheduler.add(requests[name])
+        if arrival.abort_after is not None:
+            deadlines[name] = arrival.abort_after
+        for _ in range(arrival.steps_until_next):
+            pretender.step()
+            abort_due(pretender, deadlines)
+    for _ in range(13):
+        pretender.step()
+        abort_due(pretender, deadlines)
+    pretender.run()
+    for name, wanted in requests.items():
+        expected = alone(wanted, 40)
+        got = pretender.outputs.get(name, [])
+        assert got == expected[: len(got)]
+        if name in pretender.reasons:
+            assert got == expected
+
+
+def abort_due(pretender, deadlines):
+    for name in list(deadlines):
+        deadlines[name] -= 1
+        if deadlines[name] < 0:
+            pretender.scheduler.remove(name)
+            del deadlines[name]
+            pretender.scheduler.audit()
+
+
+def test_two_thousand_crowded_traces_lose_nothing():
+    preempted = 0
+    for seed in range(2000):
+        chance = random.Random(seed)
+        pretender = Pretender(
+            num_blocks=chance.randint(10, 14), seqs=chance.randint(2, 8), budget=chance.randint(8, 24)
+        )
+        names = [str(number) for number in range(chance.randint(2, 8))]
+        wanted = {}
+        for name in names:
+            prompt = [1] * chance.randint(0, 10) + [
+                chance.randint(0, 6) for _ in range(chance.randint(1, 12))
+            ]
+            wanted[name] = request(name, prompt, chance.randint(1, 18), ignore_eos=True)
+            pretender.scheduler.add(wanted[name])
+        pretender.run()
+        preempted += pretender.preemptions
+        assert {name: alone(wanted[name], 40) for name in names} == pretender.outputs, f"seed {seed}"
+    assert preempted > 500, "the traces are not crowded enough to mean anything"
+
+
+def test_nobody_is_overtaken():
+    pretender = Pretender(num_blocks=12, seqs=8)
+    for number in range(8):
+        pretender.scheduler.add(request(str(number), [number % 7] * 9, 12, ignore_eos=True))
+    while pretender.scheduler.has_work():
+        pretender.step()
+        order = [int(s.id) for s in (*pretender.scheduler.running, *pretender.scheduler.waiting)]
+        assert order == sorted(order)
+    assert pretender.preemptions > 0
+
+
+def test_running_sequences_get_their_token_before_a_long_prompt_gets_the_rest():
+    pretender = Pretender(num_blocks=40, seqs=4, budget=8)
+    for name in "ab":
+        pretender.scheduler.add(request(name, [3], 20, ignore_eos=True))
+    pretender.step()
+    pretender.scheduler.add(request("long", [5] * 30, 1))
+    batch = pretender.step()
+    assert [(row.sequence.id, row.length) for row in batch.rows] == [("a", 1), ("b", 1), ("long", 6)]
+
+
+def test_a_prompt_that_is_wholly_cached_still_computes_its_last_token():
+    pretender = Pretender()
+    for name in ("first", "second"):
+        pretender.scheduler.add(request(name, [2] * 8, 1))
+        batch = pretender.step()
+    assert [(row.start, row.length) for row in batch.rows] == [(4, 4)]
+    assert (batch.prefix_queries, batch.prefix_hits) == (8, 4)
+
+
+def test_an_answer_is_cached_for_the_next_turn():
+    pretender = Pretender()
+    pretender.scheduler.add(request("turn 1", [2] * 6, 8, ignore_eos=True))
+    pretender.run()
+    history = [2] * 6 + pretender.outputs["turn 1"]
+    pretender.scheduler.add(request("turn 2", [*history, 1, 1], 1))
+    assert (
+        pretender.step().prefix_hits == 12
+    )  # 14 tokens, of which the last was never fed back: three full blocks
+
+
+def test_preempted_work_is_mostly_found_again():
+    pretender = Pretender(num_blocks=10, seqs=2, budget=40)
+    pretender.scheduler.add(request("a", [1] * 13, 10, ignore_eos=True))
+    pretender.scheduler.add(request("b", [2] * 13, 24, ignore_eos=True))
+    batches = []
+    while pretender.scheduler.has_work():
+        batches.append(pretender.step())
+    assert pretender.preemptions == 1
+    resumed = [row for batch in batches for row in batch.rows if row.start and row.length > 1]
+    assert [(row.sequence.id, row.start) for row in resumed] == [("b", 16)]  # of 20 tokens
+
+
+@pytest.mark.parametrize(
+    ("params", "reason", "count"),
+    [
+        ({"max_tokens": 3, "ignore_eos": True}, "length", 3),
+        ({"max_tokens": 99, "ignore_eos": True}, "length", 38),
+        ({"max_tokens": 99, "ignore_eos": True, "stop": range(8)}, "stop", 1),
+    ],
+)
+def test_the_finish_reason_says_why(params, reason, count):
+    pretender = Pretender()
+    pretender.scheduler.add(request("a", [1, 2], **params))
+    pretender.run()
+    assert pretender.reasons == {"a": reason}
+    assert len(pretender.outputs["a"]) == count
+
+
+def test_eos_ends_unless_it_is_ignored():
+    prompt = next((n, m) for n in range(8) for m in range(8) if next_token((n, m)) == EOS)
+    pretender = Pretender()
+    pretender.scheduler.add(request("ends", prompt, 5))
+    pretender.scheduler.add(request("goes on", prompt, 5, ignore_eos=True))
+    pretender.run()
+    assert pretender.reasons == {"ends": "stop", "goes on": "length"}
+    assert pretender.outputs["ends"] == [EOS]
+
+
+def test_a_request_removed_while_its_step_runs_is_ignored_by_the_commit():
+    pretender = Pretender()
+    pretender.scheduler.add(request("a", [1, 2], 5))
+    batch = pretender.scheduler.schedule()
+    assert pretender.scheduler.remove("a")
+    assert not pretender.scheduler.remove("a")
+    assert pretender.scheduler.commit(batch, {"a": 3}) == {}
+    pretender.scheduler.audit()
+    assert pretender.blocks.used == 0
+
+
+def test_limits_that_cannot_make_progress_are_refused():
+    with pytest.raises(ValueError, match="max_num_batched_tokens"):
+        Limits(8, 7, 40)
+    with pytest.raises(ValueError, match="cannot hold one request"):
+        Scheduler(Limits(1, 8, 41), BlockManager(10, 4))
