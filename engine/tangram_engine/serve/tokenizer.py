@@ -1,6 +1,9 @@
 """Text to token ids and back, by tokenizer.json alone; no code of the checkpoint is run."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,14 @@ from tokenizers import Tokenizer
 from tangram_engine.checkpoint.errors import invalid
 from tangram_engine.checkpoint.files import exists, read_bytes, strict_object
 
+from .template import ChatTemplate, TemplateError
+
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 _TOKENIZER_LIMIT = 128 << 20
 _CONFIG_LIMIT = 8 << 20
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece models spell a single byte
 TEMPLATE_LIMIT = 256 << 10  # bytes; the largest known templates have about 30 KiB
 
 
@@ -22,18 +28,46 @@ class TextTools:
     """A loaded tokenizer with what the chat template needs."""
 
     tokenizer: Tokenizer
-    chat_template: str | None
-    special_tokens: dict[str, str]  # bos_token, eos_token, … as the template's variables
+    chat_template: ChatTemplate | None
+    byte_level: bool  # whether the vocabulary spells bytes as GPT-2 does
+    longest_token: int | None  # bytes; None where a normalizer may shorten a text first
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Chat templates write their special tokens themselves."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+    def fewest_tokens(self, text: str) -> int:
+        """A lower bound of its token count, without tokenizing: hopelessly long texts cost nothing."""
+        return len(text) // self.longest_token if self.longest_token else 0
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; an incomplete UTF-8 sequence becomes U+FFFD."""
         text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
+
+    def token_text(self, token: int) -> str:
+        """A token on its own, for logprobs; bytes that are no character become U+FFFD."""
+        return self.token_bytes(token).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The exact bytes a token stands for."""
+        piece: str | None = self.tokenizer.id_to_token(token)
+        if piece is None:  # a padding row of the embedding
+            return b""
+        if self.byte_level and all(letter in _byte_letters() for letter in piece):
+            return bytes(_byte_letters()[letter] for letter in piece)
+        if match := _BYTE_FALLBACK.fullmatch(piece):
+            return bytes([int(match[1], 16)])
+        return piece.replace("\u2581", " ").encode("utf-8")
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's spelling of bytes: printable Latin-1 as itself, the other 68 from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
@@ -48,7 +82,8 @@ def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
         raise invalid(f"{TOKENIZER} cannot be loaded: {str(error)[:300]}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    largest = max(vocabulary.values(), default=-1)
     if largest < 0:
         raise invalid(f"{TOKENIZER} has no vocabulary")
     if largest >= vocab_size:
@@ -56,7 +91,21 @@ def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
     config = {}
     if exists(directory, TOKENIZER_CONFIG):
         config = strict_object(read_bytes(directory, TOKENIZER_CONFIG, _CONFIG_LIMIT), TOKENIZER_CONFIG)
-    return TextTools(tokenizer, _template(directory, config), _special_tokens(config))
+    source = _template(directory, config)
+    try:
+        template = None if source is None else ChatTemplate(source, _special_tokens(config))
+    except TemplateError as error:
+        raise invalid(str(error)) from None
+    byte_level = _is_byte_level(raw)
+    plain = byte_level and tokenizer.normalizer is None
+    longest = max(len(token) for token in vocabulary) if plain else None
+    return TextTools(tokenizer, template, byte_level=byte_level, longest_token=longest)
+
+
+def _is_byte_level(raw: bytes) -> bool:
+    decoder = strict_object(raw, TOKENIZER).get("decoder") or {}
+    parts = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
+    return any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in parts)
 
 
 def _template(directory: Path, config: dict[str, Any]) -> str | None:

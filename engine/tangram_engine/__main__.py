@@ -1,0 +1,103 @@
+"""`tangram-engine serve` and `tangram-engine inspect`: the contract between operator and engine."""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and run it. Argument errors exit with 2."""
+    options = _parser().parse_args(arguments)
+    if options.command == "inspect":
+        from tangram_engine.inspect import inspect  # noqa: PLC0415  (must not load the server)
+
+        return inspect(options.model, options.termination_log)
+    return _serve(options)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from tangram_engine.config import EngineConfig  # noqa: PLC0415
+    from tangram_engine.serve.server import ServeOptions, serve  # noqa: PLC0415
+
+    config = EngineConfig(
+        model=options.model,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        block_size=options.block_size,
+        dtype=options.dtype,
+        device=options.device,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        kv_cache_bytes=options.kv_cache_bytes,
+        seed=options.seed,
+    )
+    server = ServeOptions(
+        served_name=options.served_model_name,
+        host=options.host,
+        port=options.port,
+        max_queued_requests=options.max_queued_requests,
+        max_request_seconds=options.max_request_seconds,
+        drain_seconds=options.drain_seconds,
+        api_key_file=options.api_key_file,
+    )
+    return serve(server, config)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tangram-engine", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    inspect = commands.add_parser(
+        "inspect", help="validate a checkpoint and print its facts", allow_abbrev=False
+    )
+    inspect.add_argument("--model", type=Path, required=True, metavar="DIR")
+    inspect.add_argument("--termination-log", type=Path, metavar="FILE")
+    serve = commands.add_parser("serve", help="serve the OpenAI API", allow_abbrev=False)
+    serve.add_argument("--model", type=Path, required=True, metavar="DIR")
+    serve.add_argument("--served-model-name", required=True, metavar="NAME")
+    serve.add_argument("--host", default="0.0.0.0")  # noqa: S104  (a pod's port is meant to be reached)
+    serve.add_argument("--port", type=_integer(0, 65535), default=8000)
+    serve.add_argument("--max-model-len", type=_integer(2), help="tokens; default: the model's own context")
+    serve.add_argument("--max-num-seqs", type=_integer(1), default=64, help="sequences in one step")
+    serve.add_argument("--max-num-batched-tokens", type=_integer(1), help="tokens in one step")
+    serve.add_argument("--block-size", type=_integer(1, 1024), default=16, help="tokens per KV block")
+    serve.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
+    serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    serve.add_argument("--gpu-memory-utilization", type=_share, default=0.9, help="share of the GPU or slice")
+    serve.add_argument("--kv-cache-bytes", type=_integer(1), help="default: what the memory leaves")
+    serve.add_argument("--max-queued-requests", type=_integer(0), default=256, help="beyond them: 429")
+    serve.add_argument("--max-request-seconds", type=_seconds, default=120.0)
+    serve.add_argument("--drain-seconds", type=_seconds, default=5.0, help="still accepting after SIGTERM")
+    serve.add_argument("--seed", type=_integer(0), default=0, help="of requests that bring none")
+    serve.add_argument("--api-key-file", type=Path, metavar="FILE", help="one key per line; default: no key")
+    return parser
+
+
+def _integer(low: int, high: int = (1 << 63) - 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
+        return value
+
+    parse.__name__ = "integer"  # argparse says "invalid integer value"
+    return parse
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and 0 <= value <= 86400):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds between 0 and 86400")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

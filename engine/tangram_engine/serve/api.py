@@ -1,0 +1,178 @@
+"""The OpenAI endpoints: one path from a body to an answer, streamed or whole, in two dialects."""
+
+import asyncio
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from .body import read_model
+from .client import EngineClient
+from .errors import APIError, model_not_found, timed_out
+from .events import EventStream
+from .generation import Delta, Generation
+from .lifecycle import Lifecycle
+from .metrics import Metrics
+from .params import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .prompts import Preparer, now
+from .replies import Chat, Completion, Dialect, usage
+
+
+@dataclass(slots=True)
+class Backend:
+    """What answers need; complete once the engine is ready."""
+
+    served_name: str
+    max_request_seconds: float
+    lifecycle: Lifecycle
+    metrics: Metrics
+    executor: Executor
+    created: int  # unix time of the start, for /v1/models
+    engine: EngineClient | None = None
+    preparer: Preparer | None = None
+
+    def parts(self) -> tuple[EngineClient, Preparer]:
+        """Engine and preparer; only called for accepted requests, which come after both are there."""
+        if self.engine is None or self.preparer is None:
+            raise RuntimeError("a request was accepted before the engine was ready")
+        return self.engine, self.preparer
+
+    def check_model(self, name: str | None) -> None:
+        """Raises APIError (404) for any name but the served one."""
+        if name is not None and name != self.served_name:
+            raise model_not_found(name)
+
+
+class Endpoints:
+    """The handlers that need the engine or its tokenizer."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/completions."""
+        return await self._timed(request, CompletionRequest)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        return await self._timed(request, ChatRequest)
+
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        """POST /tokenize, as vLLM answers it."""
+        backend = self._backend
+        with backend.lifecycle.request():
+            body = await read_model(request, TokenizeRequest, backend.executor)
+            backend.check_model(body.model)
+            _, preparer = backend.parts()
+
+            def work() -> list[int]:
+                if body.messages is not None:
+                    return list(preparer.chat_prompt(body.messages, {}))
+                return preparer.tools.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+
+            ids = await asyncio.get_running_loop().run_in_executor(backend.executor, work)
+            return web.json_response(
+                {"count": len(ids), "max_model_len": preparer.info.max_model_len, "tokens": ids}
+            )
+
+    async def detokenize(self, request: web.Request) -> web.StreamResponse:
+        """POST /detokenize."""
+        backend = self._backend
+        with backend.lifecycle.request():
+            body = await read_model(request, DetokenizeRequest, backend.executor)
+            backend.check_model(body.model)
+            _, preparer = backend.parts()
+            text = await asyncio.get_running_loop().run_in_executor(
+                backend.executor, lambda: preparer.tools.decode(body.tokens, skip_special_tokens=False)
+            )
+            return web.json_response({"prompt": text})
+
+    async def _timed(
+        self, request: web.Request, model: type[CompletionRequest | ChatRequest]
+    ) -> web.StreamResponse:
+        """Answer within the time limit. An error after the first event becomes the last event."""
+        backend = self._backend
+        arrival = now()
+        with backend.lifecycle.request():
+            headers = {"x-request-id": request["id"]}
+            events = EventStream(request, headers, close=backend.lifecycle.leaving)
+            try:
+                try:
+                    async with asyncio.timeout(backend.max_request_seconds) as limit:
+                        return await self._answer(request, model, events, arrival)
+                except TimeoutError:
+                    if not limit.expired():
+                        raise
+                    raise timed_out(backend.max_request_seconds) from None
+            except APIError as error:
+                if not events.started:
+                    raise
+                await events.fail(error)
+                return events.response
+
+    async def _answer(
+        self,
+        request: web.Request,
+        model: type[CompletionRequest | ChatRequest],
+        events: EventStream,
+        arrival: float,
+    ) -> web.StreamResponse:
+        backend = self._backend
+        body = await read_model(request, model, backend.executor)
+        backend.check_model(body.model)
+        engine, preparer = backend.parts()
+        count = body.choices * (len(body.prompt) if isinstance(body, CompletionRequest) else 1)
+        try:
+            places = backend.lifecycle.sequences(count)
+            with places:
+                requests = await asyncio.get_running_loop().run_in_executor(
+                    backend.executor, preparer.requests, body, arrival
+                )
+                generation = Generation(
+                    engine,
+                    backend.metrics,
+                    preparer.tools,
+                    requests,
+                    n=body.choices,
+                    stops=body.stop or (),
+                    skip_special_tokens=body.skip_special_tokens,
+                )
+                kind = Chat if isinstance(body, ChatRequest) else Completion
+                dialect = kind(backend.served_name, preparer.tools, usage_in_chunks=body.include_usage)
+                if body.stream:
+                    return await _stream(generation, dialect, events, body)
+                return await _whole(generation, dialect, body)
+        except APIError as error:
+            if error.status == 429:
+                backend.metrics.rejected_queue_full.inc()
+            raise
+
+
+async def _stream(
+    generation: Generation, dialect: Dialect, events: EventStream, body: CompletionRequest | ChatRequest
+) -> web.StreamResponse:
+    opened: set[int] = set()
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            if delta.index not in opened:
+                opened.add(delta.index)
+                opening = dialect.opening(delta.index)
+                if opening is not None:
+                    await events.send(opening)
+            if delta.text or delta.logprobs or delta.finish:
+                await events.send(dialect.chunk(delta))
+    if body.include_usage:
+        await events.send(dialect.last_chunk(usage(generation.answers, body.choices)))
+    await events.done()
+    return events.response
+
+
+async def _whole(
+    generation: Generation, dialect: Dialect, body: CompletionRequest | ChatRequest
+) -> web.Response:
+    parts: list[list[Delta]] = [[] for _ in generation.answers]
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            parts[delta.index].append(delta)
+    return web.json_response(dialect.whole(parts, usage(generation.answers, body.choices)))

@@ -1,0 +1,166 @@
+"""Routes and what surrounds every request: request id, API key, error objects, counting."""
+
+import asyncio
+import hmac
+import logging
+import re
+import uuid
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client.exposition import choose_encoder
+
+from tangram_engine import __version__
+
+from .api import Backend, Endpoints
+from .errors import APIError, internal
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_OPEN = frozenset({"/health", "/ready", "/ping", "/metrics", "/version"})  # no key asked for
+_CLIENT_CLOSED = 499  # nginx's number for a client that left
+
+
+def build_app(backend: Backend, api_keys: tuple[bytes, ...]) -> web.Application:
+    """The application. Only the routes listed here exist."""
+    app = web.Application(middlewares=[_surround(backend), _keys(api_keys)])
+    endpoints = Endpoints(backend)
+    status = StatusEndpoints(backend)
+    app.add_routes(
+        [
+            web.post("/v1/completions", endpoints.completions),
+            web.post("/v1/chat/completions", endpoints.chat),
+            web.post("/tokenize", endpoints.tokenize),
+            web.post("/detokenize", endpoints.detokenize),
+            web.get("/v1/models", status.models),
+            web.get("/v1/models/{name:.+}", status.model),
+            web.get("/health", status.health),
+            web.get("/ping", status.health),
+            web.get("/ready", status.ready),
+            web.get("/version", status.version),
+            web.get("/load", status.load),
+            web.get("/metrics", status.metrics),
+        ]
+    )
+    return app
+
+
+class StatusEndpoints:
+    """What can be answered at any time, without the engine."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def health(self, request: web.Request) -> web.Response:
+        """GET /health: this process lives. Never asks the GPU, and stays green during a drain."""
+        return web.json_response({"status": "ok"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """GET /ready: the model is warm and this replica wants traffic."""
+        lifecycle = self._backend.lifecycle
+        return web.json_response(
+            {"status": lifecycle.state.value},
+            status=200 if lifecycle.ready else 503,
+            headers={} if lifecycle.ready else {"Retry-After": "1"},
+        )
+
+    async def version(self, request: web.Request) -> web.Response:
+        """GET /version."""
+        return web.json_response({"version": __version__})
+
+    async def load(self, request: web.Request) -> web.Response:
+        """GET /load: requests being answered, under vLLM's name."""
+        return web.json_response({"server_load": self._backend.lifecycle.active})
+
+    async def models(self, request: web.Request) -> web.Response:
+        """GET /v1/models."""
+        return web.json_response({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """GET /v1/models/NAME."""
+        self._backend.check_model(request.match_info["name"])
+        return web.json_response(self._card())
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """GET /metrics, in the format that the scraper asks for."""
+        backend = self._backend
+        if backend.engine is not None:
+            # Sequences that were sent and are not in the running batch, wherever they are just now.
+            backend.metrics.set_waiting(backend.engine.in_flight)
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(backend.metrics.registry), headers={"Content-Type": content_type})
+
+    def _card(self) -> dict[str, object]:
+        preparer = self._backend.preparer
+        return {
+            "id": self._backend.served_name,
+            "object": "model",
+            "created": self._backend.created,
+            "owned_by": "tangram",
+            "max_model_len": preparer.info.max_model_len if preparer else None,
+        }
+
+
+def _surround(backend: Backend) -> Middleware:
+    """Outermost: whatever happens inside, the client gets a proper answer and the request is counted."""
+
+    @web.middleware
+    async def surround(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("x-request-id", "")
+        request["id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        try:
+            response = await _guarded(request, handler)
+        except (asyncio.CancelledError, ConnectionError):
+            _count(backend, request, _CLIENT_CLOSED)
+            raise
+        if not response.prepared:
+            response.headers["x-request-id"] = request["id"]
+            if backend.lifecycle.leaving:
+                response.force_close()
+        _count(backend, request, response.status)
+        return response
+
+    return surround
+
+
+async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except APIError as error:
+        return error.response()
+    except web.HTTPNotFound:
+        return APIError(404, f"There is no {request.path[:200]} here.", code="not_found").response()
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return APIError(
+            405, f"Use {allowed} here.", code="method_not_allowed", headers={"Allow": allowed}
+        ).response()
+    except web.HTTPException as error:
+        return APIError(error.status, error.reason, code="http_error").response()
+    except ConnectionError:
+        raise
+    except Exception:
+        logger.exception("request %s failed", request["id"])
+        return internal().response()
+
+
+def _count(backend: Backend, request: web.Request, status: int) -> None:
+    resource = request.match_info.route.resource
+    handler = resource.canonical if resource is not None else "none"
+    if handler not in _OPEN:
+        backend.metrics.http.labels(handler, request.method, str(status)).inc()
+
+
+def _keys(api_keys: tuple[bytes, ...]) -> Middleware:
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not api_keys or request.path in _OPEN:
+            return await handler(request)
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        # Every key is compared, each in constant time, so that timing tells nothing.
+        if not any([hmac.compare_digest(given, key) for key in api_keys]):  # noqa: C419
+            raise APIError(401, "A valid API key is required.", code="invalid_api_key")
+        return await handler(request)
+
+    return check

@@ -1,0 +1,82 @@
+"""A request's body as a validated model, or the error object that says which field is wrong."""
+
+import asyncio
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from .errors import APIError, bad_request
+from .jsonio import loads
+from .params import Unsupported
+
+BODY_LIMIT = 4 << 20  # bytes
+READ_TIMEOUT_S = 20.0  # for the whole body: who needs longer is not a client
+_THREAD_FROM = 64 << 10  # bytes; smaller bodies are parsed faster than a thread is woken
+
+M = TypeVar("M", bound=BaseModel)
+
+
+async def read_model(request: web.Request, model: type[M], executor: Executor) -> M:
+    """Read, parse and validate. Raises APIError with the field's path."""
+    raw = await _read(request)
+    if len(raw) < _THREAD_FROM:
+        return parse(raw, model)
+    return await asyncio.get_running_loop().run_in_executor(executor, parse, raw, model)
+
+
+def parse(raw: bytes, model: type[M]) -> M:
+    """Bytes to a model. Raises APIError."""
+    try:
+        value = loads(raw)
+    except ValueError as error:
+        raise bad_request(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _explain(error) from None
+
+
+async def _read(request: web.Request) -> bytes:
+    if request.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+        raise APIError(415, "Compressed request bodies are not accepted.", code="unsupported_encoding")
+    if request.content_type != "application/json":
+        raise APIError(415, "Content-Type must be application/json.", code="unsupported_media_type")
+    if request.content_length is not None and request.content_length > BODY_LIMIT:
+        raise _too_large()
+    chunks = bytearray()
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            async for chunk in request.content.iter_any():
+                chunks += chunk
+                if len(chunks) > BODY_LIMIT:
+                    raise _too_large()
+    except TimeoutError:
+        raise APIError(
+            408, "The body did not arrive in time.", code="body_timeout", headers={"Connection": "close"}
+        ) from None
+    return bytes(chunks)
+
+
+def _too_large() -> APIError:
+    return APIError(
+        413,
+        f"The body is larger than {BODY_LIMIT} bytes.",
+        code="body_too_large",
+        headers={"Connection": "close"},
+    )
+
+
+def _explain(error: ValidationError) -> APIError:
+    """The first problem, by the path a client would write: messages.0.content."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    cause: Any = problem.get("ctx", {}).get("error")
+    path = ".".join(str(part) for part in problem["loc"])
+    if isinstance(cause, Unsupported):
+        path = f"{path}.{cause.field}" if path else cause.field
+        return bad_request(f"{cause}.", param=path, code="unsupported_parameter")
+    message = problem["msg"].removeprefix("Value error, ")
+    return bad_request(f"{path}: {message}" if path else message, param=path or None, code="invalid_value")

@@ -1,0 +1,154 @@
+"""The API process's side of the engine: starts its process, sends requests, hands out the tokens."""
+
+import asyncio
+import logging
+import multiprocessing
+import socket
+import time
+from collections.abc import Callable
+
+from tangram_engine.config import EngineConfig
+from tangram_engine.messages import (
+    Abort,
+    Add,
+    EngineInfo,
+    Failed,
+    FrameReader,
+    Message,
+    Ready,
+    Step,
+    StepStats,
+    TokenOutput,
+    encode,
+)
+from tangram_engine.schedule.request import Request
+
+from . import worker
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+_JOIN_SECONDS = 2.0
+
+
+class EngineDied(Exception):
+    """The engine process ended; nothing it was asked for will come."""
+
+
+# A token with the time it arrived (time.monotonic), or the news that none will.
+Arrival = tuple[TokenOutput, float] | EngineDied
+Inbox = asyncio.Queue[Arrival]
+
+
+class EngineClient:
+    """One engine process. Not for use by several event loops."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        factory: worker.EngineFactory,
+        on_step: Callable[[StepStats], None],
+    ) -> None:
+        self._config = config
+        self._factory = factory
+        self._on_step = on_step
+        self._inboxes: dict[str, Inbox] = {}
+        self._loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        self.dead: asyncio.Future[EngineDied] = self._loop.create_future()
+        self._last_words: Failed | None = None
+        self._process: multiprocessing.process.BaseProcess | None = None
+
+    async def start(self) -> None:
+        """Spawn the engine process. Returns at once; `ready` or `dead` tells how it went."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # Spawned, not forked: CUDA does not survive a fork, and threads hold locks across one.
+            context = multiprocessing.get_context("spawn")
+            self._process = context.Process(
+                target=worker.main, args=(theirs, self._factory, self._config), daemon=True, name="engine"
+            )
+            self._process.start()
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reading = asyncio.create_task(self._read(reader))
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences that wait for tokens."""
+        return len(self._inboxes)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def failure(self) -> str | None:
+        """The reason in the engine's last words, if it had any."""
+        return None if self._last_words is None else self._last_words.reason
+
+    def submit(self, request: Request, inbox: Inbox) -> None:
+        """Queue a request; its tokens go to `inbox`. Raises EngineDied."""
+        if self.dead.done():
+            raise self.dead.result()
+        self._inboxes[request.id] = inbox
+        self._writer.write(encode(Add(request)))
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request. One that has ended already is left alone."""
+        if self._inboxes.pop(request_id, None) is not None and not self.dead.done():
+            self._writer.write(encode(Abort(request_id)))
+
+    async def close(self) -> None:
+        """End the engine process and take its exit status; no process outlives this."""
+        if self._process is None:
+            return
+        self._reading.cancel()
+        self._writer.close()
+        await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        frames = FrameReader()
+        try:
+            while data := await reader.read(_READ_BYTES):
+                for message in frames.feed(data):
+                    self._dispatch(message)
+        except (OSError, ValueError) as error:
+            self._last_words = Failed(type(error).__name__, str(error))
+        self._die()
+
+    def _dispatch(self, message: Message) -> None:
+        match message:
+            case Step(outputs, stats):
+                now = time.monotonic()
+                for output in outputs:
+                    self._deliver(output, now)
+                self._on_step(stats)
+            case Ready(info):
+                self.ready.set_result(info)
+            case Failed():
+                self._last_words = message
+            case _:
+                raise ValueError(f"the engine sent {type(message).__name__}")
+
+    def _deliver(self, output: TokenOutput, now: float) -> None:
+        # A missing inbox is a request that was aborted while this token was on its way.
+        inbox = self._inboxes.get(output.request_id)
+        if inbox is None:
+            return
+        if output.finish is not None:
+            del self._inboxes[output.request_id]
+        inbox.put_nowait((output, now))
+
+    def _die(self) -> None:
+        words = self._last_words
+        reason = f"{words.reason}: {words.message}" if words else "it ended without a word"
+        death = EngineDied(f"The engine process failed ({reason}).")
+        logger.error("%s", death)
+        self.dead.set_result(death)
+        for inbox in self._inboxes.values():
+            inbox.put_nowait(death)
+        self._inboxes.clear()

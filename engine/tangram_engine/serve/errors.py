@@ -1,0 +1,93 @@
+"""Errors a client sees: always an HTTP status and OpenAI's error object, never a trace."""
+
+from typing import Any
+
+from aiohttp import web
+
+from .jsonio import dumps
+
+RETRY_SECONDS = 1  # what Retry-After says: the queue moves every step, so soon is sensible
+
+
+class APIError(Exception):
+    """A refusal. `kind` is OpenAI's error type, `param` the path of the field at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> web.Response:
+        """The error as a whole HTTP response."""
+        return web.Response(
+            status=self.status,
+            body=dumps(self.body()),
+            content_type="application/json",
+            headers=self.headers,
+        )
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> APIError:
+    """400: the client must change the request."""
+    return APIError(400, message, param=param, code=code)
+
+
+def model_not_found(name: str) -> APIError:
+    """404 as OpenAI answers it."""
+    return APIError(
+        404, f"The model {name[:100]!r} does not exist here.", param="model", code="model_not_found"
+    )
+
+
+def context_length_exceeded(message: str, param: str) -> APIError:
+    """400 for a prompt, or a prompt with its answer, that is longer than the context."""
+    return bad_request(message, param=param, code="context_length_exceeded")
+
+
+def overloaded(limit: int) -> APIError:
+    """429: the queue is full; the client should come back."""
+    return APIError(
+        429,
+        f"The server already holds {limit} requests, which is its limit. Please retry.",
+        kind="rate_limit_error",
+        code="queue_full",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )
+
+
+def unavailable(message: str, code: str) -> APIError:
+    """503: still loading, draining or failed; another replica may answer."""
+    return APIError(503, message, kind="server_error", code=code, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+def timed_out(seconds: float) -> APIError:
+    """504 with OpenAI's header against retries: a retry would only take as long again."""
+    return APIError(
+        504,
+        f"The request was ended after {seconds:g} s, the longest this server lets one run.",
+        kind="timeout_error",
+        code="timeout",
+        headers={"x-should-retry": "false"},
+    )
+
+
+def internal() -> APIError:
+    """500: our own defect; the log has the trace, the client only this."""
+    return APIError(500, "Internal server error.", kind="server_error", code="internal_error")

@@ -1,0 +1,152 @@
+"""vLLM's metric names and buckets, so that dashboards, KEDA recipes and llm-d's router work unchanged."""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from tangram_engine.messages import EngineInfo, StepStats
+
+_LABELS = ("model_name", "engine")
+TTFT_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+# vLLM's bounds begin at 10 ms; an 8B model on an H200 takes 3 to 6. The bounds below keep queries valid.
+ITL_BUCKETS = (
+    0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
+    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+LATENCY_BUCKETS = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
+)  # fmt: skip
+ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+N_BUCKETS = (1, 2, 5, 10, 20)
+
+
+def length_buckets(largest: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50, … up to and including the first bound that covers `largest`."""
+    bounds: list[int] = []
+    scale = 1
+    while True:
+        for digit in (1, 2, 5):
+            bounds.append(digit * scale)
+            if digit * scale >= largest:
+                return bounds
+        scale *= 10
+
+
+class Metrics:
+    """Everything /metrics shows. Counters of one replica; the process starts them at zero."""
+
+    def __init__(self, model_name: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they only add series
+        self.registry = CollectorRegistry()
+        self._values = (model_name, "0")
+        self._running = 0
+        self.running = self._gauge("vllm:num_requests_running", "Sequences in the running batch")
+        self.waiting = self._gauge("vllm:num_requests_waiting", "Sequences waiting to be run")
+        self.kv_usage = self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1")
+        self.prefix_queries = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up")
+        self.prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
+        self.preemptions = self._counter("vllm:num_preemptions", "Sequences preempted for lack of KV blocks")
+        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens prefilled")
+        self.prompt_cached = self._counter("vllm:prompt_tokens_cached", "Prompt tokens from the prefix cache")
+        self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
+        self._by_source = self._labelled("vllm:prompt_tokens_by_source", "Prompt tokens by source", "source")
+        self._success = self._labelled("vllm:request_success", "Sequences ended", "finished_reason")
+        self._rejections = self._labelled(
+            "vllm:admission_rejections", "Requests refused by a queue limit", "reason"
+        )
+        self.rejected_queue_full = self._rejections.labels(*self._values, "max_num_queued_reqs")
+        self.ttft = self._histogram(
+            "vllm:time_to_first_token_seconds", "Arrival to first token", TTFT_BUCKETS
+        )
+        self.itl = self._histogram("vllm:inter_token_latency_seconds", "Between two tokens", ITL_BUCKETS)
+        self.tpot = self._histogram(
+            "vllm:request_time_per_output_token_seconds", "Mean over a sequence after its first", ITL_BUCKETS
+        )
+        self.e2e = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to end", LATENCY_BUCKETS)
+        self.decode = self._histogram(
+            "vllm:request_decode_time_seconds", "First to last token", LATENCY_BUCKETS
+        )
+        self.iteration_tokens = self._histogram(
+            "vllm:iteration_tokens_total", "Tokens computed in one step", ITERATION_BUCKETS
+        )
+        self.params_n = self._histogram("vllm:request_params_n", "The request's n", N_BUCKETS)
+        self.load_seconds = self._gauge("tangram_engine_load_seconds", "Time to load the weights")
+        self.warmup_seconds = self._gauge("tangram_engine_warmup_seconds", "Time to warm up")
+        for reason in ("stop", "length", "abort", "error"):
+            self._success.labels(*self._values, reason)
+        self.http = Counter(
+            "http_requests", "HTTP requests", ("handler", "method", "status"), registry=self.registry
+        )
+
+    def engine_ready(self, info: EngineInfo) -> None:
+        """Fill what is known once the engine is up; length buckets reach to its context."""
+        bounds = length_buckets(info.max_model_len)
+        self.prompt_length = self._histogram("vllm:request_prompt_tokens", "Prompt length", bounds)
+        self.generation_length = self._histogram(
+            "vllm:request_generation_tokens", "Length of the answer", bounds
+        )
+        self.max_generation_length = self._histogram(
+            "vllm:request_max_num_generation_tokens", "Longest of a request's n answers", bounds
+        )
+        self.params_max_tokens = self._histogram(
+            "vllm:request_params_max_tokens", "The request's max_tokens", bounds
+        )
+        self.prefill_computed = self._histogram(
+            "vllm:request_prefill_kv_computed_tokens", "Prompt tokens not found in the cache", bounds
+        )
+        self.load_seconds.set(info.load_seconds)
+        self.warmup_seconds.set(info.warmup_seconds)
+        config = {
+            "block_size": str(info.block_size),
+            "num_gpu_blocks": str(info.num_blocks),
+            "cache_dtype": info.dtype,
+            "enable_prefix_caching": "True",
+        }
+        gauge = Gauge(
+            "vllm:cache_config_info", "KV cache settings", (*_LABELS, *config), registry=self.registry
+        )
+        gauge.labels(*self._values, *config.values()).set(1)
+
+    def step(self, stats: StepStats) -> None:
+        """Book one engine step."""
+        self._running = stats.running
+        self.running.set(stats.running)
+        self.kv_usage.set(stats.kv_used_blocks / max(stats.kv_total_blocks, 1))
+        self.prefix_queries.inc(stats.prefix_queries)
+        self.prefix_hits.inc(stats.prefix_hits)
+        self.preemptions.inc(stats.preemptions)
+        if stats.batch_tokens:
+            self.iteration_tokens.observe(stats.batch_tokens)
+
+    def set_waiting(self, in_flight: int) -> None:
+        """What was sent to the engine and does not run: in its queue, or on the way there."""
+        self.waiting.set(max(in_flight - self._running, 0))
+
+    def prefilled(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Book a sequence's prompt, when its first token arrives."""
+        computed = prompt_tokens - cached_tokens
+        self.prompt_tokens.inc(prompt_tokens)
+        self.prompt_cached.inc(cached_tokens)
+        self._by_source.labels(*self._values, "local_compute").inc(computed)
+        self._by_source.labels(*self._values, "local_cache_hit").inc(cached_tokens)
+        self.prefill_computed.observe(computed)
+
+    def ended(self, reason: str) -> None:
+        """Count one sequence by how it ended: stop, length, abort or error."""
+        self._success.labels(*self._values, reason).inc()
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, _LABELS, registry=self.registry).labels(*self._values)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, _LABELS, registry=self.registry).labels(*self._values)
+
+    def _labelled(self, name: str, text: str, label: str) -> Counter:
+        return Counter(name, text, (*_LABELS, label), registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, _LABELS, registry=self.registry, buckets=buckets).labels(*self._values)

@@ -1,0 +1,111 @@
+"""What a request wants computed: prompts as token ids, checked against the model's context."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tangram_engine.messages import EngineInfo
+from tangram_engine.schedule.request import Request
+
+from .errors import APIError, bad_request, context_length_exceeded
+from .params import ChatRequest, CompletionRequest, Message, Sampling
+from .template import TemplateError
+from .tokenizer import TextTools
+
+_RESERVED = frozenset({"messages", "tools", "bos_token", "eos_token", "unk_token", "pad_token"})
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Turns validated bodies into engine requests. Slow for long texts: call it in a thread."""
+
+    tools: TextTools
+    info: EngineInfo
+
+    def requests(self, body: CompletionRequest | ChatRequest, arrival: float) -> list[Request]:
+        """One request per prompt and answer, prompts first: index = prompt * n + answer. Raises APIError."""
+        if isinstance(body, ChatRequest):
+            prompts = [self.chat_prompt(body.messages, body.chat_template_kwargs or {})]
+            field = "messages"
+        else:
+            prompts = [self._prompt(prompt) for prompt in body.prompt]
+            field = "prompt"
+        lengths = [self._answer_length(prompt, body, field) for prompt in prompts]
+        return [
+            Request(
+                id=uuid.uuid4().hex,
+                prompt=prompt,
+                params=body.sampling(length, index),
+                arrival=arrival,
+            )
+            for prompt, length in zip(prompts, lengths, strict=True)
+            for index in range(body.choices)
+        ]
+
+    def chat_prompt(self, messages: Sequence[Message], options: dict[str, Any]) -> tuple[int, ...]:
+        """Render the chat template and tokenize; the template writes the special tokens itself."""
+        template = self.tools.chat_template
+        if template is None:
+            raise bad_request(
+                "This model has no chat template; use /v1/completions.",
+                param="messages",
+                code="no_chat_template",
+            )
+        if taken := sorted(_RESERVED & options.keys()):
+            raise bad_request(
+                f"chat_template_kwargs.{taken[0]} is set by the server",
+                param=f"chat_template_kwargs.{taken[0]}",
+            )
+        try:
+            text = template.render(
+                [message.plain() for message in messages], **{"add_generation_prompt": True, **options}
+            )
+        except TemplateError as error:
+            raise bad_request(f"messages: {error}", param="messages", code="chat_template_error") from None
+        return self._encode(text, "messages", add_special_tokens=False)
+
+    def _prompt(self, prompt: str | list[int]) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return self._encode(prompt, "prompt", add_special_tokens=True)
+        if max(prompt) >= self.info.vocab_size:
+            raise bad_request(
+                f"prompt: token id {max(prompt)} is outside the vocabulary of {self.info.vocab_size}",
+                param="prompt",
+            )
+        return tuple(prompt)
+
+    def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        fewest = self.tools.fewest_tokens(text)
+        if fewest >= self.info.max_model_len:
+            raise self._too_long(f"at least {fewest}", field)
+        return tuple(self.tools.encode(text, add_special_tokens=add_special_tokens))
+
+    def _answer_length(self, prompt: tuple[int, ...], body: Sampling, field: str) -> int:
+        """The answer's largest length: what was asked for, else all that the context leaves."""
+        if not prompt:
+            raise bad_request(f"{field}: the prompt has no tokens", param=field, code="empty_prompt")
+        room = self.info.max_model_len - len(prompt)
+        if room < 1:
+            raise self._too_long(str(len(prompt)), field)
+        wanted = body.wanted_tokens()
+        if wanted is not None and wanted > room:
+            raise context_length_exceeded(
+                f"This model's maximum context length is {self.info.max_model_len} tokens. The prompt has "
+                f"{len(prompt)} and {wanted} were asked for; at most {room} are possible.",
+                "max_tokens",
+            )
+        return room if wanted is None else wanted
+
+    def _too_long(self, count: str, field: str) -> APIError:
+        return context_length_exceeded(
+            f"This model's maximum context length is {self.info.max_model_len} tokens, of which one must be "
+            f"left for the answer. The prompt has {count}.",
+            field,
+        )
+
+
+def now() -> float:
+    """The clock of arrivals and latencies."""
+    return time.monotonic()

@@ -1,0 +1,152 @@
+"""The JSON of answers, whole and in chunks, in OpenAI's two dialects."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .generation import Answer, Delta, TokenLogprob
+from .tokenizer import TextTools
+
+Json = dict[str, Any]
+
+
+def usage(answers: Sequence[Answer], n: int) -> Json:
+    """Token counts; a prompt counts once, however many answers it got."""
+    firsts = answers[::n]
+    prompt = sum(len(answer.request.prompt) for answer in firsts)
+    completion = sum(answer.tokens for answer in answers)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(answer.cached for answer in firsts)},
+    }
+
+
+class Dialect(Protocol):
+    """How completions and chat completions differ on the wire."""
+
+    def chunk(self, delta: Delta) -> Json:
+        """One event of a stream for one delta."""
+
+    def opening(self, index: int) -> Json | None:
+        """The event before an answer's first text, if any."""
+
+    def last_chunk(self, counts: Json) -> Json:
+        """The event that carries the usage."""
+
+    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> Json:
+        """The answer without streaming, from the deltas of each index."""
+
+
+class _Base:
+    def __init__(
+        self, kind: str, prefix: str, model: str, tools: TextTools, *, usage_in_chunks: bool
+    ) -> None:
+        self._kind = kind
+        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._tools = tools
+        # OpenAI: when the usage is asked for, every chunk before the last has it as null.
+        self._chunk_usage: Json = {"usage": None} if usage_in_chunks else {}
+
+    def _envelope(self, choices: list[Json], kind: str, extra: Json) -> Json:
+        return {**self._head, "object": kind, "choices": choices, **extra}
+
+
+class Completion(_Base):
+    """/v1/completions."""
+
+    def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
+        super().__init__("text_completion", "cmpl", model, tools, usage_in_chunks=usage_in_chunks)
+
+    def opening(self, index: int) -> None:
+        """Completions start with text at once."""
+
+    def chunk(self, delta: Delta) -> Json:
+        """See Dialect."""
+        return self._envelope([self._choice([delta])], self._kind, self._chunk_usage)
+
+    def last_chunk(self, counts: Json) -> Json:
+        """See Dialect."""
+        return self._envelope([], self._kind, {"usage": counts})
+
+    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> Json:
+        """See Dialect."""
+        return self._envelope([self._choice(parts) for parts in deltas], self._kind, {"usage": counts})
+
+    def _choice(self, parts: Sequence[Delta]) -> Json:
+        logprobs = [entry for part in parts for entry in part.logprobs]
+        return {
+            "index": parts[0].index,
+            "text": "".join(part.text for part in parts),
+            "logprobs": self._logprobs(logprobs) if logprobs else None,
+            "finish_reason": parts[-1].finish,
+        }
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
+        text = self._tools.token_text
+        return {
+            "tokens": [text(entry.token) for entry in entries],
+            "token_logprobs": [entry.logprob for entry in entries],
+            "top_logprobs": [{text(token): value for token, value in entry.top} for entry in entries],
+            "text_offset": [entry.offset for entry in entries],
+        }
+
+
+class Chat(_Base):
+    """/v1/chat/completions."""
+
+    def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
+        super().__init__("chat.completion", "chatcmpl", model, tools, usage_in_chunks=usage_in_chunks)
+
+    def opening(self, index: int) -> Json | None:
+        """Who speaks."""
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._envelope([choice], "chat.completion.chunk", self._chunk_usage)
+
+    def chunk(self, delta: Delta) -> Json:
+        """See Dialect."""
+        choice = {
+            "index": delta.index,
+            "delta": {"content": delta.text} if delta.text else {},
+            "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
+            "finish_reason": delta.finish,
+        }
+        return self._envelope([choice], "chat.completion.chunk", self._chunk_usage)
+
+    def last_chunk(self, counts: Json) -> Json:
+        """See Dialect."""
+        return self._envelope([], "chat.completion.chunk", {"usage": counts})
+
+    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> Json:
+        """See Dialect."""
+        return self._envelope([self._choice(parts) for parts in deltas], self._kind, {"usage": counts})
+
+    def _choice(self, parts: Sequence[Delta]) -> Json:
+        logprobs = [entry for part in parts for entry in part.logprobs]
+        text = "".join(part.text for part in parts)
+        return {
+            "index": parts[0].index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": self._logprobs(logprobs) if logprobs else None,
+            "finish_reason": parts[-1].finish,
+        }
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
+        return {
+            "content": [
+                self._token(entry.token, entry.logprob)
+                | {"top_logprobs": [self._token(token, value) for token, value in entry.top]}
+                for entry in entries
+            ],
+            "refusal": None,
+        }
+
+    def _token(self, token: int, logprob: float) -> Json:
+        return {
+            "token": self._tools.token_text(token),
+            "logprob": logprob,
+            "bytes": list(self._tools.token_bytes(token)),
+        }

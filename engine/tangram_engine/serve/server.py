@@ -1,0 +1,161 @@
+"""One replica from start to exit: HTTP at once, traffic when the engine is warm, drain on SIGTERM."""
+
+import asyncio
+import logging
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from tangram_engine.checkpoint import CheckpointError, Reason, read_checkpoint
+from tangram_engine.config import EngineConfig
+from tangram_engine.messages import EngineInfo
+
+from .api import Backend
+from .app import build_app
+from .client import EngineClient
+from .lifecycle import Lifecycle, State
+from .metrics import Metrics
+from .prompts import Preparer
+from .tokenizer import TextTools, load_tokenizer
+from .worker import EngineFactory, llm_engine
+
+logger = logging.getLogger(__name__)
+
+EXIT_ENGINE_DIED = 1
+EXIT_CHECKPOINT = 3
+_KEEPALIVE_S = 75.0  # also the time a connection may take to send its headers
+_FAREWELL_S = 2.0  # for handlers to tell their clients that the engine died
+_THREADS = 2  # tokenization releases the interpreter's lock; more would take cores from the engine
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The flags of `tangram-engine serve` that matter to the server."""
+
+    served_name: str
+    host: str = "0.0.0.0"  # noqa: S104  (a pod's port is meant to be reached)
+    port: int = 8000
+    max_queued_requests: int = 256
+    max_request_seconds: float = 120.0
+    drain_seconds: float = 5.0
+    api_key_file: Path | None = None
+
+
+class Server:
+    """Wires the parts together. `run` is the whole life."""
+
+    def __init__(self, options: ServeOptions, config: EngineConfig, factory: EngineFactory) -> None:
+        self._options = options
+        self._config = config
+        self._metrics = Metrics(options.served_name)
+        self._lifecycle = Lifecycle(config.max_num_seqs + options.max_queued_requests)
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="text")
+        self._engine = EngineClient(config, factory, self._metrics.step)
+        self._stop = asyncio.Event()
+        self._backend = Backend(
+            served_name=options.served_name,
+            max_request_seconds=options.max_request_seconds,
+            lifecycle=self._lifecycle,
+            metrics=self._metrics,
+            executor=self._executor,
+            created=int(time.time()),
+        )
+
+    async def run(self) -> int:
+        """The exit status: 0 after a drain, 1 when the engine died, 3 when the checkpoint is refused."""
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._stop.set)
+        runner = await self._listen()
+        try:
+            tools = await loop.run_in_executor(self._executor, _load_text_tools, self._config.model)
+            await self._engine.start()
+            return await self._live(tools)
+        except CheckpointError as error:
+            logger.error("%s", error)  # noqa: TRY400  (a person's error, not ours: no trace)
+            return EXIT_CHECKPOINT
+        finally:
+            await runner.cleanup()
+            await self._engine.close()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _listen(self) -> web.AppRunner:
+        keys = _read_keys(self._options.api_key_file)
+        runner = web.AppRunner(
+            build_app(self._backend, keys),
+            handler_cancellation=True,  # a client that leaves ends its handler, which frees its blocks
+            access_log=None,
+            keepalive_timeout=_KEEPALIVE_S,
+            auto_decompress=False,
+            shutdown_timeout=_FAREWELL_S,
+        )
+        await runner.setup()
+        await web.TCPSite(runner, self._options.host, self._options.port, backlog=1024).start()
+        logger.info("listening on %s port %d", self._options.host, self._options.port)
+        return runner
+
+    async def _live(self, tools: TextTools) -> int:
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((self._engine.ready, self._engine.dead, stop), return_when=asyncio.FIRST_COMPLETED)
+        if self._engine.dead.done():
+            return await self._fail()
+        if stop.done():
+            return 0
+        self._serve(tools, self._engine.ready.result())
+        await asyncio.wait((self._engine.dead, stop), return_when=asyncio.FIRST_COMPLETED)
+        if self._engine.dead.done():
+            return await self._fail()
+        logger.info("draining: accepting for %g s more", self._options.drain_seconds)
+        drain = asyncio.create_task(self._lifecycle.drain(self._options.drain_seconds))
+        await asyncio.wait((self._engine.dead, drain), return_when=asyncio.FIRST_COMPLETED)
+        if not drain.done():
+            drain.cancel()
+            return await self._fail()
+        logger.info("drained")
+        return 0
+
+    def _serve(self, tools: TextTools, info: EngineInfo) -> None:
+        self._metrics.engine_ready(info)
+        self._backend.engine = self._engine
+        self._backend.preparer = Preparer(tools, info)
+        self._lifecycle.state = State.SERVING
+        logger.info(
+            "ready: %s on %s, context %d tokens, %d KV blocks of %d, load %.2f s, warm-up %.2f s",
+            info.dtype, info.device, info.max_model_len, info.num_blocks, info.block_size,
+            info.load_seconds, info.warmup_seconds,
+        )  # fmt: skip
+
+    async def _fail(self) -> int:
+        """Let the handlers say what happened, then give up: a restart is the only safe way on."""
+        self._lifecycle.state = State.FAILED
+        await self._lifecycle.wait_idle(_FAREWELL_S)
+        return EXIT_CHECKPOINT if self._engine.failure in set(Reason) else EXIT_ENGINE_DIED
+
+
+def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = llm_engine) -> int:
+    """Run one replica until it is told to stop or its engine dies; the process's exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s server %(levelname)s %(name)s: %(message)s")
+
+    async def main() -> int:
+        return await Server(options, config, factory).run()
+
+    return asyncio.run(main())
+
+
+def _load_text_tools(model: Path) -> TextTools:
+    return load_tokenizer(model, read_checkpoint(model).spec.vocab_size)
+
+
+def _read_keys(path: Path | None) -> tuple[bytes, ...]:
+    """One key per line; blank lines and those that begin with # do not count."""
+    if path is None:
+        return ()
+    lines = (line.strip() for line in path.read_bytes().splitlines())
+    keys = tuple(line for line in lines if line and not line.startswith(b"#"))
+    if not keys:
+        raise SystemExit(f"{path} holds no API key")
+    return keys

@@ -1,0 +1,153 @@
+"""The engine process: receive, step, send. One thread computes; another only reads the socket."""
+
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from tangram_engine.checkpoint import CheckpointError
+from tangram_engine.config import EngineConfig
+from tangram_engine.messages import (
+    Abort,
+    Add,
+    EngineInfo,
+    Failed,
+    FrameReader,
+    Message,
+    Ready,
+    Step,
+    StepStats,
+    TokenOutput,
+    encode,
+)
+from tangram_engine.schedule.request import Request
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+
+
+class Engine(Protocol):
+    """What the worker needs; `LLMEngine` is one, the tests' fake is another."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Fixed once constructed."""
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+
+    def abort(self, request_id: str) -> bool:
+        """Forget a request; whether it was known."""
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+
+    def step(self) -> tuple[list[TokenOutput], StepStats]:
+        """Compute one step."""
+
+    def audit(self) -> None:
+        """Raise when the KV accounting is wrong."""
+
+
+EngineFactory = Callable[[EngineConfig], Engine]
+
+
+def llm_engine(config: EngineConfig) -> Engine:
+    """The real engine; torch is imported here, so only in the engine process."""
+    from tangram_engine.run.engine import LLMEngine  # noqa: PLC0415
+
+    return LLMEngine(config)
+
+
+def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -> None:
+    """Body of the engine process. Ends when the API process closes the socket, or with the first failure."""
+    # The API process decides when to end; a signal to the whole group must not cut running requests.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s")
+    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(channel, inbox), daemon=True, name="receive").start()
+    try:
+        engine = factory(config)
+        channel.sendall(encode(Ready(engine.info)))
+        _loop(engine, channel, inbox)
+    except BrokenPipeError:
+        os._exit(0)  # the API process is gone, and with it whoever wanted an answer
+    except Exception as error:
+        logger.exception("the engine ends")
+        _last_words(channel, error)
+        sys.stderr.flush()
+        # A CUDA context may be poisoned and hang in its destructors: no orderly shutdown.
+        os._exit(1)
+
+
+def _loop(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> None:
+    while True:
+        aborted = False
+        if not engine.has_work():
+            engine.audit()
+            aborted = _apply(engine, inbox.get())
+        while not inbox.empty():
+            aborted |= _apply(engine, inbox.get())
+        if engine.has_work():
+            outputs, stats = engine.step()
+            channel.sendall(encode(Step(tuple(outputs), stats)))
+        elif aborted:
+            channel.sendall(encode(Step((), _idle(engine.info))))
+
+
+def _apply(engine: Engine, message: Message) -> bool:
+    """Carry out one message; whether a known request was aborted."""
+    match message:
+        case Add(request):
+            engine.add(request)
+        case Abort(request_id):
+            return engine.abort(request_id)
+        case _:
+            raise TypeError(f"the API process sent {type(message).__name__}")
+    return False
+
+
+def _idle(info: EngineInfo) -> StepStats:
+    """The stats of an engine without requests."""
+    return StepStats(
+        running=0,
+        waiting=0,
+        kv_used_blocks=0,
+        kv_total_blocks=info.num_blocks,
+        preemptions=0,
+        batch_tokens=0,
+        prompt_tokens=0,
+        prefix_queries=0,
+        prefix_hits=0,
+        step_seconds=0.0,
+    )
+
+
+def _receive(channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> None:
+    """Read for ever. The end of the stream ends the process at once, even in the middle of a long step."""
+    frames = FrameReader()
+    while True:
+        try:
+            data = channel.recv(_READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            os._exit(0)
+        for message in frames.feed(data):
+            inbox.put(message)
+
+
+def _last_words(channel: socket.socket, error: Exception) -> None:
+    reason = error.reason if isinstance(error, CheckpointError) else type(error).__name__
+    message = error.message if isinstance(error, CheckpointError) else str(error)
+    try:
+        channel.sendall(encode(Failed(str(reason), message[:4000])))
+    except OSError:
+        logger.warning("the API process could not be told")
