@@ -53,7 +53,7 @@ async def _run(settings: Settings, credentials: Credentials) -> int:
             LLM_DEPLOYMENTS.version,
         )
         return EXIT_NO_CRD
-    from tangram.shell import (
+    from tangram.shell import (  # noqa: PLC0415 - neither kopf nor the planner is needed to say the above
         kopf_shell,
     )
 

@@ -1,0 +1,75 @@
+"""One real control plane for all tests of the shell; a namespace, a proxy and operators for each."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.apiserver import OperatorProcess, World, prepare, world
+from tests.support.fault_proxy import FaultProxy
+
+OperatorFactory = Callable[..., OperatorProcess]
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from e2e.cluster.apiserver import ControlPlane
+
+    folder = tmp_path_factory.mktemp("plane")
+    with ControlPlane(folder, controller_manager=True, scheduler=True) as running:
+        asyncio.run(prepare(running.kubeconfig))
+        yield running
+
+
+@pytest.fixture
+async def here(plane: Any, tmp_path: Path) -> AsyncIterator[World]:
+    async with world(plane.kubeconfig, tmp_path) as this:
+        yield this
+
+
+@pytest.fixture
+async def proxy(plane: Any, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(plane.kubeconfig, tmp_path).serving() as running:
+        yield running
+
+
+@pytest.fixture
+def operator(here: World, proxy: FaultProxy, tmp_path: Path) -> Iterator[OperatorFactory]:
+    """Make operators of this test's namespace; all of them are ended with the test."""
+    made: list[OperatorProcess] = []
+
+    def make(name: str = "operator", **settings: Any) -> OperatorProcess:
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(yaml.safe_dump(operator_settings(here.namespace) | settings))
+        made.append(OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / f"{name}.log"))
+        return made[-1].start()
+
+    yield make
+    for process in made:
+        process.kill()
+        print(f"--- {process.log.name}\n{process.logs()[-6000:]}")  # noqa: T201 - pytest shows it on failure
+
+
+def operator_settings(namespace: str) -> dict[str, Any]:
+    """Settings of an operator that serves one namespace and elects its leader there."""
+    return {
+        "engineImage": "tangram.local/tangram-engine:test",
+        "watchNamespaces": [namespace],
+        "leaderElection": {"namespace": namespace, "name": "tangram-operator"},
+        "listenHost": "127.0.0.1",
+        "probePort": free_port(),
+        "metricsPort": free_port(),
+        "logFormat": "plain",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,381 @@
+"""A real API server for tests of the operator: CRD installed, GPU nodes there, and a stand-in for the kubelet.
+
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs. Only the kubelet is played:
+`Kubelet` watches pods that the real scheduler has bound and patches their status as a kubelet would (Running and
+Ready; inspect pods end with their report in the termination message; deleted pods go), and renews the node leases.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tangram.shell.auth import load_kubeconfig
+from tangram.shell.client import ApiClient, ApiError
+from tangram.shell.kinds import DEPLOYMENTS, JOBS, LEASES, LLM_DEPLOYMENTS, NODES, PODS, SERVICES, Kind
+
+CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
+CRD_FILE = Path(__file__).parents[2] / "crds" / "tangram.dev_llmdeployments.yaml"
+MANAGER = "tests"
+
+FACTS = {
+    "architecture": "LlamaForCausalLM",
+    "digest": "sha256:" + "0" * 64,
+    "dtype": "bf16",
+    "layers": 16,
+    "hiddenSize": 2048,
+    "heads": 32,
+    "kvHeads": 8,
+    "headDim": 64,
+    "vocabSize": 128256,
+    "maxPositionEmbeddings": 8192,
+    "parameters": 1235814400,
+    "weightBytes": 2471645608,
+    "embeddingBytes": 525336576,
+    "tiedEmbeddings": True,
+}
+
+
+def report(**changes: Any) -> str:
+    """The report of a successful inspection."""
+    return json.dumps({"schema": 1, "facts": FACTS | changes})
+
+
+def refusal(reason: str, message: str) -> str:
+    """The report of a checkpoint that cannot be served."""
+    return json.dumps({"schema": 1, "error": {"reason": reason, "message": message}})
+
+
+def llm(name: str, namespace: str, **spec: Any) -> dict[str, Any]:
+    """An LLMDeployment; `model` is filled in."""
+    return {
+        "apiVersion": LLM_DEPLOYMENTS.api_version,
+        "kind": LLM_DEPLOYMENTS.kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"model": {"uri": "image:///models/tangram-tiny"}} | spec,
+    }
+
+
+def gpu_node(name: str, gpus: int = 64, product: str = "NVIDIA-H100-80GB-HBM3") -> dict[str, Any]:
+    """A node as NVIDIA's GFD and device plugin dress it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": product, "kubernetes.io/hostname": name}},
+        "status": {
+            "allocatable": _capacity(gpus),
+            "capacity": _capacity(gpus),
+            "conditions": [_ready("KubeletReady")],
+        },
+    }
+
+
+def _capacity(gpus: int) -> dict[str, str]:
+    return {"cpu": "4096", "memory": "16Ti", "pods": "1000", "ephemeral-storage": "1Ti", "nvidia.com/gpu": str(gpus)}
+
+
+def _ready(reason: str) -> dict[str, str]:
+    return {"type": "Ready", "status": "True", "reason": reason, "message": "", "lastHeartbeatTime": now()}
+
+
+def now() -> str:
+    """This instant as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def eventually(check: Callable[[], Awaitable[Any]], within_s: float = 20.0, what: str = "") -> Any:
+    """Poll until `check` returns something true; fail with its last answer."""
+    deadline, last = time.monotonic() + within_s, None
+    while time.monotonic() < deadline:
+        try:
+            last = await check()
+        except (ApiError, OSError) as error:
+            last = error
+        if last and not isinstance(last, Exception):
+            return last
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{what or getattr(check, '__name__', 'it')} not within {within_s:g} s; last: {last!r}")
+
+
+@dataclass
+class Kubelet:
+    """Plays every kubelet. `reports` maps a model URI to the termination message and exit code of its inspection."""
+
+    client: ApiClient
+    reports: dict[str, tuple[str, int]] = field(default_factory=dict)
+    ready: Callable[[dict[str, Any]], bool] = lambda _pod: True
+    hold: bool = False  # True: pods stay as they are
+
+    async def run(self) -> None:
+        """Play until cancelled."""
+        beat = 0.0
+        while True:
+            try:
+                if time.monotonic() - beat > 8:
+                    await self._heartbeat()
+                    beat = time.monotonic()
+                if not self.hold:
+                    for pod in (await self.client.list(PODS)).items:
+                        await self._play(pod)
+            except ApiError:
+                pass  # the API server is down on purpose, or someone was faster
+            await asyncio.sleep(0.1)
+
+    async def _heartbeat(self) -> None:
+        for node in (await self.client.list(NODES)).items:
+            if node["metadata"].get("annotations", {}).get("tests/lost"):
+                continue
+            lease = {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "metadata": {"name": node["metadata"]["name"], "namespace": "kube-node-lease"},
+                "spec": {
+                    "holderIdentity": node["metadata"]["name"],
+                    "leaseDurationSeconds": 40,
+                    "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                },
+            }
+            await self.client.apply(LEASES, lease, manager="kubelet", force=True)
+
+    async def _play(self, pod: dict[str, Any]) -> None:
+        meta, status = pod["metadata"], pod.get("status", {})
+        if meta.get("deletionTimestamp"):
+            await self._remove(pod)
+        elif pod["spec"].get("nodeName") and status.get("phase") == "Pending":
+            inspect = meta.get("labels", {}).get("app.kubernetes.io/component") == "inspect"
+            if inspect:
+                await self._inspected(pod)
+            elif self.ready(pod):
+                await self._patch(pod, "Running", {"running": {"startedAt": now()}}, ready=True)
+
+    async def _inspected(self, pod: dict[str, Any]) -> None:
+        uri = pod["metadata"].get("annotations", {}).get("tangram.dev/model-uri", "")
+        message, code = self.reports.get(uri, (report(), 0))
+        ended = {"exitCode": code, "message": message, "reason": "Completed", "startedAt": now(), "finishedAt": now()}
+        await self._patch(pod, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False)
+
+    async def _patch(self, pod: dict[str, Any], phase: str, state: dict[str, Any], *, ready: bool) -> None:
+        meta, name = pod["metadata"], pod["spec"]["containers"][0]["name"]
+        container = {"name": name, "state": state, "ready": ready, "restartCount": 0, "image": "x", "imageID": "x"}
+        conditions = [
+            {"type": kind, "status": str(ready), "lastTransitionTime": now()} for kind in ("Ready", "ContainersReady")
+        ]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
+            "status": {"phase": phase, "conditions": conditions, "containerStatuses": [container], "startTime": now()},
+        }
+        await self.client.apply(PODS, body, manager="kubelet", force=True, subresource="status")
+
+    async def _remove(self, pod: dict[str, Any]) -> None:
+        meta = pod["metadata"]
+        finalizers = meta.get("finalizers") or []
+        phase = pod.get("status", {}).get("phase")
+        if finalizers and phase not in ("Succeeded", "Failed"):  # the Job controller waits for a final phase
+            await self._patch(pod, "Failed", {"terminated": {"exitCode": 137}}, ready=False)
+        path = PODS.path(meta["namespace"], meta["name"])
+        session, base = self.client._session, self.client.credentials.server
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+        async with session.delete(base + path, json=options) as response:
+            await response.read()
+
+
+@dataclass
+class World:
+    """One test's corner of the cluster: an admin client, a namespace of its own, and the played kubelet."""
+
+    client: ApiClient
+    kubeconfig: Path
+    namespace: str
+    kubelet: Kubelet
+    folder: Path
+
+    async def apply(self, obj: dict[str, Any], kind: Kind = LLM_DEPLOYMENTS, manager: str = MANAGER) -> dict[str, Any]:
+        """Apply as a person would."""
+        return await self.client.apply(kind, obj, manager=manager, force=True)
+
+    async def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
+        """One object of this namespace."""
+        return await self.client.get(kind, self.namespace, name)
+
+    async def all(self, kind: Kind) -> list[dict[str, Any]]:
+        """All objects of a kind in this namespace."""
+        return (await self.client.list(kind, self.namespace)).items
+
+    async def delete(self, kind: Kind, name: str) -> None:
+        """Delete an object of this namespace."""
+        obj = await self.get(kind, name)
+        if obj is not None:
+            await self.client.delete(kind, self.namespace, name, uid=obj["metadata"]["uid"])
+
+    async def condition(self, name: str, kind: str) -> dict[str, Any]:
+        """One condition of an LLMDeployment, empty when it is not there."""
+        obj = await self.get(LLM_DEPLOYMENTS, name)
+        conditions = ((obj or {}).get("status") or {}).get("conditions") or []
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    async def until(self, name: str, kind: str, status: str, reason: str = "", within_s: float = 30.0) -> dict[str, Any]:
+        """Wait for a condition; return it."""
+
+        async def check() -> dict[str, Any] | None:
+            found = await self.condition(name, kind)
+            return found if found.get("status") == status and reason in ("", found.get("reason")) else None
+
+        async def told() -> str:
+            obj = await self.get(LLM_DEPLOYMENTS, name)
+            return json.dumps((obj or {}).get("status"), indent=1)
+
+        try:
+            return await eventually(check, within_s, f"{kind}={status} {reason} of {name}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nstatus: {await told()}") from None
+
+    async def final_state(self) -> dict[str, Any]:
+        """What a person would call the result: children and conditions, without names of pods, versions and times."""
+        return {
+            "deployments": {
+                d["metadata"]["name"]: (d["spec"], d["metadata"].get("labels"), d.get("status", {}).get("readyReplicas"))
+                for d in await self.all(DEPLOYMENTS)
+            },
+            "services": {
+                s["metadata"]["name"]: (s["spec"]["selector"], s["spec"]["ports"]) for s in await self.all(SERVICES)
+            },
+            "jobs": sorted(j["metadata"]["name"] for j in await self.all(JOBS)),
+            "statuses": {o["metadata"]["name"]: _timeless(o.get("status")) for o in await self.all(LLM_DEPLOYMENTS)},
+        }
+
+
+def _timeless(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {k: _timeless(v) for k, v in part.items() if k not in ("lastTransitionTime", "time")}
+    return [_timeless(item) for item in part] if isinstance(part, list) else part
+
+
+async def prepare(kubeconfig: Path) -> None:
+    """Install the CRD and dress one node."""
+    client = ApiClient(load_kubeconfig(str(kubeconfig)))
+    try:
+        await client.apply(CRDS, _TMPSTRIP(yaml.safe_load(CRD_FILE.read_text())), manager=MANAGER, force=True)
+        await eventually(lambda: client.served(LLM_DEPLOYMENTS), what="CRD served")
+        await add_node(client, gpu_node("gpu-1"))
+    finally:
+        await client.close()
+
+
+async def add_node(client: ApiClient, node: dict[str, Any]) -> None:
+    """Create a node with its status."""
+    bare = {key: value for key, value in node.items() if key != "status"}
+    await client.apply(NODES, bare, manager=MANAGER, force=True)
+    await client.apply(NODES, node, manager="kubelet", force=True, subresource="status")
+
+    async def untainted() -> bool:
+        found = await client.get(NODES, "", node["metadata"]["name"])
+        return found is not None and not found["spec"].get("taints")
+
+    await eventually(untainted, what="the node controller sees the node ready")
+
+
+@contextlib.asynccontextmanager
+async def world(kubeconfig: Path, folder: Path) -> AsyncIterator[World]:
+    """Open a namespace of its own; delete it at the end."""
+    client = ApiClient(load_kubeconfig(str(kubeconfig)))
+    namespace = f"t-{secrets.token_hex(4)}"
+    await client.apply(
+        NAMESPACES,
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
+        manager=MANAGER,
+        force=True,
+    )
+    kubelet = Kubelet(client)
+    playing = asyncio.create_task(kubelet.run())
+    this = World(client, kubeconfig, namespace, kubelet, folder)
+    try:
+        await eventually(lambda: client.get(Kind("", "v1", "serviceaccounts", "ServiceAccount"), namespace, "default"))
+        yield this
+    finally:
+        await _clear(this)
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+        await client.close()
+
+
+async def _clear(this: World) -> None:
+    """Leave nothing that holds GPUs: the next test shares the nodes."""
+    this.kubelet.hold = False
+    for kind in (LLM_DEPLOYMENTS, DEPLOYMENTS, JOBS):
+        for obj in await this.all(kind):
+            with contextlib.suppress(ApiError):
+                await this.delete(kind, obj["metadata"]["name"])
+
+    async def empty() -> bool:
+        return not await this.all(PODS)
+
+    with contextlib.suppress(AssertionError):
+        await eventually(empty, 10)
+
+
+@dataclass
+class OperatorProcess:
+    """`python -m tangram` as a process of its own."""
+
+    config: Path
+    kubeconfig: Path
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "OperatorProcess":
+        """Start it (again)."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tangram", "--config", str(self.config), "--kubeconfig", str(self.kubeconfig)],
+                stdout=log,
+                stderr=log,
+                cwd=self.config.parent,
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL: it dies at this instant."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def stop(self) -> int:
+        """SIGTERM, then wait; return the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def logs(self) -> str:
+        """Everything it said."""
+        return self.log.read_text() if self.log.exists() else ""
+
+def _TMPSTRIP(x):
+    if isinstance(x, dict): return {k: _TMPSTRIP(v) for k, v in x.items() if k != "x-kubernetes-validations"}
+    return [_TMPSTRIP(i) for i in x] if isinstance(x, list) else x
