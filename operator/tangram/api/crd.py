@@ -56,8 +56,9 @@ def document() -> dict[str, Any]:
     """Return the CRD as data."""
     schema = {
         "type": "object",
-        "description": "LLMDeployment serves one open model: it says what is wanted (a checkpoint, latency objectives, "
-        "limits), and Tangram decides on which GPUs or MIG slices it runs, how many replicas it has, and keeps it so.",
+        "description": "LLMDeployment serves one open model: it says what is wanted (a checkpoint, latency "
+        "objectives, limits), and Tangram decides on which GPUs or MIG slices it runs, how many replicas it has, "
+        "keeps it so.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of this representation."},

@@ -1,4 +1,4 @@
-"""Checkpoint facts on the wire: the report of `tangram-engine inspect`, and where they are kept in the status."""
+"""Checkpoint facts on the wire: the report of `tangram-engine inspect`, and their place in the status."""
 
 import json
 from collections.abc import Mapping
@@ -61,8 +61,8 @@ class _Report(Model):
 def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
     """Read the report of an inspect Job that ended at `at` (seconds since the epoch).
 
-    Anything that is not a report (an evicted pod, a crash, another schema) becomes `InspectionFailed`, with what was
-    found; it is retried like the rest.
+    Anything that is not a report (an evicted pod, a crash, another schema) becomes `InspectionFailed`, with
+    what was found; it is retried like the rest.
     """
     try:
         report = _Report.model_validate(json.loads(text))
@@ -83,7 +83,7 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
 
 
 def facts_from_status(obj: Mapping[str, Any]) -> tuple[FactsKey, CheckpointFacts] | None:
-    """Return the facts recorded in the status of an LLMDeployment, or None if there are none that can be read.
+    """Return the facts recorded in the status of an LLMDeployment, or None if none can be read.
 
     A status is ours, but an older or newer version may have written it: unreadable facts are inspected again.
     """

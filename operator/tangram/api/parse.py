@@ -19,7 +19,8 @@ _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
     """Return what `obj` wants, defaults filled in. Never raises for what a person can write.
 
-    The CRD's rules already refuse nearly all of this; they are checked again because an object may be older than a rule.
+    The CRD's rules already refuse nearly all of this; they are checked again because an object may be older
+    than a rule.
     """
     meta = obj["metadata"]
     identity = {
@@ -54,17 +55,21 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
 
 
 def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
-    """Return the first rule across fields that is broken, as a message with the field's path and what to do."""
+    """Return the first broken rule across fields, as a message with the field's path and what to do."""
     scaling, placement = spec.scaling, spec.placement
     if len(name) > 40 or not _NAME.fullmatch(name):
         return (
-            f"metadata.name {name!r} must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end "
-            "with '-'"
+            f"metadata.name {name!r} must be at most 40 characters of a-z, 0-9 and '-', begin with a letter "
+            "and not end with '-'"
         )
     if spec.model.served_name is not None and not _SERVED_NAME.fullmatch(spec.model.served_name):
-        return "spec.model.servedName must be letters, digits and . _ / : - only, and begin and end with a letter or digit"
+        return (
+            "spec.model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
+            "letter or digit"
+        )
     if scaling.max is not None and scaling.min > scaling.max:
-        return f"spec.scaling.min ({scaling.min}) is above spec.scaling.max ({scaling.max}); raise max or lower min"
+        low, high = scaling.min, scaling.max
+        return f"spec.scaling.min ({low}) is above spec.scaling.max ({high}); raise max or lower min"
     both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
     if both:
         return (
@@ -73,7 +78,8 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
     for field, listed in (("allowedSKUs", placement.allowed_skus), ("deniedSKUs", placement.denied_skus)):
         unknown = sorted(set(listed) - set(catalog.skus()))
         if unknown:
-            return f"spec.placement.{field}: {unknown[0]} is not in the catalog; it knows {', '.join(catalog.skus())}"
+            known = ", ".join(catalog.skus())
+            return f"spec.placement.{field}: {unknown[0]} is not in the catalog; it knows {known}"
     return None
 
 
@@ -92,4 +98,4 @@ def _explain(error: ValidationError) -> str:
 
 def _epoch(timestamp: str) -> float:
     """Seconds since the epoch of an RFC 3339 time in UTC, as the API server writes it."""
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(UTC).timestamp()
+    return datetime.fromisoformat(timestamp).astimezone(UTC).timestamp()

@@ -22,7 +22,7 @@ _KEPT = (
 
 
 def structural(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the structural schema of `model`: references inlined, `X | None` as optional X, defaults kept."""
+    """Return the structural schema of `model`: references inlined, `X | None` as optional X."""
     document = model.model_json_schema(by_alias=True, mode="validation")
     return _convert(document, document.get("$defs", {}))
 
@@ -47,7 +47,7 @@ def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flatten(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
-    """Merge `$ref` and `anyOf [X, null]` into one schema; what is said at the field wins over what the type says."""
+    """Merge `$ref` and `anyOf [X, null]` into one schema; the field wins over its type."""
     here = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
     if "$ref" in schema:
         return _flatten(defs[schema["$ref"].rsplit("/", 1)[1]], defs) | here

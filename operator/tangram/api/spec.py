@@ -1,4 +1,4 @@
-"""`LLMDeployment.spec`. Descriptions are what `kubectl explain` prints; every field has something that acts on it."""
+"""`LLMDeployment.spec`. Descriptions are what `kubectl explain` prints; something acts on every field."""
 
 from typing import Annotated, Literal
 
@@ -32,8 +32,8 @@ class ModelSpec(Model):
     uri: Annotated[StrictStr, AfterValidator(_known_uri)] = Field(
         min_length=1,
         max_length=512,
-        description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors files. "
-        "image:///dir is a directory inside the engine image; pvc://claim/dir is a directory on a "
+        description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors "
+        "files. image:///dir is a directory inside the engine image; pvc://claim/dir is a directory on a "
         "PersistentVolumeClaim of this namespace, mounted read-only.",
         json_schema_extra={
             "x-kubernetes-validations": [_rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")]
@@ -43,14 +43,16 @@ class ModelSpec(Model):
         default=None,
         min_length=1,
         max_length=128,
-        description="The model name that clients send in requests, and the label model_name of its metrics. It must be "
-        "unique within the namespace: of two LLMDeployments with one name the older is served. Default: the "
+        description="The model name that clients send in requests, and the label model_name of its metrics. "
+        "It must be unique within the namespace: of two LLMDeployments with one name the older is served. "
+        "Default: the "
         "name of this object.",
         json_schema_extra={
             "x-kubernetes-validations": [
                 _rule(
                     f"self.matches(r'{SERVED_NAME_PATTERN}')",
-                    "model.servedName must be letters, digits and . _ / : - only, and begin and end with a letter or digit",
+                    "model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
+                    "letter or digit",
                 )
             ]
         },
@@ -64,8 +66,10 @@ class EngineSpec(Model):
         default=None,
         ge=16,
         le=1_048_576,
-        description="Longest request in tokens, prompt and answer together. Every replica keeps room for at least one "
-        "such request in its KV cache, so a smaller value fits smaller GPUs. Default, and upper bound: what the "
+        description="Longest request in tokens, prompt and answer together. Every replica keeps room for at "
+        "least one such request in its KV cache, so a smaller value fits smaller GPUs. Default, and upper "
+        "bound: what "
+        "the "
         "checkpoint says (max_position_embeddings).",
     )
     max_running_requests: StrictInt = Field(
@@ -84,13 +88,13 @@ class ObjectiveSpec(Model):
         description="Share of requests, in percent, that must meet the objective: 50, 90, 95 or 99.",
     )
     milliseconds: Milliseconds = Field(
-        description="The longest acceptable time in milliseconds. It is checked at the nearest histogram bucket edge at "
-        "or below it (status tells which).",
+        description="The longest acceptable time in milliseconds. It is checked at the nearest histogram bucket "
+        "edge at or below it (status tells which).",
     )
 
 
 class ObjectivesSpec(Model):
-    """Latency objectives. Without any, the cheapest shape that fits is taken and only queues make replicas grow."""
+    """Latency objectives, each optional."""
 
     ttft: ObjectiveSpec | None = Field(
         default=None,
@@ -98,8 +102,8 @@ class ObjectivesSpec(Model):
     )
     tpot: ObjectiveSpec | None = Field(
         default=None,
-        description="Time per output token after the first, averaged over each request. A shape that cannot read the "
-        "weights this fast is not used.",
+        description="Time per output token after the first, averaged over each request. A shape that cannot "
+        "read the weights this fast is not used.",
     )
 
 
@@ -113,8 +117,8 @@ class PlacementSpec(Model):
         default=(),
         alias="allowedSKUs",
         max_length=32,
-        description="GPU models that may be used, by their names in the catalog (for instance H100-80GB-SXM). Empty: "
-        "all that the catalog knows.",
+        description="GPU models that may be used, by their names in the catalog (for instance "
+        "H100-80GB-SXM). Empty: all that the catalog knows.",
         json_schema_extra=_SKU_LIST,
     )
     denied_skus: tuple[SKU, ...] = Field(
@@ -126,7 +130,8 @@ class PlacementSpec(Model):
     )
     mig: MIGPolicy = Field(
         default=MIGPolicy.ALLOWED,
-        description="Whether replicas may (Allowed), must (Required) or must not (Forbidden) run on MIG slices.",
+        description="Whether replicas may (Allowed), must (Required) or must not (Forbidden) run on MIG "
+        "slices.",
     )
 
 
@@ -144,7 +149,8 @@ class ScalingSpec(Model):
     )
 
 
-# The API server then fills in the defaults of the fields inside, so that `kubectl get -o yaml` shows what is in force.
+# The API server then fills in the defaults of the fields inside, so that `kubectl get -o yaml` shows what is
+# in force.
 _SHOW_DEFAULTS: dict[str, JsonValue] = {"default": {}}
 
 
@@ -159,8 +165,8 @@ class LLMDeploymentSpec(Model):
     )
     objectives: ObjectivesSpec = Field(
         default_factory=ObjectivesSpec,
-        description="Latency objectives. Without any, the cheapest shape that fits is taken and only queues make replicas "
-        "grow.",
+        description="Latency objectives. Without any, the cheapest shape that fits is taken and only queues "
+        "make replicas grow.",
     )
     placement: PlacementSpec = Field(
         default_factory=PlacementSpec,
@@ -169,8 +175,10 @@ class LLMDeploymentSpec(Model):
         | {
             "x-kubernetes-validations": [
                 _rule(
-                    "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku in self.deniedSKUs)",
-                    "a SKU is in both placement.allowedSKUs and placement.deniedSKUs; remove it from one of them",
+                    "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku "
+                    "in self.deniedSKUs)",
+                    "a SKU is in both placement.allowedSKUs and placement.deniedSKUs; remove it from one of "
+                    "them",
                 )
             ]
         },
@@ -184,20 +192,22 @@ class LLMDeploymentSpec(Model):
                 {
                     "rule": "!has(self.max) || self.min <= self.max",
                     "message": "scaling.min must not be above scaling.max",
-                    "messageExpression": "'scaling.min (' + string(self.min) + ') is above scaling.max (' + string(self.max) + "
-                    "'); raise max or lower min'",
+                    "messageExpression": "'scaling.min (' + string(self.min) + ') is above scaling.max (' + "
+                    "string(self.max) + '); raise max or lower min'",
                 }
             ]
         },
     )
     paused: StrictBool = Field(
         default=False,
-        description="While true nothing of this LLMDeployment is created, changed or removed; its status is kept up.",
+        description="While true nothing of this LLMDeployment is created, changed or removed; its status is "
+        "kept up.",
     )
 
 
 NAME_RULE = _rule(
     "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with '-': "
+    "metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with "
+    "'-': "
     "it names a Service and Deployments",
 )

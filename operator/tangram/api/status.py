@@ -1,4 +1,4 @@
-"""`LLMDeployment.status`: what people, `kubectl wait` and dashboards read. Decimals are strings, as the API asks for."""
+"""`LLMDeployment.status`: what people, `kubectl wait` and dashboards read. Decimals are strings."""
 
 from typing import Annotated, Literal
 
@@ -65,7 +65,8 @@ class PlacementStatus(Model):
     predicted_tpot_milliseconds: Decimal | None = Field(
         default=None,
         alias="predictedTPOTMilliseconds",
-        description="Lower bound of the time per output token on this shape: bytes read in a step over memory bandwidth.",
+        description="Lower bound of the time per output token on this shape: bytes read in a step over "
+        "memory bandwidth.",
     )
     rejected: tuple[RejectedShape, ...] = Field(
         default=(),
@@ -121,7 +122,8 @@ class LLMDeploymentStatus(Model):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet say why.",
+        description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet "
+        "say why.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     replicas: ShortText | None = Field(

@@ -3,8 +3,8 @@
     usable   = total x 0.90
     required = weights + KV of one full-length request + activations + engine overhead
 
-Every replica must be able to serve one request of the longest length that it accepts; the engine refuses to start
-otherwise.
+Every replica must be able to serve one request of the longest length that it accepts; the engine refuses to
+start otherwise.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,12 @@ GIB = 1024 * MIB
 
 # `--gpu-memory-utilization` of the engine, the default that vLLM made usual.
 UTILISATION = 0.90
-# CUDA context, kernels, captured graphs and allocator slack of one process without collectives. Published planners
-# take 1.5 to 3.5 GB (NVIDIA aiconfigurator: 3.5 GB with NCCL); the low end, as there is no NCCL with one GPU.
+# CUDA context, kernels, captured graphs and allocator slack of one process without collectives. Published
+# planners take 1.5 to 3.5 GB (NVIDIA aiconfigurator: 3.5 GB with NCCL); the low end, as there is no NCCL with
+# one GPU.
 OVERHEAD_BYTES = int(1.5 * GIB)
-# Tokens of one step (`--max-num-batched-tokens`) whose activations live at the same time: about four rows of the
-# hidden size per token (residual, normed, attention or half of the MLP, output).
+# Tokens of one step (`--max-num-batched-tokens`) whose activations live at the same time: about four rows of
+# the hidden size per token (residual, normed, attention or half of the MLP, output).
 STEP_TOKENS = 2048
 ROWS_PER_TOKEN = 4
 LOGIT_BYTES = 4  # logits are computed in fp32, one row per running request
@@ -50,7 +51,8 @@ class MemoryFit:
 
     def __str__(self) -> str:
         """Return the account as a person reads it."""
-        parts = f"weights {_gib(self.weights)} + KV {_gib(self.kv)} + engine {_gib(self.activations + self.overhead)}"
+        engine = self.activations + self.overhead
+        parts = f"weights {_gib(self.weights)} + KV {_gib(self.kv)} + engine {_gib(engine)}"
         return f"needs {_gib(self.required)} GiB ({parts}), has {_gib(self.usable)} GiB"
 
 

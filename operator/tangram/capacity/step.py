@@ -14,7 +14,8 @@ def step_bytes(facts: CheckpointFacts) -> int:
 def tpot_bound_ms(facts: CheckpointFacts, mem_bw_gbps: float, memory_share: float = 1.0) -> float:
     """Return the bound in milliseconds at batch 1.
 
-    `mem_bw_gbps` is the whole GPU's bandwidth in GB/s; a MIG slice has the share of its memory slices (m/8), not of
-    its compute slices. Datasheet bandwidth, so real steps are slower: a shape that fails this bound fails for sure.
+    `mem_bw_gbps` is the whole GPU's bandwidth in GB/s; a MIG slice has the share of its memory slices (m/8),
+    not of its compute slices. Datasheet bandwidth, so real steps are slower: a shape that fails this bound
+    fails for sure.
     """
     return step_bytes(facts) / (mem_bw_gbps * 1e9 * memory_share) * 1e3

@@ -1,4 +1,4 @@
-"""Read and validate the catalog's files. A bad catalog is our error: it stops the program with the entry's name."""
+"""Read and validate the catalog's files. A bad catalog is our error: it stops the program."""
 
 import importlib.resources
 import math

@@ -6,8 +6,8 @@ from functools import cache
 from tangram.catalog.load import load
 from tangram.catalog.records import GPU, Profile
 
-# Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing it is a turn: neither is a whole
-# GPU, and the label says so. Such nodes are not used (yet), rather than planned with the wrong memory.
+# Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing it is a turn: neither is a
+# whole GPU, and the label says so. Such nodes are not used (yet), rather than planned with the wrong memory.
 _NOT_A_WHOLE_GPU = re.compile(r"-MIG-|-SHARED$")
 
 
@@ -23,7 +23,7 @@ def gpu(sku: str) -> GPU | None:
 
 @cache
 def match_product(label: str) -> str | None:
-    """Return the SKU of a node label `nvidia.com/gpu.product`; None: unknown, a slice or a time-sliced GPU."""
+    """Return the SKU of a node label `nvidia.com/gpu.product`; None: unknown, a slice, or time-sliced."""
     if _NOT_A_WHOLE_GPU.search(label):
         return None
     for sku, facts in load().gpus.items():
@@ -45,6 +45,6 @@ def profile_of_resource(sku: str, resource: str) -> Profile | None:
 
 
 def share(sku: str, profile_name: str) -> float:
-    """Return which part of a GPU one slice uses up: its dominant share; 1.0 for a whole GPU or an unknown profile."""
+    """Return which part of a GPU one slice uses up: its dominant share; 1.0 for a whole GPU."""
     facts = profile(sku, profile_name)
     return facts.dominant_share if facts else 1.0

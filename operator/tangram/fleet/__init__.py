@@ -1,4 +1,4 @@
-"""The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). Frozen, comparable, printable."""
+"""The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). All frozen."""
 
 from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective
 from tangram.fleet.plan import (

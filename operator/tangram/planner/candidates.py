@@ -1,4 +1,4 @@
-"""Shapes that exist in the fleet, and for each whether it may carry a model, at which price, and what kills it."""
+"""Shapes that exist in the fleet, and for each: may it carry a model, at which price, what kills it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def offers(snapshot: FleetSnapshot) -> tuple[tuple[str, str], ...]:
 def candidates(
     intent: Intent, facts: CheckpointFacts, snapshot: FleetSnapshot, present: Iterable[Shape]
 ) -> tuple[Candidate, ...]:
-    """Judge every shape on offer and those that `intent` runs on at present; usable ones first, the cheapest first."""
+    """Judge every shape on offer and those `intent` runs on at present; usable ones first, cheapest first."""
     shapes = {Shape(sku, profile, 1, facts.dtype) for sku, profile in offers(snapshot)}
     shapes |= {
         shape

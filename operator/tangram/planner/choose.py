@@ -20,10 +20,9 @@ def choose(
 ) -> Candidate | None:
     """Return the shape to run on, or None if no shape can carry the model.
 
-    1. A shape that it runs on already, as long as that may be used and has room for the minimum: nothing is moved to
-       save cents, because a move costs a start and doubles the replicas meanwhile.
-    2. The cheapest shape with room for all that is desired.
-    3. The shape with the most room.
+    1. A shape that it runs on already, as long as that may be used and has room for the minimum: nothing is
+    moved to save cents, because a move costs a start and doubles the replicas meanwhile. 2. The cheapest
+    shape with room for all that is desired. 3. The shape with the most room.
     """
     usable = [candidate for candidate in judged if candidate.rejection is None]
     available = {workload.shape: workload.available for workload in present}

@@ -1,4 +1,4 @@
-"""The leaf conditions of one LLMDeployment, as (status, reason, message). Times and generations are added later."""
+"""The leaf conditions of one LLMDeployment, as (status, reason, message), without times."""
 
 from dataclasses import dataclass
 
@@ -142,20 +142,29 @@ def ready(v: View, previous: Verdict | None) -> Verdict:
     if blocked:
         return blocked
     if isinstance(v.intent, Intent) and v.intent.paused:
-        serves = available(v)
-        paused = Verdict(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
-        return paused if serves.status == TRUE else Verdict(FALSE, serves.reason, serves.message)
+        return _paused(v)
     target = v.target
     if target is None or target.available < v.minimum:
-        leaf = placed(v) if v.decision.placed_reason == Reason.INSUFFICIENT_CAPACITY else available(v)
-        if leaf.status == TRUE:  # an older shape serves, the wanted one does not yet
-            shape = v.decision.shape
-            leaf = Verdict(
-                FALSE, Reason.ROLLOUT_IN_PROGRESS, f"waits for replicas of {shape} to become available"
-            )
-        return Verdict(FALSE, leaf.reason, leaf.message)
-    rollout = _rollout(v, target, previous)
-    return rollout or _serving(v)
+        return _short(v)
+    return _rollout(v, target, previous) or _serving(v)
+
+
+def _paused(v: View) -> Verdict:
+    serves = available(v)
+    if serves.status != TRUE:
+        return Verdict(FALSE, serves.reason, serves.message)
+    return Verdict(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
+
+
+def _short(v: View) -> Verdict:
+    """Fewer than the minimum serve on the wanted shape: for want of room, not yet, or not at all."""
+    if v.decision.placed_reason == Reason.INSUFFICIENT_CAPACITY:
+        return placed(v)
+    leaf = available(v)
+    if leaf.status == TRUE:  # an older shape serves, the wanted one does not yet
+        text = f"waits for replicas of {v.decision.shape} to become available"
+        return Verdict(FALSE, Reason.ROLLOUT_IN_PROGRESS, text)
+    return leaf
 
 
 def _blocked(v: View) -> Verdict | None:
@@ -186,8 +195,8 @@ def _serves_this_generation(v: View) -> bool:
 def _rollout(v: View, target: Workload, previous: Verdict | None) -> Verdict | None:
     """A rollout that is not over, or None.
 
-    A Deployment that its controller has not looked at since our last write tells nothing: what was said of this
-    generation then stands, and a new generation has not been rolled out.
+    A Deployment that its controller has not looked at since our last write tells nothing: what was said of
+    this generation then stands, and a new generation has not been rolled out.
     """
     waits = Verdict(
         FALSE, Reason.ROLLOUT_IN_PROGRESS, f"waits for Deployment {target.name} to replace its pods"

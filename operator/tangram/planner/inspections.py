@@ -1,4 +1,4 @@
-"""Checkpoint facts: known, being found out, or not to be had. Retries are computed from the failed Job, not counted."""
+"""Checkpoint facts: known, being found out, or not to be had. Retries follow from the failed Job."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ from tangram.fleet import (
 from tangram.planner.reasons import Reason
 from tangram.planner.times import rfc3339
 
-# Seconds until a failed checkpoint is looked at again. A claim that is being filled changes soon; a checkpoint that
-# is wrong changes only when a person does something.
+# Seconds until a failed checkpoint is looked at again. A claim that is being filled changes soon; a
+# checkpoint that is wrong changes only when a person does something.
 RETRY_AFTER_S = {
     Reason.NOT_FOUND: 60.0,
     Reason.INSPECTION_FAILED: 60.0,
@@ -72,7 +72,8 @@ def inspection_actions(
 ) -> list[Action]:
     """Return which inspect Jobs to delete and which to start.
 
-    `active` are accepted and not paused, in order of age; `idle` are the others: nothing is done for them, nor undone.
+    `active` are accepted and not paused, in order of age; `idle` are the others: nothing is done for them,
+    nor undone.
     """
     recorded, running = _recorded(snapshot), _inspections(snapshot)
     wanted: dict[FactsKey, str] = {}
@@ -108,7 +109,7 @@ def _recorded(snapshot: FleetSnapshot) -> dict[FactsKey, CheckpointFacts]:
 
 
 def _inspections(snapshot: FleetSnapshot) -> dict[FactsKey, Inspection]:
-    """One Job per checkpoint: of several (two namespaces asked for one image directory) the one that knows most."""
+    """One Job per checkpoint: of several (two namespaces, one image directory) the one that knows most."""
     best: dict[FactsKey, Inspection] = {}
     for inspection in sorted(snapshot.inspections, key=_usefulness):
         best.setdefault(inspection.key, inspection)

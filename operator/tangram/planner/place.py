@@ -76,7 +76,7 @@ def place(
 
 
 def _free_for(intent: Intent, shape: Shape, present: tuple[Workload, ...], room: Room) -> int:
-    """Units for replicas of `shape`: what other shapes of this LLMDeployment hold of the same pool is not free yet."""
+    """Units for replicas of `shape`; what its other shapes hold of the same pool is not free yet."""
     others = sum(w.replicas for w in present if w.shape != shape and pool_of(w.shape) == pool_of(shape))
     held = room.held.get((intent.uid, pool_of(shape)), 0)
     return room.for_owner(intent.uid, shape) - min(others, held)
@@ -97,8 +97,8 @@ def _apply(
 ) -> tuple[ApplyDeployment, ...]:
     """The Deployment that is wanted, if there is anything to run.
 
-    Shortage alone never shrinks a Deployment: when a node is lost, or cordoned under running pods, Kubernetes finds
-    the pods a place as soon as there is one. Only what is given anew has to have room.
+    Shortage alone never shrinks a Deployment: when a node is lost, or cordoned under running pods, Kubernetes
+    finds the pods a place as soon as there is one. Only what is given anew has to have room.
     """
     products = tuple(sorted({n.product for n in snapshot.nodes if n.sku == chosen.shape.sku}))
     replicas = max(placed, min(desired, mine.replicas if mine else 0))
@@ -118,8 +118,8 @@ def _may_go(
 ) -> bool:
     """Whether a Deployment of another shape can be removed now.
 
-    It can when the new one has enough available replicas: the minimum, and no fewer than serve now, as far as they were
-    placed. One that serves nobody and may not be used any more goes at once: it only takes up room.
+    It can when the new one has enough available replicas: the minimum, and no fewer than serve now, as far as
+    they were placed. One that serves nobody and may not be used any more goes at once: it only takes up room.
     """
     if old.available == 0 and not usable:
         return True

@@ -24,11 +24,11 @@ Verdict = tuple[bool, str, str]
 
 
 def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Plan:
-    """Decide what the fleet should look like, given what is observed and wanted at `now` (seconds since the epoch).
+    """Decide what the fleet should look like, from what is observed and wanted at `now` (epoch seconds).
 
-    Level-triggered: the actions are the whole desired set, and the shell writes the differences. What an action does not
-    speak of stays as it is: nothing is emitted for what is paused, refused, infeasible or waits for its checkpoint.
-    Equal inputs, in whatever order, give equal plans.
+    Level-triggered: the actions are the whole desired set, and the shell writes the differences. What an
+    action does not speak of stays as it is: nothing is emitted for what is paused, refused, infeasible or
+    waits for its checkpoint. Equal inputs, in whatever order, give equal plans.
     """
     ordered = by_age(intents)
     verdicts = acceptance(ordered)
@@ -58,7 +58,7 @@ def _present(snapshot: FleetSnapshot) -> Mapping[str, tuple[Workload, ...]]:
 
 
 def _desired(intent: Wanted, present: tuple[Workload, ...], snapshot: FleetSnapshot) -> int:
-    """Replicas wanted: what the scaling law says or what is there, within the bounds. What is held, if unreadable."""
+    """Replicas wanted: what the scaling law says or what is there, within the bounds."""
     there = max((workload.replicas for workload in present), default=0)
     if isinstance(intent, InvalidIntent):
         return there

@@ -1,4 +1,4 @@
-"""The closed set of reasons that conditions may have. Dashboards and alerts match them: renaming one breaks users."""
+"""The closed set of conditions' reasons. Dashboards and alerts match them: renaming one breaks users."""
 
 from enum import StrEnum
 

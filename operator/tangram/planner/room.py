@@ -1,8 +1,9 @@
 """How many replicas of a shape still fit: what usable nodes offer, less what is taken.
 
-A pool is all units of one resource on one SKU. With one unit per replica every unit of a pool is as good as another, so
-counts are enough. Taken is, in this order: pods of strangers; our own pods where they run; replicas that our
-Deployments were given and whose pods are still to come (older LLMDeployments first); and what this plan gives.
+A pool is all units of one resource on one SKU. With one unit per replica every unit of a pool is as good as
+another, so counts are enough. Taken is, in this order: pods of strangers; our own pods where they run;
+replicas that our Deployments were given and whose pods are still to come (older LLMDeployments first); and
+what this plan gives.
 """
 
 from collections import defaultdict
@@ -42,7 +43,7 @@ class Room:
 
 
 def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]) -> Room:
-    """Return the room before anything new is given. `wanted`: replicas by uid, at most which a promise is kept."""
+    """Return the room before anything new is given. `wanted`: replicas by uid, a promise's limit."""
     owners = {intent.uid for intent in intents}
     free: dict[Pool, int] = defaultdict(int)
     held: dict[tuple[str, Pool], int] = defaultdict(int)

@@ -35,7 +35,8 @@ def slo_met(v: View) -> Verdict:
 
 
 def steady(new: Verdict, old: Mapping[str, Any] | None, now: float) -> Verdict:
-    """Return `new`, or what `old` said if that was measured less than a minute ago: a load at the edge must not flap.
+    """Return `new`, or what `old` said if that began less than a minute ago: a load at the edge must not
+    flap.
 
     Losing the metrics is told at once.
     """
@@ -47,7 +48,7 @@ def steady(new: Verdict, old: Mapping[str, Any] | None, now: float) -> Verdict:
 
 
 def slo_block(v: View, old: Mapping[str, Any] | None, now: float) -> dict[str, Any] | None:
-    """Return the block `status.slo`: the old one unless something changed that a person would want to know."""
+    """Return the block `status.slo`: the old one unless something changed worth knowing."""
     signal = v.signal
     if signal is None or not isinstance(v.intent, Intent):
         return dict(old) if old else None

@@ -1,4 +1,4 @@
-"""The whole status of one LLMDeployment. Unchanged inputs and the status it gave before give the same status again."""
+"""The whole status of one LLMDeployment. Unchanged inputs and the status before give it again."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,8 +29,8 @@ def status(
 ) -> dict[str, Any]:
     """Return the status to write. `signal` is None where no Prometheus is configured.
 
-    `previous_status` is what the API server holds ({} at first): times of transitions, the last scaling and rarely
-    written numbers are carried on from there.
+    `previous_status` is what the API server holds ({} at first): times of transitions, the last scaling and
+    rarely written numbers are carried on from there.
     """
     v = conditions.view(decision, intent, snapshot, signal, scale)
     blocks: dict[str, Any] = {
@@ -76,7 +76,7 @@ def _conditions(
 def _patient(
     v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], old: Mapping[str, Any] | None
 ) -> Verdict:
-    """Keep telling why a checkpoint failed while it is tried again: the retry is no news until it succeeds."""
+    """Keep telling why a checkpoint failed while it is retried: no news until it succeeds."""
     new = conditions.model_ready(v)
     model = previous_status.get("model", {})
     if (
@@ -118,7 +118,7 @@ def _without_since(message: str) -> str:
 
 
 def _model(v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The checkpoint that is wanted. An unreadable or refused spec says nothing about it: what was known stays."""
+    """The checkpoint that is wanted. An unreadable spec says nothing about it: what was known stays."""
     if not isinstance(v.intent, Intent):
         return previous_status.get("model")
     facts = v.decision.facts or dict(snapshot.facts).get(key_of(v.intent, snapshot))

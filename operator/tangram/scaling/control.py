@@ -1,7 +1,8 @@
 """The first scaling law: steps up on violation or a lasting queue, one step down on lasting proof.
 
-Up is immediate, because requests miss their objectives meanwhile; down is slow, because a replica takes minutes to
-come back. Replicas that were ordered but are not ready yet count as there. Without fresh metrics nothing goes down.
+Up is immediate, because requests miss their objectives meanwhile; down is slow, because a replica takes
+minutes to come back. Replicas that were ordered but are not ready yet count as there. Without fresh metrics
+nothing goes down.
 """
 
 import math

@@ -1,7 +1,8 @@
 """PromQL over vLLM's metric names. Every selector has namespace and model_name; rates are taken before sums.
 
-Attainment is asked at a bucket edge: then it is exact, without interpolation, and adds up over pods. Engines have
-fixed buckets, so an objective between two edges is checked at the lower one (stricter), and status tells which.
+Attainment is asked at a bucket edge: then it is exact, without interpolation, and adds up over pods. Engines
+have fixed buckets, so an objective between two edges is checked at the lower one (stricter), and status tells
+which.
 """
 
 from bisect import bisect_right
@@ -26,7 +27,8 @@ ITL = "vllm:inter_token_latency_seconds"  # one observation per token
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 
-# Upper bounds in seconds, as vLLM 0.33 hard-codes them; TPOT with the finer ones that our engine adds below 10 ms.
+# Upper bounds in seconds, as vLLM 0.33 hard-codes them; TPOT with the finer ones that our engine adds below
+# 10 ms.
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),

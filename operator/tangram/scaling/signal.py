@@ -37,37 +37,57 @@ def classify(sample: Sample | None, problem: str, *, ready: int, params: Scaling
 
     `ready` is the number of replicas that are ready now.
     """
+    verdict = _blind(sample, ready, params, now) or _thin(sample, ready, params)
+    light = verdict is None and sample is not None and _is_light(sample)
+    state, reason, message = verdict or (SignalState.FRESH, "MetricsFresh", "all replicas answer")
+    return Signal(
+        state=state,
+        reason=reason,
+        message=f"{message} ({problem})" if problem else message,
+        sample=sample,
+        window_s=params.window_s,
+        min_samples=params.min_samples,
+        light=light,
+    )
 
-    def verdict(state: SignalState, reason: str, message: str, *, light: bool = False) -> Signal:
-        text = f"{message} ({problem})" if problem else message
-        return Signal(state, reason, text, sample, params.window_s, params.min_samples, light)
 
+_Verdict = tuple[SignalState, str, str]
+
+
+def _blind(sample: Sample | None, ready: int, params: ScalingParams, now: float) -> _Verdict | None:
+    """Say why nothing may be decided from `sample`, or None."""
     if ready == 0:
-        return verdict(
-            SignalState.BLIND, "NoReadyReplicas", "no replica is ready, so there is nothing to measure"
-        )
+        return SignalState.BLIND, "NoReadyReplicas", "no replica is ready, so there is nothing to measure"
     if sample is None:
-        return verdict(SignalState.BLIND, "MetricsMissing", "Prometheus has not answered yet")
-    if not sample.targets or sample.age_s is None or sample.waiting is None or sample.running is None:
-        return verdict(SignalState.BLIND, "MetricsMissing", "Prometheus holds no metrics of these replicas")
-    age = sample.age_s + max(0.0, now - sample.at)
+        return SignalState.BLIND, "MetricsMissing", "Prometheus has not answered yet"
+    if not sample.targets or None in (sample.age_s, sample.waiting, sample.running):
+        return SignalState.BLIND, "MetricsMissing", "Prometheus holds no metrics of these replicas"
+    age = (sample.age_s or 0.0) + max(0.0, now - sample.at)
     if age > params.blind_after_s:
-        return verdict(SignalState.BLIND, "MetricsMissing", f"no metrics for {params.blind_after_s:.0f} s")
+        return SignalState.BLIND, "MetricsMissing", f"no metrics for {params.blind_after_s:.0f} s"
     if age > _STALE_AFTER_SCRAPES * params.scrape_interval_s:
-        return verdict(SignalState.STALE, "MetricsStale", "the newest metrics are over three scrapes old")
-    if sample.targets < ready:
+        return SignalState.STALE, "MetricsStale", "the newest metrics are over three scrapes old"
+    return None
+
+
+def _thin(sample: Sample | None, ready: int, params: ScalingParams) -> _Verdict | None:
+    """Say why a recent `sample` tells too little to go down, or None."""
+    if sample is None or (sample.targets or 0) < ready:
         # Normal for one scrape after a pod became ready, so not BLIND; but never evidence for going down.
-        return verdict(SignalState.THIN, "MetricsThin", "not every ready replica has been scraped")
+        return SignalState.THIN, "MetricsThin", "not every ready replica has been scraped"
     if sample.requests is None or sample.running_mean is None:
-        return verdict(SignalState.THIN, "MetricsThin", "too few scrapes yet for a rate")
-    if sample.waiting == 0 and sample.running <= 1 and sample.running_mean < 1:
-        idle = sample.requests == 0 and sample.running == 0
-        text = (
-            "all replicas answer; none has a request" if idle else "all replicas answer; hardly any request"
-        )
-        return verdict(SignalState.FRESH, "MetricsFresh", text, light=True)
-    if sample.requests < params.min_samples:
-        return verdict(
-            SignalState.THIN, "MetricsThin", f"fewer than {params.min_samples} requests in the window"
-        )
-    return verdict(SignalState.FRESH, "MetricsFresh", "all replicas answer")
+        return SignalState.THIN, "MetricsThin", "too few scrapes yet for a rate"
+    if sample.requests < params.min_samples and not _is_light(sample):
+        return SignalState.THIN, "MetricsThin", f"fewer than {params.min_samples} requests in the window"
+    return None
+
+
+def _is_light(sample: Sample) -> bool:
+    """Positive proof that hardly anything runs: series are there and say so. Idle is the extreme case."""
+    return (
+        sample.waiting == 0
+        and sample.running is not None
+        and sample.running <= 1
+        and sample.running_mean is not None
+        and sample.running_mean < 1
+    )
