@@ -21,7 +21,7 @@ def silicon(kube: Kube, image: str) -> str:
     kube.kubectl("rollout", "status", "-n", "tangram-silicon", "daemonset/silicon", "--timeout=90s")
     offered = wait_until(lambda: gpu_resources(kube), 60, "the node to offer GPU slices")
     return ", ".join(
-        f"{count} × {name.removeprefix('nvidia.com/')}" for name, count in sorted(offered.items())
+        f"{count} x {name.removeprefix('nvidia.com/')}" for name, count in sorted(offered.items())
     )
 
 
@@ -62,8 +62,8 @@ def tangram(kube: Kube, images: Mapping[str, str], *, extra: Mapping[str, str] |
 def image_values(component: str, reference: str) -> dict[str, str]:
     """Split `registry/repository:tag` into the chart's values.
 
-    >>> image_values("engine", "tangram.local/tangram-engine:abc")
-    {'image.registry': 'tangram.local', 'image.engine.repository': 'tangram-engine', 'image.engine.tag': 'abc'}
+    >>> image_values("engine", "tangram.local/tangram-engine:abc")["image.engine.tag"]
+    'abc'
     """
     registry, _, rest = reference.partition("/")
     repository, _, tag = rest.rpartition(":")
@@ -125,6 +125,19 @@ spec:
         - name: script
           configMap: {{name: {name}-script}}
 """
+
+
+def remove(kube: Kube) -> None:
+    """Take the demo's pieces out of a cluster that goes on."""
+    kube.kubectl("delete", "--ignore-not-found", "-n", "default", "-f", str(EXAMPLE))
+    kube.kubectl("delete", "--ignore-not-found", "job/load", "configmap/load-script")
+    kube.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
+    for manifest in ("e2e/silicon/manifests/silicon.yaml", "e2e/prometheus/prometheus.yaml"):
+        kube.kubectl("delete", "--ignore-not-found", "-f", str(ROOT / manifest))
+    kube.kubectl("delete", "--ignore-not-found", "namespace", SYSTEM)
+    # The CRD takes every LLMDeployment with it: it only goes when there is none left.
+    if not kube.kubectl("get", "llmdep", "--all-namespaces", "-o", "name").strip():
+        kube.kubectl("delete", "crd", "llmdeployments.tangram.dev", "--ignore-not-found")
 
 
 def replicas(kube: Kube) -> tuple[int, int]:

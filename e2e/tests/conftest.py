@@ -1,0 +1,85 @@
+"""One cluster for all of what a person lives through; every test starts from an installed, quiet Tangram."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+from e2e.cluster import providers
+from e2e.demo import install
+from e2e.demo.graph import run_steps
+from e2e.demo.stage import Stage, registry_for
+from e2e.kube import Kube, wait_until
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    """Bring up whatever provider this machine has, with everything installed; end it afterwards."""
+    provider = providers.select("auto")
+    made = Stage(provider, registry_for(provider.name))
+    try:
+        run_steps(made.steps())
+        yield made
+    finally:
+        provider.down(print)
+
+
+@pytest.fixture
+def kube(stage: Stage) -> Iterator[Kube]:
+    """The cluster, with nobody's LLMDeployment in it before and after; on failure, what a person would look at."""
+    line = stage.cluster()
+    _clear(line)
+    yield line
+    _clear(line)
+
+
+@pytest.fixture
+def model(kube: Kube) -> Kube:
+    """The cluster with the example's model Ready."""
+    install.model(kube)
+    return kube
+
+
+@pytest.fixture
+def client(model: Kube) -> Iterator[OpenAI]:
+    """The official client, connected to one replica."""
+    with model.port_forward(f"svc/{install.NAME}", 80) as port:
+        yield OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=60, max_retries=0)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """When a test fails, print what a person would type next."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    line = getattr(item, "funcargs", {}).get("kube")
+    if report.when == "call" and report.failed and line is not None:
+        report.sections.append(("cluster", _look(line)))
+
+
+def _look(kube: Kube) -> str:
+    looks = (
+        ("get", "llmdep,deploy,pods,jobs", "-A", "-o", "wide"),
+        ("describe", "llmdep"),
+        ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+        ("logs", "-n", install.SYSTEM, "deploy/tangram", "--tail=60"),
+    )
+    shown = []
+    for look in looks:
+        done = subprocess.run([kube.kubectl_path, *look], env=kube.env, capture_output=True, text=True, check=False)
+        shown.append(f"$ kubectl {' '.join(look)}\n{(done.stdout or done.stderr)[-6000:]}")
+    return "\n".join(shown)
+
+
+def _clear(kube: Kube) -> None:
+    kube.kubectl("delete", "llmdep,job", "--all", "-n", "default", "--wait", "--timeout=60s")
+    wait_until(lambda: not pods(kube), 60, "engine pods to end")
+
+
+def pods(kube: Kube, selector: str = "app.kubernetes.io/managed-by=tangram") -> list[str]:
+    """Names of our pods in the default namespace."""
+    found = kube.kubectl("get", "pods", "-n", "default", "-l", selector, "-o", "name")
+    return found.split()
