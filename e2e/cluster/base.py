@@ -31,36 +31,39 @@ def run(
     command: Sequence[str | Path],
     *,
     timeout_s: float,
-    stdin: str | bytes | None = None,
+    stdin: str | bytes | Path | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end within ``timeout_s``; ``ClusterError`` with the end of its output if it fails."""
+    """Run a command within ``timeout_s``; ``ClusterError`` with the end of its output if it fails.
+
+    ``stdin``: text, bytes, or the path of a file to read from; nothing by default.
+    """
     words = [str(word) for word in command]
     try:
-        done = subprocess.run(
-            words,
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            timeout=timeout_s,
-            env=None if env is None else {**os.environ, **env},
-            cwd=cwd,
-            check=False,
-        )
+        with Path(os.devnull if not isinstance(stdin, Path) else stdin).open("rb") as source:
+            done = subprocess.run(
+                words,
+                **({"input": _bytes(stdin)} if isinstance(stdin, str | bytes) else {"stdin": source}),
+                capture_output=True,
+                timeout=timeout_s,
+                env=None if env is None else {**os.environ, **env},
+                cwd=cwd,
+                check=False,
+            )
     except FileNotFoundError as error:
-        raise ClusterError(f"{words[0]} is not installed (wanted: {' '.join(words)})") from error
+        raise ClusterError(f"{error.filename} is not there (wanted: {' '.join(words)})") from error
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{' '.join(words)} took more than {timeout_s:g} s") from error
-    result = subprocess.CompletedProcess(
-        words, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    )
-    if check and result.returncode != 0:
-        raise ClusterError(
-            f"{' '.join(words)} failed ({result.returncode}):\n{tail(result.stdout + result.stderr)}"
-        )
-    return result
+    out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    if check and done.returncode != 0:
+        raise ClusterError(f"{' '.join(words)} failed ({done.returncode}):\n{tail(out + err)}")
+    return subprocess.CompletedProcess(words, done.returncode, out, err)
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
 
 
 def tail(text: str, lines: int = 15) -> str:

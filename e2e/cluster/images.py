@@ -1,1 +1,244 @@
-def load_into_containerd(*a): pass
+"""Builds the images of Dockerfiles with the builder at hand, and brings them to the local cluster's containerd.
+
+The way to containerd moves only what is new: buildah writes missing layers, uncompressed, into one OCI layout; from
+there a layer reaches containerd's content store as a hard link. A change of code is a layer of some kilobytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster import oci, packages, paths
+from e2e.cluster.base import REPOSITORY, ClusterError, Progress, run, silent, tail, which, write_atomically
+from e2e.cluster.baseimage import archive, ensure_base_image, host_bundle, local_reference
+from e2e.cluster.locks import locked
+
+BUILD_TIMEOUT_S, PUSH_TIMEOUT_S = 1800.0, 600.0
+PREFIX = "tangram.local"
+# What a company's network needs inside the build; the Dockerfile declares those that it passes on.
+PASSED_ON = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"),
+    *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INSECURE_HOST"),
+)
+CONTAINERD_BLOBS = Path("io.containerd.content.v1.content/blobs/sha256")
+
+Ctr = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One image: a target of a Dockerfile."""
+
+    target: str
+    repository: str
+    dockerfile: str
+
+
+RECIPES = {
+    recipe.target: recipe
+    for recipe in (
+        Recipe("operator", "tangram-operator", "Dockerfile"),
+        Recipe("engine", "tangram-engine", "Dockerfile"),
+        Recipe("silicon", "tangram-silicon", "e2e/images/Dockerfile"),
+        Recipe("prometheus", "tangram-prometheus", "e2e/images/Dockerfile"),
+    )
+}
+
+
+def oci_layout() -> Path:
+    """The layout that holds every image built for the local cluster; layers that images share lie there once."""
+    return paths.images_dir() / "layout"
+
+
+def docker_answers() -> bool:
+    return which("docker") is not None and run(["docker", "version"], timeout_s=15, check=False).returncode == 0
+
+
+def choose_builder(provider: str) -> str:
+    """``buildah`` for the local cluster (it hands over single layers), else Docker when its engine answers."""
+    return "docker" if provider != "local" and docker_answers() else "buildah"
+
+
+def reference(target: str, *, registry: str = PREFIX, tag: str = "dev") -> str:
+    """The full name of one of our images, for example ``tangram.local/tangram-engine:dev``."""
+    return f"{registry}/{RECIPES[target].repository}:{tag}"
+
+
+def build_image(
+    target: str,
+    *,
+    builder: str = "buildah",
+    registry: str = PREFIX,
+    tag: str = "dev",
+    context: Path = REPOSITORY,
+    progress: Progress = silent,
+) -> str:
+    """Build one target on the base image; returns its reference. Unchanged layers come from the builder's cache."""
+    name, recipe = reference(target, registry=registry, tag=tag), RECIPES[target]
+    base = ensure_base_image(progress)
+    _offer_bundle(context)
+    if base == local_reference():
+        _give_base(builder, progress)
+    start = time.monotonic()
+    progress(f"building {name} with {builder} on {base}")
+    arguments = build_arguments(recipe, name, base, context, os.environ)
+    if builder == "docker":
+        built = run(["docker", "build", *arguments], timeout_s=BUILD_TIMEOUT_S, check=False)
+    else:
+        built = buildah("build", "--layers", "--isolation=chroot", *arguments, timeout_s=BUILD_TIMEOUT_S, check=False)
+    if built.returncode != 0:
+        raise ClusterError(f"building {name} failed:\n{tail(built.stdout + built.stderr, 30)}")
+    progress(f"built {name} in {time.monotonic() - start:.0f} s")
+    return name
+
+
+def build_arguments(recipe: Recipe, name: str, base: str, context: Path, environ: Mapping[str, str]) -> list[str]:
+    """What ``docker build`` and ``buildah build`` both understand."""
+    passed = [f"--build-arg={key}={environ[key]}" for key in PASSED_ON if key in environ]
+    return [
+        f"--file={context / recipe.dockerfile}",
+        f"--target={recipe.target}",
+        f"--tag={name}",
+        f"--build-arg=BASE_IMAGE={base}",
+        "--network=host",
+        *passed,
+        str(context),
+    ]
+
+
+def push(target: str, registry: str, *, tag: str = "dev", progress: Progress = silent) -> str:
+    """Bring one image, built before, to a registry of the user's."""
+    local, remote = reference(target, tag=tag), reference(target, registry=registry, tag=tag)
+    progress(f"pushing {remote}")
+    if docker_answers():
+        run(["docker", "tag", local, remote], timeout_s=30)
+        run(["docker", "push", remote], timeout_s=PUSH_TIMEOUT_S)
+    else:
+        buildah("push", local, f"docker://{remote}", timeout_s=PUSH_TIMEOUT_S)
+    return remote
+
+
+# ---- buildah -------------------------------------------------------------------------------------------
+
+
+def buildah(
+    verb: str, *words: str | Path, timeout_s: float, check: bool = True
+):  # type: ignore[no-untyped-def]
+    """Run buildah on storage of our own, in a mount namespace of its own so that none of its mounts stays."""
+    packages.ensure_packages(packages.BUILD)
+    home = _home()
+    policy = home / "policy.json"
+    if not policy.exists():
+        write_atomically(policy, json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
+        write_atomically(home / "registries.conf", 'unqualified-search-registries = ["docker.io"]\n')
+    storage = [f"--root={home / 'storage'}", f"--runroot={home / 'run'}", f"--storage-driver={storage_driver()}"]
+    policies = [f"--signature-policy={policy}"] if verb in {"build", "commit", "from", "push"} else []
+    options = [*storage, f"--registries-conf={home / 'registries.conf'}", "--log-level=error"]
+    command = packages.isolated(packages.need("buildah"), *options, verb, *policies, *words)
+    return run(command, timeout_s=timeout_s, check=check, env=packages.environment())
+
+
+def _home() -> Path:
+    return paths.cache() / "buildah"
+
+
+def storage_driver() -> str:
+    """``overlay`` as root; ``vfs`` (which copies every layer) where the cache's file system cannot carry overlays."""
+    memory = _home() / "driver"
+    if not memory.exists():
+        write_atomically(memory, "overlay" if _overlay_works(_home()) else "vfs")
+    return memory.read_text()
+
+
+def _overlay_works(folder: Path) -> bool:
+    probe = folder / "probe"
+    for name in ("lower", "upper", "work", "merged"):
+        (probe / name).mkdir(parents=True, exist_ok=True)
+    options = f"lowerdir={probe / 'lower'},upperdir={probe / 'upper'},workdir={probe / 'work'}"
+    mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(probe / "merged")]
+    done = run(packages.isolated(*mount), timeout_s=20, check=False)
+    shutil.rmtree(probe, ignore_errors=True)
+    return done.returncode == 0
+
+
+def _give_base(builder: str, progress: Progress) -> None:
+    """Make the local base image known to the builder, once."""
+    name = local_reference()
+    if builder == "docker":
+        if run(["docker", "image", "inspect", name], timeout_s=30, check=False).returncode != 0:
+            progress(f"importing {name} into Docker")
+            run(["docker", "import", archive(), name], timeout_s=300)
+    else:
+        with locked(_home() / "base.lock", timeout_s=300, progress=progress):
+            if buildah("inspect", "--type=image", name, timeout_s=60, check=False).returncode != 0:
+                progress(f"importing {name} into buildah")
+                container = buildah("from", "--pull-never", "scratch", timeout_s=60).stdout.strip()
+                buildah("add", "--quiet", container, archive(), "/", timeout_s=300)
+                buildah("commit", "--quiet", "--rm", "--disable-compression", container, name, timeout_s=300)
+
+
+def _offer_bundle(context: Path) -> None:
+    """Where the machine names a bundle of authorities, the build must trust it as well (intercepting proxies)."""
+    named = any(os.environ.get(variable) for variable in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"))
+    target, bundle = context / ".build" / "ca-certificates.crt", host_bundle()
+    if named and bundle and not target.exists():
+        write_atomically(target, bundle.read_bytes())
+
+
+# ---- containerd ----------------------------------------------------------------------------------------
+
+
+def load_into_containerd(ctr: Ctr, store: Path, name: str, progress: Progress = silent) -> None:
+    """Bring image ``name`` from buildah into containerd, moving only the layers that it lacks."""
+    start = time.monotonic()
+    with locked(paths.images_dir() / "layout.lock", timeout_s=PUSH_TIMEOUT_S, progress=progress):
+        _export(name)
+        exported = time.monotonic()
+        image = oci.find_in_layout(oci_layout(), name)
+    new = [blob for blob in image.layers if _link_blob(oci_layout(), store, blob.digest)]
+    for blob in new:
+        ctr(
+            *("content", "ingest", f"--expected-digest={blob.digest}", f"--expected-size={blob.size}"),
+            f"tangram-{blob.digest[7:19]}",
+            # containerd finds the blob complete and seeks to its end: registered, not copied
+            stdin=store / CONTAINERD_BLOBS / blob.digest.removeprefix("sha256:"),
+            timeout_s=PUSH_TIMEOUT_S,
+        )
+    ctr("images", "import", "-", stdin=image.archive, timeout_s=PUSH_TIMEOUT_S)
+    now = time.monotonic()
+    size = sum(blob.size for blob in new) / 1e6
+    progress(f"loaded {name}: {len(new)} new layers, {size:.1f} MB (export {exported - start:.1f} s, rest {now - exported:.1f} s)")
+
+
+def _export(name: str) -> None:
+    """buildah's storage -> our layout. skopeo, because buildah would compress the layers on this way."""
+    store = f"{storage_driver()}@{_home() / 'storage'}+{_home() / 'run'}"
+    copy = ["copy", "--quiet", "--dest-oci-accept-uncompressed-layers"]
+    command = packages.isolated(
+        *(packages.need("skopeo"), f"--policy={_home() / 'policy.json'}", *copy),
+        *(f"containers-storage:[{store}]{name}", f"oci:{oci_layout()}:{name}"),
+    )
+    run(command, timeout_s=PUSH_TIMEOUT_S, env=packages.environment())
+
+
+def _link_blob(source: Path, store: Path, digest: str) -> bool:
+    """Put one blob where containerd keeps its own; False when it is there already."""
+    name = digest.removeprefix("sha256:")
+    target = store / CONTAINERD_BLOBS / name
+    if target.exists():
+        return False
+    temporary = target.with_name(f".{name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source / "blobs/sha256" / name, temporary)
+    except OSError:  # another file system
+        shutil.copyfile(source / "blobs/sha256" / name, temporary)
+    temporary.replace(target)
+    return True

@@ -73,7 +73,7 @@ class Local:
         parts = {name: ("runs" if ok else "does not run") for name, ok in self._parts().items()}
         return Status(up=all(self._parts().values()), parts=parts)
 
-    def ctr(self, *words: str | Path, stdin: bytes | None = None, timeout_s: float = 60) -> str:
+    def ctr(self, *words: str | Path, stdin: bytes | Path | None = None, timeout_s: float = 60) -> str:
         """containerd's own client, on the node's socket, in the namespace that the kubelet uses."""
         command = [packages.need("ctr"), "--address", self._node(self._plan()).socket, "--namespace", "k8s.io"]
         return run([*command, *words], stdin=stdin, timeout_s=timeout_s, env=packages.environment()).stdout

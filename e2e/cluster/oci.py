@@ -1,4 +1,4 @@
-"""OCI images as bytes, as far as we must write them ourselves: the sandbox image, which is one program."""
+"""OCI images as bytes, as far as we must write them ourselves: the sandbox image, and the way from a builder's layout to containerd."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def descriptor(media_type: str, content: bytes) -> dict[str, Any]:
 
 def single_program_archive(program: Path, reference: str) -> bytes:
     """An OCI archive (tar) of an image from scratch that holds and runs one static program."""
-    layer = _tar({program.name: (program.read_bytes(), 0o755)})
+    layer = tar({program.name: (program.read_bytes(), 0o755)})
     config = _json(
         {
             "architecture": "amd64",
@@ -38,19 +39,23 @@ def single_program_archive(program: Path, reference: str) -> bytes:
             "layers": [descriptor(LAYER, layer)],
         }
     )
-    named = {**descriptor(MANIFEST, manifest), "annotations": {"io.containerd.image.name": reference}}
+    return archive(reference, descriptor(MANIFEST, manifest), [layer, config, manifest])
+
+
+def archive(reference: str, entry: dict[str, Any], blobs: list[bytes]) -> bytes:
+    """A tar that ``ctr images import`` reads; ``entry`` describes the manifest among ``blobs``."""
+    named = {**entry, "annotations": {"io.containerd.image.name": reference}}
     files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"})}
     files["index.json"] = _json({"schemaVersion": 2, "manifests": [named]})
-    for blob in (layer, config, manifest):
-        files[f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}"] = blob
-    return _tar({name: (content, 0o644) for name, content in files.items()})
+    files |= {f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}": blob for blob in blobs}
+    return tar({name: (content, 0o644) for name, content in files.items()})
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-def _tar(files: dict[str, tuple[bytes, int]]) -> bytes:
+def tar(files: dict[str, tuple[bytes, int]]) -> bytes:
     """Reproducible: no times, no owners."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -59,3 +64,37 @@ def _tar(files: dict[str, tuple[bytes, int]]) -> bytes:
             entry.size, entry.mode = len(content), mode
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A layer: ``sha256:…`` and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutImage:
+    """An image in a layout. ``archive``: all of it but the layers, as ``ctr images import`` reads it."""
+
+    layers: tuple[Blob, ...]
+    archive: bytes
+
+
+def find_in_layout(layout: Path, reference: str) -> LayoutImage:
+    """The image that ``index.json`` lists under ``reference``; KeyError when there is none."""
+    index = json.loads((layout / "index.json").read_bytes())
+    for entry in reversed(index["manifests"]):
+        if entry.get("annotations", {}).get("org.opencontainers.image.ref.name") == reference:
+            break
+    else:
+        raise KeyError(reference)
+
+    def blob(digest: str) -> bytes:
+        return (layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
+
+    manifest = blob(entry["digest"])
+    parsed = json.loads(manifest)
+    layers = tuple(Blob(layer["digest"], layer["size"]) for layer in parsed["layers"])
+    return LayoutImage(layers, archive(reference, entry, [manifest, blob(parsed["config"]["digest"])]))

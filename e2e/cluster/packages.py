@@ -1,4 +1,4 @@
-"""What the distribution has ready: containerd, runc, CNI plugins, iptables, buildah, debootstrap, Prometheus.
+"""What the distribution has ready: containerd, runc, CNI plugins, iptables, buildah, skopeo, debootstrap, Prometheus.
 
 Nothing is installed. Packages are downloaded with the distribution's own tools and signatures and unpacked
 into the cache. So no maintainer script runs, no service starts now or at the next boot, Docker's packages
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster import paths
-from e2e.cluster.base import ClusterError, Progress, run, silent, tail, which
+from e2e.cluster.base import ClusterError, Progress, run, silent, tail, which, write_atomically
 from e2e.cluster.locks import locked
 
 # Program -> the package that has it, in Debian and Ubuntu alike.
@@ -35,12 +35,13 @@ PACKAGE_OF = {
     "wget": "wget",
     "openssl": "openssl",
     "buildah": "buildah",
+    "skopeo": "skopeo",
     "debootstrap": "debootstrap",
     "prometheus": "prometheus",
     "promtool": "prometheus",
 }
 NODE = ("containerd", "ctr", "containerd-shim-runc-v2", "runc", "bridge", "iptables", "ip", "openssl")
-BUILD = ("buildah", "debootstrap", "wget")
+BUILD = ("buildah", "skopeo", "debootstrap", "wget")
 METRICS = ("prometheus", "promtool")
 ALL = (*NODE, *BUILD, *METRICS)
 
@@ -89,6 +90,23 @@ def environment() -> dict[str, str]:
     if which("debootstrap") is None:
         values["DEBOOTSTRAP_DIR"] = str(root / "usr/share/debootstrap")
     return values
+
+
+def isolated(*command: str | Path) -> list[str]:
+    """A command line in a mount namespace of its own: no mount of it stays, however it ends.
+
+    Inside, the dynamic loader's cache knows the unpacked libraries: buildah starts itself again with an empty
+    environment, so ``LD_LIBRARY_PATH`` does not reach it.
+    """
+    unshare = [str(need("unshare")), "--mount", "--propagation=private", "--fork", "--kill-child"]
+    steps = []
+    if _loader_cache().exists():
+        steps.append('mount --bind "$0" /etc/ld.so.cache')
+    if not paths.cache().is_relative_to("/var/lib"):
+        # skopeo and buildah would start a folder there, if only to cache what they know of layers.
+        steps.append("mount --bind /var/lib /var/lib && mount -o remount,bind,ro /var/lib")
+    script = " && ".join([*steps, 'exec "$@"'])
+    return [*unshare, "sh", "-c", script, str(_loader_cache()), *map(str, command)]
 
 
 def missing(names: Iterable[str] = ALL) -> list[str]:
@@ -154,6 +172,7 @@ def _fetch(roots: list[str], progress: Progress) -> None:
     for archive in sorted(archives.glob("*.deb")):
         run(["dpkg-deb", "--extract", archive, unpacked()], timeout_s=120)
     _link_iptables(unpacked() / "usr/sbin")
+    _index_libraries()
     shutil.rmtree(archives)
 
 
@@ -164,6 +183,19 @@ def _link_iptables(folder: Path) -> None:
     for name in (f"{family}{verb}" for family in ("iptables", "ip6tables") for verb in ("", "-save", "-restore")):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to("xtables-nft-multi")
+
+
+def _loader_cache() -> Path:
+    return paths.cache() / "packages" / "ld.so.cache"
+
+
+def _index_libraries() -> None:
+    configuration = _loader_cache().with_name("ld.so.conf")
+    folder = unpacked() / "usr/lib" / f"{platform.machine()}-linux-gnu"
+    write_atomically(configuration, f"include /etc/ld.so.conf\n{folder}\n")
+    ldconfig = which("ldconfig")
+    if ldconfig is not None:
+        run([ldconfig, "-X", "-f", configuration, "-C", _loader_cache()], timeout_s=60)
 
 
 def _installed() -> dict[str, bool]:
