@@ -1,15 +1,214 @@
 """An LLMDeployment becomes a Deployment and a Service that say the right things, and a status that says the truth."""
 
+import asyncio
+
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, SERVICES
-from tests.support.apiserver import World, eventually, llm
+from tangram.shell.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, SERVICES, uid_of
+from tests.support.apiserver import World, eventually, llm, refusal
+from tests.support.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.apiserver
 
 
-async def test_an_llmdeployment_becomes_ready(here: World, operator) -> None:
+async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(here: World, operator) -> None:
     operator()
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
-    ready = await here.until("tiny", "Ready", "True", within_s=60)
+    owner = await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+
+    ready = await here.until("tiny", "Ready", "True")
+
     assert ready["observedGeneration"] == 1
+    status = (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]
+    assert status["replicas"] == "2/2"
+    assert status["model"]["facts"]["weightBytes"] == 2471645608
+    (deployment,) = await here.all(DEPLOYMENTS)
+    assert deployment["metadata"]["name"] == f"tiny-{status['placement']['variant']}"
+    assert deployment["metadata"]["ownerReferences"][0]["uid"] == uid_of(owner)
+    assert deployment["spec"]["replicas"] == 2
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["containers"][0]["args"][:5] == ["serve", "--model", "/models/tangram-tiny", "--served-model-name", "tiny"]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert pod["automountServiceAccountToken"] is False
+    service = await here.get(SERVICES, "tiny")
+    selector, labels = service["spec"]["selector"], deployment["spec"]["template"]["metadata"]["labels"]
+    assert selector.items() <= labels.items()
+    assert service["spec"]["ports"][0] | {"port": 80, "targetPort": "http"} == service["spec"]["ports"][0]
+
+    async def no_job() -> bool:
+        return await here.all(JOBS) == []
+
+    await eventually(no_job, what="the inspect Job is gone")
+
+
+async def test_a_change_of_the_spec_reaches_the_deployment(here: World, operator) -> None:
+    operator()
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 3}, engine={"maxModelLen": 1024}))
+
+    async def three_of_the_new() -> bool:
+        (deployment,) = await here.all(DEPLOYMENTS)
+        args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        return "1024" in args and deployment.get("status", {}).get("readyReplicas") == 3
+
+    await eventually(three_of_the_new, 40)
+    ready = await here.until("tiny", "Ready", "True")
+    assert ready["observedGeneration"] == 2
+
+
+async def test_a_checkpoint_that_cannot_be_served_says_why_and_gets_no_deployment(here: World, operator) -> None:
+    here.kubelet.reports["image:///models/odd"] = (refusal("UnknownArchitecture", "config.json: MambaForCausalLM"), 3)
+    operator()
+    await here.apply(llm("odd", here.namespace, model={"uri": "image:///models/odd"}))
+
+    told = await here.until("odd", "ModelReady", "False", "UnknownArchitecture")
+
+    assert "MambaForCausalLM" in told["message"]
+    assert await here.all(DEPLOYMENTS) == []
+
+
+async def test_an_inspection_that_says_nonsense_is_a_failure_not_a_crash(here: World, operator) -> None:
+    here.kubelet.reports["image:///models/liar"] = ('{"schema":1,"facts":{"weightBytes":"many"}}', 0)
+    process = operator()
+    await here.apply(llm("liar", here.namespace, model={"uri": "image:///models/liar"}))
+
+    await here.until("liar", "ModelReady", "False", "InspectionFailed")
+
+    assert process.alive()
+
+
+async def test_one_that_is_refused_does_not_stop_the_others(here: World, operator) -> None:
+    await here.apply({**_foreign_service("taken", here.namespace)}, SERVICES)
+    operator()
+    await here.apply(llm("taken", here.namespace))
+    await here.apply(llm("free", here.namespace))
+
+    await here.until("free", "Ready", "True")
+    await here.until("taken", "Ready", "False", "NameTaken")
+
+
+async def test_a_foreign_service_of_the_same_name_is_left_alone_and_told(here: World, operator) -> None:
+    before = await here.apply(_foreign_service("tiny", here.namespace), SERVICES, manager="someone")
+    operator()
+    await here.apply(llm("tiny", here.namespace))
+
+    told = await here.until("tiny", "Ready", "False", "NameTaken")
+
+    assert "left alone" in told["message"]
+    after = await here.get(SERVICES, "tiny")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+    await here.delete(SERVICES, "tiny")
+    await here.until("tiny", "Ready", "True", within_s=60)
+
+
+async def test_a_foreign_deployment_of_the_same_name_is_left_alone(here: World, operator) -> None:
+    process = operator()
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    name = (await here.all(DEPLOYMENTS))[0]["metadata"]["name"]
+    process.stop()
+    await here.delete(LLM_DEPLOYMENTS, "tiny")
+    await eventually(lambda: _gone(here, name), 30)
+    before = await here.apply(_foreign_deployment(name, here.namespace), DEPLOYMENTS, manager="someone")
+
+    process.start()
+    await here.apply(llm("tiny", here.namespace))
+
+    await here.until("tiny", "Ready", "False", "NameTaken")
+    after = await here.get(DEPLOYMENTS, name)
+    assert uid_of(after) == uid_of(before)
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert after["metadata"].get("labels") == before["metadata"].get("labels")
+
+
+async def test_foreign_fields_survive_and_edits_of_ours_are_healed(here: World, operator) -> None:
+    operator()
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    name = (await here.all(DEPLOYMENTS))[0]["metadata"]["name"]
+
+    edit = {
+        "metadata": {"annotations": {"team": "blue"}},
+        "spec": {"replicas": 5, "template": {"metadata": {"annotations": {"sidecar": "yes"}}}},
+    }
+    await here.client.merge(DEPLOYMENTS, here.namespace, name, edit)
+
+    async def healed() -> bool:
+        deployment = await here.get(DEPLOYMENTS, name)
+        return deployment["spec"]["replicas"] == 1
+
+    await eventually(healed)
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.until("tiny", "Ready", "True")
+    deployment = await here.get(DEPLOYMENTS, name)
+    assert deployment["metadata"]["annotations"]["team"] == "blue"
+    assert deployment["spec"]["template"]["metadata"]["annotations"]["sidecar"] == "yes"
+
+
+async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(here: World, operator) -> None:
+    here.kubelet.ready = lambda _pod: False
+    operator()
+    await here.apply(llm("tiny", here.namespace))
+    await eventually(lambda: here.all(DEPLOYMENTS))
+
+    await here.delete(LLM_DEPLOYMENTS, "tiny")
+
+    async def nothing() -> bool:
+        return not [o for kind in (DEPLOYMENTS, SERVICES, JOBS) for o in await here.all(kind)]
+
+    await eventually(nothing, 30)
+    await asyncio.sleep(2)
+    assert await nothing()
+
+
+async def test_steady_state_and_a_restart_write_nothing_but_the_lease(here: World, proxy: FaultProxy, operator) -> None:
+    process = operator(tickSeconds=1)
+    await here.apply(llm("one", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("two", here.namespace))
+    await here.until("one", "Ready", "True")
+    await here.until("two", "Ready", "True")
+    await asyncio.sleep(3)  # the Job's deletion and the last statuses settle
+
+    proxy.trace.clear()
+    await asyncio.sleep(5)
+    assert proxy.writes() == []
+
+    process.stop()
+    process.start()
+    await eventually(lambda: _led(proxy), what="the new operator leads")
+    await asyncio.sleep(5)
+    assert proxy.writes() == []
+
+
+async def _led(proxy: FaultProxy) -> bool:
+    return any(request.plural == "leases" and request.write for request, _ in proxy.trace[-20:])
+
+
+async def _gone(here: World, name: str) -> bool:
+    return await here.get(DEPLOYMENTS, name) is None
+
+
+def _foreign_service(name: str, namespace: str) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": "theirs"}},
+        "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 443, "name": "https"}]},
+    }
+
+
+def _foreign_deployment(name: str, namespace: str) -> dict:
+    labels = {"app": "theirs"}
+    container = {"name": "web", "image": "nginx"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }

@@ -8,6 +8,7 @@ Ready; inspect pods end with their report in the termination message; deleted po
 import asyncio
 import contextlib
 import json
+import re
 import secrets
 import subprocess
 import sys
@@ -260,6 +261,8 @@ class World:
 def _timeless(part: Any) -> Any:
     if isinstance(part, dict):
         return {k: _timeless(v) for k, v in part.items() if k not in ("lastTransitionTime", "time")}
+    if isinstance(part, str):
+        return re.sub(r" \(since [^)]*\)", "", part)
     return [_timeless(item) for item in part] if isinstance(part, list) else part
 
 
