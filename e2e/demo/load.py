@@ -11,6 +11,8 @@ import http.client
 import json
 import threading
 import time
+from collections import Counter
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 PROMPTS = (
@@ -22,8 +24,16 @@ PROMPTS = (
 )
 
 
-def one_request(url: str, model: str, prompt: str, tokens: int) -> float | None:
-    """Stream one completion; return the seconds to its first token, None when it was refused."""
+@dataclass(frozen=True)
+class Outcome:
+    """One request: `served`, `refused` (no answer was begun) or `cut` (begun, then broken off)."""
+
+    kind: str
+    first_token_s: float = 0.0
+
+
+def one_request(url: str, model: str, prompt: str, tokens: int) -> Outcome:
+    """Stream one chat completion to its end."""
     target = urlsplit(url)
     connection = http.client.HTTPConnection(target.hostname or "", target.port or 80, timeout=60)
     body = {"model": model, "stream": True, "max_tokens": tokens, "ignore_eos": True, "temperature": 1.0,
@@ -34,27 +44,36 @@ def one_request(url: str, model: str, prompt: str, tokens: int) -> float | None:
             "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
         )
         response = connection.getresponse()
-        if response.status != 200:
-            return None
-        first = None
-        while line := response.readline():
-            if first is None and line.startswith(b"data:"):
-                first = time.monotonic() - began
-        return first
-    except OSError:
-        return None
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return Outcome("refused")
+    try:
+        return read_stream(response, began) if response.status == 200 else Outcome("refused")
+    except (OSError, http.client.HTTPException):
+        return Outcome("cut")
     finally:
         connection.close()
 
 
-def worker(args: argparse.Namespace, until: float, results: list[float | None]) -> None:
+def read_stream(response: http.client.HTTPResponse, began: float) -> Outcome:
+    """Read server-sent events up to `[DONE]`; without it the answer was cut."""
+    first = 0.0
+    while line := response.readline():
+        if line.startswith(b"data: [DONE]"):
+            return Outcome("served", first)
+        if not first and line.startswith(b"data:") and b'"content"' in line:
+            first = time.monotonic() - began
+    return Outcome("cut", first)
+
+
+def worker(args: argparse.Namespace, until: float, results: list[Outcome]) -> None:
     turn = 0
     while time.monotonic() < until:
-        took = one_request(args.url, args.model, PROMPTS[turn % len(PROMPTS)], args.tokens)
-        results.append(took)
+        outcome = one_request(args.url, args.model, PROMPTS[turn % len(PROMPTS)], args.tokens)
+        results.append(outcome)
         turn += 1
-        if took is None:
-            time.sleep(0.5)  # refused: honour the queue limit instead of hammering
+        if outcome.kind != "served":
+            time.sleep(0.5)  # honour the queue limit instead of hammering
 
 
 def main() -> None:
@@ -65,16 +84,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--tokens", type=int, default=64)
     args = parser.parse_args()
-    results: list[float | None] = []
+    results: list[Outcome] = []
     until = time.monotonic() + args.seconds
     threads = [threading.Thread(target=worker, args=(args, until, results)) for _ in range(args.concurrency)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    served = sorted(took for took in results if took is not None)
-    p90 = f"{served[int(0.9 * (len(served) - 1))] * 1000:.0f} ms" if served else "-"
-    print(f"{len(served)} served, {len(results) - len(served)} refused, TTFT P90 {p90}")
+    kinds = Counter(outcome.kind for outcome in results)
+    first = sorted(outcome.first_token_s for outcome in results if outcome.kind == "served")
+    p90 = f"{first[int(0.9 * (len(first) - 1))] * 1000:.0f} ms" if first else "-"
+    print(f"{kinds['served']} served, {kinds['refused']} refused, {kinds['cut']} cut, TTFT P90 {p90}")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from openai import OpenAI
 
 from e2e.cluster import providers
+from e2e.cluster.base import ClusterError
 from e2e.demo import install
 from e2e.demo.graph import run_steps
 from e2e.demo.stage import Stage, registry_for
@@ -67,11 +67,14 @@ def _look(kube: Kube) -> str:
         ("get", "events", "-A", "--sort-by=.lastTimestamp"),
         ("logs", "-n", install.SYSTEM, "deploy/tangram", "--tail=60"),
     )
-    shown = []
-    for look in looks:
-        done = subprocess.run([kube.kubectl_path, *look], env=kube.env, capture_output=True, text=True, check=False)
-        shown.append(f"$ kubectl {' '.join(look)}\n{(done.stdout or done.stderr)[-6000:]}")
-    return "\n".join(shown)
+    return "\n".join(f"$ kubectl {' '.join(look)}\n{_try(kube, look)}" for look in looks)
+
+
+def _try(kube: Kube, look: tuple[str, ...]) -> str:
+    try:
+        return kube.kubectl(*look)[-6000:]
+    except ClusterError as error:
+        return str(error)
 
 
 def _clear(kube: Kube) -> None:

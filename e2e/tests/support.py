@@ -1,0 +1,42 @@
+"""What several of these tests do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from openai import OpenAI
+
+from e2e.demo import install
+from e2e.kube import Kube
+
+
+def ask(kube: Kube, name: str = install.NAME) -> str:
+    """One short answer of a model."""
+    with kube.port_forward(f"svc/{name}", 80) as port:
+        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=60)
+        reply = client.completions.create(model=name, prompt="import os\n", max_tokens=4)
+    return str(reply.choices[0].finish_reason)
+
+
+def condition(kube: Kube, kind: str, name: str = install.NAME) -> dict[str, Any]:
+    """One condition of an LLMDeployment; empty while it is not there."""
+    conditions = kube.get("llmdep", name).get("status", {}).get("conditions", [])
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+@contextmanager
+def operator_scaled_to(kube: Kube, replicas: int) -> Iterator[None]:
+    """Run with another number of operator pods, then with one again."""
+    deployment = ("deploy/tangram", "-n", install.SYSTEM)
+    kube.kubectl("scale", *deployment, f"--replicas={replicas}")
+    kube.kubectl("rollout", "status", *deployment, "--timeout=90s")
+    if not replicas:
+        kube.kubectl("wait", "--for=delete", "pod", "-n", install.SYSTEM, "-l", "app.kubernetes.io/name=tangram",
+                     "--timeout=60s")  # fmt: skip
+    try:
+        yield
+    finally:
+        kube.kubectl("scale", *deployment, "--replicas=1")
+        kube.kubectl("rollout", "status", *deployment, "--timeout=90s")

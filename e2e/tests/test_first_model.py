@@ -1,0 +1,137 @@
+"""A person applies their first LLMDeployment and gets an answer."""
+
+import json
+import re
+
+import pytest
+from openai import OpenAI
+
+from e2e.demo import install
+from e2e.kube import Kube
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_streamed_answer_arrives_through_the_openai_client(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=install.NAME,
+        messages=[{"role": "user", "content": "What does os.path.join do?"}],
+        stream=True,
+        stream_options={"include_usage": True},
+        max_tokens=32,
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+    assert len(text.split()) > 2
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_kubectl_shows_placement_price_and_objective(model: Kube) -> None:
+    table = model.kubectl("get", "llmdep", install.NAME).splitlines()
+
+    assert table[0].split() == [
+        "NAME",
+        "MODEL",
+        "READY",
+        "REASON",
+        "REPLICAS",
+        "PLACEMENT",
+        "SLO",
+        "$/H",
+        "AGE",
+    ]
+    assert re.search(r"\bTrue\b.*\b1/1\b.*H100-80GB-SXM:1g\.10gb x1", table[1])
+    assert re.search(r"\b0\.[0-9]{2}\b", table[1])
+
+
+def test_every_condition_is_there_and_speaks_of_this_generation(model: Kube) -> None:
+    found = model.get("llmdep", install.NAME)
+    conditions = {c["type"]: c for c in found["status"]["conditions"]}
+
+    assert set(conditions) == {
+        "Accepted",
+        "ModelReady",
+        "Placed",
+        "Available",
+        "ScalingActive",
+        "SLOMet",
+        "Ready",
+    }
+    assert {c["observedGeneration"] for c in conditions.values()} == {found["metadata"]["generation"]}
+    for name in ("Accepted", "ModelReady", "Placed", "Available", "Ready"):
+        assert conditions[name]["status"] == "True", conditions[name]
+
+
+def test_the_pod_holds_one_slice_and_the_kubelet_knows_which(model: Kube) -> None:
+    pod = model.get("pods", "-l", "app.kubernetes.io/component=engine")["items"][0]
+    slices = model.kubectl(
+        "exec", pod["metadata"]["name"], "--", "printenv", "NVIDIA_VISIBLE_DEVICES"
+    ).strip()
+
+    assert re.fullmatch(r"MIG-[0-9a-f-]{36}", slices)
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
+
+
+def test_the_engine_pod_has_no_rights_that_its_author_lacked(model: Kube) -> None:
+    spec = model.get("pods", "-l", "app.kubernetes.io/component=engine")["items"][0]["spec"]
+    container = spec["containers"][0]["securityContext"]
+
+    assert spec["automountServiceAccountToken"] is False
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert container["readOnlyRootFilesystem"] is True
+    assert not [v for v in spec["volumes"] if "hostPath" in v]
+
+
+def test_kubectl_explain_describes_every_field_of_the_spec(model: Kube) -> None:
+    told = model.kubectl("explain", "llmdep.spec", "--recursive=false")
+
+    for name in ("model", "engine", "objectives", "placement", "scaling", "paused"):
+        assert re.search(rf"^  {name}\s", told, re.MULTILINE)
+    assert "<no description>" not in told
+
+
+def test_a_checkpoint_that_is_not_there_is_reported_before_any_gpu_is_taken(kube: Kube) -> None:
+    kube.apply(_deployment("lost", "image:///models/nowhere"), namespace="default")
+    kube.kubectl("wait", "--for=condition=ModelReady=False", "llmdep/lost", "--timeout=60s")
+    kube.kubectl("wait", '--for=jsonpath={.status.conditions[?(@.type=="ModelReady")].reason}=NotFound',
+                 "llmdep/lost", "--timeout=90s")  # fmt: skip
+
+    assert not kube.exists("deploy", "-n", "default")
+
+
+def test_two_deployments_with_one_served_name_the_older_wins(model: Kube) -> None:
+    model.apply(
+        _deployment("second", "image:///models/tangram-tiny", served=install.NAME), namespace="default"
+    )
+    model.kubectl("wait", "--for=condition=Accepted=False", "llmdep/second", "--timeout=30s")
+    second = model.get("llmdep", "second")["status"]["conditions"]
+
+    assert next(c["reason"] for c in second if c["type"] == "Accepted") == "ModelNameCollision"
+    assert model.kubectl("get", "llmdep", install.NAME, "-o", "jsonpath={.status.readyReplicas}") == "1"
+
+
+def test_deletion_while_starting_leaves_nothing(kube: Kube) -> None:
+    kube.apply(install.EXAMPLE, namespace="default")
+    kube.kubectl("delete", "llmdep", install.NAME, "--wait")
+    kube.kubectl("wait", "--for=delete", "deploy,svc,job,pod", "-l", f"tangram.dev/llmdeployment={install.NAME}",
+                 "--timeout=90s")  # fmt: skip
+
+    left = kube.kubectl(
+        "get", "deploy,svc,job,pods", "-l", f"tangram.dev/llmdeployment={install.NAME}", "-o", "name"
+    )
+    assert left == ""
+
+
+def _deployment(name: str, uri: str, *, served: str | None = None) -> str:
+    spec: dict[str, object] = {"model": {"uri": uri, **({"servedName": served} if served else {})}}
+    return json.dumps(
+        {
+            "apiVersion": "tangram.dev/v1alpha1",
+            "kind": "LLMDeployment",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+    )

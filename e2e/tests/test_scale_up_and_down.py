@@ -1,0 +1,21 @@
+"""Load violates the objective: replicas rise. It ends: they fall. No accepted request is cut."""
+
+import pytest
+
+from e2e.demo import install
+from e2e.demo.stage import Stage
+from e2e.kube import Kube, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def test_replicas_follow_the_load_and_no_request_is_cut(stage: Stage, model: Kube) -> None:
+    install.load(model, stage.references["silicon"], seconds=75, concurrency=12)
+
+    wait_until(lambda: install.replicas(model)[0] > 1, 120, "a second replica to serve", every=1)
+    wait_until(lambda: install.replicas(model) == (1, 1), 300, "one replica again", every=1)
+
+    model.kubectl("wait", "--for=condition=complete", "job/load", "--timeout=60s")
+    said = model.kubectl("logs", "job/load", "--tail=1")
+    assert "cut" in said
+    assert ", 0 cut" in said, said
