@@ -1,0 +1,120 @@
+"""`tangram-engine inspect` tells the operator in at most 4096 bytes what a checkpoint is, or why it is none."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tangram_engine.__main__ import main
+from tangram_engine.checkpoint import CheckpointError, Reason
+from tangram_engine.inspect import refusal
+
+GOLDEN = Path(__file__).parents[1] / "contracts" / "inspect_golden.json"
+
+
+@pytest.fixture
+def model(served_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(served_model, tmp_path / "model"))
+
+
+def run(model: Path, log: Path | None, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
+    status = main(["inspect", "--model", str(model), *(["--termination-log", str(log)] if log else [])])
+    text = capsys.readouterr().out
+    assert len(text.encode()) <= 4096
+    if log:
+        assert log.read_text() == text.strip()
+    return status, json.loads(text)
+
+
+def test_facts_have_exactly_the_fields_of_the_contract(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, document = run(model, tmp_path / "log", capsys)
+    golden = json.loads(GOLDEN.read_text())["accepted"]
+    assert status == 0
+    assert document["schema"] == golden["schema"]
+    facts, expected = document["facts"], golden["facts"]
+    assert isinstance(facts, dict)
+    assert {key: type(value) for key, value in facts.items()} == {k: type(v) for k, v in expected.items()}
+
+
+def test_the_golden_document_is_reproduced_from_the_model_it_describes(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, document = run(model, None, capsys)
+    facts = document["facts"]
+    assert isinstance(facts, dict)
+    golden = json.loads(GOLDEN.read_text())["accepted"]["facts"]
+    # The digest hangs on how the installed safetensors orders its header.
+    assert {**facts, "digest": ""} == {**golden, "digest": ""}
+    assert len(facts["digest"]) == len(golden["digest"]) == 64
+
+
+@pytest.mark.parametrize("name", ["NotFound", "InvalidCheckpoint", "UnknownArchitecture"])
+def test_refusals_look_as_the_golden_documents(
+    name: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if name == "NotFound":
+        (model / "config.json").unlink()
+    elif name == "InvalidCheckpoint":
+        weights = model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+    else:
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"architectures": ["BloomForCausalLM"]}))
+    status, document = run(model, tmp_path / "log", capsys)
+    golden = next(d for d in json.loads(GOLDEN.read_text())["refused"] if d["error"]["reason"] == name)
+    assert status == 3
+    assert document.keys() == golden.keys()
+    error = document["error"]
+    assert isinstance(error, dict)
+    assert error.keys() == golden["error"].keys()
+    assert error["reason"] == name
+
+
+@pytest.mark.parametrize("letter", ["a", "\n", "é", "\U0001f600", "\ud800"])
+def test_any_message_fits_the_termination_log(letter: str) -> None:
+    document = refusal(CheckpointError(Reason.INVALID, letter * 5000))
+    assert len(document["error"]["message"]) <= 1000
+    assert len(json.dumps(document, separators=(",", ":"))) <= 4096
+
+
+def test_a_model_without_tokenizer_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model / "tokenizer.json").unlink()
+    status, document = run(model, None, capsys)
+    assert (status, document["error"]["reason"]) == (3, "NotFound")  # type: ignore[index]
+
+
+def test_a_tokenizer_with_ids_outside_the_embedding_is_refused(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append(
+        {"id": 320, "content": "<far>", "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": True}
+    )  # fmt: skip
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"filler{i}": i for i in range(max(vocabulary.values()) + 1, 320)} | {"<far>": 320}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    status, document = run(model, None, capsys)
+    assert status == 3
+    assert "token id 320" in document["error"]["message"]  # type: ignore[index]
+
+
+def test_argument_errors_exit_with_two(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["inspect"], ["inspect", "--modle", "x"], [], ["serve", "--model", "x"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_inspect_never_imports_torch(model: Path) -> None:
+    code = (
+        "import sys; from tangram_engine.__main__ import main; status = main(sys.argv[1:]);"
+        "assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    subprocess.run([sys.executable, "-c", code, "inspect", "--model", str(model)], check=True, timeout=60)

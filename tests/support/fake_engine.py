@@ -1,0 +1,135 @@
+"""An engine without a model: it repeats the prompt's tokens, keeps KV accounts, and fails when told to.
+
+Same interface as LLMEngine, so that server tests run in milliseconds and can see faults that a real engine
+must never have. The answer to a prompt is known in advance: token i is prompt[i mod len(prompt)].
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from tangram_engine.checkpoint import CheckpointError, Reason
+from tangram_engine.config import EngineConfig
+from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
+from tangram_engine.schedule.request import Request
+
+EOS = 1
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What the fake does. Token ids that trigger a fault do so when they stand in a prompt."""
+
+    step_seconds: float = 0.0
+    load_seconds: float = 0.0
+    num_blocks: int = 1024
+    max_model_len: int = 512
+    vocab_size: int = 320
+    refuse: str | None = None  # raise CheckpointError with this message while loading
+    crash_token: int | None = None  # raise in the step after such a prompt arrived
+    error_token: int | None = None  # end such a request with finish "error"
+
+
+@dataclass
+class _Running:
+    request: Request
+    cached: int
+    tokens: int = 0
+
+
+@dataclass
+class FakeEngine:
+    """See the module."""
+
+    config: EngineConfig
+    behaviour: Behaviour
+    waiting: list[Request] = field(default_factory=list)
+    running: dict[str, _Running] = field(default_factory=dict)
+    seen: set[tuple[int, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.behaviour.refuse is not None:
+            raise CheckpointError(Reason.INVALID, self.behaviour.refuse)
+        time.sleep(self.behaviour.load_seconds)
+        self.info = EngineInfo(
+            block_size=self.config.block_size,
+            num_blocks=self.behaviour.num_blocks,
+            max_model_len=self.config.max_model_len or self.behaviour.max_model_len,
+            vocab_size=self.behaviour.vocab_size,
+            dtype="float32",
+            device="fake",
+            load_seconds=0.25,
+            warmup_seconds=0.5,
+        )
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def abort(self, request_id: str) -> bool:
+        before = len(self.waiting)
+        self.waiting = [request for request in self.waiting if request.id != request_id]
+        return self.running.pop(request_id, None) is not None or len(self.waiting) < before
+
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def step(self) -> tuple[list[TokenOutput], StepStats]:
+        time.sleep(self.behaviour.step_seconds)
+        started = self._admit()
+        outputs = [self._advance(state) for state in list(self.running.values())]
+        return outputs, StepStats(
+            running=len(self.running),
+            waiting=len(self.waiting),
+            kv_used_blocks=sum(self._blocks(state) for state in self.running.values()),
+            kv_total_blocks=self.behaviour.num_blocks,
+            preemptions=0,
+            batch_tokens=len(outputs) + sum(len(s.request.prompt) - 1 - s.cached for s in started),
+            prompt_tokens=sum(len(state.request.prompt) - state.cached for state in started),
+            prefix_queries=sum(len(state.request.prompt) for state in started),
+            prefix_hits=sum(state.cached for state in started),
+            step_seconds=self.behaviour.step_seconds,
+        )
+
+    def audit(self) -> None:
+        assert not self.running
+        assert not self.waiting
+
+    def _admit(self) -> list[_Running]:
+        started = []
+        while self.waiting and len(self.running) < self.config.max_num_seqs:
+            request = self.waiting.pop(0)
+            if self.behaviour.crash_token in request.prompt:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            size = self.config.block_size
+            cached = (len(request.prompt) - 1) // size * size if request.prompt in self.seen else 0
+            self.seen.add(request.prompt)
+            state = self.running[request.id] = _Running(request, cached)
+            started.append(state)
+        return started
+
+    def _blocks(self, state: _Running) -> int:
+        return -(-(len(state.request.prompt) + state.tokens) // self.config.block_size)
+
+    def _advance(self, state: _Running) -> TokenOutput:
+        request, params = state.request, state.request.params
+        if self.behaviour.error_token in request.prompt:
+            del self.running[request.id]
+            return TokenOutput(request.id, -1, None, (), "error", 0)
+        token = request.prompt[state.tokens % len(request.prompt)]
+        state.tokens += 1
+        finish = None
+        if (token == EOS and not params.ignore_eos) or token in params.stop_token_ids:
+            finish = "stop"
+        elif state.tokens >= params.max_tokens:
+            finish = "length"
+        if finish is not None:
+            del self.running[request.id]
+        logprob, top = None, ()
+        if params.logprobs is not None:
+            logprob = -0.25
+            top = tuple(((token + i) % self.behaviour.vocab_size, -0.25 - i) for i in range(params.logprobs))
+        return TokenOutput(request.id, token, logprob, top, finish, state.cached)
+
+
+def build(config: EngineConfig, behaviour: Behaviour) -> FakeEngine:
+    """For functools.partial: an engine factory that can be pickled by name."""
+    return FakeEngine(config, behaviour)
