@@ -29,7 +29,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.fixture
 def kube(stage: Stage) -> Iterator[Kube]:
-    """The cluster, with nobody's LLMDeployment in it before and after; on failure, what a person would look at."""
+    """The cluster, with nobody's LLMDeployment in it before and after."""
     line = stage.cluster()
     _clear(line)
     yield line

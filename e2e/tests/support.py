@@ -33,8 +33,8 @@ def operator_scaled_to(kube: Kube, replicas: int) -> Iterator[None]:
     kube.kubectl("scale", *deployment, f"--replicas={replicas}")
     kube.kubectl("rollout", "status", *deployment, "--timeout=90s")
     if not replicas:
-        kube.kubectl("wait", "--for=delete", "pod", "-n", install.SYSTEM, "-l", "app.kubernetes.io/name=tangram",
-                     "--timeout=60s")  # fmt: skip
+        gone = ("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=tangram")
+        kube.kubectl(*gone, "-n", install.SYSTEM, "--timeout=60s")
     try:
         yield
     finally:
