@@ -57,13 +57,14 @@ def document() -> dict[str, Any]:
     schema = {
         "type": "object",
         "description": "LLMDeployment serves one open model: it says what is wanted (a checkpoint, latency "
-        "objectives, limits), and Tangram decides on which GPUs or MIG slices it runs, how many replicas it has, "
-        "keeps it so.",
+        "objectives, limits), and Tangram decides on which GPUs or MIG slices it runs and how many replicas "
+        "it has, and keeps it so.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of this representation."},
             "kind": {"type": "string", "description": "LLMDeployment."},
-            "metadata": {"type": "object"},
+            # The bound is Kubernetes' own; it lets the API server bound the cost of the rule on names.
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": structural(LLMDeploymentSpec) | {"description": "What is wanted."},
             "status": structural(LLMDeploymentStatus),
         },

@@ -69,12 +69,10 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
         )
     if scaling.max is not None and scaling.min > scaling.max:
         low, high = scaling.min, scaling.max
-        return f"spec.scaling.min ({low}) is above spec.scaling.max ({high}); raise max or lower min"
+        return f"spec.scaling.min must not be above scaling.max; raise max or lower min ({low} > {high})"
     both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
     if both:
-        return (
-            f"spec.placement: {both[0]} is both allowed and denied; remove it from allowedSKUs or deniedSKUs"
-        )
+        return f"spec.placement: {both[0]} is both allowed and denied; remove it from one of the lists"
     for field, listed in (("allowedSKUs", placement.allowed_skus), ("deniedSKUs", placement.denied_skus)):
         unknown = sorted(set(listed) - set(catalog.skus()))
         if unknown:

@@ -88,8 +88,8 @@ class ObjectiveSpec(Model):
         description="Share of requests, in percent, that must meet the objective: 50, 90, 95 or 99.",
     )
     milliseconds: Milliseconds = Field(
-        description="The longest acceptable time in milliseconds. It is checked at the nearest histogram bucket "
-        "edge at or below it (status tells which).",
+        description="The longest acceptable time in milliseconds. It is checked at the nearest histogram "
+        "bucket edge at or below it (status tells which).",
     )
 
 
@@ -189,12 +189,10 @@ class LLMDeploymentSpec(Model):
         json_schema_extra=_SHOW_DEFAULTS
         | {
             "x-kubernetes-validations": [
-                {
-                    "rule": "!has(self.max) || self.min <= self.max",
-                    "message": "scaling.min must not be above scaling.max",
-                    "messageExpression": "'scaling.min (' + string(self.min) + ') is above scaling.max (' + "
-                    "string(self.max) + '); raise max or lower min'",
-                }
+                _rule(
+                    "!has(self.max) || self.min <= self.max",
+                    "scaling.min must not be above scaling.max; raise max or lower min",
+                )
             ]
         },
     )

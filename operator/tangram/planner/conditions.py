@@ -174,15 +174,14 @@ def _blocked(v: View) -> Verdict | None:
         return Verdict(FALSE, d.accepted_reason, d.accepted_message)
     if v.problem:
         return Verdict(FALSE, v.problem.reason, v.problem.message)
-    if isinstance(v.intent, Intent) and v.intent.paused:
+    if d.placed_reason == Reason.PAUSED:
         return None
-    if d.model_reason == Reason.INSPECTING and _serves_this_generation(v):
-        return None  # the engine image changed: what serves goes on, and is what was asked for
-    if d.model_reason != Reason.INSPECTED:
+    # While only the engine image changed, what serves goes on, and is what was asked for.
+    is_checked = d.model_reason == Reason.INSPECTING and _serves_this_generation(v)
+    if d.model_reason != Reason.INSPECTED and not is_checked:
         return Verdict(FALSE, d.model_reason, d.model_message)
-    if d.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE):
-        return Verdict(FALSE, d.placed_reason, d.placed_message)
-    return None
+    impossible = d.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE)
+    return Verdict(FALSE, d.placed_reason, d.placed_message) if impossible else None
 
 
 def _serves_this_generation(v: View) -> bool:

@@ -1,0 +1,94 @@
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tangram.api import model_source, parse
+from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective
+
+CASES = yaml.safe_load((Path(__file__).parent / "cases.yaml").read_text())
+META = {"uid": "u1", "namespace": "default", "generation": 3, "creationTimestamp": "2026-11-21T10:00:00Z"}
+
+
+def stored(obj: dict[str, Any]) -> dict[str, Any]:
+    return deepcopy(obj) | {"metadata": META | obj["metadata"]}
+
+
+def named(verdict: str) -> list[Any]:
+    return [
+        pytest.param(case, id=case["name"])
+        for case in CASES
+        if case["verdict"] == verdict and case.get("only") != "apiserver"
+    ]
+
+
+@pytest.mark.parametrize("case", named("accepted"))
+def test_what_the_api_server_accepts_is_understood(case):
+    assert isinstance(parse(stored(case["object"])), Intent)
+
+
+@pytest.mark.parametrize("case", named("refused"))
+def test_what_the_api_server_refuses_is_refused_here_too_with_the_same_words(case):
+    result = parse(stored(case["object"]))
+
+    assert isinstance(result, InvalidIntent)
+    assert case["message"] in result.message
+    assert len(result.message) <= 1000
+
+
+def test_defaults_are_filled_in():
+    intent = parse(stored({"metadata": {"name": "llama"}, "spec": {"model": {"uri": "image:///models/x"}}}))
+
+    assert intent == Intent(
+        uid="u1",
+        namespace="default",
+        name="llama",
+        generation=3,
+        created_at=1795255200.0,
+        model_uri="image:///models/x",
+        served_name="llama",
+        max_model_len=None,
+        max_running_requests=64,
+        ttft=None,
+        tpot=None,
+        allowed_skus=(),
+        denied_skus=(),
+        mig=MIGPolicy.ALLOWED,
+        min_replicas=1,
+        max_replicas=1,
+        paused=False,
+    )
+
+
+def test_every_field_reaches_the_intent():
+    case = next(case for case in CASES if case["name"] == "everything set")
+
+    intent = parse(stored(case["object"]))
+
+    assert isinstance(intent, Intent)
+    assert (intent.max_model_len, intent.max_running_requests) == (4096, 32)
+    assert (intent.ttft, intent.tpot) == (Objective(95, 500), Objective(90, 50))
+    assert (intent.allowed_skus, intent.denied_skus) == (("A10", "H100-80GB-SXM"), ("T4",))
+    assert (intent.mig, intent.min_replicas, intent.max_replicas) == (MIGPolicy.REQUIRED, 2, 8)
+    assert intent.paused
+
+
+def test_a_field_of_a_newer_version_is_ignored():
+    obj = {
+        "metadata": {"name": "a"},
+        "spec": {"model": {"uri": "image:///m", "revision": "7"}, "priority": 3},
+    }
+
+    assert isinstance(parse(stored(obj)), Intent)
+
+
+@pytest.mark.parametrize(
+    ("uri", "claim", "path"),
+    [("image:///models/a", None, "/models/a"), ("pvc://weights/llama/8b", "weights", "/mnt/model/llama/8b")],
+)
+def test_a_uri_tells_where_the_engine_finds_the_checkpoint(uri, claim, path):
+    source = model_source(uri)
+
+    assert (source.claim, source.path) == (claim, path)
