@@ -1,0 +1,110 @@
+{{/* Chart name, overridable. */}}
+{{- define "tangram.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Prefix of object names: the release's name, with the chart's unless that is in it already. */}}
+{{- define "tangram.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tangram.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "tangram.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "tangram.labels" -}}
+{{ include "tangram.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: tangram
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "tangram.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "tangram.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* Reference of an image: dict "root" $ "image" .Values.image.operator */}}
+{{- define "tangram.image" -}}
+{{- $registry := .root.Values.image.registry | trimSuffix "/" -}}
+{{- if not $registry -}}
+{{- fail "image.registry is not set: Tangram publishes no images, so say which registry holds yours. Build and push them with `make images push REGISTRY=registry.example.com/team`, then install with `--set image.registry=registry.example.com/team`." -}}
+{{- end -}}
+{{- $reference := printf "%s/%s" $registry .image.repository -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $reference .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $reference (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end }}
+
+{{/* What the schema cannot say: rules between values. */}}
+{{- define "tangram.validate" -}}
+{{- with .Values.leaderElection }}
+{{- if not (and (lt (float64 .retrySeconds) (float64 .renewSeconds)) (lt (float64 .renewSeconds) (float64 .leaseSeconds))) }}
+{{- fail (printf "leaderElection: retrySeconds (%v) < renewSeconds (%v) < leaseSeconds (%v) must hold, or two operators could write at once." .retrySeconds .renewSeconds .leaseSeconds) }}
+{{- end }}
+{{- end }}
+{{- with .Values.prometheus }}
+{{- if and .url (lt (float64 .windowSeconds) (mulf 4 (float64 .scrapeIntervalSeconds))) }}
+{{- fail (printf "prometheus: windowSeconds (%v) must be at least four times scrapeIntervalSeconds (%v), or rates have gaps." .windowSeconds .scrapeIntervalSeconds) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The operator's configuration file, validated again by the operator itself (tangram.shell.settings). */}}
+{{- define "tangram.config" -}}
+engineImage: {{ include "tangram.image" (dict "root" $ "image" .Values.image.engine) | quote }}
+engineImagePullPolicy: {{ .Values.image.engine.pullPolicy }}
+{{- with .Values.engine.serviceAccountName }}
+engineServiceAccountName: {{ . | quote }}
+{{- end }}
+{{- with .Values.engine.imagePullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+cpuPerGPU: {{ .Values.engine.cpuPerGPU | toString | quote }}
+memoryPerGPU: {{ .Values.engine.memoryPerGPU | toString | quote }}
+{{- with .Values.engine.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with .Values.engine.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+{{- if .Values.prometheus.url }}
+prometheus: {{ toJson .Values.prometheus }}
+{{- end }}
+scaling: {{ toJson .Values.scaling }}
+{{- with .Values.prices }}
+prices: {{ toJson . }}
+{{- end }}
+{{- with .Values.watchNamespaces }}
+watchNamespaces: {{ toJson . }}
+{{- end }}
+leaderElection:
+  namespace: {{ .Release.Namespace }}
+  name: {{ include "tangram.fullname" . }}
+  leaseSeconds: {{ .Values.leaderElection.leaseSeconds }}
+  renewSeconds: {{ .Values.leaderElection.renewSeconds }}
+  retrySeconds: {{ .Values.leaderElection.retrySeconds }}
+metricsPort: 9090
+probePort: 8080
+planDeadlineSeconds: {{ .Values.operator.planDeadlineSeconds }}
+tickSeconds: {{ .Values.operator.tickSeconds }}
+relistSeconds: {{ .Values.operator.relistSeconds }}
+logFormat: {{ .Values.operator.logFormat }}
+{{- end }}
