@@ -1,0 +1,541 @@
+"""What becomes of one LLMDeployment in each situation, reason by reason."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import (
+    ApplyDeployment,
+    ApplyService,
+    FactsKey,
+    FinishInspection,
+    Inspection,
+    InspectionFailure,
+    InvalidIntent,
+    MIGPolicy,
+    Node,
+    RemoveDeployment,
+    Shape,
+    StartInspection,
+)
+from tangram.planner import plan
+from tests.support.fleet import (
+    FACTS_1B,
+    IMAGE,
+    NOW,
+    claims,
+    intent,
+    node,
+    shape,
+    snapshot,
+    tpot,
+    workload,
+)
+
+SLICE = shape("1g.10gb")
+BIG_SLICE = shape("1g.20gb")
+WHOLE = shape()
+
+
+def decide(observed, *intents, now=NOW):
+    made = plan(observed, intents, now)
+    return made, {d.owner_uid: d for d in made.decisions}
+
+
+def only(observed, wanted, now=NOW):
+    made, decisions = decide(observed, wanted, now=now)
+    return made, decisions[wanted.uid]
+
+
+def applied(made, owner=None):
+    return [
+        a
+        for a in made.actions
+        if isinstance(a, ApplyDeployment) and (owner is None or a.owner_uid == owner.uid)
+    ]
+
+
+def removed(made):
+    return [a.name for a in made.actions if isinstance(a, RemoveDeployment)]
+
+
+# --- choosing a shape
+
+
+def test_the_cheapest_shape_that_fits_is_taken():
+    made, decision = only(
+        snapshot(node("a", gpu=8), node("b", mig_1g_10gb=7), node("c", "L4", gpu=1)), intent()
+    )
+
+    assert decision.placed_reason == "Placed"
+    assert decision.shape == SLICE
+    assert decision.price_per_hour == pytest.approx((1.89 * 5.0) ** 0.5 / 7)
+    assert applied(made) == [ApplyDeployment("uid-m", SLICE, 1, ("NVIDIA-H100-80GB-HBM3",), 4096)]
+    assert ApplyService("uid-m") in made.actions
+
+
+def test_a_price_of_the_user_wins_over_the_catalog():
+    observed = snapshot(node("b", mig_1g_10gb=7), node("c", "L4", gpu=1), prices=(("L4", 0.01),))
+
+    assert only(observed, intent())[1].shape == shape(sku="L4")
+
+
+def test_a_gpu_without_any_price_is_not_used_until_one_is_set():
+    observed = snapshot(node("a", "GB200-186GB", gpu=4))
+    _, decision = only(observed, intent())
+
+    assert (decision.placed_reason, decision.rejected[0].reason) == ("Infeasible", "Unpriced")
+    assert only(replace(observed, prices=(("GB200-186GB", 9.0),)), intent())[1].placed_reason == "Placed"
+
+
+def test_the_longest_length_is_what_the_checkpoint_says_at_most():
+    made, _ = only(snapshot(node("a", gpu=1)), intent(max_model_len=10**6))
+
+    assert applied(made)[0].max_model_len == FACTS_1B.max_position_embeddings
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"mig": MIGPolicy.FORBIDDEN}, shape(sku="L4")),
+        ({"mig": MIGPolicy.REQUIRED}, SLICE),
+        ({"allowed_skus": ("L4",)}, shape(sku="L4")),
+        ({"denied_skus": ("H100-80GB-SXM",)}, shape(sku="L4")),
+    ],
+)
+def test_placement_rules_hold(changes, expected):
+    observed = snapshot(node("b", gpu=1, mig_1g_10gb=1), node("c", "L4", gpu=1))
+
+    assert only(observed, intent(**changes))[1].shape == expected
+
+
+def test_when_no_shape_may_be_used_the_rules_are_told():
+    _, decision = only(snapshot(node("c", "L4", gpu=1)), intent(denied_skus=("L4",)))
+
+    assert decision.placed_reason == "Infeasible"
+    assert "placement.deniedSKUs names L4" in decision.placed_message
+    assert decision.rejected[0].reason == "NotAllowed"
+
+
+def test_a_model_that_fits_nowhere_names_the_nearest_shape_and_what_is_missing():
+    _, decision = only(snapshot(node("a", gpu=8), node("c", "L4", gpu=1)), intent(uri="image:///m/70b"))
+
+    assert decision.placed_reason == "Infeasible"
+    assert "nearest is H100-80GB-SXM, " in decision.placed_message
+    assert "GiB short" in decision.placed_message
+    assert [r.reason for r in decision.rejected] == ["DoesNotFit", "DoesNotFit"]
+
+
+def test_a_length_that_does_not_fit_is_refused_while_a_shorter_one_is_placed():
+    observed = snapshot(node("b", "L4", gpu=1))
+
+    assert only(observed, intent(uri="image:///m/8b", max_model_len=131072))[1].placed_reason == "Infeasible"
+    assert only(observed, intent(uri="image:///m/8b", max_model_len=4096))[1].placed_reason == "Placed"
+
+
+def test_an_objective_no_shape_can_reach_names_the_smallest_tpot():
+    observed = snapshot(node("a", gpu=8), node("c", "L4", gpu=1))
+    _, decision = only(observed, intent(uri="image:///m/8b", tpot=tpot(2)))
+
+    assert decision.placed_reason == "SLOUnreachable"
+    assert "smallest TPOT that can be reached is 4.48 ms, on H100-80GB-SXM" in decision.placed_message
+
+
+def test_an_objective_moves_the_choice_to_a_faster_shape():
+    observed = snapshot(node("a", gpu=1), node("b", mig_1g_20gb=4))
+
+    assert only(observed, intent(tpot=tpot(10)))[1].shape == BIG_SLICE
+    assert only(observed, intent(tpot=tpot(1)))[1].shape == WHOLE
+
+
+def test_what_lost_is_told_with_its_reason():
+    observed = snapshot(node("a", gpu=1), node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
+    _, decision = only(observed, intent(tpot=tpot(7)))
+
+    assert {str(r.shape): r.reason for r in decision.rejected} == {
+        "L4": "TPOTUnreachable",
+        "H100-80GB-SXM": "Dearer",
+    }
+
+
+# --- room
+
+
+def test_what_has_no_room_is_reported_and_not_applied():
+    made, decision = only(snapshot(node("b", mig_1g_10gb=2)), intent(min_replicas=3))
+
+    assert (decision.placed, decision.desired) == (2, 3)
+    assert decision.placed_reason == "InsufficientCapacity"
+    assert decision.placed_message == ("2 of 3 replicas placed; 1 more needs a free 1g.10gb on H100-80GB-SXM")
+    assert applied(made)[0].replicas == 2
+
+
+def test_slices_of_strangers_are_not_given_away():
+    observed = snapshot(node("b", mig_1g_10gb=3), claims=claims(None, SLICE, "b", 2))
+
+    assert only(observed, intent(min_replicas=3))[1].placed == 1
+
+
+def test_pods_of_a_deleted_llmdeployment_still_hold_their_slices():
+    observed = snapshot(node("b", mig_1g_10gb=1), claims=claims(intent("gone"), SLICE, "b"))
+
+    assert only(observed, intent())[1].placed == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        node("b", usable=False, mig_1g_10gb=7),
+        Node("b", None, "NVIDIA-Unheard-Of", True, (("nvidia.com/gpu", 8),)),
+        node("b", mig_9g_99gb=7),
+    ],
+)
+def test_nothing_new_goes_where_it_cannot_run(bad):
+    made, decision = only(snapshot(bad), intent())
+
+    assert decision.placed == 0
+    assert decision.placed_reason == "InsufficientCapacity"
+    assert not applied(made)
+
+
+def test_no_node_at_all_is_a_lack_of_capacity_not_an_impossibility():
+    _, decision = only(snapshot(), intent())
+
+    assert decision.placed_reason == "InsufficientCapacity"
+    assert "no GPU node" in decision.placed_message
+
+
+def test_the_older_one_is_served_first():
+    old, young = intent("z", created_at=1.0), intent("a", created_at=2.0)
+    _, decisions = decide(snapshot(node("b", mig_1g_10gb=1)), young, old)
+
+    assert (decisions[old.uid].placed, decisions[young.uid].placed) == (1, 0)
+
+
+def test_an_older_one_takes_nothing_from_a_running_younger_one():
+    old, young = intent("old", created_at=1.0), intent("young", created_at=2.0)
+    observed = snapshot(
+        node("b", mig_1g_10gb=1), claims=claims(young, SLICE, "b"), workloads=(workload(young, SLICE),)
+    )
+    _, decisions = decide(observed, old, young)
+
+    assert (decisions[old.uid].placed, decisions[young.uid].placed) == (0, 1)
+
+
+def test_replicas_that_were_promised_but_not_scheduled_yet_are_kept_for_their_owner():
+    old, young = intent("old", created_at=1.0), intent("young", created_at=2.0)
+    observed = snapshot(node("b", mig_1g_10gb=1), workloads=(workload(young, SLICE, available=0),))
+    _, decisions = decide(observed, old, young)
+
+    assert (decisions[old.uid].placed, decisions[young.uid].placed) == (0, 1)
+
+
+def test_a_lost_node_shrinks_the_room_but_not_the_deployment():
+    m = intent(min_replicas=1, max_replicas=3)
+    observed = snapshot(
+        node("a", usable=False, mig_1g_10gb=2),
+        node("b", mig_1g_10gb=1),
+        claims=claims(m, SLICE, "b") + claims(m, SLICE, "a", 2),
+        workloads=(workload(m, SLICE, 3, available=1),),
+        desired=((m.uid, 3),),
+    )
+    made, decision = only(observed, m)
+
+    assert (decision.placed, decision.placed_reason) == (1, "InsufficientCapacity")
+    assert applied(made)[0].replicas == 3
+
+
+def test_a_cordoned_node_loses_no_running_replica():
+    m = intent()
+    observed = snapshot(
+        node("a", usable=False, mig_1g_10gb=1), claims=claims(m, SLICE, "a"), workloads=(workload(m, SLICE),)
+    )
+    made, _ = only(observed, m)
+
+    assert [a.replicas for a in applied(made)] == [1]
+
+
+# --- number of replicas
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(0, 2), (3, 3), (99, 4)])
+def test_the_scaling_laws_wish_is_kept_within_bounds(wanted, expected):
+    m = intent(min_replicas=2, max_replicas=4)
+    observed = snapshot(node("b", mig_1g_10gb=7), desired=((m.uid, wanted),))
+
+    assert only(observed, m)[1].desired == expected
+
+
+def test_without_a_wish_what_is_there_is_held():
+    m = intent(max_replicas=4)
+    observed = snapshot(node("b", mig_1g_10gb=7), workloads=(workload(m, SLICE, 3),))
+
+    assert only(observed, m)[1].desired == 3
+
+
+# --- staying and moving
+
+
+def test_running_replicas_are_not_moved_to_save_cents():
+    m = intent()
+    observed = snapshot(
+        node("a", gpu=1),
+        node("b", mig_1g_10gb=7),
+        claims=claims(m, WHOLE, "a"),
+        workloads=(workload(m, WHOLE),),
+    )
+    made, decision = only(observed, m)
+
+    assert decision.shape == WHOLE
+    assert not removed(made)
+    assert decision.rejected[0].message == "cheaper, but not by enough to move running replicas"
+
+
+def moving():
+    """It runs on a slice that its new objective rules out."""
+    m = intent(tpot=tpot(10), min_replicas=2)
+    old = workload(m, SLICE, 2)
+    return (
+        m,
+        old,
+        snapshot(node("b", mig_1g_10gb=2, mig_1g_20gb=2), claims=claims(m, SLICE, "b", 2), workloads=(old,)),
+    )
+
+
+def test_a_move_makes_the_new_before_it_breaks_the_old():
+    m, _, observed = moving()
+    m = replace(m, tpot=tpot(4))
+    made, decision = only(observed, m)
+
+    assert decision.shape == BIG_SLICE
+    assert [a.shape for a in applied(made)] == [BIG_SLICE]
+    assert not removed(made)
+    assert "stays until enough replicas" in decision.placed_message
+
+
+@pytest.mark.parametrize(("available", "expected"), [(0, False), (1, False), (2, True)])
+def test_the_old_goes_when_enough_of_the_new_are_available(available, expected):
+    m, old, observed = moving()
+    m = replace(m, tpot=tpot(4))
+    new = workload(m, BIG_SLICE, 2, available=available)
+    made, _ = only(replace(observed, workloads=(old, new)), m)
+
+    assert bool(removed(made)) is expected
+
+
+def test_the_old_goes_at_once_when_it_serves_nobody_and_may_not_be_used():
+    m, old, observed = moving()
+    m = replace(m, tpot=tpot(4))
+    made, _ = only(replace(observed, workloads=(replace(old, available=0, ready=0),)), m)
+
+    assert removed(made) == [old.name]
+
+
+def test_a_move_without_room_waits_with_a_reason_and_the_old_serves():
+    m, old, observed = moving()
+    m = replace(m, tpot=tpot(4))
+    full = claims(None, BIG_SLICE, "b", 2)
+    made, decision = only(replace(observed, claims=observed.claims + full), m)
+
+    assert decision.placed_reason == "InsufficientCapacity"
+    assert "0 of 2 replicas placed" in decision.placed_message
+    assert "stays until" in decision.placed_message
+    assert not removed(made)
+    assert not applied(made)
+
+
+def test_an_impossible_wish_takes_nothing_down():
+    m, _, observed = moving()
+    made, decision = only(observed, replace(m, tpot=tpot(1)))
+
+    assert decision.placed_reason == "SLOUnreachable"
+    assert "goes on serving" in decision.placed_message
+    assert not removed(made)
+
+
+def test_a_shape_whose_room_is_gone_is_left_for_one_that_has_room():
+    m = intent()
+    observed = snapshot(
+        node("a", gpu=1),
+        node("b", usable=False, mig_1g_10gb=1),
+        claims=claims(m, SLICE, "b"),
+        workloads=(workload(m, SLICE, available=0),),
+    )
+    made, decision = only(observed, m)
+
+    assert decision.shape == WHOLE
+    assert not removed(made)  # it may come back before the new one is there
+
+
+def test_a_deployment_with_an_unreadable_shape_goes_once_it_is_not_needed():
+    m = intent()
+    strange = workload(m, Shape("unknown", "gpu"), available=0)
+    good = workload(m, SLICE)
+    made, decision = only(snapshot(node("b", mig_1g_10gb=2), workloads=(strange, good)), m)
+
+    assert decision.shape == SLICE
+    assert removed(made) == [strange.name]
+
+
+def test_another_precision_in_the_same_slices_waits_for_them():
+    m = intent()
+    old = workload(m, shape("1g.10gb", precision="fp16"))
+    observed = snapshot(node("b", mig_1g_10gb=1), claims=claims(m, SLICE, "b"), workloads=(old,))
+    made, decision = only(observed, m)
+
+    assert decision.placed == 0
+    assert not applied(made)
+    assert not removed(made)
+
+
+def test_affinity_lists_the_products_of_all_nodes_of_the_sku_even_those_away():
+    observed = snapshot(
+        replace(node("a", "L4", gpu=1), product="Tesla-L4"), replace(node("b", "L4", usable=False, gpu=1))
+    )
+    made, _ = only(observed, intent())
+
+    assert applied(made)[0].products == ("NVIDIA-L4", "Tesla-L4")
+
+
+# --- refused, paused
+
+
+def test_of_two_with_one_served_name_the_older_is_served_and_the_other_says_so():
+    old = intent("z", created_at=1.0, served_name="llama")
+    young = intent("a", created_at=2.0, served_name="llama")
+    elsewhere = replace(young, uid="x", namespace="other")
+    made, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), young, old, elsewhere)
+
+    assert [decisions[uid].accepted_reason for uid in (old.uid, young.uid, "x")] == [
+        "Valid",
+        "ModelNameCollision",
+        "Valid",
+    ]
+    assert "LLMDeployment z" in decisions[young.uid].accepted_message
+    assert not applied(made, young)
+
+
+def test_created_in_the_same_second_the_uid_decides():
+    first, second = intent("b", uid="1", served_name="x"), intent("a", uid="2", served_name="x")
+    _, decisions = decide(snapshot(), second, first)
+
+    assert decisions["1"].accepted
+    assert not decisions["2"].accepted
+
+
+def test_an_invalid_spec_is_told_and_what_runs_is_left_alone():
+    bad = InvalidIntent("uid-m", "ns", "m", 2, 1.0, "spec.scaling.min is wrong")
+    running = workload(intent(), SLICE)
+    made, decisions = decide(snapshot(node("b", mig_1g_10gb=1), workloads=(running,)), bad)
+
+    assert decisions["uid-m"].accepted_message == "spec.scaling.min is wrong"
+    assert made.actions == ()
+
+
+def test_what_an_invalid_spec_runs_still_holds_its_slices():
+    bad = InvalidIntent("uid-m", "ns", "m", 2, 9e9, "broken")
+    running = workload(intent(), SLICE)
+    _, decisions = decide(snapshot(node("b", mig_1g_10gb=1), workloads=(running,)), bad, intent("other"))
+
+    assert decisions["uid-other"].placed == 0
+
+
+def test_nothing_at_all_is_done_for_a_paused_one():
+    m = intent(paused=True, uri="image:///m/new")
+    old = workload(m, WHOLE)
+    job = Inspection(
+        FactsKey("", m.model_uri, IMAGE), "ns", "j", "ju", NOW, InspectionFailure("NotFound", "x", 0.0)
+    )
+    made, decision = only(snapshot(node("b", mig_1g_10gb=1), workloads=(old,), inspections=(job,)), m)
+
+    assert made.actions == ()
+    assert decision.placed_reason == "Paused"
+
+
+# --- checkpoints
+
+
+NEW = "pvc://claim/new"
+KEY = FactsKey("ns", NEW, IMAGE)
+
+
+def job(result=None, key=KEY, uid="ju", **changes):
+    return replace(Inspection(key, "ns", "tangram-inspect-1", uid, NOW - 60, result), **changes)
+
+
+def test_an_unknown_checkpoint_is_inspected_once_before_anything_runs():
+    a, b = intent("a", uri=NEW, created_at=1.0), intent("b", uri=NEW)
+    made, decisions = decide(snapshot(node("b", gpu=8)), a, b)
+
+    assert [x for x in made.actions if isinstance(x, StartInspection)] == [StartInspection(a.uid, KEY)]
+    assert not applied(made)
+    assert decisions[a.uid].model_reason == "Inspecting"
+    assert decisions[a.uid].placed_reason == "WaitingForModel"
+
+
+def test_a_running_inspection_is_named_with_what_it_waits_for():
+    observed = snapshot(inspections=(job(message="0/1 nodes are available"),))
+    made, decision = only(observed, intent(uri=NEW))
+
+    assert "Job ns/tangram-inspect-1" in decision.model_message
+    assert "0/1 nodes are available" in decision.model_message
+    assert made.actions == (ApplyService("uid-m"),)
+
+
+def test_facts_are_used_at_once_and_the_job_goes_when_they_are_recorded():
+    m = intent(uri=NEW)
+    found = snapshot(node("b", gpu=1), inspections=(job(FACTS_1B),))
+    made, decision = only(found, m)
+
+    assert decision.facts == FACTS_1B
+    assert applied(made)
+    assert not [a for a in made.actions if isinstance(a, FinishInspection)]
+
+    made, _ = only(replace(found, facts=((KEY, FACTS_1B),)), m)
+    assert FinishInspection(m.uid, "ns", "tangram-inspect-1", "ju") in made.actions
+
+
+@pytest.mark.parametrize(
+    "reason", ["NotFound", "InvalidCheckpoint", "UnknownArchitecture", "InspectionFailed"]
+)
+def test_a_failed_inspection_is_told_and_tried_again_after_a_while(reason):
+    observed = snapshot(inspections=(job(InspectionFailure(reason, "config.json is missing", NOW)),))
+    m = intent(uri=NEW)
+    early, decision = only(observed, m, now=NOW + 59)
+    late, _ = only(observed, m, now=NOW + 301)
+
+    assert decision.model_reason == reason
+    assert "config.json is missing" in decision.model_message
+    assert early.actions == (ApplyService(m.uid),)
+    assert FinishInspection(m.uid, "ns", "tangram-inspect-1", "ju") in late.actions
+    again, _ = only(snapshot(), m)
+    assert StartInspection(m.uid, KEY) in again.actions
+
+
+def test_a_job_nobody_asks_for_is_removed():
+    made, _ = decide(snapshot(inspections=(job(),)), intent())
+
+    assert FinishInspection("", "ns", "tangram-inspect-1", "ju") in made.actions
+
+
+def test_of_two_jobs_for_one_checkpoint_one_is_kept():
+    key = FactsKey("", "image:///m/new", IMAGE)
+    two = (job(key=key, uid="1"), job(key=key, uid="2", namespace="other"))
+    made, _ = decide(snapshot(inspections=two), intent(uri="image:///m/new"))
+
+    assert [a.uid for a in made.actions if isinstance(a, FinishInspection)] == ["2"]
+
+
+def test_while_a_new_checkpoint_is_inspected_the_old_goes_on_untouched():
+    m = intent(uri=NEW)
+    made, _ = only(snapshot(node("b", mig_1g_10gb=1), workloads=(workload(m, SLICE),)), m)
+
+    assert not applied(made)
+    assert not removed(made)
+
+
+def test_a_new_engine_image_is_asked_anew():
+    observed = snapshot(node("b", gpu=1), engine_image="engine:2")
+    made, _ = only(observed, intent())
+
+    assert StartInspection("uid-m", FactsKey("", "image:///m/1b", "engine:2")) in made.actions

@@ -1,0 +1,256 @@
+"""What holds for every fleet, every wish and every state between two steps."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram.fleet import ApplyDeployment, Claim, MIGPolicy, Objective, RemoveDeployment, Shape
+from tangram.planner import plan
+from tests.support.fleet import NOW, Cluster, capacity, intent, node, snapshot, workload
+
+SHAPES = [
+    ("H100-80GB-SXM", "gpu"),
+    ("H100-80GB-SXM", "1g.10gb"),
+    ("H100-80GB-SXM", "1g.20gb"),
+    ("H100-80GB-SXM", "3g.40gb"),
+    ("A10", "gpu"),
+    ("L4", "gpu"),
+]
+
+
+@st.composite
+def nodes(draw):
+    made = []
+    for i in range(draw(st.integers(0, 4))):
+        sku = draw(st.sampled_from(["H100-80GB-SXM", "A10", "L4"]))
+        profiles = [profile for s, profile in SHAPES if s == sku]
+        chosen = draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=3, unique=True))
+        offer = {
+            "gpu" if p == "gpu" else "mig_" + p.replace(".", "_"): draw(st.integers(1, 4)) for p in chosen
+        }
+        made.append(node(f"n{i}", sku, usable=draw(st.booleans() | st.just(True)), **offer))
+    return made
+
+
+@st.composite
+def intents(draw, index):
+    low = draw(st.integers(1, 3))
+    return intent(
+        f"m{index}",
+        draw(st.sampled_from(["image:///m/1b", "image:///m/8b", "image:///m/70b", "image:///m/unknown"])),
+        created_at=NOW - draw(st.integers(0, 2)),
+        served_name=draw(st.sampled_from([f"m{index}", "shared"])),
+        min_replicas=low,
+        max_replicas=low + draw(st.integers(0, 3)),
+        tpot=draw(st.none() | st.sampled_from([3, 10, 60]).map(lambda ms: Objective(90, ms))),
+        mig=draw(st.sampled_from(list(MIGPolicy))),
+        denied_skus=draw(st.sampled_from([(), ("L4",), ("H100-80GB-SXM",)])),
+        paused=draw(st.sampled_from([False, False, False, True])),
+    )
+
+
+@st.composite
+def worlds(draw):
+    """Any state: Deployments half rolled out, pods of strangers, nodes away, wishes out of bounds."""
+    wanted = tuple(draw(intents(i)) for i in range(draw(st.integers(0, 4))))
+    fleet = draw(nodes())
+    owners = [i for i in wanted if draw(st.booleans())]
+    running = [
+        workload(owner, Shape(sku, profile), draw(st.integers(0, 3)))
+        for owner in owners
+        for sku, profile in draw(st.lists(st.sampled_from(SHAPES), max_size=2, unique=True))
+    ]
+    free = {(n.name, resource): count for n in fleet for resource, count in n.allocatable}
+    held = []
+    for name, resource in sorted(free):
+        strangers = draw(st.integers(0, free[(name, resource)]))
+        held += [Claim(name, resource, 1, None)] * strangers
+        free[(name, resource)] -= strangers
+    done = []
+    for w in running:
+        bound = 0
+        for n in fleet:
+            key = (n.name, w.shape.resource)
+            while (
+                n.sku == w.shape.sku and bound < w.replicas and free.get(key, 0) > 0 and draw(st.booleans())
+            ):
+                free[key] -= 1
+                bound += 1
+                held.append(Claim(n.name, w.shape.resource, 1, w.owner_uid))
+        available = draw(st.integers(0, bound))
+        done.append(replace(w, ready=available, available=available))
+    desired = tuple((i.uid, draw(st.integers(0, 9))) for i in wanted if draw(st.booleans()))
+    observed = snapshot(*fleet, claims=tuple(held), workloads=tuple(done), desired=desired)
+    return observed, wanted
+
+
+def applied(made):
+    return [action for action in made.actions if isinstance(action, ApplyDeployment)]
+
+
+@given(worlds())
+@settings(max_examples=300, deadline=None)
+def test_nothing_new_is_given_beyond_what_the_fleet_has(world):
+    observed, wanted = world
+    made = plan(observed, wanted, NOW)
+    room = capacity(observed)
+    before = {(w.owner_uid, w.shape): w.replicas for w in observed.workloads}
+    placed = defaultdict(int)
+    for decision in made.decisions:
+        if decision.shape is not None:
+            placed[(decision.shape.sku, decision.shape.resource)] += decision.placed
+    assert all(count <= room[pool] for pool, count in placed.items())
+    # Pods of ours that run elsewhere in a pool, beyond what their owner is given, take room too.
+    given_to = {d.owner_uid: (d.shape, d.placed) for d in made.decisions}
+    growing = {
+        (a.shape.sku, a.shape.resource)
+        for a in applied(made)
+        if a.replicas > before.get((a.owner_uid, a.shape), 0)
+    }
+    usable = {n.name: n.sku for n in observed.nodes if n.usable}
+    for pool in growing:
+        held = defaultdict(int)
+        for claim in observed.claims:
+            if (usable.get(claim.node), claim.resource) == pool and claim.owner_uid is not None:
+                held[claim.owner_uid] += claim.count
+        for uid, (shape, count) in given_to.items():
+            if shape is not None and (shape.sku, shape.resource) == pool:
+                held[uid] = max(held[uid], count)
+        assert sum(held.values()) <= room[pool]
+
+
+@given(worlds())
+@settings(max_examples=200, deadline=None)
+def test_bounds_hold_and_shortage_never_shrinks_a_deployment(world):
+    observed, wanted = world
+    by_uid = {i.uid: i for i in wanted}
+    before = {(w.owner_uid, w.shape): w.replicas for w in observed.workloads}
+    made = plan(observed, wanted, NOW)
+    for decision in made.decisions:
+        owner = by_uid[decision.owner_uid]
+        assert owner.min_replicas <= decision.desired <= owner.max_replicas
+        assert 0 <= decision.placed <= decision.desired
+    desired = {d.owner_uid: d.desired for d in made.decisions}
+    for action in applied(made):
+        assert action.replicas <= by_uid[action.owner_uid].max_replicas
+        assert action.replicas >= min(
+            desired[action.owner_uid], before.get((action.owner_uid, action.shape), 0)
+        )
+
+
+@given(worlds(), st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_the_order_of_reading_changes_nothing(world, random):
+    observed, wanted = world
+
+    def shuffled(values):
+        values = list(values)
+        random.shuffle(values)
+        return tuple(values)
+
+    other = replace(
+        observed,
+        nodes=shuffled(observed.nodes),
+        claims=shuffled(observed.claims),
+        workloads=shuffled(observed.workloads),
+        facts=shuffled(observed.facts),
+        desired=shuffled(observed.desired),
+    )
+
+    assert plan(other, shuffled(wanted), NOW) == plan(observed, wanted, NOW)
+
+
+@given(worlds())
+@settings(max_examples=300, deadline=None)
+def test_no_available_replica_is_taken_away_below_the_minimum(world):
+    observed, wanted = world
+    made = plan(observed, wanted, NOW)
+    gone = {action.uid for action in made.actions if isinstance(action, RemoveDeployment)}
+    shrunk = {(a.owner_uid, a.shape): a.replicas for a in applied(made)}
+    for owner in wanted:
+        own = [w for w in observed.workloads if w.owner_uid == owner.uid]
+        serving = sum(w.available for w in own)
+        left = sum(
+            min(w.available, shrunk.get((owner.uid, w.shape), w.replicas)) for w in own if w.uid not in gone
+        )
+        assert left >= min(serving, owner.min_replicas)
+        if any(w.uid in gone and w.available > 0 for w in own):
+            assert any(w.uid not in gone and w.available > 0 for w in own)
+
+
+@given(worlds())
+@settings(max_examples=200, deadline=None)
+def test_only_what_is_there_is_removed_and_only_what_is_ours(world):
+    observed, wanted = world
+    made = plan(observed, wanted, NOW)
+    there = {(w.uid, w.name, w.namespace, w.owner_uid) for w in observed.workloads}
+    active = {i.uid for i in wanted if not i.paused}
+
+    for action in made.actions:
+        assert action.owner_uid in active
+        if isinstance(action, RemoveDeployment):
+            assert (action.uid, action.name, action.namespace, action.owner_uid) in there
+
+
+@given(worlds())
+@settings(max_examples=200, deadline=None)
+def test_whoever_is_not_wholly_placed_is_told_why(world):
+    observed, wanted = world
+    for decision in plan(observed, wanted, NOW).decisions:
+        if decision.placed_reason == "Placed":
+            assert decision.placed == decision.desired
+            assert decision.shape is not None
+        else:
+            assert decision.placed_message
+            assert decision.accepted_message
+            assert decision.model_message
+        if decision.placed_reason in ("Infeasible", "SLOUnreachable"):
+            assert decision.rejected
+        assert all(rejection.message for rejection in decision.rejected)
+        assert len(decision.rejected) <= 5
+
+
+@given(worlds(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_stranger_that_fits_changes_nothing_for_the_others(world, data):
+    observed, wanted = world
+    stranger = replace(data.draw(intents(9)), served_name="stranger", created_at=NOW + 10, paused=False)
+    before = {d.owner_uid: d for d in plan(observed, wanted, NOW).decisions}
+    after = plan(observed, (*wanted, stranger), NOW)
+
+    assert {d.owner_uid: d for d in after.decisions if d.owner_uid != stranger.uid} == before
+    assert [a for a in after.actions if a.owner_uid != stranger.uid] == list(
+        a for a in plan(observed, wanted, NOW).actions
+    )
+
+
+@given(worlds())
+@settings(max_examples=150, deadline=None)
+def test_performing_plans_comes_to_rest(world):
+    observed, wanted = world
+    cluster = Cluster(observed, wanted)
+    plans = []
+    for _ in range(8):
+        plans.append(plan(cluster.observed, wanted, NOW))
+        cluster.perform(plans[-1])
+        cluster.settle()
+
+    assert plans[-1] == plans[-2]
+    assert not any(isinstance(action, RemoveDeployment) for action in plans[-1].actions)
+
+
+@given(worlds())
+@settings(max_examples=100, deadline=None)
+def test_an_empty_fleet_filled_by_plans_is_never_overcommitted(world):
+    observed, wanted = world
+    cluster = Cluster(replace(observed, workloads=(), claims=()), wanted)
+    for _ in range(4):
+        cluster.perform(plan(cluster.observed, wanted, NOW))
+        used = defaultdict(int)
+        for w in cluster.observed.workloads:
+            used[(w.shape.sku, w.shape.resource)] += w.replicas
+        room = capacity(cluster.observed)
+        assert all(count <= room[pool] for pool, count in used.items())
+        cluster.settle()
