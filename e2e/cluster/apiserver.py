@@ -25,7 +25,18 @@ from e2e.cluster.base import ClusterError, Progress, silent
 from e2e.cluster.binaries import need
 from e2e.cluster.certificates import Authority
 from e2e.cluster.flags import Endpoints
-from e2e.cluster.processes import Guard, Identity, alive, end, identify, log_tail, recall, remember, send, spawn
+from e2e.cluster.processes import (
+    Guard,
+    Identity,
+    alive,
+    end,
+    identify,
+    log_tail,
+    recall,
+    remember,
+    send,
+    spawn,
+)
 
 START_TIMEOUT_S = 60.0
 PORT_ATTEMPTS = 2
@@ -187,7 +198,7 @@ class ControlPlane:
             data=json.dumps(body).encode(),
             method="POST",
         )
-        with urllib.request.urlopen(request, timeout=10, context=self._tls("etcd")) as answer:
+        with urllib.request.urlopen(request, timeout=10, context=self._tls("etcd")) as answer:  # noqa: S310
             return dict(json.load(answer))
 
     def _tls(self, client: str = "admin") -> ssl.SSLContext:

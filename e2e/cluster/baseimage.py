@@ -1,4 +1,4 @@
-"""The image below ours: the usual one where a registry can be reached, else one made of the distribution's packages."""
+"""The image below ours: the usual one where a registry answers, else one of the distribution's packages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def archive() -> Path:
 
 
 def registry_answers() -> bool:
-    """Can the default image be pulled here? A quick look at whether its registry's hosts accept connections."""
+    """Can the default image be pulled here? Asks only whether its registry's hosts accept connections."""
     if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
         return True  # names are resolved by the proxy; the pull itself will tell
     try:
@@ -49,7 +49,7 @@ def registry_answers() -> bool:
 
 
 def ensure_base_image(progress: Progress = silent) -> str:
-    """The reference to build on: ``$BASE_IMAGE``, the registry's, or the local one, which is made if need be."""
+    """The reference to build on: ``$BASE_IMAGE``, the registry's, or the local one, made if need be."""
     if named := os.environ.get("BASE_IMAGE"):
         return named
     if archive().exists():
@@ -103,7 +103,7 @@ def _components(release: Release) -> str:
 
 
 def _mirror(release: Release) -> list[str]:
-    """The archive that the machine itself uses; debootstrap's default when its apt does not know the release."""
+    """The archive that the machine itself uses; none when its apt does not know the release."""
     shown = run(
         ["apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(SITE)", "Created-By: Packages"],
         timeout_s=60,
@@ -122,7 +122,11 @@ def _pack(root: Path, target: Path) -> None:
     run(
         [
             *("tar", "--create", "--file", temporary, "--directory", root, "--numeric-owner", "--sort=name"),
-            *("--exclude=./var/cache/apt/archives/*.deb", "--exclude=./var/lib/apt/lists/*", "--exclude=./dev/*"),
+            *(
+                "--exclude=./var/cache/apt/archives/*.deb",
+                "--exclude=./var/lib/apt/lists/*",
+                "--exclude=./dev/*",
+            ),
             *("--exclude=./var/cache/apt/*.bin", "--exclude=./usr/share/doc/*", "."),
         ],
         timeout_s=300,

@@ -1,7 +1,7 @@
 """The programs of a cluster: found where the user has them, else built once from one pinned Go module.
 
-The order of ``PROGRAMS`` is the order of building: what most wait for comes first, and kube-apiserver compiles
-most of what the others share. Each program lies in the cache as soon as it is built.
+The order of ``PROGRAMS`` is the order of building: what most wait for comes first, and kube-apiserver
+compiles most of what the others share. Each program lies in the cache as soon as it is built.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from e2e.cluster.locks import locked
 from e2e.cluster.versions import parse_version, within
 
 TOOLS = REPOSITORY / "e2e" / "cluster" / "tools"
-KUBERNETES, ETCD, COREDNS, HELM, KWOK = "1.34.4", "3.6.4", "1.14.0", "3.19.5", "0.7.0"
+KUBERNETES, ETCD, COREDNS, HELM = "1.34.4", "3.6.4", "1.14.0", "3.19.5"
+KWOK, KIND = "0.7.0", "0.30.0"
 BUILD_TIMEOUT_S = 1800  # kube-apiserver takes 190 s on two cores; leave room for a slow, busy machine
 
 
@@ -99,6 +100,8 @@ PROGRAMS = {
             ("version", "--short"),
             _helm_ldflags(),
         ),
+        # Apart, since they cannot share our module; built only when somebody asks for them.
+        Program("kind", f"kind-{KIND}", f"sigs.k8s.io/kind@v{KIND}", ((0, 30), (1,))),
         Program("kwok", f"kwok-{KWOK}", f"sigs.k8s.io/kwok/cmd/kwok@v{KWOK}", ((0, 6), (1,))),
     )
 }

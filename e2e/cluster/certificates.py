@@ -1,4 +1,4 @@
-"""A certificate authority of our own, by the openssl program, and the kubeconfigs that carry its certificates."""
+"""A certificate authority of our own, by the openssl program, and kubeconfigs with its certificates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALID_DAYS = "3650"
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A folder with ca.crt, ca.key and the pairs NAME.crt, NAME.key that were issued. Existing files are kept."""
+    """A folder with ca.crt, ca.key and the issued pairs NAME.crt, NAME.key. Existing files are kept."""
 
     folder: Path
 
@@ -61,7 +61,7 @@ class Authority:
         addresses: Iterable[str] = (),
         dns: Iterable[str] = (),
     ) -> None:
-        """A certificate for ``user`` (CN) in ``groups`` (O); with addresses or names also a serving certificate."""
+        """A certificate for ``user`` (CN) in ``groups`` (O); with addresses or names it serves as well."""
         if self.cert(name).exists():
             return
         names = [f"IP:{address}" for address in addresses] + [f"DNS:{host}" for host in dns]

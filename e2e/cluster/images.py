@@ -1,7 +1,7 @@
-"""Builds the images of Dockerfiles with the builder at hand, and brings them to the local cluster's containerd.
+"""Builds the images of Dockerfiles with the builder at hand, and brings them to the local containerd.
 
-The way to containerd moves only what is new: buildah writes missing layers, uncompressed, into one OCI layout; from
-there a layer reaches containerd's content store as a hard link. A change of code is a layer of some kilobytes.
+The way to containerd moves only what is new: missing layers are written, uncompressed, into one OCI layout;
+from there a layer reaches containerd's content store as a hard link. A change of code is a small layer.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,16 +54,18 @@ RECIPES = {
 
 
 def oci_layout() -> Path:
-    """The layout that holds every image built for the local cluster; layers that images share lie there once."""
+    """The layout of every image built for the local cluster; layers that images share lie there once."""
     return paths.images_dir() / "layout"
 
 
 def docker_answers() -> bool:
-    return which("docker") is not None and run(["docker", "version"], timeout_s=15, check=False).returncode == 0
+    return (
+        which("docker") is not None and run(["docker", "version"], timeout_s=15, check=False).returncode == 0
+    )
 
 
 def choose_builder(provider: str) -> str:
-    """``buildah`` for the local cluster (it hands over single layers), else Docker when its engine answers."""
+    """``buildah`` for the local cluster (it hands over single layers), else Docker when it answers."""
     return "docker" if provider != "local" and docker_answers() else "buildah"
 
 
@@ -80,7 +83,7 @@ def build_image(
     context: Path = REPOSITORY,
     progress: Progress = silent,
 ) -> str:
-    """Build one target on the base image; returns its reference. Unchanged layers come from the builder's cache."""
+    """Build one target on the base image; returns its reference. Unchanged layers come from a cache."""
     name, recipe = reference(target, registry=registry, tag=tag), RECIPES[target]
     base = ensure_base_image(progress)
     _offer_bundle(context)
@@ -92,14 +95,18 @@ def build_image(
     if builder == "docker":
         built = run(["docker", "build", *arguments], timeout_s=BUILD_TIMEOUT_S, check=False)
     else:
-        built = buildah("build", "--layers", "--isolation=chroot", *arguments, timeout_s=BUILD_TIMEOUT_S, check=False)
+        built = buildah(
+            "build", "--layers", "--isolation=chroot", *arguments, timeout_s=BUILD_TIMEOUT_S, check=False
+        )
     if built.returncode != 0:
         raise ClusterError(f"building {name} failed:\n{tail(built.stdout + built.stderr, 30)}")
     progress(f"built {name} in {time.monotonic() - start:.0f} s")
     return name
 
 
-def build_arguments(recipe: Recipe, name: str, base: str, context: Path, environ: Mapping[str, str]) -> list[str]:
+def build_arguments(
+    recipe: Recipe, name: str, base: str, context: Path, environ: Mapping[str, str]
+) -> list[str]:
     """What ``docker build`` and ``buildah build`` both understand."""
     passed = [f"--build-arg={key}={environ[key]}" for key in PASSED_ON if key in environ]
     return [
@@ -130,15 +137,19 @@ def push(target: str, registry: str, *, tag: str = "dev", progress: Progress = s
 
 def buildah(
     verb: str, *words: str | Path, timeout_s: float, check: bool = True
-):  # type: ignore[no-untyped-def]
-    """Run buildah on storage of our own, in a mount namespace of its own so that none of its mounts stays."""
+) -> subprocess.CompletedProcess[str]:
+    """Run buildah on storage of our own, isolated so that none of its mounts stays."""
     packages.ensure_packages(packages.BUILD)
     home = _home()
     policy = home / "policy.json"
     if not policy.exists():
         write_atomically(policy, json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
         write_atomically(home / "registries.conf", 'unqualified-search-registries = ["docker.io"]\n')
-    storage = [f"--root={home / 'storage'}", f"--runroot={home / 'run'}", f"--storage-driver={storage_driver()}"]
+    storage = [
+        f"--root={home / 'storage'}",
+        f"--runroot={home / 'run'}",
+        f"--storage-driver={storage_driver()}",
+    ]
     policies = [f"--signature-policy={policy}"] if verb in {"build", "commit", "from", "push"} else []
     options = [*storage, f"--registries-conf={home / 'registries.conf'}", "--log-level=error"]
     command = packages.isolated(packages.need("buildah"), *options, verb, *policies, *words)
@@ -150,7 +161,7 @@ def _home() -> Path:
 
 
 def storage_driver() -> str:
-    """``overlay`` as root; ``vfs`` (which copies every layer) where the cache's file system cannot carry overlays."""
+    """``overlay``, or ``vfs`` (copies every layer) where the cache's file system carries no overlays."""
     memory = _home() / "driver"
     if not memory.exists():
         write_atomically(memory, "overlay" if _overlay_works(_home()) else "vfs")
@@ -185,7 +196,7 @@ def _give_base(builder: str, progress: Progress) -> None:
 
 
 def _offer_bundle(context: Path) -> None:
-    """Where the machine names a bundle of authorities, the build must trust it as well (intercepting proxies)."""
+    """Where the machine names a bundle of authorities, the build must trust it too (proxies)."""
     named = any(os.environ.get(variable) for variable in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"))
     target, bundle = context / ".build" / "ca-certificates.crt", host_bundle()
     if named and bundle and not target.exists():
@@ -214,7 +225,8 @@ def load_into_containerd(ctr: Ctr, store: Path, name: str, progress: Progress = 
     ctr("images", "import", "-", stdin=image.archive, timeout_s=PUSH_TIMEOUT_S)
     now = time.monotonic()
     size = sum(blob.size for blob in new) / 1e6
-    progress(f"loaded {name}: {len(new)} new layers, {size:.1f} MB (export {exported - start:.1f} s, rest {now - exported:.1f} s)")
+    times = f"export {exported - start:.1f} s, import {now - exported:.1f} s"
+    progress(f"loaded {name}: {len(new)} new layers, {size:.1f} MB ({times})")
 
 
 def _export(name: str) -> None:

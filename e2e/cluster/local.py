@@ -1,4 +1,4 @@
-"""Provider ``local``: a control plane and a node as plain processes of this machine. Needs root, not Docker."""
+"""Provider ``local``: control plane and node as plain processes of this machine. Needs root, not Docker."""
 
 from __future__ import annotations
 
@@ -75,7 +75,13 @@ class Local:
 
     def ctr(self, *words: str | Path, stdin: bytes | Path | None = None, timeout_s: float = 60) -> str:
         """containerd's own client, on the node's socket, in the namespace that the kubelet uses."""
-        command = [packages.need("ctr"), "--address", self._node(self._plan()).socket, "--namespace", "k8s.io"]
+        command = [
+            packages.need("ctr"),
+            "--address",
+            self._node(self._plan()).socket,
+            "--namespace",
+            "k8s.io",
+        ]
         return run([*command, *words], stdin=stdin, timeout_s=timeout_s, env=packages.environment()).stdout
 
     def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 30) -> str:
@@ -167,8 +173,7 @@ class Local:
         return Node(self.state / f"node-{index}", self.store, plan, index)
 
     def _cluster(self) -> Cluster:
-        plan, endpoints = self._recorded()
-        member = self._node(plan)
+        member = self._node(self._plan())
         description = f"Kubernetes {binaries.KUBERNETES} as processes of this machine, logs in {self.state}"
         return Cluster(self.name, self.state / "admin.kubeconfig", (member.name,), description)
 
@@ -255,12 +260,19 @@ def bootstrap_rights() -> dict[str, object]:
         {"apiGroups": [""], "resources": ["services", "namespaces", "endpoints"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
     ]
-    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": "tangram:coredns"}, "rules": reads}
+    role = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "tangram:coredns"},
+        "rules": reads,
+    }
     return {
         "apiVersion": "v1",
         "kind": "List",
         "items": [
-            binding("tangram:kubelet-clients", "system:kubelet-api-admin", "Group", "tangram:kubelet-clients"),
+            binding(
+                "tangram:kubelet-clients", "system:kubelet-api-admin", "Group", "tangram:kubelet-clients"
+            ),
             role,
             binding("tangram:coredns", "tangram:coredns", "User", "system:coredns"),
         ],

@@ -5,7 +5,7 @@
     host ── tangram0 (X.Y.0.1) ── veth ── node i: eth0 (X.Y.0.10+i) ── tangram-cni ── pods X.Y.(16+i).0/24
 
 kube-proxy, CNI and conntrack work inside the node's namespace, so their chains and links vanish with it. The
-host gets: the bridge, two routes, three chains of its own name, and IPv4 forwarding (restored by ``teardown``).
+host gets: the bridge, two routes, three chains, and IPv4 forwarding (restored by ``teardown``).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def set_up(plan: Plan, api_port: int, memory: Path) -> None:
 
 
 def connect_node(plan: Plan, index: int, pid: int) -> None:
-    """Give the network namespace of ``pid`` its eth0, and the host the ways to its pods (node 0: and Services)."""
+    """Give the network namespace of ``pid`` its eth0, and the host the way to its pods (node 0: Services)."""
     link, address = f"tangram-n{index}", plan.node(index)
     ip("link", "delete", link, check=False)
     ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(pid))

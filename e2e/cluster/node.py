@@ -228,8 +228,22 @@ def start(node: Node, authority: Authority, api_port: int) -> Identity:
         "daemons": _daemons(node, authority, server),
     }
     write_atomically(node.folder / "spec.json", json.dumps(spec, indent=1))
-    namespaces = ["--net", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("nodeinit.py")), str(node.folder / "spec.json")]
+    namespaces = [
+        "--net",
+        "--mount",
+        "--propagation=private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
+    init = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(Path(__file__).with_name("nodeinit.py")),
+        str(node.folder / "spec.json"),
+    ]
     parent = spawn(
         [packages.need("unshare"), *namespaces, *init], log=node.log("init"), env=packages.environment()
     )
@@ -252,7 +266,14 @@ def enter(node: Node, *command: str | Path) -> list[str]:
     who = recall(node.pid_file)
     if who is None:
         raise ClusterError(f"{node.name} is not running", "python3 -m e2e.cluster up")
-    return [str(packages.need("nsenter")), f"--target={who.pid}", "--mount", "--net", "--", *map(str, command)]
+    return [
+        str(packages.need("nsenter")),
+        f"--target={who.pid}",
+        "--mount",
+        "--net",
+        "--",
+        *map(str, command),
+    ]
 
 
 def running(node: Node) -> bool:
@@ -351,7 +372,9 @@ def _daemons(node: Node, authority: Authority, server: str) -> list[dict[str, An
         *(f"--kubeconfig={config['kubelet']}", f"--hostname-override={node.name}", "--v=1"),
     ]
     return [
-        daemon(node, "containerd", [packages.need("containerd"), "--config", node.folder / "containerd.toml"]),
+        daemon(
+            node, "containerd", [packages.need("containerd"), "--config", node.folder / "containerd.toml"]
+        ),
         # kubelet starts once old containers are cleared away and the sandbox image is there (``local.py``).
         daemon(node, "kubelet", kubelet, after=["/run/containerd/tangram-ready"]),
         daemon(node, "kube-proxy", [binaries.need("kube-proxy"), f"--config={node.folder / 'proxy.json'}"]),
@@ -421,5 +444,3 @@ def _removed(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-

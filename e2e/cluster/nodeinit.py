@@ -1,7 +1,7 @@
 """Process 1 of a node: runs inside the node's own pid, mount and network namespaces.
 
-It prepares private mounts, waits for the network, keeps the node's daemons running and reaps orphans. When it
-ends, the kernel ends every process of the node with it and drops its mounts and links: nothing can be left over.
+It prepares private mounts, waits for the network, keeps the node's daemons running and reaps orphans. When
+it ends, the kernel ends every process of the node and drops its mounts and links: nothing can be left over.
 Started as ``python3 -I -S nodeinit.py SPEC.json``; imports nothing of ours, so that it is one readable page.
 """
 

@@ -1,4 +1,4 @@
-"""OCI images as bytes, as far as we must write them ourselves: the sandbox image, and the way from a builder's layout to containerd."""
+"""OCI images as bytes: the sandbox image, and what containerd must read of a builder's layout."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the distribution has ready: containerd, runc, CNI plugins, iptables, buildah, skopeo, debootstrap, Prometheus.
+"""What the distribution has ready: containerd, runc, CNI plugins, iptables, image tools, Prometheus.
 
 Nothing is installed. Packages are downloaded with the distribution's own tools and signatures and unpacked
 into the cache. So no maintainer script runs, no service starts now or at the next boot, Docker's packages
-(which conflict with the distribution's containerd) stay, and removing the cache removes all of it. It even works
-without root. What is on PATH already is used as it is.
+(which conflict with the distribution's containerd) stay, and removing the cache removes all of it. It even
+works without root. What is on PATH already is used as it is.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def ensure_packages(names: Iterable[str] = ALL, progress: Progress = silent) -> 
     roots = packages_of(lacking)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ClusterError(
-            f"missing: {', '.join(lacking)}; this is neither Debian nor Ubuntu, so they cannot be fetched here",
+            f"missing: {', '.join(lacking)}; this is neither Debian nor Ubuntu, so nothing can be fetched",
             f"install them with your distribution's tools (packages named like {' '.join(roots)})",
         )
     with locked(paths.cache() / "packages.lock", timeout_s=900, progress=progress):
@@ -144,10 +144,12 @@ def packages_of(names: Iterable[str]) -> list[str]:
 def libraries_among(depends: str, installed: Mapping[str, bool]) -> list[str]:
     """Which packages out of ``apt-cache depends --recurse`` are libraries that this machine lacks.
 
-    Anything else in that tree (init systems, debconf, web fonts of Prometheus' console) no program here needs.
+    Anything else in that tree (init systems, debconf, fonts of Prometheus' console) no program here needs.
     """
     names = {line.strip() for line in depends.splitlines() if line and not line.startswith((" ", "<", "|"))}
-    return sorted(n for n in names if n.startswith("lib") and not n.startswith("libjs") and not installed.get(n))
+    return sorted(
+        n for n in names if n.startswith("lib") and not n.startswith("libjs") and not installed.get(n)
+    )
 
 
 def _fetch(roots: list[str], progress: Progress) -> None:
@@ -156,7 +158,14 @@ def _fetch(roots: list[str], progress: Progress) -> None:
     lists, archives = work / "lists", work / f"deb-{hashlib.sha256(' '.join(roots).encode()).hexdigest()[:8]}"
     for folder in (lists / "partial", archives, unpacked()):
         folder.mkdir(parents=True, exist_ok=True)
-    apt = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={work / 'apt'}", "-o", "APT::Sandbox::User=root"]
+    apt = [
+        "-o",
+        f"Dir::State::Lists={lists}",
+        "-o",
+        f"Dir::Cache={work / 'apt'}",
+        "-o",
+        "APT::Sandbox::User=root",
+    ]
     progress("reading the distribution's package lists")
     updated = run(["apt-get", *apt, "-qq", "update"], timeout_s=300, check=False)
     flags = ["--recurse", "--important", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"]
@@ -180,7 +189,9 @@ def _link_iptables(folder: Path) -> None:
     """Names that the package's maintainer script would have linked; one program serves them all."""
     if not (folder / "xtables-nft-multi").exists():
         return
-    for name in (f"{family}{verb}" for family in ("iptables", "ip6tables") for verb in ("", "-save", "-restore")):
+    for name in (
+        f"{family}{verb}" for family in ("iptables", "ip6tables") for verb in ("", "-save", "-restore")
+    ):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to("xtables-nft-multi")
 

@@ -149,7 +149,7 @@ for pid, start in seen.items():
 
 
 class Guard:
-    """Kills its wards when our process dies, however it dies (a killed test run leaves no API server behind)."""
+    """Kills its wards when our process dies, however it dies: a killed test run leaves nothing behind."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
