@@ -1,4 +1,6 @@
-"""An LLMDeployment becomes a Deployment and a Service that say the right things, and a status that says the truth."""
+"""An LLMDeployment becomes a Deployment and a Service that say the right things, and a status that says
+the truth.
+"""
 
 import asyncio
 
@@ -11,7 +13,9 @@ from tests.support.fault_proxy import FaultProxy
 pytestmark = pytest.mark.apiserver
 
 
-async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(here: World, operator) -> None:
+async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(
+    here: World, operator
+) -> None:
     operator()
     owner = await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
 
@@ -26,7 +30,13 @@ async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(
     assert deployment["metadata"]["ownerReferences"][0]["uid"] == uid_of(owner)
     assert deployment["spec"]["replicas"] == 2
     pod = deployment["spec"]["template"]["spec"]
-    assert pod["containers"][0]["args"][:5] == ["serve", "--model", "/models/tangram-tiny", "--served-model-name", "tiny"]
+    assert pod["containers"][0]["args"][:5] == [
+        "serve",
+        "--model",
+        "/models/tangram-tiny",
+        "--served-model-name",
+        "tiny",
+    ]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert pod["automountServiceAccountToken"] is False
     service = await here.get(SERVICES, "tiny")
@@ -57,8 +67,13 @@ async def test_a_change_of_the_spec_reaches_the_deployment(here: World, operator
     assert ready["observedGeneration"] == 2
 
 
-async def test_a_checkpoint_that_cannot_be_served_says_why_and_gets_no_deployment(here: World, operator) -> None:
-    here.kubelet.reports["image:///models/odd"] = (refusal("UnknownArchitecture", "config.json: MambaForCausalLM"), 3)
+async def test_a_checkpoint_that_cannot_be_served_says_why_and_gets_no_deployment(
+    here: World, operator
+) -> None:
+    here.kubelet.reports["image:///models/odd"] = (
+        refusal("UnknownArchitecture", "config.json: MambaForCausalLM"),
+        3,
+    )
     operator()
     await here.apply(llm("odd", here.namespace, model={"uri": "image:///models/odd"}))
 
@@ -108,7 +123,7 @@ async def test_a_foreign_deployment_of_the_same_name_is_left_alone(here: World, 
     await here.apply(llm("tiny", here.namespace))
     await here.until("tiny", "Ready", "True")
     name = (await here.all(DEPLOYMENTS))[0]["metadata"]["name"]
-    process.stop()
+    await process.stop()
     await here.delete(LLM_DEPLOYMENTS, "tiny")
     await eventually(lambda: _gone(here, name), 30)
     before = await here.apply(_foreign_deployment(name, here.namespace), DEPLOYMENTS, manager="someone")
@@ -163,7 +178,9 @@ async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(here: Worl
     assert await nothing()
 
 
-async def test_steady_state_and_a_restart_write_nothing_but_the_lease(here: World, proxy: FaultProxy, operator) -> None:
+async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
+    here: World, proxy: FaultProxy, operator
+) -> None:
     process = operator(tickSeconds=1)
     await here.apply(llm("one", here.namespace, scaling={"min": 2}))
     await here.apply(llm("two", here.namespace))
@@ -175,7 +192,7 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(here: Worl
     await asyncio.sleep(5)
     assert proxy.writes() == []
 
-    process.stop()
+    await process.stop()
     process.start()
     await eventually(lambda: _led(proxy), what="the new operator leads")
     await asyncio.sleep(5)

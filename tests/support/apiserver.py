@@ -1,8 +1,10 @@
-"""A real API server for tests of the operator: CRD installed, GPU nodes there, and a stand-in for the kubelet.
+"""A real API server for tests of the operator: CRD installed, GPU nodes there, and a stand-in for the
+kubelet.
 
-etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs. Only the kubelet is played:
-`Kubelet` watches pods that the real scheduler has bound and patches their status as a kubelet would (Running and
-Ready; inspect pods end with their report in the termination message; deleted pods go), and renews the node leases.
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs. Only the kubelet is
+played: `Kubelet` watches pods that the real scheduler has bound and patches their status as a kubelet
+would (Running and Ready; inspect pods end with their report in the termination message; deleted pods go),
+and renews the node leases.
 """
 
 import asyncio
@@ -25,7 +27,9 @@ from tangram.shell.auth import load_kubeconfig
 from tangram.shell.client import ApiClient, ApiError
 from tangram.shell.kinds import DEPLOYMENTS, JOBS, LEASES, LLM_DEPLOYMENTS, NODES, PODS, SERVICES, Kind
 
-CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+CRDS = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 CRD_FILE = Path(__file__).parents[2] / "crds" / "tangram.dev_llmdeployments.yaml"
 MANAGER = "tests"
@@ -73,7 +77,10 @@ def gpu_node(name: str, gpus: int = 64, product: str = "NVIDIA-H100-80GB-HBM3") 
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": product, "kubernetes.io/hostname": name}},
+        "metadata": {
+            "name": name,
+            "labels": {"nvidia.com/gpu.product": product, "kubernetes.io/hostname": name},
+        },
         "status": {
             "allocatable": _capacity(gpus),
             "capacity": _capacity(gpus),
@@ -83,7 +90,13 @@ def gpu_node(name: str, gpus: int = 64, product: str = "NVIDIA-H100-80GB-HBM3") 
 
 
 def _capacity(gpus: int) -> dict[str, str]:
-    return {"cpu": "4096", "memory": "16Ti", "pods": "1000", "ephemeral-storage": "1Ti", "nvidia.com/gpu": str(gpus)}
+    return {
+        "cpu": "4096",
+        "memory": "16Ti",
+        "pods": "1000",
+        "ephemeral-storage": "1Ti",
+        "nvidia.com/gpu": str(gpus),
+    }
 
 
 def _ready(reason: str) -> dict[str, str]:
@@ -106,12 +119,16 @@ async def eventually(check: Callable[[], Awaitable[Any]], within_s: float = 20.0
         if last and not isinstance(last, Exception):
             return last
         await asyncio.sleep(0.05)
-    raise AssertionError(f"{what or getattr(check, '__name__', 'it')} not within {within_s:g} s; last: {last!r}")
+    raise AssertionError(
+        f"{what or getattr(check, '__name__', 'it')} not within {within_s:g} s; last: {last!r}"
+    )
 
 
 @dataclass
 class Kubelet:
-    """Plays every kubelet. `reports` maps a model URI to the termination message and exit code of its inspection."""
+    """Plays every kubelet. `reports` maps a model URI to the termination message and exit code of its
+    inspection.
+    """
 
     client: ApiClient
     reports: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -163,20 +180,39 @@ class Kubelet:
     async def _inspected(self, pod: dict[str, Any]) -> None:
         uri = pod["metadata"].get("annotations", {}).get("tangram.dev/model-uri", "")
         message, code = self.reports.get(uri, (report(), 0))
-        ended = {"exitCode": code, "message": message, "reason": "Completed", "startedAt": now(), "finishedAt": now()}
+        ended = {
+            "exitCode": code,
+            "message": message,
+            "reason": "Completed",
+            "startedAt": now(),
+            "finishedAt": now(),
+        }
         await self._patch(pod, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False)
 
     async def _patch(self, pod: dict[str, Any], phase: str, state: dict[str, Any], *, ready: bool) -> None:
         meta, name = pod["metadata"], pod["spec"]["containers"][0]["name"]
-        container = {"name": name, "state": state, "ready": ready, "restartCount": 0, "image": "x", "imageID": "x"}
+        container = {
+            "name": name,
+            "state": state,
+            "ready": ready,
+            "restartCount": 0,
+            "image": "x",
+            "imageID": "x",
+        }
         conditions = [
-            {"type": kind, "status": str(ready), "lastTransitionTime": now()} for kind in ("Ready", "ContainersReady")
+            {"type": kind, "status": str(ready), "lastTransitionTime": now()}
+            for kind in ("Ready", "ContainersReady")
         ]
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
-            "status": {"phase": phase, "conditions": conditions, "containerStatuses": [container], "startTime": now()},
+            "status": {
+                "phase": phase,
+                "conditions": conditions,
+                "containerStatuses": [container],
+                "startTime": now(),
+            },
         }
         await self.client.apply(PODS, body, manager="kubelet", force=True, subresource="status")
 
@@ -203,7 +239,9 @@ class World:
     kubelet: Kubelet
     folder: Path
 
-    async def apply(self, obj: dict[str, Any], kind: Kind = LLM_DEPLOYMENTS, manager: str = MANAGER) -> dict[str, Any]:
+    async def apply(
+        self, obj: dict[str, Any], kind: Kind = LLM_DEPLOYMENTS, manager: str = MANAGER
+    ) -> dict[str, Any]:
         """Apply as a person would."""
         return await self.client.apply(kind, obj, manager=manager, force=True)
 
@@ -227,12 +265,17 @@ class World:
         conditions = ((obj or {}).get("status") or {}).get("conditions") or []
         return next((c for c in conditions if c["type"] == kind), {})
 
-    async def until(self, name: str, kind: str, status: str, reason: str = "", within_s: float = 30.0) -> dict[str, Any]:
+    async def until(
+        self, name: str, kind: str, status: str, reason: str = "", within_s: float = 30.0
+    ) -> dict[str, Any]:
         """Wait for a condition; return it."""
 
         async def check() -> dict[str, Any] | None:
+            obj = await self.get(LLM_DEPLOYMENTS, name)
             found = await self.condition(name, kind)
-            return found if found.get("status") == status and reason in ("", found.get("reason")) else None
+            current = obj is not None and found.get("observedGeneration") == obj["metadata"]["generation"]
+            right = found.get("status") == status and reason in ("", found.get("reason"))
+            return found if current and right else None
 
         async def told() -> str:
             obj = await self.get(LLM_DEPLOYMENTS, name)
@@ -243,18 +286,41 @@ class World:
         except AssertionError as error:
             raise AssertionError(f"{error}\nstatus: {await told()}") from None
 
+    async def empty(self) -> None:
+        """Leave nothing behind that holds GPUs: tests share the nodes."""
+        self.kubelet.hold = False
+        for kind in (LLM_DEPLOYMENTS, DEPLOYMENTS, JOBS, SERVICES):
+            for obj in await self.all(kind):
+                with contextlib.suppress(ApiError):
+                    await self.delete(kind, obj["metadata"]["name"])
+
+        async def gone() -> bool:
+            return not [obj for kind in (PODS, DEPLOYMENTS, JOBS, SERVICES) for obj in await self.all(kind)]
+
+        with contextlib.suppress(AssertionError):
+            await eventually(gone, 10)
+
     async def final_state(self) -> dict[str, Any]:
-        """What a person would call the result: children and conditions, without names of pods, versions and times."""
+        """What a person would call the result: children and conditions, without names of pods, versions
+        and times.
+        """
         return {
             "deployments": {
-                d["metadata"]["name"]: (d["spec"], d["metadata"].get("labels"), d.get("status", {}).get("readyReplicas"))
+                d["metadata"]["name"]: (
+                    d["spec"],
+                    d["metadata"].get("labels"),
+                    d.get("status", {}).get("readyReplicas"),
+                )
                 for d in await self.all(DEPLOYMENTS)
             },
             "services": {
-                s["metadata"]["name"]: (s["spec"]["selector"], s["spec"]["ports"]) for s in await self.all(SERVICES)
+                s["metadata"]["name"]: (s["spec"]["selector"], s["spec"]["ports"])
+                for s in await self.all(SERVICES)
             },
             "jobs": sorted(j["metadata"]["name"] for j in await self.all(JOBS)),
-            "statuses": {o["metadata"]["name"]: _timeless(o.get("status")) for o in await self.all(LLM_DEPLOYMENTS)},
+            "statuses": {
+                o["metadata"]["name"]: _timeless(o.get("status")) for o in await self.all(LLM_DEPLOYMENTS)
+            },
         }
 
 
@@ -270,9 +336,10 @@ async def prepare(kubeconfig: Path) -> None:
     """Install the CRD and dress one node."""
     client = ApiClient(load_kubeconfig(str(kubeconfig)))
     try:
-        await client.apply(CRDS, _TMPSTRIP(yaml.safe_load(CRD_FILE.read_text())), manager=MANAGER, force=True)
+        await client.apply(CRDS, yaml.safe_load(CRD_FILE.read_text()), manager=MANAGER, force=True)
         await eventually(lambda: client.served(LLM_DEPLOYMENTS), what="CRD served")
         await add_node(client, gpu_node("gpu-1"))
+        await add_node(client, gpu_node("gpu-2", product="NVIDIA-A100-SXM4-80GB"))
     finally:
         await client.close()
 
@@ -305,28 +372,15 @@ async def world(kubeconfig: Path, folder: Path) -> AsyncIterator[World]:
     playing = asyncio.create_task(kubelet.run())
     this = World(client, kubeconfig, namespace, kubelet, folder)
     try:
-        await eventually(lambda: client.get(Kind("", "v1", "serviceaccounts", "ServiceAccount"), namespace, "default"))
+        await eventually(
+            lambda: client.get(Kind("", "v1", "serviceaccounts", "ServiceAccount"), namespace, "default")
+        )
         yield this
     finally:
-        await _clear(this)
+        await this.empty()
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)
         await client.close()
-
-
-async def _clear(this: World) -> None:
-    """Leave nothing that holds GPUs: the next test shares the nodes."""
-    this.kubelet.hold = False
-    for kind in (LLM_DEPLOYMENTS, DEPLOYMENTS, JOBS):
-        for obj in await this.all(kind):
-            with contextlib.suppress(ApiError):
-                await this.delete(kind, obj["metadata"]["name"])
-
-    async def empty() -> bool:
-        return not await this.all(PODS)
-
-    with contextlib.suppress(AssertionError):
-        await eventually(empty, 10)
 
 
 @dataclass
@@ -337,12 +391,23 @@ class OperatorProcess:
     kubeconfig: Path
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
 
     def start(self) -> "OperatorProcess":
         """Start it (again)."""
+        self.starts += 1
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tangram", "--config", str(self.config), "--kubeconfig", str(self.kubeconfig)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "tangram",
+                    "--config",
+                    str(self.config),
+                    "--kubeconfig",
+                    str(self.kubeconfig),
+                ],
                 stdout=log,
                 stderr=log,
                 cwd=self.config.parent,
@@ -361,15 +426,11 @@ class OperatorProcess:
             self.process.kill()
             self.process.wait(10)
 
-    def stop(self) -> int:
-        """SIGTERM, then wait; return the exit code."""
+    async def stop(self) -> int:
+        """SIGTERM, then wait (in a thread: the proxy must go on); return the exit code."""
         assert self.process is not None
         self.process.terminate()
-        try:
-            return self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
+        return await asyncio.to_thread(self.process.wait, 30)
 
     def alive(self) -> bool:
         """Whether it runs."""
@@ -378,7 +439,3 @@ class OperatorProcess:
     def logs(self) -> str:
         """Everything it said."""
         return self.log.read_text() if self.log.exists() else ""
-
-def _TMPSTRIP(x):
-    if isinstance(x, dict): return {k: _TMPSTRIP(v) for k, v in x.items() if k != "x-kubernetes-validations"}
-    return [_TMPSTRIP(i) for i in x] if isinstance(x, list) else x

@@ -1,7 +1,8 @@
 """A proxy between the operator and the API server that can do to it whatever networks and servers do.
 
-Rules are data: match (verb, plural, subresource, name, the n-th time) -> act. A recorder keeps every request. Upstream
-is the real API server, reached with the admin's client certificate; the operator speaks plain HTTP on loopback.
+Rules are data: match (verb, plural, subresource, name, the n-th time) -> act. A recorder keeps every
+request. Upstream is the real API server, reached with the admin's client certificate; the operator speaks
+plain HTTP on loopback.
 """
 
 import asyncio
@@ -225,7 +226,9 @@ class FaultProxy:
             await response.write_eof()
             return response
 
-    def _upstream_request(self, incoming: web.Request, body: bytes, timeout: aiohttp.ClientTimeout | None = None) -> Any:
+    def _upstream_request(
+        self, incoming: web.Request, body: bytes, timeout: aiohttp.ClientTimeout | None = None
+    ) -> Any:
         assert self._session is not None
         keep = ("Content-Type", "Accept")
         headers = {name: incoming.headers[name] for name in keep if name in incoming.headers}
@@ -243,7 +246,13 @@ async def _said(line: bytes, seen: int, rule: Rule | None) -> list[bytes]:
     if rule is None:
         return [line]
     if rule.act == "watch-error":
-        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": rule.code, "reason": "Injected"}
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "code": rule.code,
+            "reason": "Injected",
+        }
         return [json.dumps({"type": "ERROR", "object": status}).encode() + b"\n"]
     if rule.act == "watch-drop":
         return []

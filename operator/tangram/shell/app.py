@@ -49,6 +49,7 @@ class Operator:
         self.metrics = Metrics()
         self.client = ApiClient(credentials, self.metrics.count_request)
         self.failed = asyncio.Event()
+        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[web.AppRunner] = []
         self.elector = self._make_elector()
@@ -80,6 +81,7 @@ class Operator:
 
     async def stop(self) -> None:
         """Stop everything, the right to write first; then give the lease to the next."""
+        self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -129,7 +131,7 @@ class Operator:
         self._tasks.append(task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+        if task.cancelled() or self._stopping:
             return
         log.critical("%s ended", task.get_name(), exc_info=task.exception())
         self.failed.set()

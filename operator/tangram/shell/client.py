@@ -7,7 +7,7 @@ It never retries on its own, but for 429 with a short Retry-After (the server di
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -138,7 +138,7 @@ class ApiClient:
         namespace: str = "",
         selector: str = "",
         server_timeout_s: int = 300,
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Yield events after `resource_version` until the server ends the stream or it goes silent
         (ApiError 0).
         """

@@ -24,7 +24,7 @@ from tangram.shell.mirrors import Mirrors
 from tangram.shell.planning import PlanFailed, PlanWorker
 from tangram.shell.scaler import Scaled, Scaler
 from tangram.shell.statuses import NewStatus, StatusWriter
-from tangram.shell.view import Told, View, intents, snapshot
+from tangram.shell.view import Told, View, intents, recorded_replicas, snapshot
 from tangram.shell.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,8 @@ class Reconciler:
         self, view: View, valid: tuple[Intent, ...], now: float
     ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
         bare = snapshot(view, self.told, now)
-        scaled = self.scaler.decide(valid, bare.workloads, now)
+        recorded = recorded_replicas(view)
+        scaled = self.scaler.decide(valid, bare.workloads, recorded, now)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
         told = Told(self.told.engine_image, self.told.prices, desired, problems)

@@ -84,6 +84,12 @@ class Metrics:
             (*_ONE, "objective"),
             registry=registry,
         )
+        self.objective = Gauge(
+            "tangram_slo_objective_ratio",
+            "Share of requests that the objective asks for.",
+            (*_ONE, "objective"),
+            registry=registry,
+        )
         self.dollars = Gauge(
             "tangram_cost_dollars_per_hour", "Price of the placed replicas.", _ONE, registry=registry
         )
@@ -98,7 +104,7 @@ class Metrics:
 
     def clear_fleet(self) -> None:
         """Drop the gauges per LLMDeployment: an operator that does not lead knows nothing of them."""
-        for gauge in (self.desired, self.placed, self.ready, self.attainment, self.dollars):
+        for gauge in (self.desired, self.placed, self.ready, self.attainment, self.objective, self.dollars):
             gauge.clear()
 
     def show_fleet(
@@ -118,7 +124,8 @@ class Metrics:
             self.ready.labels(*labels).set(ready.get(intent.uid, 0))
             self.dollars.labels(*labels).set(decision.price_per_hour)
             slo = status.get("slo") or {}
-            for objective in ("ttft", "tpot"):
-                share = slo.get(f"{objective}Attainment")
-                if share is not None:
-                    self.attainment.labels(*labels, objective).set(float(share))
+            for name, objective in (("ttft", intent.ttft), ("tpot", intent.tpot)):
+                share = slo.get(f"{name}Attainment")
+                if share is not None and objective is not None:
+                    self.attainment.labels(*labels, name).set(float(share))
+                    self.objective.labels(*labels, name).set(objective.percentile / 100)

@@ -6,9 +6,10 @@ and healed.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from tangram.shell.backoff import Backoff
@@ -156,22 +157,22 @@ class Mirror:
             source.selector,
             server_timeout_s=timeout_s,
         )
-        relist = asyncio.create_task(self._relist_wanted.wait())
+        reading = asyncio.create_task(self._take_all(events))
+        doubting = asyncio.create_task(self._relist_wanted.wait())
         try:
-            while True:
-                step = asyncio.ensure_future(anext(events, None))
-                await asyncio.wait({step, relist}, return_when=asyncio.FIRST_COMPLETED)
-                if relist.done():
-                    step.cancel()
-                    await asyncio.gather(step, return_exceptions=True)
-                    raise Gone
-                event = step.result()
-                if event is None:
-                    return
-                await self._took(self._handle(event))
+            await asyncio.wait({reading, doubting}, return_when=asyncio.FIRST_COMPLETED)
+            if doubting.done():
+                raise Gone
+            await reading
         finally:
-            relist.cancel()
-            await events.aclose()  # type: ignore[attr-defined]
+            for task in (reading, doubting):
+                task.cancel()
+            await asyncio.gather(reading, doubting, return_exceptions=True)
+
+    async def _take_all(self, events: AsyncGenerator[WatchEvent, None]) -> None:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                await self._took(self._handle(event))
 
     def _handle(self, event: WatchEvent) -> bool:
         if event.type == "BOOKMARK":

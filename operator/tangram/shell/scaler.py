@@ -42,28 +42,42 @@ class Scaler:
     _memories: dict[str, ScalingMemory] = field(default_factory=dict)
 
     def decide(
-        self, intents: tuple[Intent, ...], workloads: tuple[Workload, ...], now: float
+        self,
+        intents: tuple[Intent, ...],
+        workloads: tuple[Workload, ...],
+        recorded: Mapping[str, int],
+        now: float,
     ) -> Mapping[str, Scaled]:
-        """Return what each LLMDeployment wants now, by UID."""
+        """Return what each LLMDeployment wants now, by UID.
+
+        `recorded` is what their statuses say was wanted last: an operator that has just started goes on
+        from there.
+        """
         for gone in self._memories.keys() - {intent.uid for intent in intents}:
             del self._memories[gone]
         by_owner: dict[str, list[Workload]] = {}
         for workload in workloads:
             by_owner.setdefault(workload.owner_uid, []).append(workload)
-        return {intent.uid: self._decide_one(intent, by_owner.get(intent.uid, []), now) for intent in intents}
+        return {
+            intent.uid: self._decide_one(intent, by_owner.get(intent.uid, []), recorded.get(intent.uid), now)
+            for intent in intents
+        }
 
     def clear(self) -> None:
         """Forget everything: at the start of a term another operator may have acted."""
         self._memories.clear()
 
-    def _decide_one(self, intent: Intent, workloads: list[Workload], now: float) -> Scaled:
+    def _decide_one(
+        self, intent: Intent, workloads: list[Workload], recorded: int | None, now: float
+    ) -> Scaled:
         ready = sum(workload.ready for workload in workloads)
+        running = max((workload.replicas for workload in workloads), default=0)
         signal = self._signal(intent, ready, now)
         decision = decide(
             self._memories.get(intent.uid, ScalingMemory()),
             params=self.params,
             intent=intent,
-            current=max((workload.replicas for workload in workloads), default=0),
+            current=running if recorded is None else recorded,
             ready=ready,
             signal=signal,
             now=now,

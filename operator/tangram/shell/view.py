@@ -79,6 +79,14 @@ def snapshot(view: View, told: Told, now: float) -> FleetSnapshot:
     )
 
 
+def recorded_replicas(view: View) -> dict[str, int]:
+    """Return how many replicas each status says were wanted last, by UID."""
+    recorded = (
+        (uid_of(obj), (obj.get("status") or {}).get("desiredReplicas")) for obj in view.llm_deployments
+    )
+    return {uid: replicas for uid, replicas in recorded if isinstance(replicas, int)}
+
+
 def node(obj: Object) -> Node:
     """Return a node: which GPU it has and how much of it the scheduler may give out."""
     product = labels_of(obj).get(kinds.PRODUCT_LABEL, "")
@@ -153,12 +161,7 @@ def inspections(view: View, now: float) -> tuple[Inspection, ...]:
 def _facts_key(job: Object) -> FactsKey:
     uri = annotations_of(job).get(kinds.MODEL_URI_ANNOTATION, "")
     image = annotations_of(job).get(kinds.ENGINE_IMAGE_ANNOTATION, "")
-    return facts_key(job["metadata"]["namespace"], uri, image)
-
-
-def facts_key(namespace: str, uri: str, engine_image: str) -> FactsKey:
-    """Return the identity of a checkpoint: one inside the engine image is the same in every namespace."""
-    return FactsKey("" if uri.startswith("image://") else namespace, uri, engine_image)
+    return FactsKey.of(job["metadata"]["namespace"], uri, image)
 
 
 def _honest(job: Object) -> bool:

@@ -1,0 +1,163 @@
+"""The operator is killed at any write of a rollout, and the API answers any write with a fault: same final
+state.
+
+The workload: an LLMDeployment appears, becomes ready, is moved to another GPU (a new variant beside the
+old one, then the old one goes) and scaled. `WRITES` is what a run without faults writes; a learning pass
+asserts that it is complete.
+"""
+
+import asyncio
+import re
+from collections import Counter
+
+import pytest
+
+from tangram.shell.kinds import LLM_DEPLOYMENTS, PODS
+from tests.support.apiserver import World, eventually, llm
+from tests.support.fault_proxy import FaultProxy, Rule
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+
+QUICK_LEASE = {"leaseSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.5}
+
+# (verb, plural, subresource): how many of the first such writes are tried, at least that many happen
+WRITES = {
+    ("create", "jobs", ""): 1,
+    ("delete", "jobs", ""): 1,
+    ("create", "services", ""): 1,
+    ("apply", "deployments", ""): 2,
+    ("delete", "deployments", ""): 1,
+    ("apply", "llmdeployments", "status"): 4,
+    ("create", "events", ""): 3,
+}
+POINTS = [(*write, nth) for write, most in WRITES.items() for nth in range(1, most + 1)]
+KILLS = [(*point, act) for point in POINTS for act in ("kill-before", "kill-after", "kill-replied")]
+ANSWERS = [
+    ("status", 401),
+    ("status", 404),
+    ("status", 409),
+    ("status", 429),
+    ("status", 500),
+    ("status", 503),
+]
+ANSWERS += [("reset", 0), ("lose-answer", 0), ("garbage", 0), ("truncate", 0)]
+FAULTS = [(*point, act, code) for point in POINTS for act, code in ANSWERS]
+SAMPLED_KILLS = {
+    ("create", "services", "", 1, "kill-after"),
+    ("apply", "deployments", "", 2, "kill-before"),
+    ("delete", "deployments", "", 1, "kill-replied"),
+}
+SAMPLED_FAULTS = {
+    ("apply", "deployments", "", 1, "lose-answer", 0),
+    ("create", "jobs", "", 1, "status", 500),
+}
+
+
+def _marked(cases: list, sample: set) -> list:
+    def name(case: tuple) -> str:
+        return "-".join(str(part) for part in case if part not in ("", 0))
+
+    return [pytest.param(*c, id=name(c), marks=[] if c in sample else [pytest.mark.faults]) for c in cases]
+
+
+async def workload(here: World, restart) -> dict:
+    """Run the workload; `restart` brings the operator back if it was killed. Returns the final state."""
+    reviving = asyncio.create_task(restart())
+    try:
+        await here.apply(llm("tiny", here.namespace))
+        await here.until("tiny", "Ready", "True", within_s=60)
+        first = await _sku(here)
+        await here.apply(llm("tiny", here.namespace, placement={"deniedSKUs": [first]}, scaling={"min": 2}))
+        await here.until("tiny", "Ready", "True", within_s=60)
+        await eventually(lambda: _settled(here), 30, "one Deployment, two pods, no Job")
+        await asyncio.sleep(1)
+        return await here.final_state()
+    finally:
+        reviving.cancel()
+        await asyncio.gather(reviving, return_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict:
+    """The final state of the run without faults, filled by the first test that needs it."""
+    return {}
+
+
+async def _reference(reference: dict, here: World, operator) -> dict:
+    if not reference:
+        process = operator("reference", **_settings(here))
+        reference["state"] = anonymous(await workload(here, lambda: _forever(process)), here)
+        await process.stop()
+        await here.empty()
+    return reference["state"]
+
+
+async def test_a_run_without_faults_writes_what_the_campaign_kills_at(
+    here: World, proxy: FaultProxy, operator, reference: dict
+) -> None:
+    await _reference(reference, here, operator)
+    seen = Counter((r.verb, r.plural, r.subresource) for r in proxy.writes())
+    assert seen.keys() == WRITES.keys()
+    assert all(seen[write] >= most for write, most in WRITES.items()), seen
+
+
+@pytest.mark.parametrize(("verb", "plural", "subresource", "nth", "act"), _marked(KILLS, SAMPLED_KILLS))
+async def test_killed_at_a_write_it_ends_in_the_same_state(
+    here: World, proxy: FaultProxy, operator, reference: dict, verb, plural, subresource, nth, act
+) -> None:
+    expected = await _reference(reference, here, operator)
+    rule = Rule(act, verb=verb, plural=plural, subresource=subresource, nth=nth)
+    proxy.rules = [rule]
+    process = operator(**_settings(here))
+    proxy.kill = process.kill
+
+    final = await workload(here, lambda: _forever(process))
+
+    assert rule.hits >= nth, "the fault never happened"
+    assert process.starts >= 2
+    assert anonymous(final, here) == expected
+
+
+@pytest.mark.parametrize(
+    ("verb", "plural", "subresource", "nth", "act", "code"), _marked(FAULTS, SAMPLED_FAULTS)
+)
+async def test_a_failed_write_is_tried_again(
+    here: World, proxy: FaultProxy, operator, reference: dict, verb, plural, subresource, nth, act, code
+) -> None:
+    expected = await _reference(reference, here, operator)
+    rule = Rule(act, verb=verb, plural=plural, subresource=subresource, nth=nth, code=code, retry_after="1")
+    proxy.rules = [rule]
+    process = operator(**_settings(here))
+
+    final = await workload(here, lambda: _forever(process))
+
+    assert rule.hits >= nth, "the fault never happened"
+    assert process.starts == 1
+    assert anonymous(final, here) == expected
+
+
+async def _forever(process) -> None:
+    while True:
+        if not process.alive():
+            process.start()
+        await asyncio.sleep(0.2)
+
+
+def _settings(here: World) -> dict:
+    return {"leaderElection": {"namespace": here.namespace, "name": "l"} | QUICK_LEASE}
+
+
+def anonymous(state: dict, here: World) -> dict:
+    """A final state without the name of the test's namespace."""
+    import json
+
+    return json.loads(re.sub(here.namespace, "NAMESPACE", json.dumps(state)))
+
+
+async def _sku(here: World) -> str:
+    return (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]
+
+
+async def _settled(here: World) -> bool:
+    state = await here.final_state()
+    return len(state["deployments"]) == 1 and not state["jobs"] and len(await here.all(PODS)) == 2
