@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,5 +80,5 @@ def test_mutated_headers_are_refused_or_still_describe_the_same_bytes(
     # Accepted: then every tensor lies inside the file, no two share a byte, and all bytes are used.
     size = (mutable / "model.safetensors").stat().st_size
     spans = sorted((entry.offset, entry.offset + entry.nbytes) for entry in checkpoint.tensors.values())
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     assert spans[-1][1] <= size

@@ -78,7 +78,7 @@ def test_text_is_cut_at_the_first_stop_string_however_it_is_split(
 
 
 def oracle(text: str, stops: list[str]) -> str:
-    """Read character by character; the first stop string to be complete ends the text, the longest of several."""
+    """Reading by character: the first stop string to be complete ends the text, the longest of several."""
     for end in range(len(text) + 1):
         lengths = [len(stop) for stop in stops if text[:end].endswith(stop)]
         if lengths:

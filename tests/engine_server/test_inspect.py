@@ -1,4 +1,4 @@
-"""`tangram-engine inspect` tells the operator in at most 4096 bytes what a checkpoint is, or why it is none."""
+"""`tangram-engine inspect` tells the operator in 4096 bytes what a checkpoint is, or why it is none."""
 
 import json
 import shutil

@@ -4,12 +4,13 @@ import json
 import sys
 from functools import partial
 
-from tangram_engine import __main__ as command
-from tangram_engine.serve import server
-from tests.support.fake_engine import Behaviour, build
-
 
 def main() -> int:
+    # Imported here, because the engine process imports this module too and needs nothing of it.
+    from tangram_engine import __main__ as command
+    from tangram_engine.serve import server
+    from tests.support.fake_engine import Behaviour, build
+
     behaviour = Behaviour(**json.loads(sys.argv[1]))
     real = server.serve
     server.serve = lambda options, config: real(options, config, partial(build, behaviour=behaviour))

@@ -85,11 +85,11 @@ class Completion(_Base):
         }
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
-        text = self._tools.token_text
+        name = self._tools.token_name
         return {
-            "tokens": [text(entry.token) for entry in entries],
+            "tokens": [name(entry.token) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [{text(token): value for token, value in entry.top} for entry in entries],
+            "top_logprobs": [{name(token): value for token, value in entry.top} for entry in entries],
             "text_offset": [entry.offset for entry in entries],
         }
 

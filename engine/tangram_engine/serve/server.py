@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from tangram_engine.checkpoint import CheckpointError, Reason, read_checkpoint
 from tangram_engine.config import EngineConfig
@@ -139,11 +140,17 @@ class Server:
 def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = llm_engine) -> int:
     """Run one replica until it is told to stop or its engine dies; the process's exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s server %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("aiohttp.server").addFilter(_is_not_a_clients_fault)
 
     async def main() -> int:
         return await Server(options, config, factory).run()
 
     return asyncio.run(main())
+
+
+def _is_not_a_clients_fault(record: logging.LogRecord) -> bool:
+    """Drop broken HTTP: its trace quotes what the client sent, which may be a prompt."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _load_text_tools(model: Path) -> TextTools:

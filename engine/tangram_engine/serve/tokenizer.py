@@ -50,6 +50,14 @@ class TextTools:
         """A token on its own, for logprobs; bytes that are no character become U+FFFD."""
         return self.token_bytes(token).decode("utf-8", errors="replace")
 
+    def token_name(self, token: int) -> str:
+        """A name of its own for every token: part of a character is spelt as OpenAI does, `bytes:\\xf0`."""
+        raw = self.token_bytes(token)
+        try:
+            return raw.decode("utf-8") or f"token_id:{token}"
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes a token stands for."""
         piece: str | None = self.tokenizer.id_to_token(token)

@@ -1,0 +1,235 @@
+"""Too much work, the end of a pod's life, and an engine that dies: clients are told, and nothing is cut."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.engine_process import EngineProcess, eventually, launch
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(32) as executor:
+        yield executor
+
+
+def test_a_full_queue_answers_429_with_retry_after_and_serves_the_rest(
+    start: Any, pool: ThreadPoolExecutor
+) -> None:
+    server = start("--max-num-seqs", "2", "--max-queued-requests", "3", step_seconds=0.02)
+    futures = [pool.submit(server.complete, "the", max_tokens=30) for _ in range(12)]
+    answers = [future.result() for future in futures]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    served = [answer for answer in answers if answer.status_code == 200]
+    assert len(served) + len(refused) == 12
+    assert len(served) >= 5
+    assert refused
+    assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
+    assert server.metric("vllm:admission_rejections_total") == len(refused)
+    eventually(server.quiet, "nothing left")
+    assert server.complete("the", max_tokens=1).status_code == 200
+
+
+def test_n_counts_for_the_queue_limit_and_its_places_return(start: Any) -> None:
+    server = start("--max-num-seqs", "1", "--max-queued-requests", "1")
+    assert server.complete("the", n=3, max_tokens=1).status_code == 429
+    for _ in range(3):
+        assert server.complete("the", n=2, max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_takes_too_long_ends_with_the_error_timeout(stream: bool, start: Any) -> None:
+    server = start("--max-request-seconds", "0.3", step_seconds=0.02)
+    if stream:
+        with server.stream("the", max_tokens=400) as lines:
+            data = [line.removeprefix("data: ") for line in lines if line]
+        assert data[-1] == "[DONE]"
+        error = json.loads(data[-2])["error"]
+        assert json.loads(data[0])["choices"][0]["text"] == "the"
+    else:
+        answer = server.complete("the", max_tokens=400)
+        assert answer.status_code == 504
+        assert answer.headers["x-should-retry"] == "false"
+        error = answer.json()["error"]
+    assert error["code"] == "timeout"
+    eventually(server.quiet, "nothing left")
+
+
+def test_before_the_engine_is_warm_the_server_lives_but_is_not_ready(
+    served_model: Path, tmp_path: Path
+) -> None:
+    server = launch(served_model, tmp_path / "log", {"load_seconds": 1.0})
+    try:
+        eventually(lambda: reachable(server), "listening")
+        assert server.get("/health").status_code == 200
+        assert server.get("/ready").status_code == 503
+        answer = server.complete("the")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+        assert "Retry-After" in answer.headers
+        eventually(server.ready, "ready")
+        assert server.complete("the", max_tokens=1).status_code == 200
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def test_sigterm_while_loading_exits_at_once(served_model: Path, tmp_path: Path) -> None:
+    server = launch(served_model, tmp_path / "log", {"load_seconds": 60.0})
+    try:
+        eventually(lambda: reachable(server), "listening")
+        eventually(server.children, "engine process started")
+        server.terminate()
+        assert server.wait(6) == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def reachable(server: EngineProcess) -> bool:
+    import httpx
+
+    try:
+        return server.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_drain_cuts_no_accepted_request_and_accepts_for_a_while(
+    start: Any, pool: ThreadPoolExecutor
+) -> None:
+    server = start("--drain-seconds", "0.8", step_seconds=0.02)
+    before = [pool.submit(server.complete, "the quick", max_tokens=120, n=2) for _ in range(4)]
+    streamed = pool.submit(lambda: read_stream(server, 120))
+    eventually(lambda: server.metric("vllm:num_requests_running") == 9, "all running")
+    server.terminate()
+    eventually(lambda: server.get("/ready").status_code == 503, "not ready at once", seconds=0.5)
+    late = pool.submit(server.complete, "the", max_tokens=100)
+    assert server.get("/health").status_code == 200
+    eventually(lambda: server.complete("the", max_tokens=1).status_code == 503, "refusing")
+    refusal = server.complete("the", max_tokens=1)
+    assert refusal.json()["error"]["code"] == "draining"
+    assert refusal.headers["Retry-After"]
+    assert refusal.headers["Connection"] == "close"
+    assert server.get("/health").status_code == 200
+    for future in [*before, late]:
+        answer = future.result()
+        assert answer.status_code == 200
+        assert {choice["finish_reason"] for choice in answer.json()["choices"]} == {"length"}
+    assert streamed.result() == "the quick" * 60
+    assert server.wait() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+def read_stream(server: EngineProcess, tokens: int) -> str:
+    with server.stream("the quick", max_tokens=tokens) as lines:
+        data = [line.removeprefix("data: ") for line in lines if line]
+    assert data[-1] == "[DONE]"
+    return "".join(json.loads(line)["choices"][0]["text"] for line in data[:-1])
+
+
+def test_an_idle_server_leaves_after_its_drain_time_with_zero(start: Any) -> None:
+    server = start("--drain-seconds", "0.2")
+    children = server.children()
+    assert len(children) == 1
+    begin = time.monotonic()
+    server.terminate()
+    assert server.wait() == 0
+    assert 0.2 <= time.monotonic() - begin < 3
+    assert not Path(f"/proc/{children[0]}").exists()
+
+
+@pytest.mark.parametrize("how", ["killed", "crashed"])
+def test_a_dead_engine_fails_its_requests_clearly_and_ends_the_server(
+    how: str, start: Any, pool: ThreadPoolExecutor
+) -> None:
+    server = start(step_seconds=0.02, crash_token=9)
+    whole = pool.submit(server.complete, "the quick", max_tokens=400)
+    lines_read = pool.submit(lambda: list(stream_lines(server)))
+    eventually(lambda: server.metric("vllm:num_requests_running") == 2, "both running")
+    begin = time.monotonic()
+    if how == "killed":
+        os.kill(server.children()[0], signal.SIGKILL)
+    else:
+        assert server.complete([9], max_tokens=1).status_code == 503
+    answer = whole.result()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_died")
+    data = lines_read.result()
+    assert json.loads(data[-2])["error"]["code"] == "engine_died"
+    assert server.wait(5) == 1
+    assert time.monotonic() - begin < 5
+    if how == "crashed":
+        assert "illegal memory access" in answer.json()["error"]["message"]
+
+
+def stream_lines(server: EngineProcess) -> Iterator[str]:
+    with server.stream("the quick", max_tokens=400) as lines:
+        yield from (line.removeprefix("data: ") for line in lines if line)
+
+
+def test_the_openai_client_sees_a_dead_engine_as_an_error_in_the_stream(start: Any) -> None:
+    import httpx
+
+    server = start(step_seconds=0.02)
+    with (
+        httpx.Client(trust_env=False) as http,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", http_client=http, max_retries=0) as client,
+    ):
+        stream = client.completions.create(model="tiny", prompt="the", max_tokens=400, stream=True)
+        next(iter(stream))
+        os.kill(server.children()[0], signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="engine process failed"):
+            list(stream)
+    assert server.wait(5) == 1
+
+
+def test_a_killed_server_leaves_no_engine_process_behind(start: Any) -> None:
+    server = start(step_seconds=0.02)
+    (child,) = server.children()
+    server.process.kill()
+    server.wait()
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "engine process gone")
+
+
+def test_a_refused_checkpoint_ends_the_server_with_three(served_model: Path, tmp_path: Path) -> None:
+    for model, fake in (
+        (tmp_path / "none", {}),
+        (served_model, {"refuse": "the weights are of another model"}),
+    ):
+        server = launch(model, tmp_path / "log", fake)
+        try:
+            assert server.wait(30) == 3
+        finally:
+            server.process.kill()
+            server.process.wait()
+        assert "Traceback" not in server.log.read_text() or fake
+        assert fake.get("refuse", "does not exist") in server.log.read_text()
+
+
+def test_an_api_key_is_asked_for_on_every_route_but_the_probes(start: Any, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nsecret-one\n\nsecret-two\n")
+    server = start("--api-key-file", str(keys))
+    body = {"model": "tiny", "prompt": "the", "max_tokens": 1}
+    for header in (None, "Bearer wrong", "secret-one-more", "Bearer", "Bearer # ours"):
+        headers = {"Authorization": header} if header else {}
+        answer = server.post("/v1/completions", body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert server.get("/v1/models").status_code == 401
+    assert server.get("/nothing").status_code == 401
+    for key in ("secret-one", "secret-two"):
+        assert (
+            server.post("/v1/completions", body, headers={"Authorization": f"Bearer {key}"}).status_code
+            == 200
+        )
+    for path in ("/health", "/ready", "/metrics", "/version", "/ping"):
+        assert server.get(path).status_code == 200
+    assert "secret" not in server.log.read_text()
