@@ -28,6 +28,7 @@ PASSED_ON = (
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"),
     *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INSECURE_HOST"),
 )
+SCRATCH_BYTES = 12 * 2**30  # the torch layer twice, and room for the compilers that work beside
 CONTAINERD_BLOBS = Path("io.containerd.content.v1.content/blobs/sha256")
 
 Ctr = Callable[..., str]
@@ -145,6 +146,8 @@ def buildah(
     if not policy.exists():
         write_atomically(policy, json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
         write_atomically(home / "registries.conf", 'unqualified-search-registries = ["docker.io"]\n')
+        # Else it makes /etc/cni.
+        write_atomically(home / "containers.conf", f'[network]\nnetwork_config_dir = "{home / "networks"}"\n')
     storage = [
         f"--root={home / 'storage'}",
         f"--runroot={home / 'run'}",
@@ -153,7 +156,24 @@ def buildah(
     policies = [f"--signature-policy={policy}"] if verb in {"build", "commit", "from", "push"} else []
     options = [*storage, f"--registries-conf={home / 'registries.conf'}", "--log-level=error"]
     command = packages.isolated(packages.need("buildah"), *options, verb, *policies, *words)
-    return run(command, timeout_s=timeout_s, check=check, env=packages.environment())
+    settings = {"CONTAINERS_CONF": str(home / "containers.conf"), "TMPDIR": str(_scratch())}
+    return run(command, timeout_s=timeout_s, check=check, env={**packages.environment(), **settings})
+
+
+def _scratch() -> Path:
+    """Where layers lie for a moment between two copies: in memory, when that is plentiful."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and min(shutil.disk_usage(memory).free, _available_memory()) > SCRATCH_BYTES:
+        return memory
+    (_home() / "tmp").mkdir(parents=True, exist_ok=True)
+    return _home() / "tmp"
+
+
+def _available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def _home() -> Path:

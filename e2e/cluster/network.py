@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster import packages
-from e2e.cluster.base import ClusterError, run
+from e2e.cluster.base import ClusterError, run, write_atomically
 
 BRIDGE = "tangram0"
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
@@ -26,6 +26,8 @@ CANDIDATES = ("10.213.0.0/16", "10.87.0.0/16", "10.149.0.0/16", "172.29.0.0/16",
 # Our chains, and the built-in chain that jumps to each.
 CHAINS = {"TANGRAM-INPUT": ("filter", "INPUT"), "TANGRAM-FORWARD": ("filter", "FORWARD")}
 CHAINS |= {"TANGRAM-NAT": ("nat", "POSTROUTING")}
+BUILT_IN = {"filter": ("INPUT", "FORWARD", "OUTPUT")}
+BUILT_IN |= {"nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,10 @@ def find_free() -> Plan:
 
 
 def set_up(plan: Plan, api_port: int, memory: Path) -> None:
-    """Bridge, chains and forwarding. ``memory`` keeps what forwarding was before."""
+    """Bridge, chains and forwarding. ``memory`` keeps what was there before."""
     if not memory.exists():
-        memory.write_text(FORWARDING.read_text())
+        before = {"forwarding": FORWARDING.read_text(), "tables": [t for t in BUILT_IN if _has_table(t)]}
+        write_atomically(memory, json.dumps(before))
     FORWARDING.write_text("1\n")
     ip("link", "add", BRIDGE, "type", "bridge", check=False)
     ip("address", "replace", f"{plan.host}/24", "dev", BRIDGE)
@@ -162,8 +165,26 @@ def teardown(memory: Path) -> None:
     if packages.find("iptables"):
         _remove_chains()
     if memory.exists():
-        FORWARDING.write_text(memory.read_text())
+        before = json.loads(memory.read_text())
+        FORWARDING.write_text(before["forwarding"])
+        _remove_tables([table for table in BUILT_IN if table not in before["tables"]])
         memory.unlink()
+
+
+def _has_table(table: str) -> bool:
+    """Asking iptables itself would make the table."""
+    saved = packages.need("iptables").with_name("iptables-save")
+    return bool(run([saved, "-t", table], timeout_s=20, env=packages.environment()).stdout.strip())
+
+
+def _remove_tables(tables: list[str]) -> None:
+    """Drop built-in chains that our first rule brought into being, unless somebody has used them since."""
+    for table in tables:
+        command = [packages.need("iptables"), "--wait=5", "-t", table]
+        rules = run([*command, "-S"], timeout_s=20, check=False, env=packages.environment()).stdout.split("\n")
+        if all(rule.endswith(" ACCEPT") and rule.startswith("-P ") for rule in rules if rule):
+            for chain in BUILT_IN[table]:
+                run([*command, "-X", chain], timeout_s=20, check=False, env=packages.environment())
 
 
 def _remove_chains() -> None:

@@ -31,7 +31,7 @@ KERNEL_SETTINGS = {
     "kernel/keys/root_maxbytes": "25000000",
 }
 # Folders that programs have compiled in; the node sees its own instead of the machine's.
-PRIVATE_FOLDERS = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/run/containerd")
+PRIVATE_FOLDERS = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/run/containerd", "/opt/containerd")
 
 
 @dataclass(frozen=True, slots=True)
