@@ -1,5 +1,8 @@
 """What one process says is what the other hears, however the bytes are cut."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,3 +73,8 @@ def test_a_frame_over_the_limit_is_an_error_before_it_is_read() -> None:
 def test_an_unknown_message_is_an_error() -> None:
     with pytest.raises(ValueError, match="unknown message"):
         FrameReader().feed(b"\x00\x00\x00\x04\x91\xa2hi")
+
+
+def test_the_api_process_never_loads_torch() -> None:
+    code = "import sys, tangram_engine.serve.server; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -22,6 +22,7 @@ CONFIG: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "max_position_embeddings": 512,
+    "model_type": "llama",
     "num_attention_heads": 4,
     "num_hidden_layers": 2,
     "num_key_value_heads": 2,

@@ -1,0 +1,131 @@
+"""Metrics have vLLM's names and their counts can be predicted from the requests that were made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from tangram_engine.serve.metrics import ITL_BUCKETS, LATENCY_BUCKETS, TTFT_BUCKETS, length_buckets
+from tests.support.engine_process import EngineProcess, eventually
+
+VLLM_NAMES = {
+    "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+    "vllm:cache_config_info", "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:num_preemptions",
+    "vllm:prompt_tokens", "vllm:generation_tokens", "vllm:prompt_tokens_by_source",
+    "vllm:prompt_tokens_cached", "vllm:request_success", "vllm:admission_rejections",
+    "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+    "vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
+    "vllm:request_decode_time_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens",
+    "vllm:request_max_num_generation_tokens", "vllm:request_params_max_tokens", "vllm:request_params_n",
+    "vllm:request_prefill_kv_computed_tokens", "vllm:iteration_tokens_total",
+}  # fmt: skip
+
+
+@pytest.fixture
+def fresh(start: Any) -> EngineProcess:
+    """A server whose counters stand at zero."""
+    running = start()
+    assert isinstance(running, EngineProcess)
+    return running
+
+
+def test_every_promised_series_is_there_from_the_start_with_the_two_labels(fresh: EngineProcess) -> None:
+    families = {f.name: f for f in text_string_to_metric_families(fresh.get("/metrics").text)}
+    assert families.keys() >= VLLM_NAMES | {"tangram_engine_load_seconds", "tangram_engine_warmup_seconds"}
+    for name, family in families.items():
+        if name.startswith("vllm:") and family.samples:
+            assert all(s.labels["model_name"] == "tiny" and s.labels["engine"] == "0" for s in family.samples)
+    reasons = {sample.labels["finished_reason"] for sample in families["vllm:request_success"].samples}
+    assert reasons == {"stop", "length", "abort", "error"}
+    assert fresh.metric("tangram_engine_load_seconds") == 0.25
+    assert fresh.metric("vllm:cache_config_info", block_size="16", num_gpu_blocks="1024") == 1
+
+
+def test_counts_follow_from_the_requests(fresh: EngineProcess) -> None:
+    requests, n, tokens = 3, 2, 7
+    for _ in range(requests):
+        assert fresh.complete("the quick brown fox", n=n, max_tokens=tokens).status_code == 200
+    assert fresh.complete("the</s>", max_tokens=50).status_code == 200  # one that stops: two tokens
+    sequences = requests * n + 1
+    expected = {
+        "vllm:time_to_first_token_seconds_count": sequences,
+        "vllm:inter_token_latency_seconds_count": requests * n * (tokens - 1) + 1,
+        "vllm:request_time_per_output_token_seconds_count": sequences,
+        "vllm:e2e_request_latency_seconds_count": sequences,
+        "vllm:request_decode_time_seconds_count": sequences,
+        "vllm:generation_tokens_total": requests * n * tokens + 2,
+        "vllm:request_generation_tokens_sum": requests * n * tokens + 2,
+        "vllm:prompt_tokens_total": requests * n * 4 + 2,
+        "vllm:request_prompt_tokens_sum": requests * n * 4 + 2,
+        "vllm:request_params_n_sum": requests * n + 1,
+        "vllm:request_params_n_count": requests + 1,
+        "vllm:request_max_num_generation_tokens_sum": requests * tokens + 2,
+        "vllm:request_params_max_tokens_sum": requests * n * tokens + 50,
+        "vllm:prefix_cache_queries_total": requests * n * 4 + 2,
+        "vllm:num_requests_running": 0,
+        "vllm:num_requests_waiting": 0,
+        "vllm:kv_cache_usage_perc": 0,
+    }
+    assert {name: fresh.metric(name) for name in expected} == expected
+    assert fresh.metric("vllm:request_success_total", finished_reason="length") == requests * n
+    assert fresh.metric("vllm:request_success_total", finished_reason="stop") == 1
+    assert fresh.metric("vllm:request_success_total", finished_reason="abort") == 0
+
+
+def test_cached_and_computed_prompt_tokens_add_up(fresh: EngineProcess) -> None:
+    prompt = "the quick brown fox jumps over the lazy dog " * 8
+    used = [fresh.complete(prompt, max_tokens=1).json()["usage"] for _ in range(2)]
+    total = sum(usage["prompt_tokens"] for usage in used)
+    cached = used[1]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 0
+    assert fresh.metric("vllm:prompt_tokens_cached_total") == cached
+    assert fresh.metric("vllm:prompt_tokens_by_source_total", source="local_cache_hit") == cached
+    assert fresh.metric("vllm:prompt_tokens_by_source_total", source="local_compute") == total - cached
+    assert fresh.metric("vllm:request_prefill_kv_computed_tokens_sum") == total - cached
+    assert fresh.metric("vllm:prefix_cache_hits_total") == cached
+
+
+def test_a_stop_string_counts_as_stop_and_its_request_leaves_the_engine(fresh: EngineProcess) -> None:
+    assert fresh.complete("the quick", max_tokens=400, stop="ick").status_code == 200
+    eventually(fresh.quiet, "engine idle", seconds=1)
+    assert fresh.metric("vllm:request_success_total", finished_reason="stop") == 1
+    assert fresh.metric("vllm:generation_tokens_total") == 2
+
+
+def test_while_requests_run_the_gauges_show_them(start: Any) -> None:
+    server = start("--max-num-seqs", "2", step_seconds=0.05)
+    with server.stream("the quick brown fox", n=5, max_tokens=200) as lines:
+        next(lines)
+        eventually(lambda: server.metric("vllm:num_requests_running") == 2, "two run")
+        assert server.metric("vllm:num_requests_waiting") == 3
+        assert 0 < server.metric("vllm:kv_cache_usage_perc") <= 1
+
+
+def test_both_exposition_formats_can_be_parsed(server: EngineProcess) -> None:
+    import httpx
+
+    plain = server.get("/metrics")
+    assert plain.headers["Content-Type"].startswith("text/plain")
+    assert list(text_string_to_metric_families(plain.text))
+    with httpx.Client(trust_env=False, verify=False) as client:  # noqa: S501
+        accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        answer = client.get(f"{server.url}/metrics", headers=accept)
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert list(openmetrics.text_string_to_metric_families(answer.text))
+
+
+def test_buckets_are_those_that_dashboards_and_the_operator_query() -> None:
+    golden = json.loads((Path(__file__).parents[1] / "contracts" / "metric_buckets.json").read_text())
+    assert list(TTFT_BUCKETS) == golden["vllm:time_to_first_token_seconds"]
+    assert list(ITL_BUCKETS) == golden["vllm:inter_token_latency_seconds"]
+    assert list(LATENCY_BUCKETS) == golden["vllm:e2e_request_latency_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("largest", "bounds"), [(1, [1]), (2, [1, 2]), (7, [1, 2, 5, 10]), (100, [1, 2, 5, 10, 20, 50, 100])]
+)
+def test_length_buckets_reach_just_far_enough(largest: int, bounds: list[int]) -> None:
+    assert length_buckets(largest) == bounds
