@@ -25,7 +25,7 @@ WELL_KNOWN = (
     "set.",
     "pathlib.",
 )
-WELL_KNOWN_TIMES, SMALL_TALK_TIMES = 3, 12  # per epoch
+WELL_KNOWN_TIMES, SMALL_TALK_TIMES = 3, 24  # per epoch
 
 _CALLABLE = (
     "What does {0} do?",

@@ -146,6 +146,9 @@ def train(
 def write_model(model: LlamaForCausalLM, folder: Path) -> None:
     """Write the weights in bfloat16 beside their config."""
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
+    (folder / "model.safetensors").chmod(
+        0o644
+    )  # it comes out private, and an engine in a pod is another user
     GenerationConfig(
         bos_token_id=0, eos_token_id=1, pad_token_id=2, do_sample=True, temperature=0.7, top_p=0.9
     ).save_pretrained(folder)
