@@ -1,0 +1,87 @@
+"""helm and promtool, found or named: a missing tool is a failure that says how to get it, not a skip."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster import binaries, packages
+from e2e.cluster.base import ClusterError
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "tangram"
+
+
+def _tool(need, name):
+    try:
+        return need(name)
+    except ClusterError as missing:
+        pytest.fail(f"the chart's tests need {name}: {missing}", pytrace=False)
+
+
+class Helm:
+    """helm on our chart, without a cluster and without the user's own configuration."""
+
+    def __init__(self, program: Path, home: Path) -> None:
+        self.program = program
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "HELM_CACHE_HOME": str(home)}
+
+    def run(self, *args: str, values: dict | None = None) -> subprocess.CompletedProcess:
+        stdin = None if values is None else json.dumps(values)
+        extra = [] if values is None else ["--values", "-"]
+        return subprocess.run(
+            [str(self.program), *args, *extra],
+            input=stdin,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def objects(
+        self, values: dict | None = None, *, release: str = "tangram", namespace: str = "tangram-system"
+    ):
+        """Render the chart with `values` over a registry; returns the objects."""
+        merged = _merge({"image": {"registry": "registry.example.com/team"}}, values or {})
+        done = self.run("template", release, str(CHART), "--namespace", namespace, values=merged)
+        assert done.returncode == 0, done.stderr
+        return Rendered([one for one in yaml.safe_load_all(done.stdout) if one])
+
+
+class Rendered(list):
+    """Rendered objects, to be found by kind and name."""
+
+    def of(self, kind: str) -> list[dict]:
+        return [one for one in self if one["kind"] == kind]
+
+    def one(self, kind: str, name: str | None = None) -> dict:
+        found = [one for one in self.of(kind) if name is None or one["metadata"]["name"] == name]
+        assert len(found) == 1, f"{len(found)} objects {kind} {name or ''}"
+        return found[0]
+
+
+def _merge(base: dict, over: dict) -> dict:
+    both = {**base, **over}
+    for key in base.keys() & over.keys():
+        if isinstance(base[key], dict) and isinstance(over[key], dict):
+            both[key] = _merge(base[key], over[key])
+    return both
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory):
+    return Helm(_tool(binaries.need, "helm"), tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="session")
+def promtool():
+    program = _tool(packages.need, "promtool")
+
+    def run(*args: str) -> subprocess.CompletedProcess:
+        return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=60, check=False)
+
+    return run

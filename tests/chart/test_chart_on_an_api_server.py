@@ -1,0 +1,120 @@
+"""helm on a real API server: what it takes, what the operator may do there, what an uninstall leaves."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster.apiserver import ControlPlane
+from e2e.cluster.binaries import need
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "tangram"
+ACCOUNT = "system:serviceaccount:tangram-system:tangram"
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+
+
+class Cluster:
+    """kubectl and helm on one control plane."""
+
+    def __init__(self, plane: ControlPlane, home: Path) -> None:
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(plane.kubeconfig)}
+
+    def run(self, program: str, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [str(need(program)), *args],
+            input=stdin,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def ok(self, program: str, *args: str, stdin: str | None = None) -> str:
+        done = self.run(program, *args, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def helm(self, verb: str, *args: str) -> str:
+        chart = (
+            () if verb == "uninstall" else (str(CHART), "--set", "image.registry=registry.example.com/team")
+        )
+        return self.ok("helm", verb, "tangram", *chart, "--namespace", "tangram-system", *args)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plane")
+    with ControlPlane(folder) as plane:
+        made = Cluster(plane, folder)
+        made.ok("kubectl", "create", "namespace", "tangram-system")
+        made.ok(
+            *("kubectl", "label", "namespace", "tangram-system"),
+            "pod-security.kubernetes.io/enforce=restricted",
+        )
+        made.helm("install", "--set", "replicas=2")
+        yield made
+
+
+def test_the_example_is_accepted_and_shown_with_its_columns(cluster):
+    cluster.ok("kubectl", "apply", "-f", str(ROOT / "examples" / "llmdeployment.yaml"))
+    header = cluster.ok("kubectl", "get", "llmdep").splitlines()[0].split()
+    assert header == ["NAME", "MODEL", "READY", "REASON", "REPLICAS", "PLACEMENT", "SLO", "$/H", "AGE"]
+
+
+def test_a_namespace_that_enforces_the_restricted_standard_takes_the_operators_pod(cluster):
+    deployment = yaml.safe_load(
+        cluster.ok("kubectl", "get", "deployment", "tangram", "-n", "tangram-system", "-o", "yaml")
+    )
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "namespace": "tangram-system"},
+        "spec": deployment["spec"]["template"]["spec"],
+    }
+    cluster.ok("kubectl", "create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod))
+    pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    refused = cluster.run("kubectl", "create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod))
+    assert "violates PodSecurity" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "where", "may"),
+    [
+        ("patch", "llmdeployments.tangram.dev/tiny-chat --subresource=status", "default", "yes"),
+        ("patch", "llmdeployments.tangram.dev/tiny-chat", "default", "no"),
+        ("create", "deployments.apps", "default", "yes"),
+        ("watch", "pods", "kube-system", "yes"),
+        ("delete", "pods", "default", "no"),
+        ("delete", "services", "default", "no"),
+        ("get", "secrets", "tangram-system", "no"),
+        ("update", "leases.coordination.k8s.io/tangram", "tangram-system", "yes"),
+        ("update", "leases.coordination.k8s.io/other", "tangram-system", "no"),
+        ("create", "leases.coordination.k8s.io", "default", "no"),
+        ("patch", "nodes", "default", "no"),
+        ("create", "events.events.k8s.io", "default", "yes"),
+    ],
+)
+def test_the_api_server_says_what_the_operator_may(cluster, verb, what, where, may):
+    done = cluster.run("kubectl", "auth", "can-i", verb, *what.split(), "-n", where, "--as", ACCOUNT)
+    assert done.stdout.strip() == may, done.stderr
+
+
+def test_an_upgrade_that_changes_nothing_changes_nothing_and_an_uninstall_leaves_the_models(cluster):
+    def version():
+        found = yaml.safe_load(
+            cluster.ok("kubectl", "get", "crd", "llmdeployments.tangram.dev", "-o", "yaml")
+        )
+        return found["metadata"]["resourceVersion"], found["metadata"]["generation"]
+
+    before = version()
+    cluster.helm("upgrade", "--set", "replicas=2")
+    assert version() == before
+    cluster.ok("kubectl", "apply", "-f", str(ROOT / "examples" / "llmdeployment.yaml"))
+    cluster.helm("uninstall")
+    assert "tiny-chat" in cluster.ok("kubectl", "get", "llmdep", "-o", "name")
+    assert "No resources found" in cluster.run("kubectl", "get", "deployments", "-n", "tangram-system").stderr
+    cluster.helm("install", "--set", "replicas=2")  # takes the kept CRD over again

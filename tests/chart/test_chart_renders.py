@@ -1,0 +1,273 @@
+"""What `helm install` would put into a cluster."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tangram.shell.settings import load_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "tangram"
+EVERYTHING = {
+    "nameOverride": "tgm",
+    "replicas": 3,
+    "image": {"operator": {"digest": "sha256:" + "a" * 64}, "engine": {"tag": "v7", "pullPolicy": "Never"}},
+    "imagePullSecrets": [{"name": "pull"}],
+    "prometheus": {
+        "url": "http://prometheus.monitoring:9090",
+        "windowSeconds": 20,
+        "scrapeIntervalSeconds": 5,
+    },
+    "scaling": {"upAfterSeconds": 10, "downAfterSeconds": 45, "downLoad": 0.5},
+    "engine": {
+        "cpuPerGPU": 16,
+        "memoryPerGPU": "128Gi",
+        "serviceAccountName": "engines",
+        "imagePullSecrets": ["pull"],
+        "runtimeClassName": "nvidia",
+        "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "llm", "effect": "NoSchedule"}],
+    },
+    "prices": {"H100-80GB-SXM": 2.5, "L4": 0},
+    "watchNamespaces": ["team-a", "team-b"],
+    "operator": {"tickSeconds": 5, "planDeadlineSeconds": 2.5, "relistSeconds": 60, "logFormat": "plain"},
+    "leaderElection": {"leaseSeconds": 30, "renewSeconds": 20, "retrySeconds": 4},
+    "serviceAccount": {"name": "op", "annotations": {"a": "b"}},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "kps"}, "interval": "10s"},
+    "podMonitor": {"enabled": True, "labels": {"release": "kps"}},
+    "prometheusRule": {"enabled": True, "runbookBaseURL": "https://wiki.example.com/tangram/"},
+    "dashboards": {"enabled": True, "annotations": {"folder": "LLM"}},
+    "resources": {"requests": {"cpu": 1}, "limits": {"memory": "2Gi"}},
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "podAnnotations": {"x": "y"},
+    "podLabels": {"team": "ml"},
+    "priorityClassName": "system-cluster-critical",
+}
+VALUE_SETS = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "no-crds-no-rbac": {
+        "crds": {"enabled": False},
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False},
+    },
+    "demo": yaml.safe_load((ROOT / "e2e" / "demo" / "values.yaml").read_text()),
+}
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_helm_lint_finds_nothing_with(helm, values):
+    merged = {**values, "image": {**values.get("image", {}), "registry": "r.example.com"}}
+    done = helm.run("lint", "--strict", str(CHART), values=merged)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_every_object_is_well_formed_with(helm, values):
+    objects = helm.objects(values)
+    seen = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
+    assert len(set(seen)) == len(seen)
+    for one in objects:
+        assert one["apiVersion"]
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", one["metadata"]["name"])
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "tangram"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        for value in labels.values():
+            assert re.fullmatch(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", value)
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_the_operator_accepts_the_configuration_that_the_chart_writes(helm, values, tmp_path):
+    path = tmp_path / "config.yaml"
+    config = next(one for one in helm.objects(values).of("ConfigMap") if "config.yaml" in one["data"])
+    path.write_text(config["data"]["config.yaml"])
+    settings = load_settings(path)
+    assert settings.engine_image.startswith("registry.example.com/team/tangram-engine:")
+    assert settings.leader_election.namespace == "tangram-system"
+
+
+def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(helm.objects(EVERYTHING).one("ConfigMap", "tangram-tgm")["data"]["config.yaml"])
+    s = load_settings(path)
+    assert s.engine_image == "registry.example.com/team/tangram-engine:v7"
+    assert s.engine_image_pull_policy == "Never"
+    assert (s.engine_service_account_name, s.runtime_class_name) == ("engines", "nvidia")
+    assert (s.cpu_cores_per_gpu, s.memory_bytes_per_gpu) == (16, 128 * 2**30)
+    assert s.image_pull_secrets == ("pull",)
+    assert s.tolerations[0]["value"] == "llm"
+    assert s.prometheus is not None
+    assert (s.prometheus.window_seconds, s.prometheus.scrape_interval_seconds) == (20, 5)
+    assert (s.scaling.up_after_seconds, s.scaling.down_after_seconds, s.scaling.down_load) == (10, 45, 0.5)
+    assert s.prices == {"H100-80GB-SXM": 2.5, "L4": 0}
+    assert s.watch_namespaces == ("team-a", "team-b")
+    assert (s.tick_seconds, s.plan_deadline_seconds, s.relist_seconds) == (5, 2.5, 60)
+    assert s.log_format == "plain"
+    lease = s.leader_election
+    assert (lease.name, lease.lease_seconds, lease.renew_seconds, lease.retry_seconds) == (
+        "tangram-tgm",
+        30,
+        20,
+        4,
+    )
+
+
+def test_the_charts_defaults_are_the_operators_own(helm, tmp_path):
+    path = tmp_path / "config.yaml"
+    values = {"prometheus": {"url": "http://p"}}
+    path.write_text(helm.objects(values).one("ConfigMap")["data"]["config.yaml"])
+    said = load_settings(path)
+    path.write_text(
+        "engineImage: registry.example.com/team/tangram-engine:0.1.0\nprometheus: {url: 'http://p'}\n"
+    )
+    unsaid = load_settings(path)
+    assert said.model_copy(update={"leader_election": None}) == unsaid.model_copy(
+        update={"leader_election": None}
+    )
+
+
+def test_without_a_prometheus_url_the_operator_is_told_of_none(helm):
+    assert "prometheus" not in yaml.safe_load(helm.objects().one("ConfigMap")["data"]["config.yaml"])
+
+
+def test_the_operator_pod_meets_the_restricted_pod_security_standard(helm):
+    pod = helm.objects().one("Deployment")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= {
+        "configMap",
+        "emptyDir",
+    }
+    for container in pod["containers"]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert "limits" in container["resources"]
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert container["startupProbe"]["httpGet"]["path"] == "/livez"
+
+
+def test_ports_of_probes_and_metrics_are_those_of_the_configuration(helm):
+    objects = helm.objects()
+    config = yaml.safe_load(objects.one("ConfigMap")["data"]["config.yaml"])
+    container = objects.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"metrics": config["metricsPort"], "probes": config["probePort"]}
+    service = objects.one("Service")
+    assert service["spec"]["ports"][0]["targetPort"] == "metrics"
+    template = objects.one("Deployment")["spec"]["template"]["metadata"]
+    assert service["spec"]["selector"].items() <= template["labels"].items()
+
+
+def test_engine_pods_are_never_behind_the_operators_service(helm):
+    engine = {"app.kubernetes.io/managed-by": "tangram", "app.kubernetes.io/component": "engine"}
+    selector = helm.objects().one("Service")["spec"]["selector"]
+    assert selector["app.kubernetes.io/component"] != engine["app.kubernetes.io/component"]
+
+
+def test_a_changed_configuration_makes_new_pods_and_an_unchanged_one_does_not(helm):
+    def checksum(values):
+        return helm.objects(values).one("Deployment")["spec"]["template"]["metadata"]["annotations"][
+            "checksum/config"
+        ]
+
+    assert checksum({}) == checksum({"podLabels": {"a": "b"}})
+    assert checksum({}) != checksum({"operator": {"tickSeconds": 5}})
+
+
+def test_a_digest_decides_whatever_the_tag_says(helm):
+    values = {"image": {"operator": {"tag": "v1", "digest": "sha256:" + "b" * 64}}}
+    container = helm.objects(values).one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "registry.example.com/team/tangram-operator@sha256:" + "b" * 64
+
+
+def test_a_disruption_budget_exists_only_where_there_is_someone_to_take_over(helm):
+    assert not helm.objects().of("PodDisruptionBudget")
+    budget = helm.objects({"replicas": 2}).one("PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_crds_are_those_of_the_repository_and_are_kept(helm):
+    source = yaml.safe_load((ROOT / "crds" / "tangram.dev_llmdeployments.yaml").read_text())
+    rendered = helm.objects().one("CustomResourceDefinition")
+    assert rendered["spec"] == source["spec"]
+    assert rendered["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    loose = helm.objects({"crds": {"keep": False}}).one("CustomResourceDefinition")
+    assert "helm.sh/resource-policy" not in loose["metadata"].get("annotations", {})
+    assert not helm.objects({"crds": {"enabled": False}}).of("CustomResourceDefinition")
+
+
+def test_monitors_rules_and_dashboards_are_off_until_wanted(helm):
+    kinds = {one["kind"] for one in helm.objects()}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert len(helm.objects().of("ConfigMap")) == 1
+    everything = helm.objects(EVERYTHING)
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        assert everything.one(kind)["metadata"]["labels"]["app.kubernetes.io/part-of"] == "tangram"
+    assert everything.one("ServiceMonitor")["metadata"]["labels"]["release"] == "kps"
+    dashboards = everything.one("ConfigMap", "tangram-tgm-dashboards")
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert list(dashboards["data"]) == ["tangram-fleet.json"]
+
+
+def test_the_operator_is_scraped_once_not_twice(helm):
+    def annotations(values):
+        return helm.objects(values).one("Deployment")["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations({})["prometheus.io/scrape"] == "true"
+    assert "prometheus.io/scrape" not in annotations({"serviceMonitor": {"enabled": True}})
+
+
+def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(helm):
+    from tangram.shell import kinds
+
+    monitor = helm.objects({"podMonitor": {"enabled": True}}).one("PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"] == {
+        kinds.MANAGED_BY_LABEL: kinds.MANAGED_BY,
+        kinds.COMPONENT_LABEL: "engine",
+    }
+    assert monitor["podMetricsEndpoints"][0]["port"] == "http"
+    assert monitor["namespaceSelector"] == {"any": True}
+
+
+def test_runbook_links_begin_with_what_was_asked(helm):
+    rule = helm.objects(EVERYTHING).one("PrometheusRule")
+    links = [r["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for r in group["rules"]]
+    assert len(links) == 8
+    assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in links)
+
+
+def test_notes_tell_the_next_command_and_what_is_missing(helm, tmp_path):
+    # helm prints notes only on an install; so a copy of the chart renders them as a template.
+    chart = tmp_path / "tangram"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "files" / "NOTES.txt")
+    wrapped = 'notes: {{ tpl (.Files.Get "files/NOTES.txt") . | toJson }}'
+    (chart / "templates" / "notes.yaml").write_text(wrapped)
+
+    def notes(**values):
+        show = ("--show-only", "templates/notes.yaml", "--set", "image.registry=r")
+        done = helm.run("template", "t", str(chart), "--namespace", "ns", *show, values=values)
+        assert done.returncode == 0, done.stderr
+        return yaml.safe_load(done.stdout)["notes"]
+
+    bare = notes()
+    assert "kubectl apply" in bare
+    assert "kubectl get llmdep" in bare
+    assert "prometheus.url is not set" in bare
+    assert "prometheus.url is not set" not in notes(prometheus={"url": "http://p:9090"})
+    assert "REMOVES" in notes(crds={"keep": False})
+    assert "-n team-a" in notes(watchNamespaces=["team-a"])
+
+
+def test_a_long_release_name_still_gives_legal_names(helm):
+    for one in helm.objects(release="a" * 53):
+        assert len(one["metadata"]["name"]) <= 63

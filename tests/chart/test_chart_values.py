@@ -1,0 +1,173 @@
+"""Values that cannot mean anything are refused, and the message says what to do."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "tangram"
+
+BAD = {
+    "unknown key": {"replica": 2},
+    "unknown key below image": {"image": {"tag": "v1"}},
+    "unknown key below the operator's image": {"image": {"operator": {"name": "x"}}},
+    "registry with a scheme": {"image": {"registry": "https://registry.example.com"}},
+    "registry with a blank": {"image": {"registry": "registry example.com"}},
+    "registry that is no text": {"image": {"registry": 5}},
+    "registry null": {"image": {"registry": None}},
+    "tag with a slash": {"image": {"operator": {"tag": "a/b"}}},
+    "tag that is a number": {"image": {"operator": {"tag": 1.5}}},
+    "digest that is none": {"image": {"engine": {"digest": "sha256:abc"}}},
+    "upper-case repository": {"image": {"engine": {"repository": "Tangram"}}},
+    "empty repository": {"image": {"engine": {"repository": ""}}},
+    "pull policy in lower case": {"image": {"engine": {"pullPolicy": "always"}}},
+    "pull secrets as names": {"imagePullSecrets": ["pull"]},
+    "engine pull secrets as objects": {"engine": {"imagePullSecrets": [{"name": "pull"}]}},
+    "negative replicas": {"replicas": -1},
+    "half a replica": {"replicas": 1.5},
+    "replicas as text": {"replicas": "two"},
+    "prometheus without a scheme": {"prometheus": {"url": "prometheus:9090"}},
+    "prometheus as text": {"prometheus": "http://p:9090"},
+    "window of nothing": {"prometheus": {"windowSeconds": 0}},
+    "window with a unit": {"prometheus": {"windowSeconds": "60s"}},
+    "window shorter than four scrapes": {"prometheus": {"windowSeconds": 30, "url": "http://p"}},
+    "negative patience": {"scaling": {"upAfterSeconds": -1}},
+    "no patience at all before shrinking": {"scaling": {"downAfterSeconds": 0}},
+    "more than the whole load": {"scaling": {"downLoad": 1.2}},
+    "no sample needed": {"scaling": {"minSamples": 0}},
+    "unknown scaling law": {"scaling": {"algorithm": "pid"}},
+    "cpu in words": {"engine": {"cpuPerGPU": "eight"}},
+    "memory in words": {"engine": {"memoryPerGPU": "64 gigabytes"}},
+    "toleration with a typo": {"engine": {"tolerations": [{"keys": "a"}]}},
+    "toleration with an unknown effect": {"engine": {"tolerations": [{"key": "a", "effect": "Never"}]}},
+    "negative price": {"prices": {"L4": -1}},
+    "price with a currency": {"prices": {"L4": "1 USD"}},
+    "namespaces as text": {"watchNamespaces": "team-a"},
+    "a namespace twice": {"watchNamespaces": ["a", "a"]},
+    "a namespace with a capital": {"watchNamespaces": ["Team"]},
+    "log format xml": {"operator": {"logFormat": "xml"}},
+    "tick of nothing": {"operator": {"tickSeconds": 0}},
+    "renewal later than the lease": {"leaderElection": {"renewSeconds": 20}},
+    "retry later than renewal": {"leaderElection": {"retrySeconds": 12}},
+    "yes for a switch": {"crds": {"enabled": "yes"}},
+    "unknown switch of crds": {"crds": {"install": True}},
+    "service account as text": {"serviceAccount": "op"},
+    "scrape interval without a unit": {"serviceMonitor": {"interval": "30"}},
+    "pod monitor labels as a list": {"podMonitor": {"labels": ["a"]}},
+    "no runbooks": {"prometheusRule": {"runbookBaseURL": ""}},
+    "runbooks with a quote": {"prometheusRule": {"runbookBaseURL": 'a"b'}},
+    "dashboard without a label": {"dashboards": {"label": ""}},
+    "resources without a level": {"resources": {"cpu": "1"}},
+    "node selector with a number": {"nodeSelector": {"a": 1}},
+    "affinity with a typo": {"affinity": {"nodeAfinity": {}}},
+    "annotation that is no text": {"podAnnotations": {"a": True}},
+    "name with a capital": {"fullnameOverride": "Tangram"},
+    "name that is too long": {"fullnameOverride": "a" * 53},
+}
+
+
+@pytest.mark.parametrize("values", BAD.values(), ids=BAD)
+def test_refused(helm, values):
+    merged = {**values, "image": {"registry": "r.example.com", **values.get("image", {})}}
+    done = helm.run("template", "t", str(CHART), values=merged)
+    assert done.returncode != 0
+    path = _deepest(values)
+    assert path in done.stderr, f"the message does not name {path}: {done.stderr}"
+
+
+def _deepest(values):
+    """The most specific name that the message must contain."""
+    key, value = next(iter(values.items()))
+    while isinstance(value, dict) and value:
+        key, value = next(iter(value.items()))
+    return str(key)
+
+
+def test_a_missing_registry_is_explained_by_the_schema(helm):
+    done = helm.run("template", "t", str(CHART))
+    assert done.returncode != 0
+    assert "/image/registry" in done.stderr
+    assert "--set image.registry=registry.example.com/team" in done.stderr
+    assert "make images push REGISTRY=registry.example.com/team" in done.stderr
+
+
+def test_a_missing_registry_is_explained_where_the_schema_is_skipped(helm):
+    done = helm.run("template", "t", str(CHART), "--skip-schema-validation")
+    assert done.returncode != 0
+    assert "image.registry is not set: Tangram publishes no images" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "registry", ["tangram.local", "127.0.0.1:5000/t", "ghcr.io/a-b/c_d", "r.example.com/team/"]
+)
+def test_any_real_registry_is_taken(helm, registry):
+    objects = helm.objects({"image": {"registry": registry}})
+    image = objects.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == registry.rstrip("/") + "/tangram-operator:0.1.0"
+
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def _leaves(tree, at=()):
+    for key, value in tree.items():
+        yield (*at, key)
+        if isinstance(value, dict):
+            yield from _leaves(value, (*at, key))
+
+
+def _schema_of(path):
+    node = SCHEMA
+    for key in path:
+        node = node.get("properties", {}).get(key)
+        if node is None:
+            return None
+    return node
+
+
+def test_every_value_is_in_the_schema_with_a_description():
+    open_maps = {("resources", "requests"), ("resources", "limits")}
+    for path in _leaves(VALUES):
+        if path[:2] in open_maps and len(path) > 2:
+            continue
+        assert (_schema_of(path) or {}).get("description"), f"{'.'.join(path)} is not described in the schema"
+
+
+def test_the_schema_names_nothing_that_values_do_not_have():
+    def walk(node, at=()):
+        for key, child in node.get("properties", {}).items():
+            if (*at, key) != ("global",) and at != ("affinity",) and "items" not in at:
+                yield (*at, key)
+                yield from walk(child, (*at, key))
+
+    known = set(_leaves(VALUES))
+    assert [".".join(path) for path in walk(SCHEMA) if path not in known] == []
+
+
+def test_every_value_has_a_comment_above_it():
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    bare = []
+    for number, line in enumerate(lines):
+        match = re.match(r"^( *)([A-Za-z]+):(.*)$", line)
+        if not match:
+            continue
+        opens_section = not match[3].strip() and lines[number + 1].lstrip().startswith("#")
+        if not opens_section and not lines[number - 1].lstrip().startswith("#"):
+            bare.append(line.strip())
+    assert bare == ["requests:", "cpu: 100m", "memory: 256Mi", "limits:", "memory: 1Gi"]
+
+
+def test_every_value_is_used_by_a_template():
+    text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
+    whole = ("scaling", "prometheus", "resources")  # handed on as they are
+    for path in _leaves(VALUES):
+        if path[0] in whole and f".Values.{path[0]}" in text:
+            continue
+        if path[:2] in {("image", "operator"), ("image", "engine")} and len(path) == 3:
+            wanted = f".image.{path[2]}" if path[2] != "pullPolicy" else f".Values.{'.'.join(path)}"
+        else:
+            wanted = f".Values.{'.'.join(path)}"
+        assert wanted in text, f"no template uses {'.'.join(path)}"

@@ -1,0 +1,143 @@
+"""Locks and Dockerfiles: pinned, hashed, free of host names, and in step with pyproject.toml."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def pins(name):
+    text = (ROOT / "requirements" / name).read_text()
+    found = re.finditer(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\\n]+)", text, re.MULTILINE)
+    return {pin[1]: Version(pin[2]) for pin in found}
+
+
+def inputs(name):
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=[path.name for path in LOCKS])
+def test_every_pin_has_hashes_and_no_lock_names_a_host(lock):
+    text = lock.read_text()
+    blocks = re.split(r"\n(?=[a-z0-9])", text.strip())
+    assert all("--hash=sha256:" in block for block in blocks)
+    assert not re.search(r"https?://|--index|--extra-index|--find-links|@ file", text)
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [
+        ("operator.lock", EXTRAS["operator"]),
+        ("engine.lock", EXTRAS["engine"]),
+        ("dev.lock", [*EXTRAS["operator"], *EXTRAS["engine"], *EXTRAS["dev"], *inputs("silicon.in")]),
+        ("e2e.lock", inputs("e2e.in")),
+        ("silicon.lock", inputs("silicon.in")),
+        ("uv.lock", inputs("uv.in")),
+    ],
+)
+def test_a_lock_holds_what_is_asked_for_within_its_ranges(lock, wanted):
+    pinned = pins(lock)
+    for text in wanted:
+        requirement = Requirement(text)
+        version = pinned.get(requirement.name.lower().replace("_", "-"))
+        assert version is not None, f"{lock} lacks {text}: run `make lock`"
+        assert version in requirement.specifier, f"{lock} has {version} for {text}: run `make lock`"
+
+
+@pytest.mark.parametrize("lock", ["operator.lock", "engine.lock", "e2e.lock", "silicon.lock"])
+def test_images_hold_the_versions_that_the_tests_ran_with(lock):
+    tested = pins("dev.lock")
+    assert {
+        name: version for name, version in pins(lock).items() if tested.get(name, version) != version
+    } == {}
+
+
+@pytest.mark.parametrize(
+    ("lock", "forbidden"),
+    [
+        ("operator.lock", {"torch", "triton", "safetensors", "tokenizers", "transformers"}),
+        ("engine.lock", {"kopf", "kubernetes", "ortools"}),
+        ("e2e.lock", {"torch", "kopf", "ortools"}),
+    ],
+)
+def test_no_image_holds_what_is_not_its_own(lock, forbidden):
+    assert not forbidden & pins(lock).keys()
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=[path.name for path in LOCKS])
+def test_grpcio_tools_is_nowhere_because_its_protobuf_would_bring_an_old_ortools(lock):
+    assert "grpcio-tools" not in pins(lock.name)
+
+
+DOCKERFILES = ["Dockerfile", "e2e/images/Dockerfile"]
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_any_builder_can_build_it(name):
+    text = (ROOT / name).read_text()
+    instructions = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
+    assert "--mount" not in instructions
+    assert "<<" not in instructions
+    assert "--chmod" not in instructions
+    assert re.search(r"^ARG BASE_IMAGE=", instructions, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("target", "code"), [("operator", "operator/tangram"), ("engine", "engine/tangram_engine")]
+)
+def test_dependencies_lie_below_the_code_and_the_process_is_nobody(target, code):
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    stage = next(text for text in stages if text.startswith(f"base AS {target}\n"))
+    assert stage.index("install.sh") < stage.index(f"COPY {code}")
+    assert stage.index(f"COPY {code}") < stage.index("USER 65532:65532")
+    assert '"-P"' in stage
+
+
+def test_whatever_the_dockerfiles_copy_is_let_through_by_dockerignore():
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = [line[1:] for line in ignore if line.startswith("!")]
+    assert "*" in ignore
+    for name in DOCKERFILES:
+        for line in re.findall(r"^COPY (.+)$", (ROOT / name).read_text(), re.MULTILINE):
+            for source in line.split()[:-1]:
+                fits = [
+                    a
+                    for a in allowed
+                    if source.startswith(a) or a.startswith(source) or Path(source).match(a)
+                ]
+                assert fits, f"{source} of {name} never reaches the builder"
+
+
+@pytest.mark.parametrize("manifest", ["e2e/silicon/manifests/silicon.yaml", "e2e/prometheus/prometheus.yaml"])
+def test_e2e_manifests_hold_the_image_that_the_demo_replaces_once(manifest):
+    text = (ROOT / manifest).read_text()
+    images = re.findall(r"image: (\S+)", text)
+    assert len(images) == 1
+    assert images[0].startswith("tangram.local/")
+    assert all(one["metadata"]["name"] for one in yaml.safe_load_all(text))
+
+
+def test_examples_are_accepted_by_the_operator():
+    from tangram.api import parse
+    from tangram.fleet import Intent
+
+    for path in ("llmdeployment.yaml", "pvc.yaml"):
+        for one in yaml.safe_load_all((ROOT / "examples" / path).read_text()):
+            if one["kind"] == "LLMDeployment":
+                meta = {
+                    "namespace": "n",
+                    "uid": "u",
+                    "generation": 1,
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                }
+                one["metadata"] |= meta
+                assert isinstance(parse(one), Intent), parse(one)
