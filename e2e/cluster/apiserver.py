@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from e2e.cluster import flags
+from e2e.cluster import flags, processes
 from e2e.cluster.base import ClusterError, Progress, silent
 from e2e.cluster.binaries import need
 from e2e.cluster.certificates import Authority
@@ -219,7 +219,9 @@ class ControlPlane:
         return flags.scheduler(at, kubeconfig)
 
     def _start(self, name: str) -> None:
-        process = spawn([need(name), *self._command(name)], log=self._log(name))
+        process = spawn(
+            [need(name), *self._command(name)], log=self._log(name), env=processes.marked(self.folder)
+        )
         who = identify(process.pid)
         if who is None:
             raise ClusterError(f"{name} ended at once:\n{log_tail(self._log(name))}")

@@ -65,8 +65,8 @@ def _version(go: Path) -> tuple[int, ...]:
 
 
 def _inside(home: Path) -> Path | None:
-    """The wheel puts its program into bin/ or into a package folder, by version."""
-    for pattern in ("bin/go", "*/bin/go"):
+    """The toolchain's own program; the wheel's bin/go is a script that wants to be installed elsewhere."""
+    for pattern in ("go/bin/go", "*/bin/go"):
         for found in sorted(home.glob(pattern)):
             if os.access(found, os.X_OK):
                 return found

@@ -18,8 +18,8 @@ from e2e.cluster.base import ClusterError, Progress, run, silent, wait_until, wr
 from e2e.cluster.flags import Endpoints
 from e2e.cluster.locks import locked
 from e2e.cluster.network import Plan
-from e2e.cluster.node import Node
-from e2e.cluster.processes import log_tail
+from e2e.cluster.nodeconfig import PAUSE_IMAGE, Node
+from e2e.cluster.processes import log_tail, sweep
 from e2e.cluster.provider import Cluster, Status
 
 API_PORT = 16443  # the usual choice; another one when it is taken
@@ -138,8 +138,8 @@ class Local:
         wait_until("containerd's socket", self._containerd_answers, timeout_s=30)
         if leftovers := self.ctr("containers", "list", "--quiet").split():
             self.ctr("containers", "delete", *leftovers)
-        if node.PAUSE_IMAGE not in self.ctr("images", "list", "--quiet").split():
-            archive = oci.single_program_archive(binaries.need("pause"), node.PAUSE_IMAGE)
+        if PAUSE_IMAGE not in self.ctr("images", "list", "--quiet").split():
+            archive = oci.single_program_archive(binaries.need("pause"), PAUSE_IMAGE)
             self.ctr("images", "import", "-", stdin=archive)
         (member.private("/run/containerd") / "tangram-ready").touch()
 
@@ -233,6 +233,7 @@ class Local:
             node.stop(Node(folder, self.store, Plan(network.CANDIDATES[0])))
         placeholder = Endpoints(0, 0, 0, 0, 0)
         self._plane(Plan(network.CANDIDATES[0]), placeholder).adopt().stop()
+        sweep(self.state)
 
     def _remove_made_folders(self) -> None:
         memory = self.state / "made-folders.json"

@@ -181,7 +181,9 @@ def _remove_tables(tables: list[str]) -> None:
     """Drop built-in chains that our first rule brought into being, unless somebody has used them since."""
     for table in tables:
         command = [packages.need("iptables"), "--wait=5", "-t", table]
-        rules = run([*command, "-S"], timeout_s=20, check=False, env=packages.environment()).stdout.split("\n")
+        rules = run([*command, "-S"], timeout_s=20, check=False, env=packages.environment()).stdout.split(
+            "\n"
+        )
         if all(rule.endswith(" ACCEPT") and rule.startswith("-P ") for rule in rules if rule):
             for chain in BUILT_IN[table]:
                 run([*command, "-X", chain], timeout_s=20, check=False, env=packages.environment())

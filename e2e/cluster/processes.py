@@ -17,6 +17,8 @@ from pathlib import Path
 
 from e2e.cluster.base import ClusterError, tail, write_atomically
 
+MARK = "TANGRAM_STATE"
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -88,6 +90,23 @@ def spawn(
             raise ClusterError(f"{command[0]} ended at once:\n{log_tail(log)}")
         remember(pid_file, who)
     return process
+
+
+def marked(state: Path) -> dict[str, str]:
+    """The environment by which ``sweep`` knows the processes of the cluster in ``state``."""
+    return {MARK: str(state)}
+
+
+def sweep(state: Path) -> None:
+    """End what carries our mark but has no pid file: started in the instant before we were killed."""
+    wanted = f"{MARK}={state}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = wanted in (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if ours and int(folder.name) != os.getpid():
+            end(identify(int(folder.name)), grace_s=0.5)
 
 
 def log_tail(log: Path) -> str:

@@ -116,3 +116,15 @@ def test_a_command_that_cannot_start_says_what_is_missing(tmp_path: Path) -> Non
         run(["no-such-program"], timeout_s=5)
     with pytest.raises(ClusterError, match="took more than"):
         run(SLEEPER, timeout_s=0.2)
+
+
+def test_a_process_that_lost_its_pid_file_is_found_by_its_mark_and_others_are_left(tmp_path: Path) -> None:
+    ours = processes.spawn(SLEEPER, log=tmp_path / "log", env=processes.marked(tmp_path / "a"))
+    other = processes.spawn(SLEEPER, log=tmp_path / "log", env=processes.marked(tmp_path / "ab"))
+
+    processes.sweep(tmp_path / "a")
+
+    assert ours.wait(timeout=5) == -15
+    assert other.poll() is None
+    other.kill()
+    other.wait(timeout=5)

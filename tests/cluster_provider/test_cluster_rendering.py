@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import baseimage, binaries, flags, images, network, node, oci, packages
+from e2e.cluster import baseimage, binaries, flags, images, network, nodeconfig, oci, packages
 from e2e.cluster.base import ClusterError
 from e2e.cluster.certificates import Authority
 from e2e.cluster.flags import Endpoints
 from e2e.cluster.local import bootstrap_rights
-from e2e.cluster.node import Node
+from e2e.cluster.nodeconfig import Node
 from e2e.cluster.versions import parse_version, within
 
 PLAN = network.Plan("10.213.0.0/16")
@@ -129,25 +129,27 @@ def test_the_api_server_authorizes_nodes_and_is_found_on_loopback() -> None:
 
 def test_containerd_restricts_oom_scores_exactly_where_the_capability_lacks() -> None:
     for restrict in (True, False):
-        text = node.containerd_config(NODE, cni_bin=Path("/cni"), runc=Path("/runc"), restrict_oom=restrict)
+        text = nodeconfig.containerd_config(
+            NODE, cni_bin=Path("/cni"), runc=Path("/runc"), restrict_oom=restrict
+        )
         cri = tomllib.loads(text)["plugins"]["io.containerd.grpc.v1.cri"]
         assert cri["restrict_oom_score_adj"] is restrict
         assert cri["containerd"]["runtimes"]["runc"]["options"]["BinaryName"] == "/runc"
 
 
 def test_the_capability_is_read_from_the_effective_set() -> None:
-    assert node.may_lower_oom_score("CapPrm:\t0000000000000000\nCapEff:\t000001ffffffffff\n")
-    assert not node.may_lower_oom_score("CapPrm:\t000001ffffffffff\nCapEff:\t000001fffeffffff\n")
+    assert nodeconfig.may_lower_oom_score("CapPrm:\t0000000000000000\nCapEff:\t000001ffffffffff\n")
+    assert not nodeconfig.may_lower_oom_score("CapPrm:\t000001ffffffffff\nCapEff:\t000001fffeffffff\n")
 
 
 def test_the_kubelet_trusts_only_our_authority_and_asks_the_api_server() -> None:
-    config = node.kubelet_config(NODE, AUTHORITY)
+    config = nodeconfig.kubelet_config(NODE, AUTHORITY)
 
     assert config["authentication"]["anonymous"] == {"enabled": False}
     assert config["authentication"]["x509"] == {"clientCAFile": "/state/pki/ca.crt"}
     assert config["authorization"] == {"mode": "Webhook"}
     assert config["clusterDNS"] == [NODE.address]
-    assert config["cgroupRoot"] == node.CGROUP
+    assert config["cgroupRoot"] == nodeconfig.CGROUP
 
 
 def test_each_node_has_its_own_name_address_and_pods() -> None:
@@ -155,16 +157,16 @@ def test_each_node_has_its_own_name_address_and_pods() -> None:
 
     assert (NODE.name, second.name) == ("tangram-node", "tangram-node-2")
     assert NODE.address != second.address
-    assert node.cni_config(NODE)["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.213.16.0/24"}]]
-    assert node.cni_config(second)["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.213.17.0/24"}]]
+    assert nodeconfig.cni_config(NODE)["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.213.16.0/24"}]]
+    assert nodeconfig.cni_config(second)["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.213.17.0/24"}]]
 
 
 def test_name_servers_on_loopback_are_not_offered_to_pods() -> None:
     text = "# stub\nnameserver 127.0.0.53\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.53\n"
 
-    assert node.upstream_servers(text) == ["192.0.2.53"]
-    assert "forward . 192.0.2.53" in node.corefile(NODE, Path("/k"), ["192.0.2.53"])
-    assert "forward" not in node.corefile(NODE, Path("/k"), [])
+    assert nodeconfig.upstream_servers(text) == ["192.0.2.53"]
+    assert "forward . 192.0.2.53" in nodeconfig.corefile(NODE, Path("/k"), ["192.0.2.53"])
+    assert "forward" not in nodeconfig.corefile(NODE, Path("/k"), [])
 
 
 def test_coredns_may_only_read_what_it_serves() -> None:
