@@ -37,19 +37,19 @@ class Decoder:
         x = functional.embedding(ids, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
             q, k, v = self._project(layer, self._norm(x, layer.input_norm), rotation)
-            x += functional.linear(attend(index, q, k, v).flatten(1), layer.out)
+            x += layer.out(attend(index, q, k, v).flatten(1))
             x += _mlp(layer, self._norm(x, layer.post_norm))
         return x
 
     def logits(self, x: Tensor) -> Tensor:
         """Hidden states [N, hidden] -> float32 logits [N, vocabulary]."""
-        return functional.linear(self._norm(x, self.weights.norm), self.weights.head).float()
+        return self.weights.head(self._norm(x, self.weights.norm)).float()
 
     def _project(
         self, layer: LayerWeights, x: Tensor, rotation: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         heads, kv_heads = self.spec.heads, self.spec.kv_heads
-        qkv = functional.linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, self.spec.head_dim)
+        qkv = layer.qkv(x).view(x.shape[0], -1, self.spec.head_dim)
         qk, v = qkv.split_with_sizes((heads + kv_heads, kv_heads), 1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = qk.split_with_sizes((heads, kv_heads), 1)
@@ -62,5 +62,5 @@ class Decoder:
 
 
 def _mlp(layer: LayerWeights, x: Tensor) -> Tensor:
-    gate, up = functional.linear(x, layer.gate_up).chunk(2, dim=-1)
-    return functional.linear(functional.silu(gate) * up, layer.down)
+    gate, up = layer.gate_up(x).chunk(2, dim=-1)
+    return layer.down(functional.silu(gate) * up)

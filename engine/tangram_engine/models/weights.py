@@ -10,31 +10,31 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, ModelSpec
+from tangram_engine.models.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Projections are [out, in]; those that share their input are packed along `out`."""
+    """One layer. Projections that share their input are one, side by side."""
 
     input_norm: Tensor  # [hidden]
-    qkv: Tensor  # [(heads + 2 kv_heads) D, hidden]
-    qkv_bias: Tensor | None
+    qkv: Linear  # hidden -> (heads + 2 kv_heads) D
     q_norm: Tensor | None  # [D]
     k_norm: Tensor | None  # [D]
-    out: Tensor  # [hidden, heads D]
+    out: Linear  # heads D -> hidden
     post_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [2 intermediate, hidden]
-    down: Tensor  # [hidden, intermediate]
+    gate_up: Linear  # hidden -> 2 intermediate
+    down: Linear  # intermediate -> hidden
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All weights of a model. With tied embeddings, `head` and `embedding` are one tensor."""
+    """All weights of a model. With tied embeddings, `head` multiplies with `embedding`."""
 
     embedding: Tensor  # [vocabulary, hidden]
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [hidden]
-    head: Tensor  # [vocabulary, hidden]
+    head: Linear  # hidden -> vocabulary
 
 
 class Source(Protocol):
@@ -76,14 +76,16 @@ def assemble(spec: ModelSpec, source: Source, dtype: torch.dtype, device: torch.
             qkv = [f"{at}.self_attn.{name}_proj" for name in "qkv"]
             yield LayerWeights(
                 input_norm=packed(f"{at}.input_layernorm.weight"),
-                qkv=packed(*(f"{name}.weight" for name in qkv)),
-                qkv_bias=packed(*(f"{name}.bias" for name in qkv)) if spec.attention_bias else None,
+                qkv=Linear(
+                    packed(*(f"{name}.weight" for name in qkv)),
+                    packed(*(f"{name}.bias" for name in qkv)) if spec.attention_bias else None,
+                ),
                 q_norm=packed(f"{at}.self_attn.q_norm.weight") if spec.qk_norm else None,
                 k_norm=packed(f"{at}.self_attn.k_norm.weight") if spec.qk_norm else None,
-                out=packed(f"{at}.self_attn.o_proj.weight"),
+                out=Linear(packed(f"{at}.self_attn.o_proj.weight")),
                 post_norm=packed(f"{at}.post_attention_layernorm.weight"),
-                gate_up=packed(f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight"),
-                down=packed(f"{at}.mlp.down_proj.weight"),
+                gate_up=Linear(packed(f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight")),
+                down=Linear(packed(f"{at}.mlp.down_proj.weight")),
             )
 
     embedding = packed(EMBEDDING)
@@ -91,5 +93,5 @@ def assemble(spec: ModelSpec, source: Source, dtype: torch.dtype, device: torch.
         embedding=embedding,
         layers=tuple(layers()),
         norm=packed("model.norm.weight"),
-        head=embedding if spec.tied_embeddings else packed(HEAD),
+        head=Linear(embedding if spec.tied_embeddings else packed(HEAD)),
     )

@@ -78,6 +78,7 @@ class TorchAttention:
         self._blocks = list(self.pool)  # per layer: one row per (block, k or v, head)
         self._slots = [layer.view(-1, spec.head_dim) for layer in self._blocks]  # and offset
         self._kinds = np.arange(2 * spec.kv_heads)  # (k or v, head), as they follow each other in a block
+        self._collected = torch.empty(0, block_size * spec.head_dim, dtype=dtype, device=device)
         self._store = torch.empty(0, dtype=torch.int64)
         self._groups: list[_Decodes | _Prefill] = []
         self._sizes: list[int] = []
@@ -125,10 +126,18 @@ class TorchAttention:
     def _collect(self, blocks: Tensor, rows: Tensor, context: int) -> tuple[Tensor, Tensor]:
         """Keys and values of B sequences, each [B, kv_heads, context, D]."""
         sequences, count = rows.shape[0], rows.shape[-1]
-        both = blocks.index_select(0, rows.view(-1))
+        both = torch.index_select(blocks, 0, rows.view(-1), out=self._workspace(rows.numel()))
         both = both.view(sequences, 2, self._kv_heads, count * self._block_size, self._head_dim)
         keys, values = both[:, :, :, :context].unbind(1)
         return keys, values
+
+    def _workspace(self, rows: int) -> Tensor:
+        """Room for collected blocks, the same in every layer: it stays in the processor's cache."""
+        if len(self._collected) < rows:
+            self._collected = torch.empty(
+                rows, self._blocks[0].shape[1], dtype=self._dtype, device=self._device
+            )
+        return self._collected[:rows]
 
     def _decodes(self, spans: Sequence[Span]) -> _Decodes:
         ends = np.array([span.end for span in spans])
