@@ -1,0 +1,183 @@
+"""The API client against a server that throttles, rotates tokens, lies and hangs."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tangram.shell.auth import InClusterCredentials
+from tangram.shell.client import ApiClient, ApiError
+from tangram.shell.kinds import DEPLOYMENTS, PODS
+from tangram.shell.lease import NotLeader
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Plain:
+    """Credentials of a plain HTTP server."""
+
+    server: str
+    ca_path: str | None = None
+    cert_path: str | None = None
+    key_path: str | None = None
+    insecure: bool = False
+    tokens: list[str] = field(default_factory=lambda: ["old", "new"])
+
+    def token(self, *, fresh: bool = False) -> str | None:
+        return self.tokens[1 if fresh else 0]
+
+
+@asynccontextmanager
+async def served(handler: Handler) -> AsyncIterator[tuple[ApiClient, list[tuple[str, str, str]]]]:
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", handler)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    counted: list[tuple[str, str, str]] = []
+    client = ApiClient(
+        Plain(f"http://127.0.0.1:{runner.addresses[0][1]}"), lambda *what: counted.append(what)
+    )
+    try:
+        yield client, counted
+    finally:
+        await client.close()
+        await runner.cleanup()
+
+
+async def test_429_with_retry_after_is_honoured_and_counted() -> None:
+    seen: list[float] = []
+
+    async def handler(_request: web.Request) -> web.Response:
+        seen.append(time.monotonic())
+        if len(seen) == 1:
+            return web.json_response(
+                {"reason": "TooManyRequests"}, status=429, headers={"Retry-After": "0.2"}
+            )
+        return web.json_response({"metadata": {"name": "x"}})
+
+    async with served(handler) as (client, counted):
+        assert await client.get(PODS, "n", "x") == {"metadata": {"name": "x"}}
+    assert seen[1] - seen[0] >= 0.2
+    assert [code for _, _, code in counted] == ["429", "200"]
+
+
+async def test_endless_throttling_ends_in_an_error_that_says_how_long() -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.json_response({}, status=429, headers={"Retry-After": "0.01"})
+
+    async with served(handler) as (client, counted):
+        with pytest.raises(ApiError) as error:
+            await client.get(PODS, "n", "x")
+    assert error.value.status == 429
+    assert error.value.transient
+    assert len(counted) == 3
+
+
+async def test_a_401_is_tried_once_more_with_a_fresh_token() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        ok = request.headers["Authorization"] == "Bearer new"
+        return web.json_response({} if ok else {"reason": "Unauthorized"}, status=200 if ok else 401)
+
+    async with served(handler) as (client, _):
+        assert await client.get(PODS, "n", "x") == {}
+
+
+async def test_a_write_is_refused_before_it_is_sent_when_the_lease_is_over() -> None:
+    called = False
+
+    async def handler(_request: web.Request) -> web.Response:
+        nonlocal called
+        called = True
+        return web.json_response({})
+
+    def over() -> float:
+        raise NotLeader
+
+    async with served(handler) as (client, _):
+        with pytest.raises(NotLeader):
+            await client.apply(DEPLOYMENTS, {"metadata": {"name": "x"}}, manager="m", force=True, guard=over)
+    assert not called
+
+
+async def test_a_write_never_outlives_the_lease() -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        await asyncio.sleep(5)
+        return web.json_response({})
+
+    async with served(handler) as (client, _):
+        start = time.monotonic()
+        with pytest.raises(ApiError) as error:
+            await client.apply(
+                DEPLOYMENTS, {"metadata": {"name": "x"}}, manager="m", force=True, guard=lambda: 0.3
+            )
+        assert time.monotonic() - start < 2
+    assert error.value.status == 0
+
+
+@pytest.mark.parametrize("text", ["<html>", "[1]", '"x"', '{"half": '])
+async def test_an_answer_that_is_not_an_object_is_an_error(text: str) -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    async with served(handler) as (client, _):
+        with pytest.raises(ApiError) as error:
+            await client.get(PODS, "n", "x")
+    assert error.value.transient
+
+
+async def test_a_long_list_comes_in_chunks_and_is_reduced_at_once() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        page = int(request.query.get("continue") or 0)
+        meta = {"resourceVersion": "9"} | ({"continue": str(page + 1)} if page < 2 else {})
+        items = [{"metadata": {"name": f"{page}-{i}"}} for i in range(2)]
+        return web.json_response({"metadata": meta, "items": items})
+
+    def odd(obj: dict) -> dict | None:
+        return obj if obj["metadata"]["name"].endswith("1") else None
+
+    async with served(handler) as (client, _):
+        listing = await client.list(PODS, keep=odd)
+    assert [o["metadata"]["name"] for o in listing.items] == ["0-1", "1-1", "2-1"]
+    assert listing.resource_version == "9"
+
+
+async def test_a_watch_event_may_be_larger_than_any_line_limit_and_torn_anywhere() -> None:
+    big = "x" * 700_000
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        text = (
+            '{"type":"ADDED","object":{"metadata":{"name":"'
+            + big
+            + '"}}}\n{"type":"DELETED","object":{}}\n{"type":'
+        )
+        for at in range(0, len(text), 65_001):
+            await response.write(text[at : at + 65_001].encode())
+        return response
+
+    async with served(handler) as (client, _):
+        events = [event async for event in client.watch(PODS, "1")]
+    assert [event.type for event in events] == ["ADDED", "DELETED"]
+    assert events[0].object["metadata"]["name"] == big
+
+
+def test_a_rotated_token_is_read_again(tmp_path: Path) -> None:
+    clock = [0.0]
+    (tmp_path / "token").write_text("one\n")
+    credentials = InClusterCredentials("https://x", tmp_path, clock=lambda: clock[0])
+    assert credentials.token() == "one"
+
+    (tmp_path / "token").write_text("two\n")
+    assert credentials.token() == "one"
+    assert credentials.token(fresh=True) == "two"
+    (tmp_path / "token").write_text("three\n")
+    clock[0] = 61.0
+    assert credentials.token() == "three"

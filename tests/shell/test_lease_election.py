@@ -1,0 +1,189 @@
+"""Who may write, with a clock that only the test moves."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.shell.client import ApiError
+from tangram.shell.lease import Elector, LeaseTimes, NotLeader
+
+TIMES = LeaseTimes(lease_s=15, renew_s=10, retry_s=2)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Server:
+    """A Lease object with optimistic locking, and a clock."""
+
+    def __init__(self) -> None:
+        self.now, self.lease, self.version, self.down = 0.0, None, 0, False
+        self.latency_s = 0.0
+
+    async def get(self, _kind: Any, _namespace: str, _name: str) -> Any:
+        self._answer()
+        return None if self.lease is None else {**self.lease, "metadata": dict(self.lease["metadata"])}
+
+    async def create(self, _kind: Any, obj: Any, *, manager: str) -> Any:
+        self._answer()
+        if self.lease is not None:
+            raise ApiError(409, "AlreadyExists", "")
+        return self._store(obj)
+
+    async def replace(self, _kind: Any, obj: Any, *, manager: str) -> Any:
+        self._answer()
+        if (
+            self.lease is None
+            or obj["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]
+        ):
+            raise ApiError(409, "Conflict", "")
+        return self._store(obj)
+
+    def _answer(self) -> None:
+        self.now += self.latency_s
+        if self.down:
+            raise ApiError(0, "Unreachable", "down")
+
+    def _store(self, obj: Any) -> Any:
+        self.version += 1
+        self.lease = {
+            **obj,
+            "metadata": {**obj["metadata"], "resourceVersion": str(self.version), "uid": "u"},
+        }
+        return self.lease
+
+
+def candidate(server: Server, name: str) -> Elector:
+    return Elector(
+        server,  # type: ignore[arg-type]
+        namespace="n",
+        name="l",
+        identity=name,
+        times=TIMES,
+        clock=lambda: server.now,
+        now=lambda: START + timedelta(seconds=server.now),
+    )
+
+
+async def step(one: Elector) -> None:
+    try:
+        await one.step()
+    except ApiError:
+        one._lease = None
+
+
+async def test_the_first_takes_a_lease_that_is_not_there_and_the_second_waits() -> None:
+    server = Server()
+    first, second = candidate(server, "a"), candidate(server, "b")
+
+    await step(first)
+    await step(second)
+
+    assert first.leading
+    assert not second.leading
+    with pytest.raises(NotLeader):
+        second.guard()
+
+
+async def test_the_right_to_write_is_counted_from_before_the_renewal_was_sent() -> None:
+    server = Server()
+    server.latency_s = 3.0
+    one = candidate(server, "a")
+
+    await step(one)  # read at 3, sent at 3, answered at 6
+
+    assert one.guard() == pytest.approx(10 - 3)
+
+
+async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
+    server = Server()
+    first, second = candidate(server, "a"), candidate(server, "b")
+    await step(first)
+    await step(second)
+
+    server.now = 9.9
+    assert first.leading
+    server.now = 10.0
+    assert not first.leading
+    await step(second)
+    assert not second.leading
+
+    server.now = 15.0
+    await step(second)
+    assert second.leading
+    await step(first)
+    assert not first.leading
+
+
+async def test_a_renewal_makes_a_follower_wait_anew() -> None:
+    server = Server()
+    first, second = candidate(server, "a"), candidate(server, "b")
+    for server.now in (0.0, 8.0, 16.0):
+        await step(first)
+        await step(second)
+
+    assert first.leading
+    assert not second.leading
+
+
+async def test_a_released_lease_is_taken_at_once() -> None:
+    server = Server()
+    first, second = candidate(server, "a"), candidate(server, "b")
+    await step(first)
+    await step(second)
+
+    await first.release()
+    await step(second)
+
+    assert not first.leading
+    assert second.leading
+
+
+async def test_a_follower_waits_exactly_until_the_holder_is_over() -> None:
+    server = Server()
+    first, second = candidate(server, "a"), candidate(server, "b")
+    await step(first)
+    await step(second)
+
+    server.now = 14.0
+    assert second.election.wait_s(second._lease, server.now) == pytest.approx(1.0)
+
+
+async def test_a_lost_answer_of_our_own_renewal_is_not_another_leader() -> None:
+    server = Server()
+    one = candidate(server, "a")
+    await step(one)
+    server._store(
+        one.election.record(server.lease, namespace="n", name="l", at=START)
+    )  # written, answer lost
+
+    await step(one)  # conflict: version unknown
+    await step(one)
+
+    assert one.leading
+
+
+async def test_a_lease_of_nonsense_is_taken() -> None:
+    server = Server()
+    server._store({"metadata": {"name": "l", "namespace": "n"}, "spec": {"holderIdentity": None}})
+    one = candidate(server, "a")
+
+    await step(one)
+
+    assert one.leading
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "down", "up", "wait"]), st.floats(0.1, 6.0)), max_size=60)
+)
+async def test_never_two_may_write_at_one_instant(script: list[tuple[str, float]]) -> None:
+    server = Server()
+    both = {"a": candidate(server, "a"), "b": candidate(server, "b")}
+    for what, wait in script:
+        server.now += wait
+        if what in both:
+            await step(both[what])
+        elif what != "wait":
+            server.down = what == "down"
+        assert not (both["a"].leading and both["b"].leading)

@@ -1,0 +1,181 @@
+"""What is rendered, and when a live object already says it."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape
+from tangram.shell import manifests
+from tangram.shell.children import UNKNOWN_SHAPE, generation_of, shape_of
+from tangram.shell.compare import covers, up_to_date
+from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
+from tangram.shell.settings import Settings
+
+SETTINGS = Settings(engine_image="registry/engine:1")
+WHOLE = Shape("H100-80GB-SXM", "gpu", 2)
+SLICE = Shape("H100-80GB-SXM", "1g.10gb")
+
+
+def intent(uri: str = "image:///models/tiny") -> Intent:
+    return Intent(
+        uid="uid-1",
+        namespace="ns",
+        name="chat",
+        generation=7,
+        created_at=0.0,
+        model_uri=uri,
+        served_name="chat",
+        max_model_len=None,
+        max_running_requests=64,
+        ttft=None,
+        tpot=None,
+        allowed_skus=(),
+        denied_skus=(),
+        mig=MIGPolicy.ALLOWED,
+        min_replicas=1,
+        max_replicas=1,
+        paused=False,
+    )
+
+
+def action(shape: Shape = WHOLE, replicas: int = 3) -> ApplyDeployment:
+    return ApplyDeployment("uid-1", shape, replicas, ("NVIDIA-H100-80GB-HBM3",), 4096)
+
+
+def container(obj: dict[str, Any]) -> dict[str, Any]:
+    return obj["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_a_deployment_asks_for_its_shape_and_nothing_dangerous() -> None:
+    rendered = manifests.deployment(intent(), action(), SETTINGS)
+
+    assert rendered["metadata"]["name"] == f"chat-{WHOLE.variant}"
+    assert container(rendered)["resources"]["limits"] == {
+        "nvidia.com/gpu": "2",
+        "cpu": "16",
+        "memory": "128Gi",
+    }
+    pod = rendered["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["automountServiceAccountToken"] is False
+    assert container(rendered)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["terminationGracePeriodSeconds"] > manifests.MAX_REQUEST_S + manifests.DRAIN_S
+
+
+def test_a_slice_gets_its_share_of_the_host() -> None:
+    limits = container(manifests.deployment(intent(), action(SLICE), SETTINGS))["resources"]["limits"]
+
+    assert limits["nvidia.com/mig-1g.10gb"] == "1"
+    assert parse_quantity(limits["cpu"]) < 8 / 4
+    assert parse_quantity(limits["memory"]) < 2**36 / 4
+
+
+def test_a_claim_is_mounted_read_only() -> None:
+    rendered = manifests.deployment(intent("pvc://weights/llama/8b"), action(), SETTINGS)
+
+    assert {"name": "model", "persistentVolumeClaim": {"claimName": "weights", "readOnly": True}} in rendered[
+        "spec"
+    ]["template"]["spec"]["volumes"]
+    assert {"name": "model", "mountPath": "/mnt/model", "readOnly": True} in container(rendered)[
+        "volumeMounts"
+    ]
+    assert "/mnt/model/llama/8b" in container(rendered)["args"]
+
+
+def test_the_shape_and_the_generation_are_read_back() -> None:
+    rendered = manifests.deployment(intent(), action(SLICE), SETTINGS)
+
+    assert shape_of(rendered) == SLICE
+    assert generation_of(rendered) == 7
+
+
+@pytest.mark.parametrize("broken", ["", "{}", "[]", "null", '{"sku":1}', "not json"])
+def test_a_broken_shape_annotation_is_an_unknown_shape(broken: str) -> None:
+    assert shape_of({"metadata": {"annotations": {"tangram.dev/shape": broken}}}) == UNKNOWN_SHAPE
+
+
+def test_a_new_generation_alone_does_not_touch_the_pods() -> None:
+    one = manifests.deployment(intent(), action(), SETTINGS)
+    changed = Intent(**{field: getattr(intent(), field) for field in Intent.__slots__} | {"generation": 8})
+    other = manifests.deployment(changed, action(), SETTINGS)
+
+    assert one["spec"] == other["spec"]
+    assert not up_to_date(one, other)
+
+
+def test_the_inspect_job_runs_the_engine_without_rights() -> None:
+    key = FactsKey("", "image:///models/tiny", "registry/engine:1")
+    job = manifests.inspect_job(manifests.owner_of(intent()), key, SETTINGS)
+
+    assert job["metadata"]["name"] == manifests.job_name(key)
+    assert container(job)["image"] == "registry/engine:1"
+    assert container(job)["args"][0] == "inspect"
+    assert job["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert not any(name.startswith("nvidia") for name in container(job)["resources"]["limits"])
+
+
+def test_the_same_checkpoint_has_one_job_in_a_namespace_and_claims_differ_by_namespace() -> None:
+    in_image = [FactsKey.of(ns, "image:///m", "e") for ns in ("a", "b")]
+    in_claim = [FactsKey.of(ns, "pvc://c/m", "e") for ns in ("a", "b")]
+
+    assert len({manifests.job_name(key) for key in in_image}) == 1
+    assert len({manifests.job_name(key) for key in in_claim}) == 2
+
+
+def test_defaults_and_foreign_fields_of_a_live_object_do_not_count() -> None:
+    rendered = manifests.deployment(intent(), action(), SETTINGS)
+    live = copy.deepcopy(rendered)
+    live["metadata"] |= {"uid": "x", "resourceVersion": "5"}
+    live["metadata"]["annotations"]["team"] = "blue"
+    live["spec"]["template"]["spec"]["containers"].insert(0, {"name": "sidecar"})
+    container_of_ours = live["spec"]["template"]["spec"]["containers"][1]
+    container_of_ours["terminationMessagePath"] = "/dev/termination-log"
+    live["status"] = {"replicas": 1}
+
+    assert up_to_date(live, rendered)
+
+
+PATHS = [
+    ("spec", "replicas"),
+    ("spec", "template", "spec", "containers", 0, "image"),
+    ("spec", "template", "spec", "containers", 0, "args", 3),
+    ("spec", "template", "spec", "containers", 0, "resources", "limits", "cpu"),
+    ("metadata", "labels", "tangram.dev/llmdeployment"),
+    ("metadata", "annotations", "tangram.dev/shape"),
+]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=[".".join(map(str, path)) for path in PATHS])
+def test_a_foreign_edit_of_our_fields_is_seen(path: tuple[Any, ...]) -> None:
+    rendered = manifests.deployment(intent(), action(), SETTINGS)
+    live = copy.deepcopy(rendered)
+    part = live
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = "foreign"
+
+    assert not up_to_date(live, rendered)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_everything_covers_itself(value: Any) -> None:
+    assert covers(value, json.loads(json.dumps(value)))
+
+
+@given(st.integers(1, 10**6))
+def test_quantities_are_canonical_and_never_less(milli: int) -> None:
+    assert parse_quantity(cpu_quantity(milli / 1000)) * 1000 == pytest.approx(milli)
+    text = memory_quantity(milli * 2**20)
+    assert parse_quantity(text) == milli * 2**20
+    assert not (text.endswith("Mi") and milli % 1024 == 0)

@@ -1,0 +1,175 @@
+"""Prometheus may be down, slow, empty, absurd or hostile: a reading says so and nothing raises."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.fleet import Intent, MIGPolicy, Objective
+from tangram.scaling import SignalState, classify
+from tangram.shell.metrics_reader import MetricsReader, QueryFailed, scalar
+from tangram.shell.scaler import params_of
+from tangram.shell.settings import PrometheusSettings, Settings
+
+PROMETHEUS = PrometheusSettings(url="http://prometheus:9090", timeout_seconds=1)
+SETTINGS = Settings(engine_image="e", prometheus=PROMETHEUS)
+INTENT = Intent(
+    uid="u",
+    namespace="ns",
+    name="chat",
+    generation=1,
+    created_at=0.0,
+    model_uri="image:///m",
+    served_name="chat",
+    max_model_len=None,
+    max_running_requests=64,
+    ttft=Objective(90, 500),
+    tpot=Objective(90, 50),
+    allowed_skus=(),
+    denied_skus=(),
+    mig=MIGPolicy.ALLOWED,
+    min_replicas=1,
+    max_replicas=4,
+    paused=False,
+)
+
+
+def vector(value: str) -> httpx.Response:
+    result = [{"metric": {}, "value": [100.0, value]}]
+    return httpx.Response(200, json={"status": "success", "data": {"resultType": "vector", "result": result}})
+
+
+def empty() -> httpx.Response:
+    return httpx.Response(200, json={"status": "success", "data": {"resultType": "vector", "result": []}})
+
+
+def healthy(request: httpx.Request) -> httpx.Response:
+    query = request.content.decode()
+    return vector("1" if "count" in query or "attain" in query or "bucket" in query else "0.5")
+
+
+class Prometheus:
+    """A transport whose behaviour the test changes."""
+
+    def __init__(self) -> None:
+        self.answer: Any = healthy
+        self.asked = 0
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        answer = self.answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def reader(prometheus: Prometheus, now: float = 100.0) -> MetricsReader:
+    return MetricsReader(PROMETHEUS, now=lambda: now, transport=httpx.MockTransport(prometheus))
+
+
+async def test_a_healthy_answer_becomes_a_sample() -> None:
+    prometheus = Prometheus()
+    one = reader(prometheus)
+
+    await one.read((INTENT,))
+
+    reading = one.reading("u")
+    assert reading.problem == ""
+    assert reading.sample is not None
+    assert reading.sample.at == 100.0
+    assert reading.sample.targets == 1.0
+    await one.close()
+
+
+BAD = {
+    "unreachable": lambda _r: httpx.ConnectError("refused"),
+    "slow": lambda _r: httpx.ReadTimeout("slow"),
+    "500": lambda _r: httpx.Response(500, text="boom"),
+    "redirect": lambda _r: httpx.Response(302, headers={"Location": "http://elsewhere/"}),
+    "html": lambda _r: httpx.Response(200, text="<html>"),
+    "huge": lambda _r: httpx.Response(200, content=b"[" * (2 * 2**20)),
+    "nested": lambda _r: httpx.Response(200, content=b"[" * 200_000),
+    "error": lambda _r: httpx.Response(
+        200, json={"status": "error", "data": {"resultType": "vector", "result": []}}
+    ),
+    "infinite": lambda _r: vector("+Inf"),
+    "negative": lambda _r: vector("-5e9"),
+    "not a number": lambda _r: vector("NaN"),
+    "text": lambda _r: vector("many"),
+    "number": lambda _r: httpx.Response(200, json=7),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_a_bad_answer_keeps_the_last_good_sample_and_says_why(what: str) -> None:
+    prometheus = Prometheus()
+    one = reader(prometheus)
+    await one.read((INTENT,))
+    good = one.reading("u").sample
+
+    prometheus.answer = BAD[what]
+    await one.read((INTENT,))
+
+    assert one.reading("u").sample == good
+    assert one.reading("u").problem
+    await one.close()
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_without_any_good_sample_we_are_blind_not_idle(what: str) -> None:
+    prometheus = Prometheus()
+    prometheus.answer = BAD[what]
+    one = reader(prometheus)
+    await one.read((INTENT,))
+    reading = one.reading("u")
+
+    signal = classify(reading.sample, reading.problem, ready=1, params=params_of(SETTINGS), now=100.0)
+
+    assert signal.state is SignalState.BLIND
+    await one.close()
+
+
+async def test_empty_vectors_are_no_zeros() -> None:
+    prometheus = Prometheus()
+    prometheus.answer = lambda _r: empty()
+    one = reader(prometheus)
+    await one.read((INTENT,))
+
+    sample = one.reading("u").sample
+
+    assert sample is not None
+    assert sample.targets is None
+    assert classify(sample, "", ready=1, params=params_of(SETTINGS), now=100.0).state is SignalState.BLIND
+    await one.close()
+
+
+async def test_what_is_gone_is_forgotten() -> None:
+    one = reader(Prometheus())
+    await one.read((INTENT,))
+    await one.read(())
+
+    assert one.reading("u").sample is None
+    await one.close()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["data", "result", "resultType", "status", "value"]), inner, max_size=4
+        )
+    ),
+)
+
+
+@given(JSON | st.fixed_dictionaries({"status": st.just("success"), "data": JSON}))
+def test_any_json_is_a_number_nothing_or_refused(document: Any) -> None:
+    try:
+        value = scalar(json.dumps(document).encode())
+    except QueryFailed:
+        return
+    assert value is None or isinstance(value, str)

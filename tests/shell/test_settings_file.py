@@ -1,0 +1,50 @@
+"""A settings file is read whole or refused with the field's name."""
+
+from pathlib import Path
+
+import pytest
+
+from tangram.shell.settings import SettingsError, load_settings
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, "engineImage: e:1\n"))
+
+    assert settings.leader_election.lease_seconds == 15
+    assert settings.prometheus is None
+    assert settings.cpu_cores_per_gpu == 8
+    assert settings.memory_bytes_per_gpu == 64 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "engineImage"),
+        ("engineImage: ''", "engineImage"),
+        ("engineImage: e\nenginImage: x", "enginImage"),
+        ("engineImage: e\ncpuPerGPU: lots", "cpuPerGPU"),
+        ("engineImage: e\nmemoryPerGPU: 0", "memoryPerGPU"),
+        ("engineImage: e\nprometheus: {url: ftp://x}", "prometheus.url"),
+        (
+            "engineImage: e\nprometheus: {url: http://x, windowSeconds: 20, scrapeIntervalSeconds: 10}",
+            "windowSeconds",
+        ),
+        ("engineImage: e\nleaderElection: {leaseSeconds: 5}", "leaderElection"),
+        ("engineImage: e\nprices: {H100: -1}", "prices.H100"),
+        ("[", "not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_the_name_of_the_field(tmp_path: Path, text: str, names: str) -> None:
+    with pytest.raises(SettingsError, match=names.replace(".", r"\.")):
+        load_settings(write(tmp_path, text))
+
+
+def test_a_missing_file_says_which(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"config\.yaml"):
+        load_settings(tmp_path / "config.yaml")

@@ -1,0 +1,188 @@
+"""From mirrored objects to what the planner sees."""
+
+import json
+
+import pytest
+
+from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
+from tangram.shell import manifests, reduce
+from tangram.shell.settings import Settings
+from tangram.shell.view import Told, View, claims, inspections, node, snapshot, workload
+
+from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
+
+SETTINGS = Settings(engine_image="engine:1")
+OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
+KEY = FactsKey.of("ns", "image:///m", "engine:1")
+
+
+def mirrored_node(**changes):
+    raw = gpu_node("n1", 4)
+    raw["metadata"]["resourceVersion"] = "1"
+    raw["spec"] = changes.pop("spec", {})
+    raw["status"] |= changes
+    return reduce.node(raw)
+
+
+def deployment(uid="d-uid", name="chat-abc", **status):
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": uid,
+            "generation": 2,
+            "annotations": {"tangram.dev/shape": manifests.shape_annotation(Shape("H100-80GB-SXM", "gpu"))},
+            "ownerReferences": [manifests._owner_reference(OWNER)],
+        },
+        "spec": {"replicas": 2},
+        "status": status,
+    }
+
+
+def pod(
+    name,
+    *,
+    owner_kind="ReplicaSet",
+    owner="chat-abc-77f",
+    owner_uid="rs",
+    phase="Running",
+    node_name="n1",
+    **extra,
+):
+    raw = {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"pod-{name}",
+            "labels": {"pod-template-hash": "77f", "app.kubernetes.io/managed-by": "tangram"},
+            "ownerReferences": [{"kind": owner_kind, "name": owner, "uid": owner_uid, "controller": True}],
+        },
+        "spec": {
+            "nodeName": node_name,
+            "containers": [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "1"}}}],
+        },
+        "status": {"phase": phase} | extra,
+    }
+    return reduce.pod(raw)
+
+
+def job(*conditions, **changes):
+    rendered = manifests.inspect_job(OWNER, KEY, SETTINGS)
+    rendered["metadata"] |= {"uid": "job-uid", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    rendered["status"] = {"conditions": list(conditions)}
+    return rendered | changes
+
+
+def finished_pod(message, code=0):
+    state = {"state": {"terminated": {"exitCode": code, "message": message}}, "name": "inspect"}
+    return pod(
+        "i", owner_kind="Job", owner=manifests.job_name(KEY), owner_uid="job-uid", containerStatuses=[state]
+    )
+
+
+def test_a_dressed_node_is_usable_with_its_gpus() -> None:
+    found = node(mirrored_node())
+
+    assert (found.sku, found.usable, found.allocatable) == ("H100-80GB-SXM", True, (("nvidia.com/gpu", 4),))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "maintenance", "effect": "NoSchedule"}]}},
+        {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+        {"conditions": []},
+    ],
+)
+def test_a_node_that_takes_no_pods_is_not_usable(changes) -> None:
+    assert not node(mirrored_node(**changes)).usable
+
+
+def test_nvidias_own_taint_does_not_matter() -> None:
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    assert node(mirrored_node(spec={"taints": [taint]})).usable
+
+
+def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
+    foreign = pod("theirs", owner_kind="StatefulSet", owner="db")
+    view = View(
+        deployments=(deployment(),),
+        pods=(pod("a"), foreign, pod("b", phase="Succeeded"), pod("c", node_name="")),
+    )
+
+    assert claims(view) == (
+        Claim("n1", "nvidia.com/gpu", 1, None),
+        Claim("n1", "nvidia.com/gpu", 1, "uid-1"),
+    )
+
+
+def test_a_pod_without_gpu_that_is_not_ours_is_not_kept() -> None:
+    assert reduce.pod({"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}]}}) is None
+
+
+def test_a_deployment_that_the_controller_has_not_seen_is_not_settled() -> None:
+    assert not workload(deployment(observedGeneration=1, readyReplicas=2), []).settled
+    assert workload(deployment(observedGeneration=2, readyReplicas=2), []).settled
+
+
+def test_a_pod_that_cannot_be_scheduled_says_why() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    waiting = pod("a", phase="Pending", node_name="", conditions=[condition])
+
+    assert workload(deployment(), [waiting]).message == "pod a: Unschedulable: 0/3 nodes"
+
+
+def test_a_crashing_container_says_why() -> None:
+    crashing = {
+        "name": "engine",
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+        "lastState": {"terminated": {"exitCode": 3, "reason": "Error"}},
+    }
+    message = workload(deployment(), [pod("a", containerStatuses=[crashing])]).message
+
+    assert "CrashLoopBackOff" in message
+    assert "exit code 3" in message
+
+
+def test_a_finished_inspection_gives_facts_or_the_reason() -> None:
+    complete = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
+    failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
+
+    (good,) = inspections(View(jobs=(job(complete),), pods=(finished_pod(report()),)), 0)
+    (bad,) = inspections(View(jobs=(job(failed),), pods=(finished_pod(refusal("NotFound", "no dir"), 3),)), 0)
+    (lost,) = inspections(View(jobs=(job(failed),), pods=()), 0)
+    (running,) = inspections(View(jobs=(job(),), pods=()), 0)
+
+    assert isinstance(good.result, CheckpointFacts)
+    assert isinstance(bad.result, InspectionFailure)
+    assert bad.result.reason == "NotFound"
+    assert isinstance(lost.result, InspectionFailure)
+    assert lost.result.reason == "InspectionFailed"
+    assert running.result is None
+
+
+def test_a_job_that_runs_something_else_is_not_believed() -> None:
+    forged = job({"type": "Complete", "status": "True"})
+    forged["spec"]["template"]["spec"]["containers"][0]["command"] = ["/bin/echo"]
+    renamed = job({"type": "Complete", "status": "True"})
+    renamed["metadata"]["name"] = "tangram-inspect-0000000000"
+
+    assert inspections(View(jobs=(forged, renamed)), 0) == ()
+
+
+def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
+    orphan = deployment()
+    orphan["metadata"]["ownerReferences"] = []
+
+    assert snapshot(View(deployments=(orphan,)), Told("e"), 0).workloads == ()
+
+
+def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
+    pods = (pod("a"), pod("b", node_name="n0"))
+    deployments = (deployment(), deployment("e-uid", "chat-zzz"))
+    one = snapshot(View(pods=pods, deployments=deployments), Told("e"), 0)
+    other = snapshot(View(pods=pods[::-1], deployments=deployments[::-1]), Told("e"), 0)
+
+    assert one == other
+    assert json.dumps(str(one)) == json.dumps(str(other))
