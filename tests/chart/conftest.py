@@ -81,7 +81,10 @@ def helm(tmp_path_factory):
 def promtool():
     program = _tool(packages.need, "promtool")
 
+    env = {**os.environ, **packages.environment()}  # where its libraries are, if it was only unpacked
+
     def run(*args: str) -> subprocess.CompletedProcess:
-        return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=60, check=False)
+        command = [str(program), *args]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
     return run
