@@ -9,8 +9,8 @@ padding is its own loss. The cases:
 
     1           one request
     16          sixteen requests of one length, given to `generate` as one batch without any padding
-    16 ragged   48 requests of different lengths, at most sixteen at a time; `generate` gets sixteen at once in
-                order of arrival, left-padded, until their longest answer is complete
+    16 ragged   48 requests of different lengths, at most sixteen at a time; `generate` gets sixteen at once
+                in order of arrival, left-padded, until their longest answer is complete
     16 singly   the sixteen requests again, `generate` called once for each: a server without batching
 """
 

@@ -51,6 +51,21 @@ def test_logits_that_are_not_finite_end_only_their_request(engine, run, greedy, 
     assert sorted(outputs[name][-1].finish for name in "abc") == ["error", "length", "length"]
 
 
+@pytest.mark.parametrize("budget", [64, 8])
+def test_a_request_whose_numbers_overflow_poisons_nobody_beside_or_after_it(engine, run, greedy, budget):
+    one = engine(max_num_batched_tokens=budget, kv_cache_bytes=64 * 4096, max_model_len=64)
+    good = [greedy(f"good {n}", [5, 6, 7 + n] * (1 + 4 * n), 6) for n in range(3)]
+    clean = run(one, good)
+    one._runner.decoder.weights.embedding[77] = float("nan")
+    bad = [greedy(f"bad {n}", [9 + n, 77] * (3 + 7 * n), 6) for n in range(3)]
+    for _ in range(3):
+        outputs = run(one, [bad[0], good[0], bad[1], good[1], good[2], bad[2]])
+        for request in good:
+            tokens = [output.token for output in outputs[request.id]]
+            assert tokens == [output.token for output in clean[request.id]]
+        assert [outputs[request.id][-1].finish for request in bad] == ["error"] * 3
+
+
 def test_an_id_in_use_is_refused_and_the_first_request_goes_on(engine, greedy):
     one = engine()
     one.add(greedy("a", [5, 6], 2))

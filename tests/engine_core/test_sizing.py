@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tangram_engine.config import EngineConfig
 from tangram_engine.run import host
+from tangram_engine.run.attention import TorchAttention
 from tangram_engine.run.memory import MIB, OutOfMemory, count_blocks, cpu_pool_bytes, cuda_pool_bytes
 
 GIB = 1 << 30
@@ -122,14 +124,12 @@ def test_a_configuration_that_means_nothing_is_refused(tmp_path, field):
 
 
 def test_a_pool_on_the_cpu_is_committed_only_when_used():
-    from tangram_engine.run.attention import _zeros
-
     def resident():
         pages = Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    spec = SimpleNamespace(layers=2, heads=8, kv_heads=4, head_dim=32)
     before = resident()
-    pool = _zeros((1 << 12, 1 << 14), torch.float32, torch.device("cpu"))
-    assert pool.shape == (1 << 12, 1 << 14)
+    attention = TorchAttention(spec, 8192, 16, torch.float32, torch.device("cpu"))
+    assert attention.pool.nbytes == 256 * MIB
     assert resident() - before < 32 * MIB
-    assert pool[-1, -1] == 0

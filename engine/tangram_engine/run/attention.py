@@ -5,7 +5,6 @@ block are contiguous, so that collecting a sequence's blocks yields [kv head, to
 transpose, whichever blocks they are.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,18 +73,21 @@ class TorchAttention:
         self._heads, self._kv_heads, self._head_dim = spec.heads, spec.kv_heads, spec.head_dim
         self._block_size, self._dtype, self._device = block_size, dtype, device
         shape = (spec.layers, num_blocks * 2 * spec.kv_heads, block_size * spec.head_dim)
-        self.pool = _zeros(shape, dtype, device)
+        # Not cleared: on a CPU, memory is committed when a block is first used, not at start.
+        self.pool = torch.empty(shape, dtype=dtype, device=device)
         self._blocks = list(self.pool)  # per layer: one row per (block, k or v, head)
         self._slots = [layer.view(-1, spec.head_dim) for layer in self._blocks]  # and offset
         self._kinds = np.arange(2 * spec.kv_heads)  # (k or v, head), as they follow each other in a block
         self._collected = torch.empty(0, block_size * spec.head_dim, dtype=dtype, device=device)
         self._store = torch.empty(0, dtype=torch.int64)
+        self._fresh: Tensor | None = None
         self._groups: list[_Decodes | _Prefill] = []
         self._sizes: list[int] = []
 
     def plan(self, spans: Sequence[Span]) -> None:
         """Look up where the step's keys and values go, and what each sequence will look at."""
         self._store = self._tensor(self._store_rows(spans))
+        self._fresh = self._fresh_rows(spans)
         self._groups, self._sizes = [], []
         for group in _groups(spans):
             self._groups.append(self._prefill(group[0]) if group[0].length > 1 else self._decodes(group))
@@ -93,8 +95,10 @@ class TorchAttention:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attention.attend`. New keys are stored before anybody looks, so all rows see them."""
-        self._slots[layer].index_copy_(0, self._store, torch.cat((k, v), 1).view(-1, self._head_dim))
         blocks = self._blocks[layer]
+        if self._fresh is not None:
+            blocks.index_fill_(0, self._fresh, 0.0)
+        self._slots[layer].index_copy_(0, self._store, torch.cat((k, v), 1).view(-1, self._head_dim))
         if len(self._groups) == 1:
             return self._attend_group(self._groups[0], blocks, q, k, v)
         parts = zip(self._groups, *(x.split_with_sizes(self._sizes) for x in (q, k, v)), strict=True)
@@ -156,13 +160,30 @@ class TorchAttention:
         return _Prefill(span, self._rows((span,), span.end), mask)
 
     def _rows(self, spans: Sequence[Span], context: int) -> Tensor:
-        """Rows of the pool with the spans' blocks, [B, 2 * kv_heads, blocks]; short tables end in block 0."""
+        """Rows of the pool with the blocks, [B, 2 * kv_heads, blocks]; short tables repeat their first."""
         count = -(-context // self._block_size)
-        tables = np.zeros((len(spans), 1, count), np.int64)
+        tables = np.empty((len(spans), 1, count), np.int64)
         for table, span in zip(tables[:, 0], spans, strict=True):
             used = -(-span.end // self._block_size)
             table[:used] = span.table[:used]
+            table[used:] = span.table[0]
         return self._tensor(tables * len(self._kinds) + self._kinds[:, None])
+
+    def _fresh_rows(self, spans: Sequence[Span]) -> Tensor | None:
+        """Rows of the blocks that this step begins and does not fill.
+
+        What a former owner left in them would be masked, but a masked NaN is still NaN: without clearing,
+        one request whose numbers overflowed could end others.
+        """
+        size = self._block_size
+        blocks = [
+            span.table[span.end // size]
+            for span in spans
+            if span.end % size and span.end // size * size >= span.start
+        ]
+        if not blocks:
+            return None
+        return self._tensor((np.array(blocks)[:, None] * len(self._kinds) + self._kinds).reshape(-1))
 
     def _store_rows(self, spans: Sequence[Span]) -> NDArray[np.int64]:
         """Slots of the pool for every (token, k or v, head), in the order in which `attend` writes them."""
@@ -198,13 +219,3 @@ def _places(span: Span, block_size: int) -> NDArray[np.int64]:
     first = span.start // block_size
     blocks = np.array(span.table[first : -(-span.end // block_size)])
     return np.stack((blocks[positions // block_size - first], positions % block_size))
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros, because masked slots are still multiplied and must be finite.
-
-    On a CPU by way of numpy's calloc: memory is committed when a block is first used, not at start.
-    """
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
