@@ -220,10 +220,9 @@ def test_a_stranger_that_fits_changes_nothing_for_the_others(world, data):
     before = {d.owner_uid: d for d in plan(observed, wanted, NOW).decisions}
     after = plan(observed, (*wanted, stranger), NOW)
 
+    others = [action for action in after.actions if action.owner_uid != stranger.uid]
     assert {d.owner_uid: d for d in after.decisions if d.owner_uid != stranger.uid} == before
-    assert [a for a in after.actions if a.owner_uid != stranger.uid] == list(
-        a for a in plan(observed, wanted, NOW).actions
-    )
+    assert others == list(plan(observed, wanted, NOW).actions)
 
 
 @given(worlds())

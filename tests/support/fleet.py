@@ -126,7 +126,7 @@ def snapshot(*nodes: Node, **changes: Any) -> FleetSnapshot:
 
 
 class Cluster:
-    """Performs plans on a snapshot: pods are scheduled at once where there is room, and become ready on `settle`."""
+    """Performs plans on a snapshot; `settle` schedules pods where there is room and makes them ready."""
 
     def __init__(self, observed: FleetSnapshot, intents: tuple[Any, ...]) -> None:
         self.observed, self.intents = observed, intents

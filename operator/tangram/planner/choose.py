@@ -56,9 +56,12 @@ def rejections(
 def _lost_on(candidate: Candidate, chosen: Candidate | None, free: int, desired: int) -> tuple[str, str]:
     if free < desired:
         return "NoCapacity", f"room for {free} of {desired}"
-    if chosen is not None and candidate.price_per_hour < chosen.price_per_hour:
-        return "Dearer", "cheaper, but not by enough to move running replicas"
-    return "Dearer", "another shape costs less" if chosen is not None else ""
+    if chosen is None:  # cannot be: this one could have been chosen
+        return "Dearer", "not chosen"
+    prices = f"{candidate.price_per_hour:.2f} $/h, against {chosen.price_per_hour:.2f} $/h"
+    if candidate.price_per_hour < chosen.price_per_hour:
+        return "Dearer", f"{prices}: running replicas are not moved for less money"
+    return "Dearer", prices
 
 
 def impossible(judged: tuple[Candidate, ...], *, has_nodes: bool) -> tuple[Reason, str]:

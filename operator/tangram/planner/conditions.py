@@ -102,6 +102,8 @@ def available(v: View) -> Verdict:
         return Verdict(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {v.minimum} available")
     if v.problem:
         return Verdict(FALSE, v.problem.reason, v.problem.message)
+    if not v.workloads and v.decision.placed:
+        return Verdict(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {v.decision.shape}")
     if not v.workloads:
         return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
     said = sorted({w.message for w in v.workloads if w.message})
@@ -213,7 +215,7 @@ def _rollout(v: View, target: Workload, previous: Verdict | None) -> Verdict | N
 def _serving(v: View) -> Verdict:
     desired = v.decision.desired
     if v.ready >= desired:
-        return Verdict(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} replicas are ready")
+        return Verdict(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} of {desired} replicas are ready")
     why = placed(v)
     told = f"; {why.message}" if why.status == FALSE else ""
     return Verdict(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tangram import catalog
 from tangram.capacity import model_length
 from tangram.fleet import (
     Action,
@@ -131,7 +132,11 @@ def _may_go(
 def _verdict(chosen: Candidate, placed: int, desired: int) -> tuple[Reason, str]:
     if placed == desired:
         bound = f", at best {chosen.tpot_ms:.2f} ms per token" if chosen.tpot_ms is not None else ""
-        return Reason.PLACED, f"{desired} on {chosen.shape} at {chosen.price_per_hour:.2f} $/h each{bound}"
+        text = f"{desired} on {chosen.shape} at {chosen.price_per_hour:.2f} $/h each{bound}"
+        gpu = catalog.gpu(chosen.shape.sku)
+        if gpu is not None and gpu.unverified:
+            text += f"; the catalog's numbers for {gpu.sku} are not verified"
+        return Reason.PLACED, text
     missing = desired - placed
     needs = "needs" if missing == 1 else "need"
     unit = chosen.shape.resource.removeprefix("nvidia.com/mig-").removeprefix("nvidia.com/")

@@ -1,0 +1,436 @@
+"""What people see: conditions, columns, and that nothing is written without news."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram.api.status import LLMDeploymentStatus
+from tangram.fleet import FactsKey, Inspection, InspectionFailure, InvalidIntent, Objective, WriteProblem
+from tangram.planner import plan, status
+from tangram.planner.reasons import Reason
+from tangram.scaling import Sample, ScalingDecision, ScalingMemory, ScalingParams, classify
+from tests.support.fleet import (
+    FACTS_1B,
+    IMAGE,
+    NOW,
+    Cluster,
+    claims,
+    intent,
+    node,
+    shape,
+    snapshot,
+    tpot,
+    workload,
+)
+
+PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
+TTFT = Objective(90, 1000)
+SLICE, WHOLE = shape("1g.10gb"), shape()
+NEW = "pvc://claim/new"
+KEY = FactsKey("ns", NEW, IMAGE)
+TYPES = ["Ready", "Accepted", "ModelReady", "Placed", "Available", "ScalingActive", "SLOMet"]
+
+
+def job(result=None):
+    return Inspection(KEY, "ns", "tangram-inspect-1", "ju", NOW - 60, result)
+
+
+def see(observed, wanted, *, previous=None, now=NOW, signal=None, scale=None, others=()):
+    """Plan, and tell the status of `wanted`."""
+    made = plan(observed, (wanted, *others), now)
+    decision = next(d for d in made.decisions if d.owner_uid == wanted.uid)
+    return status(decision, wanted, observed, signal, scale, previous or {}, now)
+
+
+def conditions(seen):
+    return {c["type"]: c for c in seen["conditions"]}
+
+
+def told(seen, kind):
+    condition = conditions(seen)[kind]
+    return condition["status"], condition["reason"]
+
+
+def serving(m, replicas=1, at=SLICE, **changes):
+    return snapshot(
+        node("b", mig_1g_10gb=4, gpu=1),
+        claims=claims(m, at, "b", replicas),
+        workloads=(workload(m, at, replicas, **changes),),
+        services=(("ns", m.name),),
+    )
+
+
+def measured(ready=1, problem="", now=NOW, **values):
+    base = {
+        "at": now,
+        "targets": float(ready),
+        "age_s": 3.0,
+        "waiting": 0.0,
+        "running": 4.0,
+        "running_mean": 4.0,
+    }
+    sample = Sample(**({**base, "requests": 100.0, "ttft_attainment": 0.97, "ttft_s": 0.412} | values))
+    return classify(sample, problem, ready=ready, params=PARAMS, now=now)
+
+
+# --- shape of the whole
+
+
+def test_a_serving_deployment_reads_as_people_expect():
+    m = intent(ttft=TTFT, max_replicas=3)
+    seen = see(serving(m), m, signal=measured())
+
+    assert [c["type"] for c in seen["conditions"]] == TYPES
+    assert told(seen, "Ready") == ("True", "AllReplicasReady")
+    assert told(seen, "SLOMet") == ("True", "WithinTarget")
+    assert told(seen, "ScalingActive") == ("True", "MetricsFresh")
+    assert seen["replicas"] == "1/1"
+    assert seen["placement"]["display"] == "H100-80GB-SXM:1g.10gb x1"
+    assert seen["cost"] == {"perHour": "0.44"}
+    assert seen["url"] == "http://m.ns.svc"
+    assert seen["model"]["facts"]["weightBytes"] == FACTS_1B.weight_bytes
+    assert seen["slo"] == {
+        "time": "2026-11-21T10:00:00Z",
+        "windowSeconds": 60,
+        "samples": 100,
+        "ttftAttainment": "0.970",
+        "ttftMilliseconds": 412,
+    }
+
+
+SITUATIONS = {
+    "new": (snapshot(node("b", mig_1g_10gb=1)), intent()),
+    "serving": (serving(intent()), intent()),
+    "uninspected": (snapshot(node("b", gpu=1)), intent(uri=NEW)),
+    "too big": (snapshot(node("b", "L4", gpu=1)), intent(uri="image:///m/70b")),
+    "too slow": (snapshot(node("b", "L4", gpu=1)), intent(tpot=tpot(1))),
+    "no room": (snapshot(node("b", mig_1g_10gb=1)), intent(min_replicas=3)),
+    "no nodes": (snapshot(), intent()),
+    "paused": (serving(intent()), intent(paused=True)),
+    "invalid": (snapshot(), InvalidIntent("uid-m", "ns", "m", 4, NOW, "spec.model.uri is wrong")),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_every_status_fits_the_crd_and_is_complete(name):
+    observed, wanted = SITUATIONS[name]
+    seen = see(observed, wanted, signal=measured())
+
+    known = LLMDeploymentStatus.model_validate(seen)
+    assert known.model_dump(by_alias=True, exclude_unset=True, mode="json") == seen
+    assert [c["type"] for c in seen["conditions"]] == TYPES
+    assert all(c["observedGeneration"] == wanted.generation for c in seen["conditions"])
+    assert seen["observedGeneration"] == wanted.generation
+    assert {c["reason"] for c in seen["conditions"]} <= {reason.value for reason in Reason}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_same_again_writes_nothing_however_long_it_lasts(name):
+    observed, wanted = SITUATIONS[name]
+    first = see(observed, wanted, signal=measured())
+
+    for seconds in (1, 59, 61, 86_400):
+        later = see(observed, wanted, previous=first, now=NOW + seconds, signal=measured(now=NOW + seconds))
+        assert later == first
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_what_is_not_true_says_since_when(name):
+    observed, wanted = SITUATIONS[name]
+
+    for condition in see(observed, wanted)["conditions"]:
+        assert condition["message"]
+        assert (condition["status"] == "True") != condition["message"].endswith(
+            "(since 2026-11-21T10:00:00Z)"
+        )
+
+
+# --- Ready names the most actionable leaf
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("new", ("False", "ReplicasStarting")),
+        ("serving", ("True", "AllReplicasReady")),
+        ("uninspected", ("False", "Inspecting")),
+        ("too big", ("False", "Infeasible")),
+        ("too slow", ("False", "SLOUnreachable")),
+        ("no room", ("False", "InsufficientCapacity")),
+        ("no nodes", ("False", "InsufficientCapacity")),
+        ("paused", ("True", "Paused")),
+        ("invalid", ("False", "InvalidSpec")),
+    ],
+)
+def test_ready_has_the_reason_of_the_leaf_to_look_at(name, expected):
+    assert told(see(*SITUATIONS[name]), "Ready") == expected
+
+
+def test_the_younger_of_two_names_says_so():
+    old, young = intent("old", created_at=1.0, served_name="x"), intent("young", served_name="x")
+    seen = see(snapshot(node("b", mig_1g_10gb=2)), young, others=(old,))
+
+    assert told(seen, "Ready") == told(seen, "Accepted") == ("False", "ModelNameCollision")
+    assert told(seen, "Placed") == ("Unknown", "NotAccepted")
+
+
+def test_pods_that_do_not_start_are_told_in_the_clusters_words():
+    m = intent()
+    seen = see(serving(m, available=0, message="CrashLoopBackOff: exit 1"), m)
+
+    assert told(seen, "Ready") == told(seen, "Available") == ("False", "ReplicasNotStarting")
+    assert "CrashLoopBackOff: exit 1" in conditions(seen)["Ready"]["message"]
+
+
+def test_pods_that_start_name_the_deployment_they_are_waited_for():
+    m = intent()
+    seen = see(serving(m, available=0), m)
+
+    assert told(seen, "Ready") == ("False", "ReplicasStarting")
+    assert workload(m, SLICE).name in conditions(seen)["Ready"]["message"]
+
+
+@pytest.mark.parametrize("reason", ["NameTaken", "Forbidden", "Rejected"])
+def test_what_the_api_server_refused_is_told(reason):
+    m = intent()
+    observed = snapshot(node("b", gpu=1), problems=(WriteProblem(m.uid, reason, "a Service m is there"),))
+    seen = see(observed, m)
+
+    assert told(seen, "Ready") == told(seen, "Available") == ("False", reason)
+
+
+def test_a_failed_checkpoint_keeps_its_reason_while_it_is_tried_again():
+    m = intent(uri=NEW)
+    failed = snapshot(inspections=(job(InspectionFailure("NotFound", "no such directory", NOW)),))
+    first = see(failed, m)
+    again = see(snapshot(inspections=(job(),)), m, previous=first, now=NOW + 61)
+    fixed = see(snapshot(facts=((KEY, FACTS_1B),)), m, previous=again, now=NOW + 70)
+
+    assert told(first, "ModelReady") == told(first, "Ready") == ("False", "NotFound")
+    assert again == first
+    assert told(fixed, "ModelReady") == ("True", "Inspected")
+
+
+def test_another_uri_is_not_blamed_for_the_old_failure():
+    failed = snapshot(inspections=(job(InspectionFailure("NotFound", "no such directory", NOW)),))
+    first = see(failed, intent(uri=NEW))
+
+    seen = see(snapshot(), intent(uri="pvc://claim/other"), previous=first)
+
+    assert told(seen, "ModelReady") == ("Unknown", "Inspecting")
+
+
+# --- generations and rollouts: never claim more than is true
+
+
+def test_a_new_generation_is_not_ready_before_the_deployment_was_rewritten():
+    m = intent()
+    first = see(serving(m), m)
+    seen = see(serving(m), replace(m, generation=2), previous=first)
+
+    assert told(first, "Ready") == ("True", "AllReplicasReady")
+    assert told(seen, "Ready") == ("False", "RolloutInProgress")
+    assert told(seen, "Available") == ("True", "MinReplicasAvailable")
+
+
+def test_an_unobserved_write_is_not_ready_for_a_new_generation_but_changes_nothing_for_the_old():
+    m = intent()
+    first = see(serving(m), m)
+
+    assert told(see(serving(m, settled=False), m, previous=first), "Ready") == ("True", "AllReplicasReady")
+    assert told(see(serving(m, settled=False), m), "Ready") == ("False", "RolloutInProgress")
+
+
+def test_pods_of_an_old_template_mean_a_rollout():
+    m = intent()
+
+    assert told(see(serving(m, total=2, updated=1), m), "Ready") == ("False", "RolloutInProgress")
+
+
+def test_a_new_engine_image_does_not_make_a_serving_deployment_unready():
+    m = intent()
+    first = see(serving(m), m)
+    seen = see(replace(serving(m), engine_image="engine:2"), m, previous=first)
+
+    assert told(seen, "ModelReady") == ("Unknown", "Inspecting")
+    assert told(seen, "Ready")[0] == "True"
+    assert seen["placement"]["display"] == "H100-80GB-SXM:1g.10gb x1"
+
+
+def test_an_older_shape_that_serves_makes_it_available_but_not_ready():
+    m = intent(tpot=tpot(1))
+    seen = see(serving(m), m)
+
+    assert told(seen, "Available") == ("True", "MinReplicasAvailable")
+    assert told(seen, "Ready") == ("False", "RolloutInProgress")
+    assert seen["cost"]["perHour"] == "3.51"  # one GPU, and the slice that still serves
+
+
+def test_above_the_minimum_it_is_ready_though_not_wholly_placed():
+    m = intent(max_replicas=9)
+    seen = see(replace(serving(m, 4), desired=((m.uid, 6),)), m)
+
+    assert told(seen, "Ready") == ("True", "MinReplicasReady")
+    assert told(seen, "Placed") == ("False", "InsufficientCapacity")
+    assert "4 of 6 replicas placed" in conditions(seen)["Ready"]["message"]
+    assert seen["replicas"] == "4/6"
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes():
+    m = intent()
+    first = see(serving(m, available=0), m)
+    second = see(serving(m, available=0, message="ImagePullBackOff"), m, previous=first, now=NOW + 5)
+    third = see(serving(m), m, previous=second, now=NOW + 9)
+
+    times = [conditions(seen)["Available"]["lastTransitionTime"] for seen in (first, second, third)]
+    assert times == ["2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", "2026-11-21T10:00:09Z"]
+
+
+# --- latency
+
+
+def test_a_missed_objective_is_told_with_the_edge_it_is_checked_at():
+    m = intent(ttft=Objective(90, 2000), max_replicas=2)
+    seen = see(serving(m), m, signal=measured(ttft_attainment=0.5))
+
+    assert told(seen, "SLOMet") == ("False", "TTFTExceeded")
+    assert "checked at the bucket edge below, 1000 ms" in conditions(seen)["SLOMet"]["message"]
+    assert told(seen, "Ready")[0] == "True"
+
+
+def test_tpot_is_missed_when_tokens_are_late_though_no_request_has_ended():
+    m = intent(tpot=tpot(60))
+    signal = measured(tpot_attainment=None, itl_attainment=0.2)
+
+    assert told(see(serving(m), m, signal=signal), "SLOMet") == ("False", "TPOTExceeded")
+
+
+@pytest.mark.parametrize(
+    ("signal", "expected"),
+    [
+        (None, ("Unknown", "MetricsMissing")),
+        (measured(age_s=60.0), ("Unknown", "MetricsStale")),
+        (measured(targets=0.0), ("Unknown", "MetricsMissing")),
+        (measured(requests=0.0, running=0.0, running_mean=0.0), ("Unknown", "NoTraffic")),
+        (measured(requests=5.0), ("Unknown", "InsufficientSamples")),
+        (measured(ttft_attainment=None), ("Unknown", "InsufficientSamples")),
+    ],
+)
+def test_what_is_not_known_is_not_claimed(signal, expected):
+    m = intent(ttft=TTFT)
+
+    assert told(see(serving(m), m, signal=signal), "SLOMet") == expected
+
+
+def test_without_an_objective_there_is_nothing_to_meet():
+    assert told(see(serving(intent()), intent(), signal=measured()), "SLOMet") == ("Unknown", "NoObjective")
+
+
+def test_a_load_at_the_edge_changes_the_condition_at_most_once_a_minute():
+    m = intent(ttft=TTFT)
+    seen, changes = see(serving(m), m, signal=measured()), 0
+    for second in range(15, 600, 15):
+        signal = measured(now=NOW + second, ttft_attainment=0.89 if second % 30 else 0.91)
+        after = see(serving(m), m, previous=seen, now=NOW + second, signal=signal)
+        changes += told(after, "SLOMet") != told(seen, "SLOMet")
+        seen = after
+
+    assert 1 <= changes <= 10
+
+
+def test_losing_the_metrics_is_told_at_once():
+    m = intent(ttft=TTFT)
+    first = see(serving(m), m, signal=measured())
+    signal = classify(None, "connection refused", ready=1, params=PARAMS, now=NOW + 1)
+
+    assert told(see(serving(m), m, previous=first, now=NOW + 1, signal=signal), "SLOMet")[0] == "Unknown"
+
+
+@given(st.lists(st.tuples(st.floats(0.9, 1), st.floats(0.3, 0.5), st.floats(20, 500)), max_size=30))
+@settings(deadline=None)
+def test_numbers_are_written_at_most_once_a_minute(readings):
+    m = intent(ttft=TTFT)
+    seen, writes = {}, []
+    for i, (attainment, ttft_s, requests) in enumerate(readings):
+        now = NOW + 15 * i
+        signal = measured(now=now, ttft_attainment=attainment, ttft_s=ttft_s, requests=requests)
+        after = see(serving(m), m, previous=seen, now=now, signal=signal)
+        if after != seen:
+            writes.append(now)
+        seen = after
+
+    assert all(later - earlier >= 60 for earlier, later in itertools.pairwise(writes))
+
+
+def test_small_changes_of_numbers_are_no_news():
+    m = intent(ttft=TTFT)
+    first = see(serving(m), m, signal=measured())
+    signal = measured(now=NOW + 300, ttft_attainment=0.975, ttft_s=0.43, requests=105.0)
+
+    assert see(serving(m), m, previous=first, now=NOW + 300, signal=signal) == first
+
+
+# --- scaling
+
+
+def scaled(at=NOW, before=1, after=2, reason="SLOViolated"):
+    return ScalingDecision(at, after, before, reason, "ttft objective missed: 1 -> 2", ScalingMemory())
+
+
+def test_the_last_scaling_is_kept_until_the_next():
+    m = intent(max_replicas=3)
+    first = see(serving(m), m, scale=scaled())
+    held = scaled(NOW + 99, 2, 2, "Steady")
+
+    assert first["lastScale"] == {"time": "2026-11-21T10:00:00Z", "from": 1, "to": 2, "reason": "SLOViolated"}
+    assert see(serving(m), m, previous=first, now=NOW + 99, scale=held)["lastScale"] == first["lastScale"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "signal", "expected"),
+    [
+        (intent(), measured(), ("False", "Disabled")),
+        (intent(max_replicas=2), None, ("False", "MetricsMissing")),
+        (intent(max_replicas=2), measured(age_s=60.0), ("False", "MetricsStale")),
+        (intent(max_replicas=2), measured(ready=0), ("Unknown", "NoReadyReplicas")),
+        (intent(max_replicas=2), measured(requests=3.0), ("True", "MetricsFresh")),
+        (intent(max_replicas=2, paused=True), measured(), ("False", "Paused")),
+    ],
+)
+def test_whether_the_number_can_follow_the_load_is_told(wanted, signal, expected):
+    assert told(see(serving(wanted), wanted, signal=signal), "ScalingActive") == expected
+
+
+def test_reaching_the_maximum_is_told():
+    m = intent(max_replicas=2)
+    seen = see(serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 2, 2, "AtMaximum"))
+
+    assert "objective missed" in conditions(seen)["ScalingActive"]["message"]
+
+
+# --- a life
+
+
+def test_from_nothing_to_ready():
+    m = intent(ttft=TTFT)
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=1)), (m,))
+    seen, reasons = {}, []
+    for step in range(4):
+        made = plan(cluster.observed, (m,), NOW + step)
+        seen = status(made.decisions[0], m, cluster.observed, None, None, seen, NOW + step)
+        reasons.append(told(seen, "Ready")[1])
+        cluster.perform(made)
+        if step:
+            cluster.settle()
+
+    assert reasons == ["ReplicasStarting", "ReplicasStarting", "AllReplicasReady", "AllReplicasReady"]
+
+
+def test_what_a_slice_costs_less_than_its_gpu_is_seen_in_the_status():
+    whole = see(serving(intent(), at=WHOLE), intent())
+
+    assert whole["cost"]["perHour"] == "3.07"
+    assert whole["placement"]["rejected"][0]["pricePerHour"] == "0.44"
