@@ -153,15 +153,17 @@ async def _stream(
     generation: Generation, dialect: Dialect, events: EventStream, body: CompletionRequest | ChatRequest
 ) -> web.StreamResponse:
     opened: set[int] = set()
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            if delta.index not in opened:
-                opened.add(delta.index)
-                opening = dialect.opening(delta.index)
-                if opening is not None:
-                    await events.send(opening)
-            if delta.text or delta.logprobs or delta.finish:
-                await events.send(dialect.chunk(delta))
+    async with aclosing(generation.deltas()) as batches:
+        async for batch in batches:
+            chunks = []
+            for delta in batch:
+                if delta.index not in opened:
+                    opened.add(delta.index)
+                    chunks += dialect.opening(delta.index)
+                if delta.text or delta.logprobs or delta.finish:
+                    chunks.append(dialect.chunk(delta))
+            if chunks:
+                await events.send(*chunks)
     if body.include_usage:
         await events.send(dialect.last_chunk(usage(generation.answers, body.choices)))
     await events.done()
@@ -172,7 +174,8 @@ async def _whole(
     generation: Generation, dialect: Dialect, body: CompletionRequest | ChatRequest
 ) -> web.Response:
     parts: list[list[Delta]] = [[] for _ in generation.answers]
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            parts[delta.index].append(delta)
+    async with aclosing(generation.deltas()) as batches:
+        async for batch in batches:
+            for delta in batch:
+                parts[delta.index].append(delta)
     return web.json_response(dialect.whole(parts, usage(generation.answers, body.choices)))

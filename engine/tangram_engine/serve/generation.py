@@ -119,21 +119,29 @@ class Generation:
             for index, request in enumerate(requests)
         ]
 
-    async def deltas(self) -> AsyncGenerator[Delta]:
-        """Every token of every answer, until all are done. Raises APIError when the engine fails."""
+    async def deltas(self) -> AsyncGenerator[list[Delta]]:
+        """Every token of every answer, until all are done; together, what has arrived together.
+
+        Raises APIError when the engine fails.
+        """
         inbox: Inbox = Inbox()
         by_id = {answer.request.id: answer for answer in self.answers}
         try:
             for answer in self.answers:
                 self._engine.submit(answer.request, inbox)
             while not all(answer.done for answer in self.answers):
-                arrival = await inbox.get()
-                if isinstance(arrival, EngineDied):
-                    raise arrival
-                output, now = arrival
-                answer = by_id[output.request_id]
-                if not answer.done:
-                    yield self._book(answer, output, now)
+                arrivals = [await inbox.get()]
+                while not inbox.empty():
+                    arrivals.append(inbox.get_nowait())
+                batch = [
+                    self._book(by_id[arrival[0].request_id], *arrival)
+                    for arrival in arrivals
+                    if not isinstance(arrival, EngineDied) and not by_id[arrival[0].request_id].done
+                ]
+                if batch:
+                    yield batch
+                if isinstance(arrivals[-1], EngineDied):
+                    raise arrivals[-1]
         except EngineDied as death:
             self._end("error")
             raise unavailable(str(death), "engine_died") from None

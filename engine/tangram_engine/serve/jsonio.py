@@ -5,6 +5,7 @@ import re
 from typing import Any, NoReturn
 
 DEPTH_LIMIT = 64
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
 # Strings are skipped whole, so that brackets inside them do not count.
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -12,7 +13,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 def dumps(value: Any) -> bytes:
     """Compact ASCII: no line break and no lone surrogate can leave, whatever a model says."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def loads(raw: bytes) -> Any:

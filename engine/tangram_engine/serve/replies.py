@@ -30,8 +30,8 @@ class Dialect(Protocol):
     def chunk(self, delta: Delta) -> Json:
         """One event of a stream for one delta."""
 
-    def opening(self, index: int) -> Json | None:
-        """The event before an answer's first text, if any."""
+    def opening(self, index: int) -> list[Json]:
+        """The events before an answer's first text."""
 
     def last_chunk(self, counts: Json) -> Json:
         """The event that carries the usage."""
@@ -60,8 +60,10 @@ class Completion(_Base):
     def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
         super().__init__("text_completion", "cmpl", model, tools, usage_in_chunks=usage_in_chunks)
 
-    def opening(self, index: int) -> None:
+    def opening(self, index: int) -> list[Json]:
         """Completions start with text at once."""
+        del index
+        return []
 
     def chunk(self, delta: Delta) -> Json:
         """See Dialect."""
@@ -100,11 +102,11 @@ class Chat(_Base):
     def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
         super().__init__("chat.completion", "chatcmpl", model, tools, usage_in_chunks=usage_in_chunks)
 
-    def opening(self, index: int) -> Json | None:
+    def opening(self, index: int) -> list[Json]:
         """Who speaks."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return self._envelope([choice], "chat.completion.chunk", self._chunk_usage)
+        return [self._envelope([choice], "chat.completion.chunk", self._chunk_usage)]
 
     def chunk(self, delta: Delta) -> Json:
         """See Dialect."""
