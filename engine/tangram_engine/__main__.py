@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--gpu-memory-utilization", type=_share, default=0.9, help="share of the GPU or slice")
     serve.add_argument("--kv-cache-bytes", type=_integer(1), help="default: what the memory leaves")
     serve.add_argument("--max-queued-requests", type=_integer(0), default=256, help="beyond them: 429")
-    serve.add_argument("--max-request-seconds", type=_seconds, default=120.0)
+    serve.add_argument("--max-request-seconds", type=_duration, default=120.0, help="then it ends: timeout")
     serve.add_argument("--drain-seconds", type=_seconds, default=5.0, help="still accepting after SIGTERM")
     serve.add_argument("--seed", type=_integer(0), default=0, help="of requests that bring none")
     serve.add_argument("--api-key-file", type=Path, metavar="FILE", help="one key per line; default: no key")
@@ -89,6 +89,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not (math.isfinite(value) and 0 <= value <= 86400):
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds between 0 and 86400")
+    return value
+
+
+def _duration(text: str) -> float:
+    value = _seconds(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("0 s would end every request at once")
     return value
 
 

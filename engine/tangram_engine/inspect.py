@@ -13,6 +13,7 @@ from typing import Any
 from tangram_engine.checkpoint import EMBEDDING, Checkpoint, CheckpointError, read_checkpoint
 
 SCHEMA = 1
+EXIT_ARGUMENT = 2
 EXIT_REFUSED = 3
 DOCUMENT_LIMIT = 4096  # bytes; the kubelet cuts termination messages there
 MESSAGE_LIMIT = 1000  # characters
@@ -30,7 +31,11 @@ def inspect(model: Path, termination_log: Path | None) -> int:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
     if termination_log is not None:
-        termination_log.write_text(text, encoding="ascii")
+        try:
+            termination_log.write_text(text, encoding="ascii")
+        except OSError as error:
+            sys.stderr.write(f"--termination-log {termination_log}: {error.strerror}\n")
+            return EXIT_ARGUMENT
     return status
 
 

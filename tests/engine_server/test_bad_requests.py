@@ -175,6 +175,36 @@ def test_a_body_that_is_no_good_json_is_refused(body: bytes, server: EngineProce
     assert refused(response)["code"] == "invalid_json"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/tokenize", {}, None),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}, None),
+        ("/tokenize", {"prompt": "x", "add_special_tokens": 1}, "add_special_tokens"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens.0"),
+        ("/detokenize", {"tokens": [2**31]}, "tokens.0"),
+        ("/detokenize", {"tokens": ["1"]}, "tokens.0"),
+    ],
+    ids=str,
+)
+def test_bad_requests_for_tokens_are_refused(
+    path: str, body: dict[str, Any], field: str | None, server: EngineProcess
+) -> None:
+    assert refused(server.post(path, body))["param"] == field
+
+
+def test_tokenize_and_detokenize_are_inverse_and_know_the_chat_template(server: EngineProcess) -> None:
+    ids = server.post("/tokenize", {"prompt": "the quick \U0001f389"}).json()
+    assert ids["count"] == len(ids["tokens"]) == 7
+    assert server.post("/detokenize", {"tokens": ids["tokens"]}).json()["prompt"] == "the quick \U0001f389"
+    chat = server.post("/tokenize", {"messages": [{"role": "user", "content": "the"}]}).json()["tokens"]
+    text = server.post("/detokenize", {"tokens": chat}).json()["prompt"]
+    assert text == "<s><|user|>the\n<|assistant|>"
+    assert server.post("/detokenize", {"tokens": [319, 5000]}).json()["prompt"] == ""
+
+
 def test_an_escaped_nul_is_only_a_character(server: EngineProcess) -> None:
     assert server.complete("a\x00b", max_tokens=3).json()["choices"][0]["text"] == "a\x00b"
 

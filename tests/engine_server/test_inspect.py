@@ -118,3 +118,10 @@ def test_inspect_never_imports_torch(model: Path) -> None:
         "assert 'torch' not in sys.modules; sys.exit(status)"
     )
     subprocess.run([sys.executable, "-c", code, "inspect", "--model", str(model)], check=True, timeout=60)
+
+
+def test_a_termination_log_that_cannot_be_written_is_an_argument_error(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", "--model", str(model), "--termination-log", str(tmp_path / "no" / "log")]) == 2
+    assert "termination-log" in capsys.readouterr().err

@@ -187,3 +187,16 @@ def test_the_clients_errors_have_their_classes(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as much:
         client.completions.create(model="tiny", prompt="x", max_tokens=512)
     assert much.value.param == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    "text", ["a\n\ndata: [DONE]\n\nb", "\r\n\r\n: c", "x\u2028y\u2029z\u0085", 'quote " \\ \x00\x1b']
+)
+def test_no_text_of_a_model_can_break_the_event_stream(
+    text: str, client: openai.OpenAI, server: EngineProcess
+) -> None:
+    count = server.post("/tokenize", {"prompt": text}).json()["count"]
+    chunks = client.completions.create(model="tiny", prompt=text, max_tokens=count, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == text
+    with server.stream(text, max_tokens=count) as lines:
+        assert all(line.startswith("data: ") or line == "" for line in lines)
