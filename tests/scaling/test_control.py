@@ -135,9 +135,7 @@ def test_load_that_fell_takes_one_replica_per_window():
     assert seen[:8] == [4] * 8
     changes = [(i, b) for i, (a, b) in enumerate(itertools.pairwise(seen)) if a != b]
     assert [b for _, b in changes] == [3, 2, 1]
-    assert all(
-        (j - i) * 15 >= PARAMS.down_after_s for (i, _), (j, _) in itertools.pairwise(changes)
-    )
+    assert all((j - i) * 15 >= PARAMS.down_after_s for (i, _), (j, _) in itertools.pairwise(changes))
 
 
 def test_one_gap_in_the_evidence_starts_it_anew():
