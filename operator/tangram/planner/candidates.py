@@ -22,25 +22,36 @@ class Candidate:
     message: str = ""
 
 
-def offers(snapshot: FleetSnapshot) -> tuple[tuple[str, str], ...]:
-    """Return (SKU, profile) of all that nodes offer, usable now or not, sorted.
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What nodes offer, usable now or not: a node that is away must not turn "no room" into "impossible"."""
 
-    A node that is away for a minute must not turn "no room" into "impossible".
-    """
-    found = set()
+    shapes: tuple[tuple[str, str], ...]  # (SKU, profile), sorted
+    products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
+    prices: Mapping[str, float]  # USD per GPU-hour by SKU, where the user set one
+    has_nodes: bool
+
+
+def offers(snapshot: FleetSnapshot) -> Offers:
+    """Read what the fleet offers out of `snapshot`, once per plan."""
+    found: set[tuple[str, str]] = set()
+    products: dict[str, set[str]] = {}
     for node in snapshot.nodes:
+        if node.sku is not None:
+            products.setdefault(node.sku, set()).add(node.product)
         for resource, count in node.allocatable:
             profile = _profile_name(node.sku, resource) if node.sku is not None and count > 0 else None
             if node.sku is not None and profile is not None:
                 found.add((node.sku, profile))
-    return tuple(sorted(found))
+    by_sku = {sku: tuple(sorted(labels)) for sku, labels in products.items()}
+    return Offers(tuple(sorted(found)), by_sku, dict(snapshot.prices), bool(snapshot.nodes))
 
 
 def candidates(
-    intent: Intent, facts: CheckpointFacts, snapshot: FleetSnapshot, present: Iterable[Shape]
+    intent: Intent, facts: CheckpointFacts, offered: Offers, present: Iterable[Shape]
 ) -> tuple[Candidate, ...]:
     """Judge every shape on offer and those `intent` runs on at present; usable ones first, cheapest first."""
-    shapes = {Shape(sku, profile, 1, facts.dtype) for sku, profile in offers(snapshot)}
+    shapes = {Shape(sku, profile, 1, facts.dtype) for sku, profile in offered.shapes}
     shapes |= {
         shape
         for shape in present
@@ -48,8 +59,7 @@ def candidates(
         and shape.tensor_parallel == 1
         and shape.precision == facts.dtype
     }
-    prices = dict(snapshot.prices)
-    judged = [_judge(shape, intent, facts, prices) for shape in shapes]
+    judged = [_judge(shape, intent, facts, offered.prices) for shape in shapes]
     return tuple(sorted((c for c in judged if c is not None), key=_cheapest_first))
 
 

@@ -1,5 +1,6 @@
 """Checkpoint facts: known, being found out, or not to be had. Retries follow from the failed Job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tangram.capacity import model_length
@@ -37,16 +38,35 @@ class ModelState:
     facts: CheckpointFacts | None = None
 
 
-def key_of(intent: Intent, snapshot: FleetSnapshot) -> FactsKey:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that is known about checkpoints, read out of a snapshot once."""
+
+    engine_image: str
+    recorded: Mapping[FactsKey, CheckpointFacts]
+    inspections: Mapping[FactsKey, Inspection]  # the most useful one per checkpoint
+    jobs: tuple[Inspection, ...]  # all of them, sorted
+
+
+def known(snapshot: FleetSnapshot) -> Known:
+    """Read what `snapshot` tells about checkpoints, whatever order it was read in."""
+    recorded = dict(sorted(snapshot.facts, key=lambda item: (item[0], item[1].digest)))
+    best: dict[FactsKey, Inspection] = {}
+    for inspection in sorted(snapshot.inspections, key=_usefulness):
+        best.setdefault(inspection.key, inspection)
+    jobs = sorted(snapshot.inspections, key=lambda i: (i.namespace, i.job_name, i.job_uid))
+    return Known(snapshot.engine_image, recorded, best, tuple(jobs))
+
+
+def key_of(intent: Intent, engine_image: str) -> FactsKey:
     """Return which checkpoint, read by which engine, `intent` wants."""
-    return FactsKey.of(intent.namespace, intent.model_uri, snapshot.engine_image)
+    return FactsKey.of(intent.namespace, intent.model_uri, engine_image)
 
 
-def model_state(intent: Intent, snapshot: FleetSnapshot) -> ModelState:
+def model_state(intent: Intent, about: Known) -> ModelState:
     """Return what is known about the checkpoint of `intent`."""
-    key = key_of(intent, snapshot)
-    facts = _recorded(snapshot).get(key)
-    inspection = _inspections(snapshot).get(key)
+    key = key_of(intent, about.engine_image)
+    facts, inspection = about.recorded.get(key), about.inspections.get(key)
     if facts is None and inspection is not None and isinstance(inspection.result, CheckpointFacts):
         facts = inspection.result
     if facts is not None:
@@ -68,31 +88,32 @@ def retry_after_s(failure: InspectionFailure) -> float:
 
 
 def inspection_actions(
-    snapshot: FleetSnapshot, active: tuple[Intent, ...], idle: tuple[Intent, ...], now: float
+    about: Known, active: tuple[Intent, ...], idle: tuple[Intent, ...], now: float
 ) -> list[Action]:
     """Return which inspect Jobs to delete and which to start.
 
     `active` are accepted and not paused, in order of age; `idle` are the others: nothing is done for them,
     nor undone.
     """
-    recorded, running = _recorded(snapshot), _inspections(snapshot)
     wanted: dict[FactsKey, str] = {}
     for intent in active:
-        wanted.setdefault(key_of(intent, snapshot), intent.uid)
-    left_alone = {key_of(intent, snapshot) for intent in idle} - set(wanted)
+        wanted.setdefault(key_of(intent, about.engine_image), intent.uid)
+    left_alone = {key_of(intent, about.engine_image) for intent in idle} - set(wanted)
     actions: list[Action] = []
-    for inspection in sorted(snapshot.inspections, key=lambda i: (i.namespace, i.job_name, i.job_uid)):
+    for inspection in about.jobs:
         key = inspection.key
-        is_first = running[key].job_uid == inspection.job_uid
+        is_first = about.inspections[key].job_uid == inspection.job_uid
         if key not in left_alone and (
-            not is_first or _is_done(inspection, key in wanted, key in recorded, now)
+            not is_first or _is_done(inspection, key in wanted, key in about.recorded, now)
         ):
             owner = wanted.get(key, "")
             actions.append(
                 FinishInspection(owner, inspection.namespace, inspection.job_name, inspection.job_uid)
             )
     actions += [
-        StartInspection(uid, key) for key, uid in wanted.items() if key not in recorded and key not in running
+        StartInspection(uid, key)
+        for key, uid in wanted.items()
+        if key not in about.recorded and key not in about.inspections
     ]
     return actions
 
@@ -102,18 +123,6 @@ def _is_done(inspection: Inspection, is_wanted: bool, is_recorded: bool, now: fl
         return True
     result = inspection.result
     return isinstance(result, InspectionFailure) and now >= result.at + retry_after_s(result)
-
-
-def _recorded(snapshot: FleetSnapshot) -> dict[FactsKey, CheckpointFacts]:
-    return dict(sorted(snapshot.facts, key=lambda item: (item[0], item[1].digest)))
-
-
-def _inspections(snapshot: FleetSnapshot) -> dict[FactsKey, Inspection]:
-    """One Job per checkpoint: of several (two namespaces, one image directory) the one that knows most."""
-    best: dict[FactsKey, Inspection] = {}
-    for inspection in sorted(snapshot.inspections, key=_usefulness):
-        best.setdefault(inspection.key, inspection)
-    return best
 
 
 def _usefulness(inspection: Inspection) -> tuple[int, float, str, str]:

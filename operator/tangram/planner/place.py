@@ -8,14 +8,13 @@ from tangram.fleet import (
     Action,
     ApplyDeployment,
     CheckpointFacts,
-    FleetSnapshot,
     Intent,
     Rejection,
     RemoveDeployment,
     Shape,
     Workload,
 )
-from tangram.planner.candidates import Candidate, candidates
+from tangram.planner.candidates import Candidate, Offers, candidates
 from tangram.planner.choose import choose, impossible, rejections
 from tangram.planner.reasons import Reason
 from tangram.planner.room import Room, pool_of
@@ -38,18 +37,18 @@ class Placement:
 def place(
     intent: Intent,
     facts: CheckpointFacts,
-    snapshot: FleetSnapshot,
+    offered: Offers,
     present: tuple[Workload, ...],
     desired: int,
     room: Room,
 ) -> Placement:
     """Decide for `intent`, taking what it gets from `room`."""
-    judged = candidates(intent, facts, snapshot, [workload.shape for workload in present])
+    judged = candidates(intent, facts, offered, [workload.shape for workload in present])
     free = {c.shape: _free_for(intent, c.shape, present, room) for c in judged}
     chosen = choose(intent, judged, free, present, desired)
     rejected = rejections(judged, chosen, free, desired)
     if chosen is None:
-        reason, message = impossible(judged, has_nodes=bool(snapshot.nodes))
+        reason, message = impossible(judged, has_nodes=offered.has_nodes)
         return Placement(reason, message + _still_serving(present), rejected=rejected)
     placed = min(desired, free[chosen.shape])
     others_hold = room.for_owner(intent.uid, chosen.shape) - free[chosen.shape]
@@ -70,7 +69,7 @@ def place(
         rejected=rejected,
         tpot_bound_ms=chosen.tpot_ms,
         actions=(
-            *_apply(intent, facts, snapshot, chosen, mine, placed, desired),
+            *_apply(intent, facts, offered, chosen, mine, placed, desired),
             *(RemoveDeployment(intent.uid, w.namespace, w.name, w.uid) for w in removed),
         ),
     )
@@ -90,7 +89,7 @@ def _usable(shape: Shape, judged: tuple[Candidate, ...]) -> bool:
 def _apply(
     intent: Intent,
     facts: CheckpointFacts,
-    snapshot: FleetSnapshot,
+    offered: Offers,
     chosen: Candidate,
     mine: Workload | None,
     placed: int,
@@ -101,7 +100,7 @@ def _apply(
     Shortage alone never shrinks a Deployment: when a node is lost, or cordoned under running pods, Kubernetes
     finds the pods a place as soon as there is one. Only what is given anew has to have room.
     """
-    products = tuple(sorted({n.product for n in snapshot.nodes if n.sku == chosen.shape.sku}))
+    products = offered.products.get(chosen.shape.sku, ())
     replicas = max(placed, min(desired, mine.replicas if mine else 0))
     if not products or (mine is None and replicas == 0):
         return ()

@@ -14,7 +14,8 @@ from tangram.fleet import (
     RemoveDeployment,
     Workload,
 )
-from tangram.planner.inspections import ModelState, inspection_actions, model_state
+from tangram.planner.candidates import Offers, offers
+from tangram.planner.inspections import Known, ModelState, inspection_actions, known, model_state
 from tangram.planner.order import Wanted, acceptance, by_age
 from tangram.planner.place import Placement, place
 from tangram.planner.reasons import Reason
@@ -33,15 +34,19 @@ def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Pl
     ordered = by_age(intents)
     verdicts = acceptance(ordered)
     present = _present(snapshot)
-    desired = {intent.uid: _desired(intent, present.get(intent.uid, ()), snapshot) for intent in ordered}
+    wishes = dict(snapshot.desired)
+    desired = {i.uid: _desired(i, present.get(i.uid, ()), wishes) for i in ordered}
     space = room(snapshot, ordered, desired)
     valid = tuple(intent for intent in ordered if isinstance(intent, Intent))
     active = tuple(i for i in valid if verdicts[i.uid][0] and not i.paused)
-    idle = tuple(i for i in valid if i not in active)
-    decisions, actions = [], inspection_actions(snapshot, active, idle, now)
+    idle = tuple(i for i in valid if not verdicts[i.uid][0] or i.paused)
+    about, offered = known(snapshot), offers(snapshot)
+    decisions, actions = [], inspection_actions(about, active, idle, now)
     for intent in ordered:
         own = present.get(intent.uid, ())
-        decision, todo = _decide(intent, verdicts[intent.uid], snapshot, own, desired[intent.uid], space)
+        decision, todo = _decide(
+            intent, verdicts[intent.uid], about, offered, own, desired[intent.uid], space
+        )
         decisions.append(decision)
         actions += todo
     removals = [action for action in actions if isinstance(action, RemoveDeployment)]
@@ -57,12 +62,12 @@ def _present(snapshot: FleetSnapshot) -> Mapping[str, tuple[Workload, ...]]:
     return found
 
 
-def _desired(intent: Wanted, present: tuple[Workload, ...], snapshot: FleetSnapshot) -> int:
+def _desired(intent: Wanted, present: tuple[Workload, ...], wishes: Mapping[str, int]) -> int:
     """Replicas wanted: what the scaling law says or what is there, within the bounds."""
     there = max((workload.replicas for workload in present), default=0)
     if isinstance(intent, InvalidIntent):
         return there
-    wanted = dict(snapshot.desired).get(intent.uid, there)
+    wanted = wishes.get(intent.uid, there)
     return min(max(wanted, intent.min_replicas), intent.max_replicas)
 
 
@@ -97,12 +102,13 @@ _UNJUDGED = ModelState(Reason.NOT_ACCEPTED, "waits for Accepted")
 def _decide(
     intent: Wanted,
     verdict: Verdict,
-    snapshot: FleetSnapshot,
+    about: Known,
+    offered: Offers,
     present: tuple[Workload, ...],
     desired: int,
     space: Room,
 ) -> tuple[Decision, list[Action]]:
-    model = model_state(intent, snapshot) if isinstance(intent, Intent) and verdict[0] else _UNJUDGED
+    model = model_state(intent, about) if isinstance(intent, Intent) and verdict[0] else _UNJUDGED
     base = _Base(intent.uid, verdict, model, desired)
     if isinstance(intent, InvalidIntent) or not verdict[0]:
         return base.decision(Reason.NOT_ACCEPTED, "waits for Accepted"), []
@@ -111,7 +117,7 @@ def _decide(
     service: list[Action] = [ApplyService(intent.uid)]
     if model.facts is None:
         return base.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
-    placement = place(intent, model.facts, snapshot, present, desired, space)
+    placement = place(intent, model.facts, offered, present, desired, space)
     decision = base.decision(placement.reason, placement.message)
     return _placed(decision, placement), [*service, *placement.actions]
 

@@ -74,11 +74,10 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
 def _keep_promises(
     result: Room, snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]
 ) -> None:
-    promised: dict[tuple[str, Pool], int] = defaultdict(int)
+    promised: dict[str, dict[Pool, int]] = defaultdict(lambda: defaultdict(int))
     for workload in snapshot.workloads:
         uid = workload.owner_uid
-        promised[(uid, pool_of(workload.shape))] += min(workload.replicas, wanted.get(uid, workload.replicas))
+        promised[uid][pool_of(workload.shape)] += min(workload.replicas, wanted.get(uid, workload.replicas))
     for intent in intents:
-        for uid, pool in sorted(promised):
-            if uid == intent.uid:
-                result.take(uid, pool, promised[(uid, pool)])
+        for pool, count in sorted(promised[intent.uid].items()):
+            result.take(intent.uid, pool, count)

@@ -121,7 +121,7 @@ def _model(v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any])
     """The checkpoint that is wanted. An unreadable spec says nothing about it: what was known stays."""
     if not isinstance(v.intent, Intent):
         return previous_status.get("model")
-    facts = v.decision.facts or dict(snapshot.facts).get(key_of(v.intent, snapshot))
+    facts = v.decision.facts or dict(snapshot.facts).get(key_of(v.intent, snapshot.engine_image))
     block: dict[str, Any] = {"uri": v.intent.model_uri, "engineImage": snapshot.engine_image}
     return block | ({"facts": _camel(facts)} if facts else {})
 
