@@ -11,15 +11,16 @@ import signal
 import sys
 from pathlib import Path
 
-from e2e.silicon.agent import Agent, Options
+from e2e.silicon.agent import PLUGIN_DIR, UNHEALTHY, Agent, Options
 from e2e.silicon.board import BoardError, load_machine
 from e2e.silicon.catalog import DEFAULT_CATALOG
 from e2e.silicon.node import Api, set_labels
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="silicon", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    arguments = argparse.ArgumentParser(prog="silicon", description=__doc__)
+    commands = arguments.add_subparsers(dest="command", required=True)
     for name in ("serve", "check"):
         command = commands.add_parser(name)
         command.add_argument(
@@ -28,14 +29,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--node", default="node", help="this node's name; device ids derive from it")
         command.add_argument("--catalog", type=Path, default=DEFAULT_CATALOG, help="folder with gpus.yaml")
     serve = commands.choices["serve"]
-    serve.add_argument(
-        "--plugin-dir", type=Path, default=Options.plugin_dir, help="the kubelet's plugin folder"
-    )
-    serve.add_argument(
-        "--unhealthy", type=Path, default=Options.unhealthy, help="file that names broken devices"
-    )
+    serve.add_argument("--plugin-dir", type=Path, default=PLUGIN_DIR, help="the kubelet's plugin folder")
+    serve.add_argument("--unhealthy", type=Path, default=UNHEALTHY, help="file that names broken devices")
     serve.add_argument("--no-labels", action="store_true", help="leave the node's labels alone")
-    return parser
+    return arguments
 
 
 async def _serve(args: argparse.Namespace) -> None:
@@ -52,7 +49,7 @@ async def _serve(args: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; 2 means that the board file is wrong."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         if args.command == "check":

@@ -18,6 +18,9 @@ from e2e.silicon.board import BoardError, Machine, load_machine
 from e2e.silicon.catalog import DEFAULT_CATALOG
 from e2e.silicon.labels import gfd_labels
 
+# Where the kubelet looks for plugins, whatever its --root-dir.
+PLUGIN_DIR = Path("/var/lib/kubelet/device-plugins")
+UNHEALTHY = Path("/run/silicon/unhealthy")
 log = logging.getLogger("silicon")
 
 
@@ -27,8 +30,8 @@ class Options:
 
     board: Path
     node: str
-    plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
-    unhealthy: Path = Path("/run/silicon/unhealthy")
+    plugin_dir: Path = PLUGIN_DIR
+    unhealthy: Path = UNHEALTHY
     catalog: Path = DEFAULT_CATALOG
     poll_s: float = 0.5
 

@@ -1,7 +1,9 @@
 """The kubelet's device plugin protocol, over real unix sockets, against a registry that plays the kubelet."""
 
 import asyncio
+import os
 import shutil
+import sys
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,12 +11,14 @@ from pathlib import Path
 import grpc
 import pytest
 
+from e2e.silicon.__main__ import parser
 from e2e.silicon.agent import Agent, Options
 from e2e.silicon.plugin import Plugin, socket_name
 from e2e.silicon.rpc import deviceplugin_v1beta1_pb2 as dp
 from e2e.silicon.rpc import podresources_v1_pb2 as pr
 from e2e.silicon.rpc import services
 
+ROOT = Path(__file__).resolve().parents[2]
 CUT = "sku: H100-80GB-SXM\ngpus: [{mig: [1g.10gb@0, 1g.10gb@1]}, {}, {mig: [1g.10gb@6]}]\n"
 RECUT = "sku: H100-80GB-SXM\ngpus: [{mig: [7g.80gb@0]}, {}, {}]\n"
 SLICE = "nvidia.com/mig-1g.10gb"
@@ -284,3 +288,32 @@ async def test_pod_resources_tell_which_pod_holds_which_slice(folder):
     held = await asyncio.to_thread(services.list_pod_resources, f"{folder}/pods.sock")
     await server.stop(grace=0)
     assert held == {("n", "p"): {SLICE: ("MIG-1",)}}
+
+
+async def test_the_daemon_serves_until_it_is_told_to_stop(folder):
+    kubelet = Kubelet(folder / "plugins")
+    await kubelet.start()
+    arguments = [f"--board={folder}/board.yaml", f"--plugin-dir={folder}/plugins", "--no-labels"]
+    daemon = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "e2e.silicon",
+        "serve",
+        *arguments,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert set(await kubelet.hear(2)) == {SLICE, "nvidia.com/gpu"}
+    finally:
+        daemon.terminate()
+        code = await asyncio.wait_for(daemon.wait(), 10)
+        await kubelet.stop()
+    assert code == 0
+    assert not (folder / "plugins" / socket_name(SLICE)).exists()
+
+
+def test_the_daemon_looks_where_the_kubelet_looks_unless_told_otherwise():
+    args = parser().parse_args(["serve", "--board=b"])
+    assert args.plugin_dir == Path("/var/lib/kubelet/device-plugins")
+    assert args.unhealthy == Path("/run/silicon/unhealthy")
