@@ -88,8 +88,7 @@ def build_image(
     name, recipe = reference(target, registry=registry, tag=tag), RECIPES[target]
     base = ensure_base_image(progress)
     _offer_bundle(context)
-    if base == local_reference():
-        _give_base(builder, progress)
+    give_base(builder, base, progress)
     start = time.monotonic()
     progress(f"building {name} with {builder} on {base}")
     arguments = build_arguments(recipe, name, base, context, os.environ)
@@ -153,7 +152,7 @@ def buildah(
         f"--runroot={home / 'run'}",
         f"--storage-driver={storage_driver()}",
     ]
-    policies = [f"--signature-policy={policy}"] if verb in {"build", "commit", "from", "push"} else []
+    policies = [f"--signature-policy={policy}"] if verb in {"build", "commit", "from", "pull", "push"} else []
     options = [*storage, f"--registries-conf={home / 'registries.conf'}", "--log-level=error"]
     command = packages.isolated(packages.need("buildah"), *options, verb, *policies, *words)
     settings = {"CONTAINERS_CONF": str(home / "containers.conf"), "TMPDIR": str(_scratch())}
@@ -199,20 +198,24 @@ def _overlay_works(folder: Path) -> bool:
     return done.returncode == 0
 
 
-def _give_base(builder: str, progress: Progress) -> None:
-    """Make the local base image known to the builder, once."""
-    name = local_reference()
+def give_base(builder: str, name: str, progress: Progress = silent) -> None:
+    """Make the base image known to the builder, once: import ours, pull any other."""
     if builder == "docker":
         if run(["docker", "image", "inspect", name], timeout_s=30, check=False).returncode != 0:
-            progress(f"importing {name} into Docker")
-            run(["docker", "import", archive(), name], timeout_s=300)
-    else:
-        with locked(_home() / "base.lock", timeout_s=300, progress=progress):
-            if buildah("inspect", "--type=image", name, timeout_s=60, check=False).returncode != 0:
-                progress(f"importing {name} into buildah")
-                container = buildah("from", "--pull-never", "scratch", timeout_s=60).stdout.strip()
-                buildah("add", "--quiet", container, archive(), "/", timeout_s=300)
-                buildah("commit", "--quiet", "--rm", "--disable-compression", container, name, timeout_s=300)
+            progress(f"bringing {name} into Docker")
+            ours = ["docker", "import", archive(), name]
+            run(ours if name == local_reference() else ["docker", "pull", name], timeout_s=600)
+        return
+    with locked(_home() / "base.lock", timeout_s=600, progress=progress):
+        if buildah("inspect", "--type=image", name, timeout_s=60, check=False).returncode == 0:
+            return
+        progress(f"bringing {name} into buildah")
+        if name != local_reference():
+            buildah("pull", name, timeout_s=600)
+            return
+        container = buildah("from", "--pull-never", "scratch", timeout_s=60).stdout.strip()
+        buildah("add", "--quiet", container, archive(), "/", timeout_s=300)
+        buildah("commit", "--quiet", "--rm", "--disable-compression", container, name, timeout_s=300)
 
 
 def _offer_bundle(context: Path) -> None:

@@ -65,7 +65,23 @@ class Local:
             self._clear(progress)
 
     def load_image(self, reference: str, progress: Progress = silent) -> None:
-        images.load_into_containerd(self.ctr, self._node(self._plan()).store, reference, progress)
+        for member in self._members():
+            images.load_into_containerd(self._ctr_of(member), member.store, reference, progress)
+
+    def add_node(self, index: int = 1, progress: Progress = silent) -> str:
+        """A further node, with its own kubelet and network; returns its name. It holds no images yet."""
+        with locked(self._lock, timeout_s=UP_TIMEOUT_S, progress=progress):
+            plan, endpoints = self._recorded()
+            member = self._node(plan, index)
+            if not node.running(member):
+                self._join(member, self._plane(plan, endpoints), _Clock(progress))
+            return member.name
+
+    def lose_node(self, index: int = 1) -> None:
+        """A power cut: every process of the node ends at once, and the API server is not told."""
+        if index == 0:
+            raise ClusterError("the first node carries the way to Services; lose another one")
+        node.stop(self._node(self._plan(), index), grace_s=0)
 
     def status(self) -> Status:
         if not self._facts.exists():
@@ -74,15 +90,16 @@ class Local:
         return Status(up=all(self._parts().values()), parts=parts)
 
     def ctr(self, *words: str | Path, stdin: bytes | Path | None = None, timeout_s: float = 60) -> str:
-        """containerd's own client, on the node's socket, in the namespace that the kubelet uses."""
-        command = [
-            packages.need("ctr"),
-            "--address",
-            self._node(self._plan()).socket,
-            "--namespace",
-            "k8s.io",
-        ]
-        return run([*command, *words], stdin=stdin, timeout_s=timeout_s, env=packages.environment()).stdout
+        """containerd's own client on the first node, in the namespace that the kubelet uses."""
+        return self._ctr_of(self._node(self._plan()))(*words, stdin=stdin, timeout_s=timeout_s)
+
+    @staticmethod
+    def _ctr_of(member: Node) -> Callable[..., str]:
+        def ctr(*words: str | Path, stdin: bytes | Path | None = None, timeout_s: float = 60) -> str:
+            command = [packages.need("ctr"), "--address", member.socket, "--namespace", "k8s.io", *words]
+            return run(command, stdin=stdin, timeout_s=timeout_s, env=packages.environment()).stdout
+
+        return ctr
 
     def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 30) -> str:
         command = [binaries.need("kubectl"), "--kubeconfig", self.state / "admin.kubeconfig"]
@@ -110,13 +127,15 @@ class Local:
         plane.start()
         clock.tell("control plane ready")
         self._grant()
-        member = self._node(plan)
-        node.start(member, plane.authority, endpoints.api)
+        self._join(self._node(plan), plane, clock)
+        wait_until("the default service account", self._has_default_account, timeout_s=30)
+
+    def _join(self, member: Node, plane: ControlPlane, clock: _Clock) -> None:
+        node.start(member, plane.authority, plane.endpoints.api)
         self._prepare_containerd(member)
         clock.tell("containerd ready")
         wait_until(f"{member.name} Ready", lambda: self._ready(member), timeout_s=NODE_TIMEOUT_S, every_s=0.2)
         clock.tell(f"{member.name} Ready")
-        wait_until("the default service account", self._has_default_account, timeout_s=30)
 
     def _invent(self) -> tuple[Plan, Endpoints]:
         """Addresses and ports of a new cluster, written down so that every later command finds them."""
@@ -135,12 +154,13 @@ class Local:
 
     def _prepare_containerd(self, member: Node) -> None:
         """Wait for containerd, forget containers of an earlier cluster, bring the sandbox image."""
-        wait_until("containerd's socket", self._containerd_answers, timeout_s=30)
-        if leftovers := self.ctr("containers", "list", "--quiet").split():
-            self.ctr("containers", "delete", *leftovers)
-        if PAUSE_IMAGE not in self.ctr("images", "list", "--quiet").split():
+        ctr = self._ctr_of(member)
+        wait_until("containerd's socket", lambda: self._try(lambda: ctr("version")) is not None, timeout_s=30)
+        if leftovers := ctr("containers", "list", "--quiet").split():
+            ctr("containers", "delete", *leftovers)
+        if PAUSE_IMAGE not in ctr("images", "list", "--quiet").split():
             archive = oci.single_program_archive(binaries.need("pause"), PAUSE_IMAGE)
-            self.ctr("images", "import", "-", stdin=archive)
+            ctr("images", "import", "-", stdin=archive)
         (member.private("/run/containerd") / "tangram-ready").touch()
 
     def _grant(self) -> None:
@@ -170,7 +190,13 @@ class Local:
         )
 
     def _node(self, plan: Plan, index: int = 0) -> Node:
-        return Node(self.state / f"node-{index}", self.store, plan, index)
+        store = self.store if index == 0 else self.store.with_name(f"{self.store.name}-{index}")
+        return Node(self.state / f"node-{index}", store, plan, index)
+
+    def _members(self) -> list[Node]:
+        """The nodes that run now."""
+        everyone = (self._node(self._plan(), index) for index in range(network.MOST_NODES))
+        return [member for member in everyone if node.running(member)]
 
     def _cluster(self) -> Cluster:
         member = self._node(self._plan())
@@ -204,9 +230,6 @@ class Local:
 
     def _has_default_account(self) -> bool:
         return bool(self._try(lambda: self.kubectl("get", "serviceaccount", "default", "--output=name")))
-
-    def _containerd_answers(self) -> bool:
-        return self._try(lambda: self.ctr("version", timeout_s=5)) is not None
 
     @staticmethod
     def _try(question: Callable[[], str]) -> str | None:

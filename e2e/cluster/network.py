@@ -20,6 +20,7 @@ from e2e.cluster import packages
 from e2e.cluster.base import ClusterError, run, write_atomically
 
 BRIDGE = "tangram0"
+MOST_NODES = 16
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 CANDIDATES = ("10.213.0.0/16", "10.87.0.0/16", "10.149.0.0/16", "172.29.0.0/16", "192.168.0.0/16")
 
@@ -68,7 +69,7 @@ class Plan:
         return self._address(0, 10 + index)
 
     def pods_of(self, index: int) -> str:
-        """The pods of one node; sixteen nodes at most."""
+        """The pods of one node, of which there are ``MOST_NODES`` at most."""
         return self._part(16 + index, 24)
 
 

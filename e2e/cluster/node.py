@@ -48,7 +48,7 @@ PRIVATE_FOLDERS = (
 def start(node: Node, authority: Authority, api_port: int) -> Identity:
     """Start the node's namespaces and daemons; returns its process 1. The caller waits for Ready."""
     server = f"https://{node.plan.host}:{api_port}"
-    _make_cgroups()
+    _make_cgroups(node)
     network_ready = node.folder / "network-ready"
     network_ready.unlink(missing_ok=True)
     spec = {
@@ -86,9 +86,9 @@ def start(node: Node, authority: Authority, api_port: int) -> Identity:
     return who
 
 
-def stop(node: Node) -> None:
+def stop(node: Node, *, grace_s: float = 2.0) -> None:
     """End process 1 and so everything inside; returns when the kernel has torn it all down."""
-    end(recall(node.pid_file), grace_s=2.0)
+    end(recall(node.pid_file), grace_s=grace_s)
     node.pid_file.unlink(missing_ok=True)
 
 
@@ -251,13 +251,14 @@ def cgroup_roots() -> list[Path]:
     return [h / CGROUP.lstrip("/") for h in sorted(top.iterdir()) if (h / "cgroup.procs").exists()]
 
 
-def _make_cgroups() -> None:
-    for folder in cgroup_roots():
-        folder.mkdir(exist_ok=True)
-        if folder.parent.name == "cpuset":  # v1: an empty set takes no process
-            for name in ("cpuset.cpus", "cpuset.mems"):
-                if not (folder / name).read_text().strip():
-                    (folder / name).write_text((folder.parent / name).read_text())
+def _make_cgroups(node: Node) -> None:
+    for root in cgroup_roots():
+        for folder in (root, root / node.name):
+            folder.mkdir(exist_ok=True)
+            if root.parent.name == "cpuset":  # v1: an empty set takes no process
+                for name in ("cpuset.cpus", "cpuset.mems"):
+                    if not (folder / name).read_text().strip():
+                        (folder / name).write_text((folder.parent / name).read_text())
 
 
 def remove_cgroups() -> None:

@@ -41,6 +41,11 @@ class Node:
         return self.folder / "private/run/containerd/containerd.sock"
 
     @property
+    def cgroup(self) -> str:
+        """Each node its own: a kubelet removes cgroups of pods that it does not know."""
+        return f"{CGROUP}/{self.name}"
+
+    @property
     def pid_file(self) -> Path:
         return self.folder / "init.json"
 
@@ -120,7 +125,7 @@ def kubelet_config(node: Node, authority: Authority) -> dict[str, Any]:
         "tlsPrivateKeyFile": str(authority.key(f"{node.name}-serving")),
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": CGROUP,
+        "cgroupRoot": node.cgroup,
         "failCgroupV1": False,
         "failSwapOn": False,
         "localStorageCapacityIsolation": False,

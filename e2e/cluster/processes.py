@@ -19,6 +19,9 @@ from e2e.cluster.base import ClusterError, tail, write_atomically
 
 MARK = "TANGRAM_STATE"
 
+# Children outlive the object that started them. Polled, so that none stays a zombie of a long-lived caller.
+_children: list[subprocess.Popen[bytes]] = []
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -84,6 +87,7 @@ def spawn(
             cwd="/",
             env=None if env is None else {**os.environ, **env},
         )
+    _children[:] = [child for child in _children if child.poll() is None] + [process]
     if pid_file is not None:
         who = identify(process.pid)
         if who is None:

@@ -149,7 +149,7 @@ def test_the_kubelet_trusts_only_our_authority_and_asks_the_api_server() -> None
     assert config["authentication"]["x509"] == {"clientCAFile": "/state/pki/ca.crt"}
     assert config["authorization"] == {"mode": "Webhook"}
     assert config["clusterDNS"] == [NODE.address]
-    assert config["cgroupRoot"] == nodeconfig.CGROUP
+    assert config["cgroupRoot"] == "/tangram/tangram-node"
 
 
 def test_each_node_has_its_own_name_address_and_pods() -> None:
