@@ -40,13 +40,26 @@ async def proxy(plane: Any, tmp_path: Path) -> AsyncIterator[FaultProxy]:
 
 
 @pytest.fixture
-def operator(here: World, proxy: FaultProxy, tmp_path: Path) -> Iterator[OperatorFactory]:
+def operator_config(here: World, tmp_path: Path) -> Callable[..., Path]:
+    """Write a settings file for this test's namespace."""
+
+    def write(name: str, **settings: Any) -> Path:
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(yaml.safe_dump(operator_settings(here.namespace) | settings))
+        return config
+
+    return write
+
+
+@pytest.fixture
+def operator(
+    operator_config: Callable[..., Path], proxy: FaultProxy, tmp_path: Path
+) -> Iterator[OperatorFactory]:
     """Make operators of this test's namespace; all of them are ended with the test."""
     made: list[OperatorProcess] = []
 
     def make(name: str = "operator", **settings: Any) -> OperatorProcess:
-        config = tmp_path / f"{name}.yaml"
-        config.write_text(yaml.safe_dump(operator_settings(here.namespace) | settings))
+        config = operator_config(name, **settings)
         made.append(OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / f"{name}.log"))
         return made[-1].start()
 

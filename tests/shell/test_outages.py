@@ -211,3 +211,17 @@ async def _metric(process, name: str) -> float:
 
 async def _leads(process) -> bool:
     return await _metric(process, "tangram_lease_held") == 1
+
+
+async def test_an_error_inside_a_watch_is_survived(here: World, proxy: FaultProxy, operator) -> None:
+    proxy.rules = [
+        Rule("watch-error", verb="watch", plural=plural, nth=nth, code=500)
+        for plural in ("llmdeployments", "deployments", "pods")
+        for nth in (1, 2, 3)
+    ]
+    process = operator()
+    await here.apply(llm("tiny", here.namespace))
+
+    await here.until("tiny", "Ready", "True", within_s=60)
+
+    assert process.alive()

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -128,6 +129,15 @@ class FaultProxy:
         """Every write so far that reached the proxy."""
         return [request for request, _ in self.trace if request.write and request.plural not in but]
 
+    async def quiet(self, seconds: float = 3.0, within_s: float = 60.0) -> None:
+        """Wait until nothing but the lease has been written for `seconds`."""
+        deadline, known, since = time.monotonic() + within_s, -1, time.monotonic()
+        while time.monotonic() - since < seconds:
+            if len(self.writes()) != known:
+                known, since = len(self.writes()), time.monotonic()
+            assert time.monotonic() < deadline, f"still writing: {[str(w) for w in self.writes()[-5:]]}"
+            await asyncio.sleep(0.1)
+
     def cut(self) -> None:
         """Reset every open connection."""
         for transport in list(self._open):
@@ -167,6 +177,8 @@ class FaultProxy:
             request = understand(incoming)
             rule = next((rule for rule in self.rules if rule.matches(request)), None)
             return await self._act(incoming, request, rule)
+        except (ConnectionResetError, aiohttp.ClientConnectionError):
+            return _abort(incoming)  # one of the two sides went away
         finally:
             self._open.discard(transport)
 

@@ -7,7 +7,7 @@ only while we lead, every mirror is synced and recent, and our own writes have c
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Plan
@@ -180,8 +180,7 @@ class Reconciler:
         scaled = self.scaler.decide(valid, bare.workloads, recorded, now)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
-        told = Told(self.told.engine_image, self.told.prices, desired, problems)
-        return scaled, snapshot(view, told, now)
+        return scaled, replace(bare, desired=desired, problems=problems)
 
     async def _plan(
         self, seen: FleetSnapshot, everyone: tuple[Intent | InvalidIntent, ...], now: float

@@ -19,7 +19,6 @@ from tangram.fleet import (
     InvalidIntent,
     Node,
     Workload,
-    WriteProblem,
 )
 from tangram.shell import kinds
 from tangram.shell.children import annotations_of, generation_of, labels_of, shape_of
@@ -44,12 +43,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a snapshot holds beside the mirrors."""
+    """What a snapshot holds from the settings."""
 
     engine_image: str
     prices: tuple[tuple[str, float], ...] = ()
-    desired: tuple[tuple[str, int], ...] = ()
-    problems: tuple[WriteProblem, ...] = ()
 
 
 def intents(view: View) -> tuple[Intent | InvalidIntent, ...]:
@@ -72,8 +69,6 @@ def snapshot(view: View, told: Told, now: float) -> FleetSnapshot:
         facts=_facts(view),
         inspections=inspections(view, now),
         services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj))),
-        problems=told.problems,
-        desired=told.desired,
         engine_image=told.engine_image,
         prices=told.prices,
     )

@@ -1,0 +1,81 @@
+"""The operator with exactly the rights that the chart gives it does all of its work on a real API server."""
+
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from tangram.shell.kinds import DEPLOYMENTS, JOBS, Kind
+from tests.support.apiserver import OperatorProcess, World, eventually, llm
+from tests.support.fault_proxy import FaultProxy
+
+pytestmark = pytest.mark.apiserver
+
+RBAC = "rbac.authorization.k8s.io"
+PLURALS = {
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+}
+
+
+def roles_of_the_chart(namespace: str) -> list[dict[str, Any]]:
+    from pathlib import Path
+
+    from e2e.cluster.binaries import need
+
+    values = ["--set", "image.registry=tangram.local", "--set", f"watchNamespaces={{{namespace}}}"]
+    command = [str(need("helm")), "template", namespace, "charts/tangram", "--namespace", namespace, *values]
+    root = Path(__file__).parents[2]
+    rendered = subprocess.run(command, check=True, capture_output=True, cwd=root, text=True).stdout
+    return [doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in PLURALS]
+
+
+def lease_of_the_chart(namespace: str) -> str:
+    """The name of the Lease that the Role allows to update."""
+    rules = [rule for doc in roles_of_the_chart(namespace) if doc["kind"] == "Role" for rule in doc["rules"]]
+    return next(rule["resourceNames"][0] for rule in rules if rule.get("resourceNames"))
+
+
+async def test_the_rights_of_the_chart_are_enough_and_none_is_refused(
+    here: World, plane: Any, tmp_path: Any, operator_config: Any
+) -> None:
+    for doc in roles_of_the_chart(here.namespace):
+        kind = Kind(RBAC, "v1", PLURALS[doc["kind"]], doc["kind"], namespaced="Cluster" not in doc["kind"])
+        if "Cluster" not in doc["kind"]:
+            doc["metadata"].setdefault("namespace", here.namespace)
+        await here.apply(doc, kind)
+    account = next(
+        doc["subjects"][0]["name"] for doc in roles_of_the_chart(here.namespace) if "subjects" in doc
+    )
+    kubeconfig = plane.kubeconfig_for(
+        f"system:serviceaccount:{here.namespace}:{account}", ["system:authenticated"]
+    )
+    lease = {"namespace": here.namespace, "name": lease_of_the_chart(here.namespace)}
+    config = operator_config("least", leaderElection=lease)
+    async with FaultProxy(kubeconfig, tmp_path).serving() as proxy:
+        process = OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / "least.log").start()
+        try:
+            await here.apply(llm("tiny", here.namespace))
+            await here.until("tiny", "Ready", "True", within_s=60)
+            await here.apply(
+                llm("tiny", here.namespace, placement={"deniedSKUs": [await _sku(here)]}, scaling={"min": 2})
+            )
+            await here.until("tiny", "Ready", "True", within_s=60)
+
+            async def moved() -> bool:
+                return len(await here.all(DEPLOYMENTS)) == 1 and not await here.all(JOBS)
+
+            await eventually(moved, 30)
+            assert await process.stop() == 0
+        finally:
+            process.kill()
+    assert [str(request) for request, code in proxy.trace if code in (401, 403)] == []
+
+
+async def _sku(here: World) -> str:
+    from tangram.shell.kinds import LLM_DEPLOYMENTS
+
+    return (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]
