@@ -36,7 +36,8 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/operator.lock 
  && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram "$@"\n' > /usr/local/bin/tangram-operator \
  && chmod 0755 /usr/local/bin/tangram-operator
 COPY operator/tangram /opt/tangram/tangram
-RUN chmod -R a+rX /opt/tangram \
+RUN mkdir -p /opt/empty \
+ && chmod -R a+rX /opt/tangram \
  && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
 WORKDIR /opt/empty
 USER 65532:65532
@@ -61,7 +62,8 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/engine.lock \
  && chmod 0755 /usr/local/bin/tangram-engine
 COPY models/tangram-tiny /models/tangram-tiny
 COPY engine/tangram_engine /opt/tangram/tangram_engine
-RUN chmod -R a+rX /opt/tangram \
+RUN mkdir -p /opt/empty \
+ && chmod -R a+rX /opt/tangram \
  && find /models ! -perm -a=r -exec chmod a+rX {} + \
  && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
 WORKDIR /opt/empty
