@@ -1,6 +1,6 @@
 """Train the tiny model on the documentation of Python's standard library, on a CPU, in minutes.
 
-    python examples/train_tiny/train.py --out models/tangram-tiny
+    python examples/train_tiny/train.py --out build/tiny-base
 
 The model is transformers' own LlamaForCausalLM, so what is saved loads everywhere. Muon trains the matrices,
 AdamW the embedding and the norms; both follow one cosine.
@@ -36,6 +36,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder that receives the model")
     parser.add_argument("--start-from", type=Path, help="go on from this folder's weights and tokenizer")
+    parser.add_argument(
+        "--blend", type=float, default=1.0, help="share of the new weights in what is written"
+    )
     parser.add_argument("--peak", type=float, default=1.0, help="scales both learning rates")
     parser.add_argument("--document-epochs", type=float, default=1.0)
     parser.add_argument("--chat-epochs", type=int, default=5, help="each epoch phrases the questions anew")
@@ -143,6 +146,16 @@ def train(
         yield step, loss.item()
 
 
+def blend(model: LlamaForCausalLM, before: dict[str, torch.Tensor], share: float) -> None:
+    """Move the weights back towards those before training, so that tuning on chats unlearns less of the rest.
+
+    Wortsman et al., Robust fine-tuning of zero-shot models, arXiv:2109.01903.
+    """
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(torch.lerp(before[name], weight, share))
+
+
 def write_model(model: LlamaForCausalLM, folder: Path) -> None:
     """Write the weights in bfloat16 beside their config."""
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
@@ -171,6 +184,7 @@ def main() -> None:
         f"{parameters / 1e6:.2f} M parameters, {len(stream) / 1e6:.2f} M tokens, {len(data)} steps",
         flush=True,
     )
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     began = time.perf_counter()
     for step, loss in train(model, data, arguments.peak):
         if step % 20 == 19:
@@ -180,6 +194,7 @@ def main() -> None:
             break
         if (step + 1) % arguments.checkpoint_steps == 0:
             write_model(model, arguments.out)
+    blend(model, before, arguments.blend)
     write_model(model, arguments.out)
     nats = held_out_loss(model.eval(), held_out)
     print(f"{time.perf_counter() - began:.0f} s; held-out perplexity {math.exp(nats):.2f}", flush=True)

@@ -121,3 +121,15 @@ def test_a_few_steps_on_one_batch_lower_its_loss(training_code):
     losses = [loss for _, loss in train.train(train.build_model(), [batch] * 8)]
 
     assert losses[-1] < losses[0] - 0.5
+
+
+def test_blending_a_quarter_in_moves_each_weight_a_quarter_of_the_way(training_code):
+    train = training_code["train"]
+    model = train.build_model()
+    trained = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    before = {name: torch.randn_like(weight) for name, weight in trained.items()}
+
+    train.blend(model, before, 0.25)
+
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.detach(), 0.75 * before[name] + 0.25 * trained[name])
