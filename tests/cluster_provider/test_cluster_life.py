@@ -59,7 +59,10 @@ def server(cluster: Local, image: str) -> str:
         "readinessProbe": {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1},
     }
     cluster.kubectl("apply", "-f-", stdin=pod("server", image, serve, **options))
-    cluster.kubectl("-n", NAMESPACE, "expose", "pod/server", "--port=80", "--target-port=8000")
+    # Not the name of the pod, which it knows without asking anybody.
+    cluster.kubectl(
+        "-n", NAMESPACE, "expose", "pod/server", "--name=greeter", "--port=80", "--target-port=8000"
+    )
     waited = ["wait", "-n", NAMESPACE, "--for=condition=Ready", "pod/server", "--timeout=60s"]
     cluster.kubectl(*waited, timeout_s=90)
     return "server"
@@ -74,7 +77,7 @@ def test_up_again_returns_at_once(cluster: Local) -> None:
 
 
 def test_a_pod_finds_a_service_by_name_and_reaches_it(cluster: Local, server: str) -> None:
-    fetch = "import urllib.request as r; print(r.urlopen('http://server/', timeout=10).status)"
+    fetch = "import urllib.request as r; print(r.urlopen('http://greeter/', timeout=10).status)"
 
     deadline = time.monotonic() + 10  # kube-proxy learns of the endpoint a moment after the pod is Ready
     while time.monotonic() < deadline:
