@@ -236,6 +236,7 @@ def load_into_containerd(ctr: Ctr, store: Path, name: str, progress: Progress = 
         _export(name)
         exported = time.monotonic()
         image = oci.find_in_layout(oci_layout(), name)
+        oci.prune_layout(oci_layout())
     new = [blob for blob in image.layers if _link_blob(oci_layout(), store, blob.digest)]
     for blob in new:
         ctr(

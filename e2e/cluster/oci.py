@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster.base import write_atomically
+
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 CONFIG = "application/vnd.oci.image.config.v1+json"
+REFERENCE = "org.opencontainers.image.ref.name"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -86,7 +89,7 @@ def find_in_layout(layout: Path, reference: str) -> LayoutImage:
     """The image that ``index.json`` lists under ``reference``; KeyError when there is none."""
     index = json.loads((layout / "index.json").read_bytes())
     for entry in reversed(index["manifests"]):
-        if entry.get("annotations", {}).get("org.opencontainers.image.ref.name") == reference:
+        if entry.get("annotations", {}).get(REFERENCE) == reference:
             break
     else:
         raise KeyError(reference)
@@ -98,3 +101,20 @@ def find_in_layout(layout: Path, reference: str) -> LayoutImage:
     parsed = json.loads(manifest)
     layers = tuple(Blob(layer["digest"], layer["size"]) for layer in parsed["layers"])
     return LayoutImage(layers, archive(reference, entry, [manifest, blob(parsed["config"]["digest"])]))
+
+
+def prune_layout(layout: Path) -> int:
+    """Remove what no named image uses any more (layers of earlier builds); returns the number of blobs."""
+    index = json.loads((layout / "index.json").read_bytes())
+    index["manifests"] = [m for m in index["manifests"] if REFERENCE in m.get("annotations", {})]
+    write_atomically(layout / "index.json", _json(index))
+    blobs = layout / "blobs/sha256"
+    used: set[str] = set()
+    for entry in index["manifests"]:
+        manifest = json.loads((blobs / entry["digest"].removeprefix("sha256:")).read_bytes())
+        parts = [entry, manifest["config"], *manifest["layers"]]
+        used.update(part["digest"].removeprefix("sha256:") for part in parts)
+    unused = [blob for blob in blobs.iterdir() if blob.name not in used]
+    for blob in unused:
+        blob.unlink()
+    return len(unused)

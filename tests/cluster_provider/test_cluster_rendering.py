@@ -241,7 +241,7 @@ def test_the_sandbox_image_is_a_valid_archive_that_never_changes_by_itself(tmp_p
     assert len(layer) == manifest["layers"][0]["size"]
 
 
-def test_an_image_leaves_a_layout_without_its_layers(tmp_path: Path) -> None:
+def test_an_image_leaves_a_layout_without_its_layers_and_the_layout_forgets_old_ones(tmp_path: Path) -> None:
     blobs = tmp_path / "blobs/sha256"
     blobs.mkdir(parents=True)
 
@@ -252,7 +252,8 @@ def test_an_image_leaves_a_layout_without_its_layers(tmp_path: Path) -> None:
 
     manifest = put(json.dumps({"config": put(b"{}"), "layers": [put(b"torch"), put(b"code")]}).encode())
     entry = {**manifest, "annotations": {"org.opencontainers.image.ref.name": "a/b:c"}}
-    (tmp_path / "index.json").write_text(json.dumps({"manifests": [entry]}))
+    replaced = put(json.dumps({"config": put(b"{ }"), "layers": []}).encode())
+    (tmp_path / "index.json").write_text(json.dumps({"manifests": [replaced, entry]}))
 
     image = oci.find_in_layout(tmp_path, "a/b:c")
 
@@ -260,6 +261,9 @@ def test_an_image_leaves_a_layout_without_its_layers(tmp_path: Path) -> None:
     assert b"torch" not in image.archive
     with pytest.raises(KeyError):
         oci.find_in_layout(tmp_path, "a/b:other")
+    put(b"layer of an earlier build")
+    assert oci.prune_layout(tmp_path) == 3
+    assert oci.find_in_layout(tmp_path, "a/b:c") == image
 
 
 def test_a_layer_is_linked_into_containerds_store_once(tmp_path: Path) -> None:
