@@ -76,6 +76,7 @@ class Operator:
         self._spawn("mirrors", self.mirrors.run())
         self._spawn("lease", self.elector.run())
         self._spawn("loop", self.loop.run())
+        self._spawn("events", self.loop.events.run())
         if self.reader is not None:
             self._spawn("metrics reader", self._read_metrics(self.reader))
 

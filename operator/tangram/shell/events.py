@@ -2,6 +2,7 @@
 series.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import TypeAlias
 from tangram.fleet import EventNote
 from tangram.shell.client import ApiClient, ApiError, Guard
 from tangram.shell.kinds import EVENTS, LLM_DEPLOYMENTS, Object, uid_of
+from tangram.shell.lease import NotLeader
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +21,7 @@ REPORTER = "tangram.dev/operator"
 SERIES_WINDOW_S = 600.0  # a repetition later than that is news again
 MAX_NOTE = 1024  # limit of events.k8s.io/v1
 MAX_REMEMBERED = 4096
+MAX_QUEUED = 4096
 
 _Identity: TypeAlias = tuple[str, str, str, str]  # uid, type, reason, note
 
@@ -33,16 +36,35 @@ class _Posted:
 
 @dataclass(slots=True)
 class EventRecorder:
-    """Posts events. An event that cannot be posted is logged and dropped: nothing waits for it."""
+    """Posts events in the background (`run`). One that cannot be posted is logged and dropped: nothing
+    waits for it.
+    """
 
     client: ApiClient
     guard: Guard
     instance: str  # which operator it was
     now: Callable[[], float]  # seconds since the epoch
     _posted: dict[_Identity, _Posted] = field(default_factory=dict)
+    _queue: asyncio.Queue[tuple[Object, EventNote]] = field(default_factory=lambda: asyncio.Queue(MAX_QUEUED))
+
+    def tell(self, obj: Object, note: EventNote) -> None:
+        """Queue a note about `obj`; the loop goes on at once."""
+        try:
+            self._queue.put_nowait((obj, note))
+        except asyncio.QueueFull:
+            log.warning("event %s about %s dropped: too many wait", note.reason, obj["metadata"]["name"])
+
+    async def run(self) -> None:
+        """Post what is queued, in order, until cancelled."""
+        while True:
+            obj, note = await self._queue.get()
+            try:
+                await self.record(obj, note)
+            except NotLeader:
+                log.info("event %s about %s dropped: not leading", note.reason, obj["metadata"]["name"])
 
     async def record(self, obj: Object, note: EventNote) -> None:
-        """Tell about `obj`. The same note again within the window is counted, not repeated."""
+        """Post a note about `obj` now. The same note again within the window is counted, not repeated."""
         identity = (uid_of(obj), note.type, note.reason, note.message)
         now = self.now()
         before = self._posted.pop(identity, None)

@@ -224,7 +224,7 @@ class Reconciler:
         self.metrics.show_fleet(shown, seen.workloads)
         for written in await self.statuses.write(new):
             for note in transitions(written.obj.get("status") or {}, written.status):
-                await self.events.record(written.obj, note)
+                self.events.tell(written.obj, note)
 
     def _status_of(
         self,
