@@ -145,7 +145,7 @@ def down(name: str) -> None:
         if memory().exists()
         else "local"
     )
-    provider = providers.named(chosen)
+    provider = providers.make(chosen)
     if chosen == "existing":  # the cluster goes on; what the demo put into it goes
         install.remove(command_line(provider.up(print)))
     provider.down(lambda text: print(f"  {text}"))

@@ -13,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True, help="base URL, with /v1")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--question", default="What does os.path.join do?")
+    parser.add_argument("--question", default="Who are you?")
     args = parser.parse_args()
     client = OpenAI(base_url=args.url, api_key="none", max_retries=3, timeout=60)
     began = time.monotonic()

@@ -35,12 +35,22 @@ def gpu_resources(kube: Kube) -> dict[str, int]:
     return total
 
 
-def prometheus(kube: Kube, image: str) -> str:
+def prometheus(kube: Kube, image: str, helper_image: str) -> str:
     """A real Prometheus that scrapes annotated pods every few seconds."""
     manifest = (ROOT / "e2e/prometheus/prometheus.yaml").read_text()
-    kube.apply(manifest.replace("tangram.local/prometheus:dev", image))
+    manifest = manifest.replace("tangram.local/prometheus:dev", image)
+    kube.apply(manifest.replace("tangram.local/tangram-silicon:dev", helper_image))
+    kube.apply(
+        script(kube, "prometheus-discovery", ROOT / "e2e/prometheus/discovery.py", "tangram-monitoring")
+    )
     kube.kubectl("rollout", "status", "-n", "tangram-monitoring", "deployment/prometheus", "--timeout=90s")
     return "http://prometheus.tangram-monitoring.svc:9090"
+
+
+def script(kube: Kube, name: str, source: Path, namespace: str) -> str:
+    """The manifest of a ConfigMap that holds one file."""
+    create = ("create", "configmap", name, "-n", namespace, f"--from-file={source}")
+    return kube.kubectl(*create, "--dry-run=client", "-o", "yaml")
 
 
 def tangram(kube: Kube, images: Mapping[str, str], *, extra: Mapping[str, str] | None = None) -> str:
@@ -87,15 +97,8 @@ def load(
     kube: Kube, image: str, *, seconds: int, concurrency: int, tokens: int = 64, name: str = "load"
 ) -> None:
     """Start a bounded load as a Job inside the cluster, so that it spreads over the replicas."""
-    script = (ROOT / "e2e/demo/load.py").read_text()
     kube.kubectl("delete", "job", name, "--ignore-not-found", "--wait")
-    config = kube.kubectl(
-        *("create", "configmap", f"{name}-script", f"--from-literal=load.py={script}"),
-        "--dry-run=client",
-        "-o",
-        "yaml",
-    )
-    kube.apply(config)
+    kube.apply(script(kube, f"{name}-script", ROOT / "e2e/demo/load.py", "default"))
     kube.apply(
         LOAD_JOB.format(
             name=name, image=image, model=NAME, seconds=seconds, concurrency=concurrency, tokens=tokens
@@ -119,7 +122,7 @@ spec:
           imagePullPolicy: IfNotPresent
           command: [/opt/venv/bin/python, /load/load.py, --url=http://{model}, --model={model}]
           args: [--seconds={seconds}, --concurrency={concurrency}, --tokens={tokens}]
-          resources: {{limits: {{cpu: 500m, memory: 128Mi}}}}
+          resources: {{requests: {{cpu: 20m}}, limits: {{memory: 128Mi}}}}
           volumeMounts: [{{name: script, mountPath: /load}}]
       volumes:
         - name: script

@@ -69,8 +69,10 @@ class Stage:
             ),
             Step(
                 "prometheus",
-                lambda _: install.prometheus(self.cluster(), self.references["prometheus"]),
-                ("load prometheus",),
+                lambda _: install.prometheus(
+                    self.cluster(), self.references["prometheus"], self.references["silicon"]
+                ),
+                ("load prometheus", "load silicon"),
             ),
             Step(
                 "tangram",

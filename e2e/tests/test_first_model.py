@@ -116,13 +116,10 @@ def test_two_deployments_with_one_served_name_the_older_wins(model: Kube) -> Non
 def test_deletion_while_starting_leaves_nothing(kube: Kube) -> None:
     kube.apply(install.EXAMPLE, namespace="default")
     kube.kubectl("delete", "llmdep", install.NAME, "--wait")
-    kube.kubectl("wait", "--for=delete", "deploy,svc,job,pod", "-l", f"tangram.dev/llmdeployment={install.NAME}",
-                 "--timeout=90s")  # fmt: skip
+    ours = ("deploy,svc,job,pod", "-l", f"tangram.dev/llmdeployment={install.NAME}")
+    kube.kubectl("wait", "--for=delete", *ours, "--timeout=90s")
 
-    left = kube.kubectl(
-        "get", "deploy,svc,job,pods", "-l", f"tangram.dev/llmdeployment={install.NAME}", "-o", "name"
-    )
-    assert left == ""
+    assert kube.kubectl("get", *ours, "-o", "name") == ""
 
 
 def _deployment(name: str, uri: str, *, served: str | None = None) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tangram_engine.serve.metrics import ITL_BUCKETS, LATENCY_BUCKETS, TTFT_BUCKETS, length_buckets
@@ -104,17 +103,22 @@ def test_while_requests_run_the_gauges_show_them(start: Any) -> None:
         assert 0 < server.metric("vllm:kv_cache_usage_perc") <= 1
 
 
-def test_both_exposition_formats_can_be_parsed(server: EngineProcess) -> None:
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain", PROMETHEUS_2])
+def test_names_keep_their_colon_whatever_the_scraper_prefers(server: EngineProcess, accept: str) -> None:
     import httpx
 
-    plain = server.get("/metrics")
-    assert plain.headers["Content-Type"].startswith("text/plain")
-    assert list(text_string_to_metric_families(plain.text))
     with httpx.Client(trust_env=False, verify=False) as client:  # noqa: S501
-        accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-        answer = client.get(f"{server.url}/metrics", headers=accept)
-    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-    assert list(openmetrics.text_string_to_metric_families(answer.text))
+        answer = client.get(f"{server.url}/metrics", headers={"Accept": accept} if accept else {})
+
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    names = {family.name for family in text_string_to_metric_families(answer.text)}
+    assert {"vllm:num_requests_running", "vllm:time_to_first_token_seconds"} <= names
 
 
 def test_buckets_are_those_that_dashboards_and_the_operator_query() -> None:

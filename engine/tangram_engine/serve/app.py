@@ -8,7 +8,7 @@ import uuid
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from tangram_engine import __version__
 
@@ -83,13 +83,17 @@ class StatusEndpoints:
         return web.json_response(self._card())
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """GET /metrics, in the format that the scraper asks for."""
+        """GET /metrics, in Prometheus' text format whatever the scraper prefers.
+
+        The client library's OpenMetrics writer turns `vllm:x` into `vllm_x` for scrapers that do not ask for UTF-8
+        names (every Prometheus 2), and then no query of anybody's finds them.
+        """
         backend = self._backend
         if backend.engine is not None:
             # Sequences that were sent and are not in the running batch, wherever they are just now.
             backend.metrics.set_waiting(backend.engine.in_flight)
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(backend.metrics.registry), headers={"Content-Type": content_type})
+        text = generate_latest(backend.metrics.registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     def _card(self) -> dict[str, object]:
         preparer = self._backend.preparer
