@@ -18,7 +18,7 @@ from e2e.demo.graph import Reporter, Step, StepFailed, run_steps, stderr_line
 from e2e.demo.stage import Stage, command_line, ensure_python, registry_for
 from e2e.kube import Kube, wait_until
 
-LOAD_SECONDS, CONCURRENCY = 75, 12
+LOAD_SECONDS, CONCURRENCY = 90, 32
 GROW_WITHIN_S, SHRINK_WITHIN_S = 90, 240
 
 PLAIN_WORDS = """
@@ -89,7 +89,8 @@ def rescale(kube: Kube, image: str) -> None:
     print(f"Load: {CONCURRENCY} clients for {LOAD_SECONDS} s against one small slice.")
     print(f"Windows set for the demo:\n{windows}\n")
     install.load(kube, image, seconds=LOAD_SECONDS, concurrency=CONCURRENCY)
-    show_until(kube, lambda ready, _: ready > 1, GROW_WITHIN_S, "a second replica to serve")
+    began = time.monotonic()
+    show_until(kube, lambda ready, _: ready > 1, GROW_WITHIN_S, "a second replica to serve", began=began)
     show_until(
         kube,
         lambda ready, desired: ready == desired == 1,
@@ -99,24 +100,24 @@ def rescale(kube: Kube, image: str) -> None:
     print("  load said:", kube.kubectl("logs", "job/load", "--tail=1").strip())
 
 
-def show_until(kube: Kube, done: Callable[[int, int], bool], within_s: float, what: str) -> None:
+def show_until(
+    kube: Kube, done: Callable[[int, int], bool], within_s: float, what: str, *, began: float
+) -> None:
     """Print a line whenever the numbers change, until `done(ready, desired)`."""
     seen: list[str] = []
-    began = time.monotonic()
 
     def look() -> bool:
         status = kube.get("llmdep", install.NAME).get("status", {})
         slo = status.get("slo", {})
         ready, desired = int(status.get("readyReplicas", 0)), int(status.get("desiredReplicas", 0))
-        scaling = next((c for c in status["conditions"] if c["type"] == "ScalingActive"), {})
         line = f"replicas {ready}/{desired}"
         if line not in seen[-1:]:
             seen.append(line)
             attainment = ", ".join(
                 f"{key} {slo[key]}" for key in ("ttftAttainment", "tpotAttainment") if key in slo
             )
-            why = scaling.get("message", "")[:90]
-            print(f"{time.monotonic() - began:7.1f}s   {line}   {attainment}   {why}")
+            why = status.get("lastScale", {}).get("reason", "")
+            print(f"{time.monotonic() - began:7.1f}s   {line}   {why:<12} {attainment}")
         return done(ready, desired)
 
     wait_until(look, within_s, what, every=1.0)
@@ -130,9 +131,9 @@ def closing(stage: Stage) -> None:
   In another terminal:
     export KUBECONFIG={kube.kubeconfig} PATH={Path(kube.kubectl_path).parent}:$PATH
     kubectl describe llmdep {install.NAME}
-    kubectl port-forward svc/{install.NAME} 8000:80     # OpenAI API on http://127.0.0.1:8000/v1; /metrics
-    kubectl port-forward -n tangram-monitoring svc/prometheus 9090:9090      # Prometheus
-    kubectl port-forward -n tangram-system deploy/tangram 9091:9090     # the operator's metrics
+    kubectl port-forward svc/{install.NAME} 8000:80                        # http://127.0.0.1:8000/v1, /metrics
+    kubectl port-forward -n tangram-monitoring svc/prometheus 9090:9090   # Prometheus: http://127.0.0.1:9090
+    kubectl port-forward -n tangram-system deploy/tangram 9091:9090       # the operator's own /metrics
   It stays up. `make demo-down` ends it, `make demo-clean` removes the cache ({paths.cache()}) too.""")
 
 
