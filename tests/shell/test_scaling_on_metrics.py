@@ -108,6 +108,6 @@ async def test_without_a_prometheus_nothing_is_guessed(here: World, operator) ->
     await here.apply(wanted(here))
     await here.until("chat", "Available", "True")
 
-    told = await here.until("chat", "ScalingActive", "False", "Disabled")
+    told = await here.until("chat", "ScalingActive", "False", "MetricsMissing")
 
-    assert "Prometheus" in told["message"]
+    assert "prometheus.url" in told["message"]
