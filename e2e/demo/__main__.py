@@ -96,6 +96,7 @@ def rescale(kube: Kube, image: str) -> None:
         lambda ready, desired: ready == desired == 1,
         LOAD_SECONDS + SHRINK_WITHIN_S,
         "one replica again",
+        began=began,
     )
     print("  load said:", kube.kubectl("logs", "job/load", "--tail=1").strip())
 
@@ -131,7 +132,7 @@ def closing(stage: Stage) -> None:
   In another terminal:
     export KUBECONFIG={kube.kubeconfig} PATH={Path(kube.kubectl_path).parent}:$PATH
     kubectl describe llmdep {install.NAME}
-    kubectl port-forward svc/{install.NAME} 8000:80                        # http://127.0.0.1:8000/v1, /metrics
+    kubectl port-forward svc/{install.NAME} 8000:80                        # http://127.0.0.1:8000/v1
     kubectl port-forward -n tangram-monitoring svc/prometheus 9090:9090   # Prometheus: http://127.0.0.1:9090
     kubectl port-forward -n tangram-system deploy/tangram 9091:9090       # the operator's own /metrics
   It stays up. `make demo-down` ends it, `make demo-clean` removes the cache ({paths.cache()}) too.""")

@@ -1,7 +1,7 @@
-"""A GPU node loses power: the other replica serves on, the status says what is missing, and a replacement comes.
+"""A GPU node loses power: the other replica serves on, the status tells, and a replacement comes.
 
-The lost node is a second real one: a kubelet and containerd in network, mount and process namespaces of their own,
-whose first process is killed.
+The lost node is a second real one: a kubelet and containerd in network, mount and process namespaces of their
+own, whose first process is killed.
 """
 
 import json
