@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">I")
 class TokenOutput:
     """One generated token of one request; `finish` says that it was the last.
 
-    With finish "abort" or "error" no token was made, and `token` means nothing.
+    With finish "abort" or "error" no token was made, and only `request_id` means anything beside it.
     """
 
     request_id: str
@@ -31,6 +31,8 @@ class TokenOutput:
     top_logprobs: tuple[tuple[int, float], ...]
     finish: str | None  # None | "stop" | "length" | "abort" | "error"
     cached_tokens: int  # prompt tokens whose keys and values came from the prefix cache
+    scheduled: float  # time.monotonic() of the step that first had the request in it; all processes share it
+    preemptions: int  # how often it has been preempted so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ def _output_fields(output: TokenOutput) -> tuple[Any, ...]:
         output.top_logprobs,
         output.finish,
         output.cached_tokens,
+        output.scheduled,
+        output.preemptions,
     )
 
 

@@ -5,6 +5,7 @@ on. The next token is a function of the prefix, so each request must produce wha
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -51,16 +52,27 @@ class Pretender:
         self.outputs = {}
         self.reasons = {}
         self.preemptions = 0
+        self.steps = 0
+        self.first_step = {}
+        self.preempted = Counter()
 
     def step(self):
-        batch = self.scheduler.schedule()
+        self.steps += 1
+        before = {sequence.id for sequence in self.scheduler.running}
+        batch = self.scheduler.schedule(now=self.steps)
+        lost = before - {sequence.id for sequence in self.scheduler.running}
+        self.preempted.update(lost)
         self.preemptions += batch.preemptions
+        assert batch.preemptions == len(lost)
         assert batch.tokens <= self.limits.max_num_batched_tokens
         assert len(batch.rows) <= self.limits.max_num_seqs
         assert len({row.sequence.id for row in batch.rows}) == len(batch.rows)
         assert batch.rows or not self.scheduler.has_work(), "no progress"
         for row in batch.rows:
             self._store(row)
+            sequence = row.sequence
+            assert sequence.scheduled == self.first_step.setdefault(sequence.id, self.steps)
+            assert sequence.preemptions == self.preempted[sequence.id]
         sampled = {row.sequence.id: self._sample(row) for row in batch.rows if row.samples}
         for name, token in sampled.items():
             self.outputs.setdefault(name, []).append(token)
@@ -256,6 +268,20 @@ def test_the_finish_reason_says_why(params, reason, count):
     assert len(pretender.outputs["a"]) == count
 
 
+def test_a_prompt_preempted_half_way_keeps_its_start_and_is_looked_up_once():
+    pretender = Pretender(num_blocks=14, budget=4)
+    for number in range(3):
+        pretender.scheduler.add(request(str(number), [number] * 4, 20, ignore_eos=True))
+    long = pretender.scheduler.add(request("long", [5] * 20, 5, ignore_eos=True))
+    queries = hits = given_up = 0
+    while pretender.scheduler.has_work():
+        batch = pretender.step()
+        queries, hits = queries + batch.prefix_queries, hits + batch.prefix_hits
+        given_up |= long.preemptions and not long.generated
+    assert given_up
+    assert (queries, hits, long.cached) == (3 * 4 + 20, 0, 0)
+
+
 def test_eos_ends_unless_it_is_ignored():
     prompt = next((n, m) for n in range(8) for m in range(8) if next_token((n, m)) == EOS)
     pretender = Pretender()
@@ -269,7 +295,7 @@ def test_eos_ends_unless_it_is_ignored():
 def test_a_request_removed_while_its_step_runs_is_ignored_by_the_commit():
     pretender = Pretender()
     pretender.scheduler.add(request("a", [1, 2], 5))
-    batch = pretender.scheduler.schedule()
+    batch = pretender.scheduler.schedule(now=0)
     assert pretender.scheduler.remove("a")
     assert not pretender.scheduler.remove("a")
     assert pretender.scheduler.commit(batch, {"a": 3}) == {}

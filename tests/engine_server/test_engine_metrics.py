@@ -11,13 +11,15 @@ from tangram_engine.serve.metrics import ITL_BUCKETS, LATENCY_BUCKETS, TTFT_BUCK
 from tests.support.engine_process import EngineProcess, eventually
 
 VLLM_NAMES = {
-    "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
-    "vllm:cache_config_info", "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:num_preemptions",
-    "vllm:prompt_tokens", "vllm:generation_tokens", "vllm:prompt_tokens_by_source",
-    "vllm:prompt_tokens_cached", "vllm:request_success", "vllm:admission_rejections",
-    "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+    "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:num_requests_waiting_by_reason",
+    "vllm:kv_cache_usage_perc", "vllm:cache_config_info", "vllm:prefix_cache_queries",
+    "vllm:prefix_cache_hits", "vllm:num_preemptions", "vllm:prompt_tokens", "vllm:generation_tokens",
+    "vllm:prompt_tokens_by_source", "vllm:prompt_tokens_cached", "vllm:request_success",
+    "vllm:admission_rejections", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
     "vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
-    "vllm:request_decode_time_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens",
+    "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds",
+    "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds",
+    "vllm:request_num_preemptions", "vllm:request_prompt_tokens", "vllm:request_generation_tokens",
     "vllm:request_max_num_generation_tokens", "vllm:request_params_max_tokens", "vllm:request_params_n",
     "vllm:request_prefill_kv_computed_tokens", "vllm:iteration_tokens_total",
 }  # fmt: skip
@@ -54,7 +56,12 @@ def test_counts_follow_from_the_requests(fresh: EngineProcess) -> None:
         "vllm:inter_token_latency_seconds_count": requests * n * (tokens - 1) + 1,
         "vllm:request_time_per_output_token_seconds_count": sequences,
         "vllm:e2e_request_latency_seconds_count": sequences,
+        "vllm:request_queue_time_seconds_count": sequences,
+        "vllm:request_prefill_time_seconds_count": sequences,
         "vllm:request_decode_time_seconds_count": sequences,
+        "vllm:request_inference_time_seconds_count": sequences,
+        "vllm:request_num_preemptions_count": sequences,
+        "vllm:request_num_preemptions_sum": 0,
         "vllm:generation_tokens_total": requests * n * tokens + 2,
         "vllm:request_generation_tokens_sum": requests * n * tokens + 2,
         "vllm:prompt_tokens_total": requests * n * 4 + 2,
@@ -100,7 +107,50 @@ def test_while_requests_run_the_gauges_show_them(start: Any) -> None:
         next(lines)
         eventually(lambda: server.metric("vllm:num_requests_running") == 2, "two run")
         assert server.metric("vllm:num_requests_waiting") == 3
+        assert server.metric("vllm:num_requests_waiting_by_reason", reason="capacity") == 3
         assert 0 < server.metric("vllm:kv_cache_usage_perc") <= 1
+
+
+def seconds(server: EngineProcess, phase: str) -> float:
+    return server.metric(f"vllm:{phase}_seconds_sum")
+
+
+def test_the_phases_of_a_request_add_up_and_each_takes_what_it_must(start: Any) -> None:
+    step, tokens = 0.05, 4
+    server = start("--max-num-seqs", "1", step_seconds=step)
+
+    assert server.complete("the quick brown fox", n=3, max_tokens=tokens).status_code == 200
+
+    queue, prefill, decode, inference = (
+        seconds(server, f"request_{phase}_time") for phase in ("queue", "prefill", "decode", "inference")
+    )
+    # One place: the second waits for the whole run of the first, the third for two.
+    assert queue >= (1 + 2) * tokens * step
+    assert prefill >= 3 * step
+    assert decode >= 3 * (tokens - 1) * step * 0.9  # seen from the API process, whose own delays vary
+    assert inference == pytest.approx(prefill + decode)
+    assert queue + prefill == pytest.approx(seconds(server, "time_to_first_token"))
+    assert queue + inference == pytest.approx(seconds(server, "e2e_request_latency"))
+
+
+def test_who_need_not_wait_spends_the_time_in_inference(start: Any) -> None:
+    server = start(step_seconds=0.05)
+
+    assert server.complete("the quick brown fox", n=4, max_tokens=20).status_code == 200
+
+    assert seconds(server, "request_queue_time") < seconds(server, "request_decode_time") / 2
+    assert seconds(server, "request_prefill_time") < seconds(server, "request_decode_time") / 2
+
+
+def test_requests_that_were_cut_off_have_no_phases(start: Any) -> None:
+    server = start("--max-num-seqs", "1", step_seconds=0.05)
+    with server.stream("the quick brown fox", n=2, max_tokens=400) as lines:
+        next(lines)
+    eventually(server.quiet, "nothing left")
+
+    assert server.metric("vllm:request_success_total", finished_reason="abort") == 2
+    assert server.metric("vllm:request_queue_time_seconds_count") == 0
+    assert server.metric("vllm:request_num_preemptions_count") == 0
 
 
 PROMETHEUS_2 = (

@@ -34,6 +34,8 @@ outputs = st.builds(
     top_logprobs=st.lists(st.tuples(numbers, reals), max_size=3).map(tuple),
     finish=st.sampled_from([None, "stop", "length", "abort", "error"]),
     cached_tokens=numbers,
+    scheduled=reals,
+    preemptions=numbers,
 )
 params = st.builds(
     SamplingParams,

@@ -1,5 +1,6 @@
 """The real engine behind the real server: a random tiny Llama on CPU, through the command line."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,6 +50,30 @@ def test_a_seed_makes_an_answer_repeatable_and_its_n_different(whole: EngineProc
     first, second = (whole.complete("the dog", **fields).json()["choices"] for _ in range(2))
     assert [choice["text"] for choice in first] == [choice["text"] for choice in second]
     assert len({choice["text"] for choice in first}) == 3
+
+
+def test_choice_i_has_the_seed_plus_i_whatever_n_and_company(whole: EngineProcess) -> None:
+    fields: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True}
+    choices = whole.complete("the dog", n=3, seed=41, **fields).json()["choices"]
+    alone = [whole.complete("the dog", seed=41 + i, **fields).json()["choices"][0] for i in range(3)]
+    assert [choice["index"] for choice in choices] == [0, 1, 2]
+    assert [choice["text"] for choice in choices] == [choice["text"] for choice in alone]
+
+
+def test_preemptions_of_requests_add_up_to_those_of_the_engine(served_model: Path, tmp_path: Path) -> None:
+    # 256 tokens of cache for three answers of 200 each: they cannot all stay.
+    config = json.loads((served_model / "config.json").read_text())
+    token_bytes = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    flags = ("--max-model-len", "256", "--kv-cache-bytes", str(257 * token_bytes))
+    with engine_process(served_model, tmp_path / "log", *flags) as small:
+        answer = small.complete("the quick brown fox", n=3, max_tokens=200, ignore_eos=True)
+
+        assert answer.json()["usage"]["completion_tokens"] == 600
+        total = small.metric("vllm:num_preemptions_total")
+        assert total >= 1
+        assert small.metric("vllm:request_num_preemptions_sum") == total
+        assert small.metric("vllm:request_num_preemptions_count") == 3
+        assert small.metric("vllm:request_num_preemptions_bucket", le="20.0") == 3
 
 
 def test_a_repeated_prompt_comes_from_the_prefix_cache(whole: EngineProcess) -> None:

@@ -33,6 +33,7 @@ class Behaviour:
 class _Running:
     request: Request
     cached: int
+    scheduled: float
     tokens: int = 0
 
 
@@ -73,8 +74,8 @@ class FakeEngine:
         return bool(self.waiting or self.running)
 
     def step(self) -> tuple[list[TokenOutput], StepStats]:
+        started = self._admit(time.monotonic())
         time.sleep(self.behaviour.step_seconds)
-        started = self._admit()
         outputs = [self._advance(state) for state in list(self.running.values())]
         return outputs, StepStats(
             running=len(self.running),
@@ -93,7 +94,7 @@ class FakeEngine:
         assert not self.running
         assert not self.waiting
 
-    def _admit(self) -> list[_Running]:
+    def _admit(self, now: float) -> list[_Running]:
         started = []
         while self.waiting and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.pop(0)
@@ -102,7 +103,7 @@ class FakeEngine:
             size = self.config.block_size
             cached = (len(request.prompt) - 1) // size * size if request.prompt in self.seen else 0
             self.seen.add(request.prompt)
-            state = self.running[request.id] = _Running(request, cached)
+            state = self.running[request.id] = _Running(request, cached, now)
             started.append(state)
         return started
 
@@ -113,7 +114,7 @@ class FakeEngine:
         request, params = state.request, state.request.params
         if self.behaviour.error_token in request.prompt:
             del self.running[request.id]
-            return TokenOutput(request.id, -1, None, (), "error", 0)
+            return TokenOutput(request.id, -1, None, (), "error", 0, 0.0, 0)
         token = request.prompt[state.tokens % len(request.prompt)]
         state.tokens += 1
         finish = None
@@ -127,7 +128,7 @@ class FakeEngine:
         if params.logprobs is not None:
             logprob = -0.25
             top = tuple(((token + i) % self.behaviour.vocab_size, -0.25 - i) for i in range(params.logprobs))
-        return TokenOutput(request.id, token, logprob, top, finish, state.cached)
+        return TokenOutput(request.id, token, logprob, top, finish, state.cached, state.scheduled, 0)
 
 
 def build(config: EngineConfig, behaviour: Behaviour) -> FakeEngine:

@@ -61,15 +61,15 @@ class LLMEngine:
 
     def step(self) -> tuple[list[TokenOutput], StepStats]:
         """Compute one step: at most one new token for each running request."""
-        begin = time.perf_counter()
+        begin = time.monotonic()
         outputs, self._rejected = self._rejected, []
-        batch = self._scheduler.schedule()
+        batch = self._scheduler.schedule(begin)
         if batch.rows:
             with torch.inference_mode():
                 rows, logits = self._runner.forward(batch.rows)
                 sampled = self._sampler.sample([row.sequence for row in rows], logits) if rows else []
             outputs += self._book(batch, rows, sampled)
-        return outputs, self._stats(batch, time.perf_counter() - begin)
+        return outputs, self._stats(batch, time.monotonic() - begin)
 
     def audit(self) -> None:
         """Raise AssertionError unless every block is accounted for."""
@@ -87,18 +87,7 @@ class LLMEngine:
             else:
                 good.append((row.sequence, result))
         finish = self._scheduler.commit(batch, {sequence.id: result.token for sequence, result in good})
-        outputs += (
-            TokenOutput(
-                request_id=sequence.id,
-                token=result.token,
-                logprob=result.logprob,
-                top_logprobs=result.top_logprobs,
-                finish=finish[sequence.id],
-                cached_tokens=sequence.cached,
-            )
-            for sequence, result in good
-        )
-        return outputs
+        return outputs + [_output(sequence, result, finish[sequence.id]) for sequence, result in good]
 
     def _stats(self, batch: ScheduledBatch, seconds: float) -> StepStats:
         return StepStats(
@@ -115,6 +104,19 @@ class LLMEngine:
         )
 
 
+def _output(sequence: Sequence, result: Sampled, finish: str | None) -> TokenOutput:
+    return TokenOutput(
+        request_id=sequence.id,
+        token=result.token,
+        logprob=result.logprob,
+        top_logprobs=result.top_logprobs,
+        finish=finish,
+        cached_tokens=sequence.cached,
+        scheduled=sequence.scheduled,
+        preemptions=sequence.preemptions,
+    )
+
+
 def _failure(request_id: str, reason: str) -> TokenOutput:
     logger.error("request %s ends with an error: %s", request_id, reason)
-    return TokenOutput(request_id, -1, None, (), "error", 0)
+    return TokenOutput(request_id, -1, None, (), "error", 0, 0.0, 0)

@@ -13,7 +13,7 @@ class Request:
     id: str
     prompt: tuple[int, ...]
     params: SamplingParams
-    arrival: float  # seconds, any monotonic clock; told in logs, never used to decide
+    arrival: float  # time.monotonic() in the API process; told in metrics, never used to decide
 
 
 def defect(request: Request, vocab_size: int, max_model_len: int) -> str | None:

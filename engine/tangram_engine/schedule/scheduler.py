@@ -9,6 +9,7 @@ arrival, hence nobody is overtaken; and the oldest running sequence can preempt 
 advances in every step as long as the pool holds one request of full length.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,11 +77,14 @@ class Scheduler:
             self.waiting.remove(sequence)
         return True
 
-    def schedule(self) -> ScheduledBatch:
-        """Choose the rows of the next step and give them blocks."""
+    def schedule(self, now: float) -> ScheduledBatch:
+        """Choose the rows of the next step and give them blocks.
+
+        `now` is when the step begins, in seconds of any one clock; it is written down, never used to decide.
+        """
         rows: list[Row] = []
         budget, preemptions = self._continue_running(rows)
-        queries, hits = (0, 0) if preemptions else self._admit_waiting(rows, budget)
+        queries, hits = (0, 0) if preemptions else self._admit_waiting(rows, budget, now)
         return ScheduledBatch(tuple(rows), preemptions, queries, hits)
 
     def commit(self, batch: ScheduledBatch, sampled: Mapping[str, int]) -> dict[str, str | None]:
@@ -131,7 +135,7 @@ class Scheduler:
             budget -= length
         return budget, preemptions
 
-    def _admit_waiting(self, rows: list[Row], budget: int) -> tuple[int, int]:
+    def _admit_waiting(self, rows: list[Row], budget: int, now: float) -> tuple[int, int]:
         queries = hits = 0
         while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[0]
@@ -147,7 +151,9 @@ class Scheduler:
             )
             sequence.table = self.blocks.table(sequence.id)
             self.running.append(self.waiting.popleft())
-            if not sequence.generated:
+            # Who comes back after a preemption would find its own blocks: not what the prefix cache is for.
+            if sequence.scheduled == math.inf:
+                sequence.scheduled = now
                 queries += len(sequence.tokens)
                 hits += sequence.computed
                 sequence.cached = sequence.computed
@@ -160,6 +166,7 @@ class Scheduler:
         sequence = self.running.pop()
         self.blocks.release(sequence.id)
         sequence.computed, sequence.table = 0, []
+        sequence.preemptions += 1
         self.waiting.appendleft(sequence)
         return sequence
 

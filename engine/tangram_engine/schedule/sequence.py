@@ -1,5 +1,7 @@
 """A request on its way through the engine."""
 
+import math
+
 from tangram_engine.schedule.request import Request
 
 
@@ -11,13 +13,15 @@ class Sequence:
     everything that was there before.
     """
 
-    __slots__ = ("cached", "computed", "keys", "request", "table", "tokens")
+    __slots__ = ("cached", "computed", "keys", "preemptions", "request", "scheduled", "table", "tokens")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.tokens: list[int] = list(request.prompt)
         self.computed = 0
         self.cached = 0  # prompt tokens that were found in the prefix cache at first admission
+        self.scheduled = math.inf  # when it was first given a place in a step; not yet
+        self.preemptions = 0  # how often it has lost its blocks since
         self.keys: list[bytes] = []  # names of the full blocks of `tokens`, as far as they are known
         self.table: list[int] = []  # the block manager's own list: it grows in place
 

@@ -85,8 +85,8 @@ class StatusEndpoints:
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics, in Prometheus' text format whatever the scraper prefers.
 
-        The client library's OpenMetrics writer turns `vllm:x` into `vllm_x` for scrapers that do not ask for UTF-8
-        names (every Prometheus 2), and then no query of anybody's finds them.
+        The client library's OpenMetrics writer turns `vllm:x` into `vllm_x` for scrapers that do not ask
+        for UTF-8 names (every Prometheus 2), and then no query of anybody's finds them.
         """
         backend = self._backend
         if backend.engine is not None:

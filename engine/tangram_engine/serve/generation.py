@@ -44,7 +44,9 @@ class Answer:
     scanner: StopScanner
     tokens: int = 0
     cached: int = 0
-    first: float = 0.0  # time.monotonic() of the first token, likewise of the last
+    preemptions: int = 0
+    scheduled: float = 0.0  # time.monotonic() of its first step
+    first: float = 0.0  # of the first token's arrival here, likewise of the last
     last: float = 0.0
     done: bool = False
     _decoded: int = 0  # characters out of the detokenizer
@@ -168,17 +170,24 @@ class Generation:
         if answer.tokens == 1:
             answer.first = now
             answer.cached = output.cached_tokens
+            answer.scheduled = output.scheduled
             self._metrics.ttft.observe(now - answer.request.arrival)
             self._metrics.prefilled(len(answer.request.prompt), output.cached_tokens)
         else:
             self._metrics.itl.observe(now - answer.last)
         answer.last = now
+        answer.preemptions = output.preemptions
 
     def _finished(self, answer: Answer, reason: str) -> None:
         metrics = self._metrics
         metrics.ended(reason)
         metrics.e2e.observe(answer.last - answer.request.arrival)
+        # Queue and inference add up to e2e, prefill and decode to inference; preemptions lie within.
+        metrics.queue.observe(answer.scheduled - answer.request.arrival)
+        metrics.inference.observe(answer.last - answer.scheduled)
+        metrics.prefill.observe(answer.first - answer.scheduled)
         metrics.decode.observe(answer.last - answer.first)
+        metrics.request_preemptions.observe(answer.preemptions)
         if answer.tokens > 1:
             metrics.tpot.observe((answer.last - answer.first) / (answer.tokens - 1))
         metrics.prompt_length.observe(len(answer.request.prompt))

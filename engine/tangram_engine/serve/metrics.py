@@ -22,6 +22,7 @@ LATENCY_BUCKETS = (
 )  # fmt: skip
 ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 N_BUCKETS = (1, 2, 5, 10, 20)
+PREEMPTION_BUCKETS = (1, 2, 3, 4, 5, 10, 20)
 
 
 def length_buckets(largest: int) -> list[int]:
@@ -46,6 +47,13 @@ class Metrics:
         self._running = 0
         self.running = self._gauge("vllm:num_requests_running", "Sequences in the running batch")
         self.waiting = self._gauge("vllm:num_requests_waiting", "Sequences waiting to be run")
+        # Capacity is all that anything waits for here; vLLM's other reason, "deferred", cannot occur.
+        self._by_reason = Gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Sequences waiting to be run, by what they wait for",
+            (*_LABELS, "reason"),
+            registry=self.registry,
+        ).labels(*self._values, "capacity")
         self.kv_usage = self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1")
         self.prefix_queries = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up")
         self.prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
@@ -67,8 +75,12 @@ class Metrics:
             "vllm:request_time_per_output_token_seconds", "Mean over a sequence after its first", ITL_BUCKETS
         )
         self.e2e = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to end", LATENCY_BUCKETS)
-        self.decode = self._histogram(
-            "vllm:request_decode_time_seconds", "First to last token", LATENCY_BUCKETS
+        self.queue = self._phase("queue", "Arrival to first step")
+        self.prefill = self._phase("prefill", "First step to first token")
+        self.decode = self._phase("decode", "First to last token")
+        self.inference = self._phase("inference", "First step to last token")
+        self.request_preemptions = self._histogram(
+            "vllm:request_num_preemptions", "How often a sequence was preempted", PREEMPTION_BUCKETS
         )
         self.iteration_tokens = self._histogram(
             "vllm:iteration_tokens_total", "Tokens computed in one step", ITERATION_BUCKETS
@@ -124,7 +136,9 @@ class Metrics:
 
     def set_waiting(self, in_flight: int) -> None:
         """What was sent to the engine and does not run: in its queue, or on the way there."""
-        self.waiting.set(max(in_flight - self._running, 0))
+        waiting = max(in_flight - self._running, 0)
+        self.waiting.set(waiting)
+        self._by_reason.set(waiting)
 
     def prefilled(self, prompt_tokens: int, cached_tokens: int) -> None:
         """Book a sequence's prompt, when its first token arrives."""
@@ -147,6 +161,9 @@ class Metrics:
 
     def _labelled(self, name: str, text: str, label: str) -> Counter:
         return Counter(name, text, (*_LABELS, label), registry=self.registry)
+
+    def _phase(self, name: str, text: str) -> Histogram:
+        return self._histogram(f"vllm:request_{name}_time_seconds", text, LATENCY_BUCKETS)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, text, _LABELS, registry=self.registry, buckets=buckets).labels(*self._values)
