@@ -214,6 +214,30 @@ def test_a_failed_checkpoint_keeps_its_reason_while_it_is_tried_again():
     assert told(fixed, "ModelReady") == ("True", "Inspected")
 
 
+def test_a_checkpoint_that_goes_on_failing_with_a_new_image_does_not_make_ready_flap():
+    m = intent()
+    key = FactsKey.of("ns", m.model_uri, "engine:2")
+    running = Inspection(key, "ns", "tangram-inspect-1", "ju", NOW)
+    failed = replace(running, result=InspectionFailure("InspectionFailed", "it ran too long", NOW + 600))
+    new = replace(serving(m), engine_image="engine:2")
+    first = see(replace(new, inspections=(failed,)), m, previous=see(serving(m), m), now=NOW + 600)
+    between = see(new, m, previous=first, now=NOW + 661)
+    again = see(replace(new, inspections=(running,)), m, previous=between, now=NOW + 662)
+
+    assert told(first, "Ready") == ("False", "InspectionFailed")
+    assert first == between == again
+
+
+def test_a_retried_inspection_that_is_stuck_tells_what_it_waits_for():
+    m = intent(uri=NEW)
+    failed = snapshot(inspections=(job(InspectionFailure("InspectionFailed", "it ran too long", NOW)),))
+    stuck = snapshot(inspections=(replace(job(), message="pod p: ErrImagePull: not found"),))
+    seen = see(stuck, m, previous=see(failed, m), now=NOW + 70)
+
+    assert told(seen, "ModelReady") == told(seen, "Ready") == ("False", "InspectionFailed")
+    assert "ErrImagePull" in conditions(seen)["Ready"]["message"]
+
+
 def test_another_uri_is_not_blamed_for_the_old_failure():
     failed = snapshot(inspections=(job(InspectionFailure("NotFound", "no such directory", NOW)),))
     first = see(failed, intent(uri=NEW))
@@ -339,6 +363,18 @@ def test_a_load_at_the_edge_changes_the_condition_at_most_once_a_minute():
         seen = after
 
     assert 1 <= changes <= 10
+
+
+def test_what_was_measured_for_other_objectives_does_not_stand_for_a_new_generation():
+    m = intent(ttft=TTFT)
+    first = see(serving(m), m, signal=measured())
+    m = replace(m, generation=2, ttft=Objective(90, 100))
+    slow = measured(now=NOW + 5, ttft_attainment=0.1)
+    seen = see(serving(m), m, previous=first, now=NOW + 5, signal=slow)
+
+    assert told(first, "SLOMet") == ("True", "WithinTarget")
+    assert told(seen, "SLOMet") == ("False", "TTFTExceeded")
+    assert seen["slo"]["ttftAttainment"] == "0.100"
 
 
 def test_losing_the_metrics_is_told_at_once():

@@ -34,13 +34,15 @@ def slo_met(v: View) -> Verdict:
     return _judge(intent, signal, signal.sample)
 
 
-def steady(new: Verdict, old: Mapping[str, Any] | None, now: float) -> Verdict:
+def steady(new: Verdict, old: Mapping[str, Any] | None, generation: int, now: float) -> Verdict:
     """Return `new`, or what `old` said if that began less than a minute ago: a load at the edge must not
     flap.
 
-    Losing the metrics is told at once.
+    Losing the metrics is told at once, and so is what holds for other objectives: those of a new generation.
     """
     if old is None or old["status"] == UNKNOWN or old["status"] == new.status or new.reason in _UNMEASURED:
+        return new
+    if old["observedGeneration"] != generation:
         return new
     if now - epoch(old["lastTransitionTime"]) >= MIN_SECONDS_BETWEEN_WRITES:
         return new

@@ -41,7 +41,7 @@ def status(
         "readyReplicas": v.ready,
         "model": _model(v, snapshot, previous_status),
         "placement": _placement(v),
-        "slo": slo_block(v, previous_status.get("slo"), now),
+        "slo": slo_block(v, _same_generation(v, previous_status).get("slo"), now),
         "cost": {"perHour": f"{_cost(v, snapshot):.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
@@ -59,13 +59,13 @@ def _conditions(
         "Placed": conditions.placed(v),
         "Available": conditions.available(v),
         "ScalingActive": conditions.scaling_active(v),
-        "SLOMet": steady(slo_met(v), old.get("SLOMet"), now),
+        "SLOMet": steady(slo_met(v), old.get("SLOMet"), v.intent.generation, now),
     }
     before = old.get("Ready")
     same = before is not None and before["observedGeneration"] == v.intent.generation
     known = Verdict(before["status"], before["reason"], before["message"]) if before and same else None
     ready = conditions.ready(v, known)
-    if ready.reason == Reason.INSPECTING and leaves["ModelReady"].status == FALSE:
+    if leaves["ModelReady"].status == FALSE and _is_retried(v):
         ready = leaves["ModelReady"]
     return [
         _condition(kind, verdict, old.get(kind), v.intent.generation, now)
@@ -73,10 +73,25 @@ def _conditions(
     ]
 
 
+def _same_generation(v: View, previous_status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was told of this generation: attainments of another one may be of other objectives."""
+    return previous_status if previous_status.get("observedGeneration") == v.intent.generation else {}
+
+
+def _is_retried(v: View) -> bool:
+    """Whether Ready hangs on a checkpoint that is looked at again, and on nothing nearer to a person."""
+    decision = v.decision
+    waits = decision.model_reason == Reason.INSPECTING and decision.placed_reason != Reason.PAUSED
+    return waits and v.problem is None
+
+
 def _patient(
     v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], old: Mapping[str, Any] | None
 ) -> Verdict:
-    """Keep telling why a checkpoint failed while it is retried: no news until it succeeds."""
+    """Keep telling why a checkpoint failed while it is retried: no news until it succeeds.
+
+    What the new Job's pod waits for is news: it may be why the last one failed.
+    """
     new = conditions.model_ready(v)
     model = previous_status.get("model", {})
     if (
@@ -88,7 +103,9 @@ def _patient(
         return new
     if (model.get("uri"), model.get("engineImage")) != (v.intent.model_uri, snapshot.engine_image):
         return new
-    return Verdict(FALSE, old["reason"], _without_since(old["message"]))
+    key = key_of(v.intent, snapshot.engine_image)
+    is_stuck = any(i.key == key and i.message for i in snapshot.inspections)
+    return Verdict(FALSE, old["reason"], new.message if is_stuck else _without_since(old["message"]))
 
 
 def _condition(
