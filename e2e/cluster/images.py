@@ -21,6 +21,7 @@ from e2e.cluster.baseimage import archive, ensure_base_image, host_bundle, local
 from e2e.cluster.locks import locked
 
 BUILD_TIMEOUT_S, PUSH_TIMEOUT_S = 1800.0, 600.0
+INGEST_ATTEMPTS = 3
 PREFIX = "tangram.local"
 # What a company's network needs inside the build; the Dockerfile declares those that it passes on.
 PASSED_ON = (
@@ -237,8 +238,36 @@ def load_into_containerd(ctr: Ctr, store: Path, name: str, progress: Progress = 
         exported = time.monotonic()
         image = oci.find_in_layout(oci_layout(), name)
         oci.prune_layout(oci_layout())
-    new = [blob for blob in image.layers if _link_blob(oci_layout(), store, blob.digest)]
-    for blob in new:
+    new = _take_in(ctr, store, image)
+    now = time.monotonic()
+    size = sum(blob.size for blob in new) / 1e6
+    times = f"export {exported - start:.1f} s, import {now - exported:.1f} s"
+    progress(f"loaded {name}: {len(new)} new layers, {size:.1f} MB ({times})")
+
+
+def _take_in(ctr: Ctr, store: Path, image: oci.LayoutImage) -> list[oci.Blob]:
+    """Register missing layers, then the image that refers to them; returns what was missing.
+
+    containerd may collect a layer that nothing refers to yet, and its index, not its folder, says what it
+    has. So look there, and look again when the import finds a layer gone.
+    """
+    for attempt in range(INGEST_ATTEMPTS):
+        known = set(ctr("content", "ls", "--quiet").split())
+        new = [blob for blob in image.layers if blob.digest not in known]
+        _ingest(ctr, store, new)
+        try:
+            ctr("images", "import", "-", stdin=image.archive, timeout_s=PUSH_TIMEOUT_S)
+        except ClusterError as error:
+            if attempt == INGEST_ATTEMPTS - 1 or "not found" not in str(error):
+                raise
+        else:
+            break
+    return new
+
+
+def _ingest(ctr: Ctr, store: Path, blobs: list[oci.Blob]) -> None:
+    for blob in blobs:
+        _link_blob(oci_layout(), store, blob.digest)
         ctr(
             *("content", "ingest", f"--expected-digest={blob.digest}", f"--expected-size={blob.size}"),
             f"tangram-{blob.digest[7:19]}",
@@ -246,11 +275,6 @@ def load_into_containerd(ctr: Ctr, store: Path, name: str, progress: Progress = 
             stdin=store / CONTAINERD_BLOBS / blob.digest.removeprefix("sha256:"),
             timeout_s=PUSH_TIMEOUT_S,
         )
-    ctr("images", "import", "-", stdin=image.archive, timeout_s=PUSH_TIMEOUT_S)
-    now = time.monotonic()
-    size = sum(blob.size for blob in new) / 1e6
-    times = f"export {exported - start:.1f} s, import {now - exported:.1f} s"
-    progress(f"loaded {name}: {len(new)} new layers, {size:.1f} MB ({times})")
 
 
 def _export(name: str) -> None:
