@@ -142,6 +142,16 @@ def test_who_need_not_wait_spends_the_time_in_inference(start: Any) -> None:
     assert seconds(server, "request_prefill_time") < seconds(server, "request_decode_time") / 2
 
 
+def test_no_request_of_a_busy_server_waits_behind_the_audit(start: Any) -> None:
+    server = start(audit_seconds=2)
+
+    for _ in range(5):
+        assert server.complete("the quick brown fox", max_tokens=2).status_code == 200
+
+    # The first may meet the audit after the start; audits between the requests would cost two seconds each.
+    assert seconds(server, "request_queue_time") < 4
+
+
 def test_requests_that_were_cut_off_have_no_phases(start: Any) -> None:
     server = start("--max-num-seqs", "1", step_seconds=0.05)
     with server.stream("the quick brown fox", n=2, max_tokens=400) as lines:

@@ -175,6 +175,15 @@ def stream_lines(server: EngineProcess) -> Iterator[str]:
         yield from (line.removeprefix("data: ") for line in lines if line)
 
 
+def test_an_engine_whose_books_do_not_balance_ends_when_it_is_idle(start: Any) -> None:
+    server = start(unbalanced=True)
+
+    assert server.complete("the quick brown fox", max_tokens=2).status_code == 200
+
+    assert server.wait(10) != 0
+    assert "block 7: 1 references, 0 holders" in server.log.read_text()
+
+
 def test_the_openai_client_sees_a_dead_engine_as_an_error_in_the_stream(start: Any) -> None:
     import httpx
 

@@ -27,6 +27,8 @@ class Behaviour:
     refuse: str | None = None  # raise CheckpointError with this message while loading
     crash_token: int | None = None  # raise in the step after such a prompt arrived
     error_token: int | None = None  # end such a request with finish "error"
+    audit_seconds: float = 0.0
+    unbalanced: bool = False  # the audit fails once a request has been there
 
 
 @dataclass
@@ -91,8 +93,10 @@ class FakeEngine:
         )
 
     def audit(self) -> None:
+        time.sleep(self.behaviour.audit_seconds)
         assert not self.running
         assert not self.waiting
+        assert not (self.behaviour.unbalanced and self.seen), "block 7: 1 references, 0 holders"
 
     def _admit(self, now: float) -> list[_Running]:
         started = []
