@@ -5,7 +5,7 @@
 The client comes from its package and runs in a virtual environment of its own in the cache folder. It streams
 /v1/completions of a `tangram-engine serve` on a free loopback port and shares this machine's cores with it, so the
 numbers are those of both together. Prompts are runs of token ids, turned into text; each run has others, so that the
-prefix cache does not answer. A run counts only if every request was answered in full and the engine's own counter
+prefix cache has little to answer (its share is printed). A run counts only if every request was answered in full and the engine's own counter
 of generated tokens agrees with the client's.
 
 Each cell is the median over the runs, with the lowest and the highest in brackets.
@@ -197,13 +197,13 @@ def measure_all(options: argparse.Namespace, python: Path) -> list[Result]:
 
 
 def table(results: list[Result]) -> Iterator[str]:
-    yield f"{'concurrency':<13}" + "".join(f"{title:>24}" for title in COLUMNS)
+    yield f"{'concurrency':<13}" + "".join(f"{title:>27}" for title in COLUMNS)
     for result in results:
         cells = [
             f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
             for values in result.runs.values()
         ]
-        yield f"{result.concurrency:<13}" + "".join(f"{cell:>24}" for cell in cells)
+        yield f"{result.concurrency:<13}" + "".join(f"{cell:>27}" for cell in cells)
     for result in results:
         share = result.server_cached_tokens / result.server_prompt_tokens
         yield (
