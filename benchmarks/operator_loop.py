@@ -1,6 +1,6 @@
 """The operator on a real control plane with KWOK nodes: latency of one apply, a cold start on a full cluster, silence.
 
-    python benchmarks/operator_loop.py [--deployments 200] [--nodes 50] [--quiet-seconds 60] [--json FILE]
+    python -m benchmarks.operator_loop [--deployments 200] [--nodes 50] [--quiet-seconds 60] [--json FILE]
 
 etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs; KWOK plays the kubelets. All
 of them share this machine with the operator, so the seconds are those of the whole, not of the operator alone.
