@@ -1,7 +1,10 @@
 """`tangram-engine serve` and `tangram-engine inspect`: the contract between operator and engine."""
 
 import argparse
+import gc
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +21,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    # As process 1 of a container, a process ignores the signals that it does not handle; the imports take
+    # seconds on a small share of a CPU, and there is nothing yet that would have to be ended in order.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    gc.disable()  # modules are made to stay: looking for garbage among them is a tenth of the start
     from tangram_engine.config import EngineConfig  # noqa: PLC0415
     from tangram_engine.serve.server import ServeOptions, serve  # noqa: PLC0415
 
+    gc.freeze()
+    gc.enable()
     config = EngineConfig(
         model=options.model,
         max_model_len=options.max_model_len,

@@ -132,6 +132,15 @@ def test_logprobs_of_completions_line_up_with_the_text(client: openai.OpenAI) ->
     assert all(len(top) == 2 for top in logprobs.top_logprobs or [])
 
 
+def test_the_chosen_token_is_among_the_logprobs_of_a_completion_however_few_were_asked_for(
+    client: openai.OpenAI,
+) -> None:
+    answer = client.completions.create(model="tiny", prompt="the quick", max_tokens=2, logprobs=0)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.top_logprobs == [{"the": -0.25}, {" quick": -0.25}]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_of_chats_carry_the_exact_bytes(client: openai.OpenAI, stream: bool) -> None:
     prompt = "\U0001f389" * 3

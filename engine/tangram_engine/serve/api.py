@@ -9,14 +9,16 @@ from aiohttp import web
 
 from .body import read_model
 from .client import EngineClient
-from .errors import APIError, model_not_found, timed_out
-from .events import EventStream
+from .errors import APIError, bad_request, model_not_found, timed_out
+from .events import EventStream, send_whole
 from .generation import Delta, Generation
 from .lifecycle import Lifecycle
 from .metrics import Metrics
-from .params import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .params import MAX_TOKENIZED, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .prompts import Preparer, now
 from .replies import Chat, Completion, Dialect, usage
+
+_THREAD_FROM = 2000  # tokens and alternatives: as JSON, a few milliseconds that no stream should wait
 
 
 @dataclass(slots=True)
@@ -69,7 +71,12 @@ class Endpoints:
             def work() -> list[int]:
                 if body.messages is not None:
                     return list(preparer.chat_prompt(body.messages, {}))
-                return preparer.tools.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+                text = body.prompt or ""
+                if preparer.tools.exceeds(text, MAX_TOKENIZED):
+                    raise bad_request(
+                        f"prompt: at most {MAX_TOKENIZED} tokens are counted at once", param="prompt"
+                    )
+                return preparer.tools.encode(text, add_special_tokens=body.add_special_tokens)
 
             ids = await asyncio.get_running_loop().run_in_executor(backend.executor, work)
             return web.json_response(
@@ -100,7 +107,14 @@ class Endpoints:
             try:
                 try:
                     async with asyncio.timeout(backend.max_request_seconds) as limit:
-                        return await self._answer(request, model, events, arrival)
+                        response = await self._answer(request, model, events, arrival)
+                        if not response.prepared:
+                            response.headers.update(headers)
+                            if backend.lifecycle.leaving:
+                                response.force_close()
+                            # Here and not by aiohttp, so that the drain and the time limit cover it.
+                            await send_whole(request, response)
+                        return response
                 except TimeoutError:
                     if not limit.expired():
                         raise
@@ -142,7 +156,7 @@ class Endpoints:
                 dialect = kind(backend.served_name, preparer.tools, usage_in_chunks=body.include_usage)
                 if body.stream:
                     return await _stream(generation, dialect, events, body)
-                return await _whole(generation, dialect, body)
+                return await _whole(generation, dialect, body, backend.executor)
         except APIError as error:
             if error.status == 429:
                 backend.metrics.rejected_queue_full.inc()
@@ -171,11 +185,16 @@ async def _stream(
 
 
 async def _whole(
-    generation: Generation, dialect: Dialect, body: CompletionRequest | ChatRequest
+    generation: Generation, dialect: Dialect, body: CompletionRequest | ChatRequest, executor: Executor
 ) -> web.Response:
     parts: list[list[Delta]] = [[] for _ in generation.answers]
     async with aclosing(generation.deltas()) as batches:
         async for batch in batches:
             for delta in batch:
                 parts[delta.index].append(delta)
-    return web.json_response(dialect.whole(parts, usage(generation.answers, body.choices)))
+    counts = usage(generation.answers, body.choices)
+    if sum(map(len, parts)) * (1 + (body.wanted_logprobs() or 0)) < _THREAD_FROM:
+        raw = dialect.whole(parts, counts)
+    else:
+        raw = await asyncio.get_running_loop().run_in_executor(executor, dialect.whole, parts, counts)
+    return web.Response(body=raw, content_type="application/json", charset="utf-8")

@@ -9,6 +9,30 @@ from .errors import APIError
 from .jsonio import dumps
 
 _LAST_WORDS_S = 1.0
+_POLL_S = 0.01
+
+
+async def send_whole(request: web.Request, response: web.StreamResponse) -> None:
+    """Send a complete response. When this is cancelled (a time limit), the connection ends with it."""
+    try:
+        await response.prepare(request)
+        await response.write_eof()
+        await _taken(request)
+    except asyncio.CancelledError:
+        _cut(request)
+        raise
+
+
+async def _taken(request: web.Request) -> None:
+    """Return when the kernel has everything: what this process still holds dies with it, and costs memory."""
+    # Polled, because aiohttp keeps for itself the callbacks by which the transport would tell.
+    while request.transport is not None and request.transport.get_write_buffer_size():  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_S)
+
+
+def _cut(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 class EventStream:
@@ -16,6 +40,7 @@ class EventStream:
 
     def __init__(self, request: web.Request, headers: dict[str, str], *, close: bool) -> None:
         self._request = request
+        self._ended = False
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -40,16 +65,20 @@ class EventStream:
 
     async def done(self) -> None:
         """The end, as OpenAI marks it."""
+        self._ended = True
         await self.response.write(b"data: [DONE]\n\n")
         await self.response.write_eof()
+        await _taken(self._request)
 
     async def fail(self, error: APIError) -> None:
         """The error as the last event. A client that does not read is disconnected."""
+        if self._ended:  # nothing may follow the end
+            _cut(self._request)
+            return
         self.response.force_close()
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self.send(error.body())
                 await self.done()
         except TimeoutError:
-            if self._request.transport is not None:
-                self._request.transport.abort()
+            _cut(self._request)

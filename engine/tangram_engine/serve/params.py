@@ -17,6 +17,7 @@ MAX_PROMPTS = 64
 MAX_SEQUENCES = 64  # prompts * n of one HTTP request
 MAX_MESSAGES = 4096
 MAX_TOKEN_IDS = 1 << 20
+MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 _INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {})
@@ -58,7 +59,8 @@ class Sampling(BaseModel):
     seed: Annotated[int, Field(ge=-_INT64 - 1, le=_INT64)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    # The lower bound keeps logits finite: dividing them by next to nothing would be an error of the engine.
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[TokenId] | None = Field(default=None, max_length=128)
     skip_special_tokens: bool = True

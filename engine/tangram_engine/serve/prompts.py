@@ -80,6 +80,8 @@ class Preparer:
         fewest = self.tools.fewest_tokens(text)
         if fewest >= self.info.max_model_len:
             raise self._too_long(f"at least {fewest}", field)
+        if self.tools.exceeds(text, self.info.max_model_len):
+            raise self._too_long(f"more than {self.info.max_model_len}", field)
         return tuple(self.tools.encode(text, add_special_tokens=add_special_tokens))
 
     def _answer_length(self, prompt: tuple[int, ...], body: Sampling, field: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .generation import Answer, Delta, TokenLogprob
+from .jsonio import dumps
 from .tokenizer import TextTools
 
 Json = dict[str, Any]
@@ -36,8 +37,8 @@ class Dialect(Protocol):
     def last_chunk(self, counts: Json) -> Json:
         """The event that carries the usage."""
 
-    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> Json:
-        """The answer without streaming, from the deltas of each index."""
+    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
+        """The answer without streaming, from the deltas of each index, as JSON."""
 
 
 class _Base:
@@ -49,6 +50,15 @@ class _Base:
         self._tools = tools
         # OpenAI: when the usage is asked for, every chunk before the last has it as null.
         self._chunk_usage: Json = {"usage": None} if usage_in_chunks else {}
+
+    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
+        """See Dialect. Choice by choice: with logprobs, the objects are many times as large as the text."""
+        head = dumps({**self._head, "object": self._kind, "usage": counts})
+        choices = b",".join(dumps(self._choice(parts)) for parts in deltas)
+        return head[:-1] + b',"choices":[' + choices + b"]}"
+
+    def _choice(self, parts: Sequence[Delta]) -> Json:
+        raise NotImplementedError
 
     def _envelope(self, choices: list[Json], kind: str, extra: Json) -> Json:
         return {**self._head, "object": kind, "choices": choices, **extra}
@@ -73,10 +83,6 @@ class Completion(_Base):
         """See Dialect."""
         return self._envelope([], self._kind, {"usage": counts})
 
-    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> Json:
-        """See Dialect."""
-        return self._envelope([self._choice(parts) for parts in deltas], self._kind, {"usage": counts})
-
     def _choice(self, parts: Sequence[Delta]) -> Json:
         logprobs = [entry for part in parts for entry in part.logprobs]
         return {
@@ -91,7 +97,11 @@ class Completion(_Base):
         return {
             "tokens": [name(entry.token) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [{name(token): value for token, value in entry.top} for entry in entries],
+            # The chosen token is always there, so there may be one more than asked for: as with OpenAI.
+            "top_logprobs": [
+                {name(token): value for token, value in (*entry.top, (entry.token, entry.logprob))}
+                for entry in entries
+            ],
             "text_offset": [entry.offset for entry in entries],
         }
 
@@ -121,10 +131,6 @@ class Chat(_Base):
     def last_chunk(self, counts: Json) -> Json:
         """See Dialect."""
         return self._envelope([], "chat.completion.chunk", {"usage": counts})
-
-    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> Json:
-        """See Dialect."""
-        return self._envelope([self._choice(parts) for parts in deltas], self._kind, {"usage": counts})
 
     def _choice(self, parts: Sequence[Delta]) -> Json:
         logprobs = [entry for part in parts for entry in part.logprobs]

@@ -102,10 +102,10 @@ class Server:
     async def _live(self, tools: TextTools) -> int:
         stop = asyncio.create_task(self._stop.wait())
         await asyncio.wait((self._engine.ready, self._engine.dead, stop), return_when=asyncio.FIRST_COMPLETED)
+        if stop.done():  # first: a signal to the whole group may have ended a loading engine, too
+            return 0
         if self._engine.dead.done():
             return await self._fail()
-        if stop.done():
-            return 0
         self._serve(tools, self._engine.ready.result())
         await asyncio.wait((self._engine.dead, stop), return_when=asyncio.FIRST_COMPLETED)
         if self._engine.dead.done():

@@ -1,5 +1,6 @@
 """Text to token ids and back, by tokenizer.json alone; no code of the checkpoint is run."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ _TOKENIZER_LIMIT = 128 << 20
 _CONFIG_LIMIT = 8 << 20
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece models spell a single byte
 TEMPLATE_LIMIT = 256 << 10  # bytes; the largest known templates have about 30 KiB
+_PIECE = 16 << 10  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,26 @@ class TextTools:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Chat templates write their special tokens themselves."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # `encode` holds the interpreter's lock: one long text would stop every probe and stream for seconds.
+        # This one lets go of it, and does not compute offsets that nobody reads.
+        encodings = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encodings[0].ids
         return ids
+
+    def exceeds(self, text: str, limit: int) -> bool:
+        """Whether a text has far more than `limit` tokens, told at a cost that grows with the limit.
+
+        Tokenizing takes some 200 bytes a token, and a token can be a single byte. Cutting the text changes
+        the count a little at each cut, hence "far": the sum over the pieces must be over twice the limit.
+        """
+        if len(text.encode()) <= 4 * limit:
+            return False
+        count = 0
+        for start in range(0, len(text), _PIECE):
+            count += len(self.encode(text[start : start + _PIECE], add_special_tokens=False))
+            if count > 2 * limit:
+                return True
+        return False
 
     def fewest_tokens(self, text: str) -> int:
         """A lower bound of its token count, without tokenizing: hopelessly long texts cost nothing."""
@@ -83,6 +103,8 @@ def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
 
     An id at or above `vocab_size` would index outside the embedding, so such a tokenizer is refused.
     """
+    # Texts come one by one; the library would keep a thread for each CPU of the machine.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     raw = read_bytes(directory, TOKENIZER, _TOKENIZER_LIMIT)
     try:
         tokenizer = Tokenizer.from_str(raw.decode("utf-8"))

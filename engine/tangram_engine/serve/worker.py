@@ -1,5 +1,6 @@
 """The engine process: receive, step, send. One thread computes; another only reads the socket."""
 
+import gc
 import logging
 import os
 import queue
@@ -61,9 +62,14 @@ EngineFactory = Callable[[EngineConfig], Engine]
 
 def llm_engine(config: EngineConfig) -> Engine:
     """The real engine; torch is imported here, so only in the engine process."""
+    gc.disable()
     from tangram_engine.run.engine import LLMEngine  # noqa: PLC0415
 
-    return LLMEngine(config)
+    engine = LLMEngine(config)
+    # Torch's modules and the weights stay: garbage is never looked for among them, not now and not in a step.
+    gc.freeze()
+    gc.enable()
+    return engine
 
 
 def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -> None:
