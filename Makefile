@@ -6,6 +6,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# The chart asks for images of its own appVersion unless told otherwise.
+TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts/tangram/Chart.yaml)
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE ?= 1
@@ -48,7 +50,9 @@ check: setup ## Lint, types, import contracts, generated files
 
 .PHONY: tools
 tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm, containerd, promtool)
+	$(PYTHON) -m e2e.cluster packages
 	$(PYTHON) -m e2e.cluster binaries
+	$(PYTHON) -m e2e.cluster binaries kwok
 
 .PHONY: unit
 unit: setup ## The fast tests: no cluster, no API server
@@ -83,11 +87,12 @@ demo-clean: ## End the demo and remove the cache directory
 
 .PHONY: images
 images: ## Build both images; `make images push REGISTRY=registry.example.com/team` pushes them
-	$(PYTHON) -m e2e.cluster images
+	$(PYTHON) -m e2e.cluster images --tag $(TAG)
 
 .PHONY: push
 push: ## Push the images to REGISTRY
-	$(PYTHON) -m e2e.cluster push --registry "$${REGISTRY:?say where to: make images push REGISTRY=registry.example.com/team}"
+	@: "$${REGISTRY:?say where to: make images push REGISTRY=registry.example.com/team}"
+	$(PYTHON) -m e2e.cluster push --registry "$$REGISTRY" --tag $(TAG)
 
 .PHONY: bench
 bench: setup tools ## Re-make every number of the README
