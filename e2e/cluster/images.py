@@ -233,11 +233,8 @@ def _offer_bundle(context: Path) -> None:
 def load_into_containerd(ctr: Ctr, store: Path, name: str, progress: Progress = silent) -> None:
     """Bring image ``name`` from buildah into containerd, moving only the layers that it lacks."""
     start = time.monotonic()
-    with locked(paths.images_dir() / "layout.lock", timeout_s=PUSH_TIMEOUT_S, progress=progress):
-        _export(name)
-        exported = time.monotonic()
-        image = oci.find_in_layout(oci_layout(), name)
-        oci.prune_layout(oci_layout())
+    image = export_to_layout(name, progress)
+    exported = time.monotonic()
     new = _take_in(ctr, store, image)
     now = time.monotonic()
     size = sum(blob.size for blob in new) / 1e6
@@ -277,7 +274,16 @@ def _ingest(ctr: Ctr, store: Path, blobs: list[oci.Blob]) -> None:
         )
 
 
-def _export(name: str) -> None:
+def export_to_layout(name: str, progress: Progress = silent) -> oci.LayoutImage:
+    """The first half of loading, which needs no cluster yet; nothing is written when it was done before."""
+    with locked(paths.images_dir() / "layout.lock", timeout_s=PUSH_TIMEOUT_S, progress=progress):
+        _copy_to_layout(name)
+        image = oci.find_in_layout(oci_layout(), name)
+        oci.prune_layout(oci_layout())
+    return image
+
+
+def _copy_to_layout(name: str) -> None:
     """buildah's storage -> our layout. skopeo, because buildah would compress the layers on this way."""
     store = f"{storage_driver()}@{_home() / 'storage'}+{_home() / 'run'}"
     copy = ["copy", "--quiet", "--dest-oci-accept-uncompressed-layers"]

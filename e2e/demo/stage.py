@@ -94,6 +94,10 @@ class Stage:
         self.references[target] = images.build_image(
             target, builder=builder, registry=self.registry, tag=tag, progress=say
         )
+        if (
+            self.provider.name == "local"
+        ):  # the slow half of loading, while the cluster's programs are still built
+            images.export_to_layout(self.references[target], say)
         return self.references[target]
 
     def _up(self, say: Say) -> str:
