@@ -18,6 +18,10 @@ from torch.nn import functional
 from tangram_engine.checkpoint import ModelSpec
 
 FREE_PADDING = 64  # tokens; below this, one padded call is cheaper than two exact ones
+# Both bound memory that is needed beside the pool, whatever comes together in a step. Sequences with the same
+# beginning share blocks of the pool, but not of what is collected from it.
+COLLECTED_BYTES = 256 << 20  # keys and values for one call; a single sequence may need more
+SCORES = 1 << 25  # queries times keys in one call, for implementations that write them out
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,6 @@ class _Prefill:
 
     span: Span
     blocks: Tensor | None
-    mask: Tensor | None  # [length, end], true where a token may look
 
 
 class TorchAttention:
@@ -78,6 +81,8 @@ class TorchAttention:
         self._blocks = list(self.pool)  # per layer: one row per (block, k or v, head)
         self._slots = [layer.view(-1, spec.head_dim) for layer in self._blocks]  # and offset
         self._kinds = np.arange(2 * spec.kv_heads)  # (k or v, head), as they follow each other in a block
+        token_bytes = 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
+        self._collected_tokens = COLLECTED_BYTES // token_bytes
         self._collected = torch.empty(0, block_size * spec.head_dim, dtype=dtype, device=device)
         self._store = torch.empty(0, dtype=torch.int64)
         self._fresh: Tensor | None = None
@@ -89,7 +94,7 @@ class TorchAttention:
         self._store = self._tensor(self._store_rows(spans))
         self._fresh = self._fresh_rows(spans)
         self._groups, self._sizes = [], []
-        for group in _groups(spans):
+        for group in _groups(spans, self._collected_tokens):
             self._groups.append(self._prefill(group[0]) if group[0].length > 1 else self._decodes(group))
             self._sizes.append(sum(span.length for span in group))
 
@@ -114,18 +119,35 @@ class TorchAttention:
             return functional.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask).flatten(
                 1, 2
             )
-        keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]
         if group.blocks is not None:
-            keys, values = self._collect(blocks, group.blocks, group.span.end)
+            return self._continue(group.span, q, *self._collect(blocks, group.blocks, group.span.end))
         out = functional.scaled_dot_product_attention(
             q.transpose(0, 1)[None],
-            keys,
-            values,
-            attn_mask=group.mask,
-            is_causal=group.mask is None,
+            k.transpose(0, 1)[None],
+            v.transpose(0, 1)[None],
+            is_causal=True,
             enable_gqa=self._heads != self._kv_heads,
         )
         return out[0].transpose(0, 1)
+
+    def _continue(self, span: Span, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """A span that begins later: q [length, heads, D], keys and values [1, kv_heads, end, D].
+
+        As with single tokens, query heads that share a kv head act as positions: implementations that take
+        a mask want as many query heads as kv heads, or write out all scores.
+        """
+        shared = self._heads // self._kv_heads
+        rows = max(1, SCORES // (self._heads * span.end))
+        parts = []
+        for first in range(0, span.length, rows):
+            part = q[first : first + rows]
+            length = part.shape[0]
+            part = part.view(length, self._kv_heads, shared, self._head_dim).transpose(0, 1).flatten(1, 2)
+            mask = torch.ones(length, span.end, dtype=torch.bool, device=self._device)
+            mask = mask.tril_(span.start + first).repeat_interleave(shared, 0)
+            out = functional.scaled_dot_product_attention(part[None], keys, values, attn_mask=mask)
+            parts.append(out.reshape(self._kv_heads, length, -1).transpose(0, 1))
+        return torch.cat(parts).view(q.shape)
 
     def _collect(self, blocks: Tensor, rows: Tensor, context: int) -> tuple[Tensor, Tensor]:
         """Keys and values of B sequences, each [B, kv_heads, context, D]."""
@@ -154,10 +176,7 @@ class TorchAttention:
         return _Decodes(context, self._rows(spans, context), mask)
 
     def _prefill(self, span: Span) -> _Prefill:
-        if span.start == 0:
-            return _Prefill(span, None, None)
-        mask = torch.ones(span.length, span.end, dtype=torch.bool, device=self._device).tril_(span.start)
-        return _Prefill(span, self._rows((span,), span.end), mask)
+        return _Prefill(span, self._rows((span,), span.end) if span.start else None)
 
     def _rows(self, spans: Sequence[Span], context: int) -> Tensor:
         """Rows of the pool with the blocks, [B, 2 * kv_heads, blocks]; short tables repeat their first."""
@@ -201,11 +220,11 @@ def decode_first(span: Span) -> tuple[bool, int]:
     return (span.length > 1, span.end if span.length == 1 else 0)
 
 
-def _groups(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """Single tokens of similar context together, every longer span alone."""
+def _groups(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
+    """Single tokens of similar context together, padded to `most` tokens at most; longer spans alone."""
     group: list[Span] = []
     for span in spans:
-        alike = group and span.length == 1 == group[0].length
+        alike = group and span.length == 1 == group[0].length and (len(group) + 1) * span.end <= most
         if group and not (alike and span.end <= 2 * group[0].end + FREE_PADDING):
             yield group
             group = []

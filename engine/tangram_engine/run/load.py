@@ -12,7 +12,8 @@ from tangram_engine.run import host
 from tangram_engine.run.attention import TorchAttention
 from tangram_engine.run.memory import OutOfMemory, block_bytes, count_blocks, cpu_pool_bytes, cuda_pool_bytes
 from tangram_engine.run.runner import Runner
-from tangram_engine.sample.params import SamplingParams
+from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
+from tangram_engine.sample.sampler import Sampler
 from tangram_engine.schedule import Limits, Request, Row, Sequence
 
 DEFAULT_BUDGET = {"cpu": 512, "cuda": 4096}  # tokens per step
@@ -47,25 +48,37 @@ def load(config: EngineConfig) -> Loaded:
         decoder = Decoder(spec, load_weights(checkpoint, dtype, device), limits.max_model_len)
         loaded = time.perf_counter()
         runner, num_blocks = _with_pool(config, decoder, limits, dtype, device)
-        warm_up(runner, limits, config.block_size)
+        # On a CPU, memory is committed when it is touched: long contexts can wait until somebody has one.
+        context = limits.max_model_len if device.type == "cuda" else config.block_size
+        warm_up(runner, limits, config.block_size, context)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(f"the weights and the largest step do not fit: {error}") from error
     warm = time.perf_counter()
     return Loaded(runner, spec, limits, num_blocks, dtype, device, loaded - begin, warm - loaded)
 
 
-def warm_up(runner: Runner, limits: Limits, block_size: int) -> None:
-    """Run the largest prefill and the largest decode. Everything lands in block 0, which nobody owns yet."""
+def warm_up(runner: Runner, limits: Limits, block_size: int, context: int) -> None:
+    """Run the largest prefill, the last chunk of a longer one and the largest decode, up to `context` tokens.
+
+    Then draw tokens in the most expensive way. Everything lands in block 0, which nobody owns yet.
+    """
     longest = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
-    prefill = _dummy(longest, block_size)
-    decodes = [_dummy(min(longest, block_size), block_size) for _ in range(limits.max_num_seqs)]
+    context = min(context, limits.max_model_len)
+    end = max(context, longest)
+    sequence = _dummy(end, block_size)
     with torch.inference_mode():
-        runner.forward([Row(prefill, 0, longest)])
-        runner.forward([Row(sequence, len(sequence.tokens) - 1, 1) for sequence in decodes])
+        runner.forward([Row(sequence, 0, longest)])
+        if end > longest:
+            runner.forward([Row(sequence, end - longest, longest)])
+        one = _dummy(context, block_size)
+        _, logits = runner.forward([Row(one, context - 1, 1)] * limits.max_num_seqs)
+        sampler = Sampler(logits.shape[-1], 0, runner.device)
+        sampler.sample([_dummy(1, block_size)] * limits.max_num_seqs, logits)
 
 
 def _dummy(tokens: int, block_size: int) -> Sequence:
-    sequence = Sequence(Request("warm-up", (0,) * tokens, SamplingParams(max_tokens=1), arrival=0.0))
+    params = SamplingParams(max_tokens=1, top_p=0.5, presence_penalty=1.0, logprobs=MAX_LOGPROBS)
+    sequence = Sequence(Request("warm-up", (0,) * tokens, params, arrival=0.0))
     sequence.table = [0] * -(-tokens // block_size)
     return sequence
 
@@ -92,7 +105,7 @@ def _activation_bytes(runner: Runner, limits: Limits, block_size: int) -> int:
     """Peak of the largest step above what is allocated now, measured with a pool of one block."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    warm_up(runner, limits, block_size)
+    warm_up(runner, limits, block_size, limits.max_model_len)
     peak = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
     return peak

@@ -16,7 +16,7 @@ class Runner:
     def __init__(self, decoder: Decoder, attention: Attention, device: torch.device) -> None:
         self.decoder = decoder
         self.attention = attention
-        self._device = device
+        self.device = device
 
     def forward(self, rows: Sequence[Row]) -> tuple[list[Row], Tensor]:
         """The rows that sample, and their logits [len, vocabulary] in that order."""
@@ -39,4 +39,4 @@ class Runner:
         return sampling, self.decoder.logits(hidden)
 
     def _tensor(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+        return torch.tensor(values, dtype=torch.int64, device=self.device)

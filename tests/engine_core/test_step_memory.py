@@ -1,0 +1,111 @@
+"""What a step needs beside the pool has a bound, and on a GPU the start goes as far as that bound."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tangram_engine.run import attention as module
+from tangram_engine.run.attention import Span, TorchAttention
+from tangram_engine.run.load import warm_up
+from tangram_engine.schedule import Limits
+
+SPEC = SimpleNamespace(layers=1, heads=4, kv_heads=2, head_dim=8)
+TOKEN_BYTES = 2 * 2 * 8 * 4
+
+
+def attention():
+    built = TorchAttention(SPEC, 64, 4, torch.float32, torch.device("cpu"))
+    built.pool.normal_(generator=torch.Generator().manual_seed(0))
+    return built
+
+
+def random(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("sequences", [1, 7, 64])
+def test_sequences_that_share_their_blocks_are_not_all_collected_at_once(monkeypatch, sequences):
+    table = list(range(63))
+    spans = [Span(250, 1, [*table[:62], 62]) for _ in range(sequences)]
+    q, kv = random(sequences, 4, 8), random(sequences, 2, 8)
+    kv[:] = kv[0]  # they also write to one place
+    plain = attention()
+    plain.plan(spans)
+    wanted = plain.attend(0, q, kv, kv)
+
+    monkeypatch.setattr(module, "COLLECTED_BYTES", 3 * 252 * TOKEN_BYTES)
+    bounded = attention()
+    bounded.plan(spans)
+    torch.testing.assert_close(bounded.attend(0, q, kv, kv), wanted)
+    assert bounded._collected.nbytes <= 3 * 252 * TOKEN_BYTES
+
+
+def test_a_single_sequence_over_the_bound_still_runs(monkeypatch):
+    monkeypatch.setattr(module, "COLLECTED_BYTES", 1)
+    bounded = attention()
+    bounded.plan([Span(250, 1, list(range(63)))] * 2)
+    assert bounded.attend(0, random(2, 4, 8), random(2, 2, 8), random(2, 2, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize("start", [1, 7, 100])
+def test_a_long_span_in_pieces_is_the_span_in_one(monkeypatch, start):
+    span = Span(start, 50, list(range(40)))
+    q, k, v = random(50, 4, 8), random(50, 2, 8), random(50, 2, 8)
+    plain = attention()
+    plain.plan([span])
+    wanted = plain.attend(0, q, k, v)
+
+    queries = []
+    sdpa = module.functional.scaled_dot_product_attention
+
+    def watched(q, *rest, **options):
+        queries.append(q.shape[1] * q.shape[2])
+        return sdpa(q, *rest, **options)
+
+    monkeypatch.setattr(module.functional, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(module, "SCORES", 12 * span.end)
+    pieces = attention()
+    pieces.plan([span])
+    torch.testing.assert_close(pieces.attend(0, q, k, v), wanted)
+    assert max(queries) <= 12
+    assert sum(queries) == 50 * 4
+
+
+class Recorder:
+    """A runner that computes nothing."""
+
+    device = torch.device("cpu")
+
+    def __init__(self):
+        self.steps = []
+
+    def forward(self, rows):
+        self.steps.append([(row.start, row.length) for row in rows])
+        assert all(len(row.tokens) == row.length for row in rows)
+        assert all(len(row.sequence.table) * 4 >= row.start + row.length for row in rows)
+        return rows, torch.zeros(len(rows), 50)
+
+
+@pytest.mark.parametrize(
+    ("budget", "context", "steps"),
+    [
+        (16, 100, [[(0, 16)], [(84, 16)], [(99, 1)] * 8]),
+        (16, 4, [[(0, 16)], [(3, 1)] * 8]),
+        (200, 100, [[(0, 99)], [(1, 99)], [(99, 1)] * 8]),
+        (200, 4, [[(0, 99)], [(3, 1)] * 8]),
+    ],
+)
+def test_warming_up_reaches_the_longest_context_in_prefill_and_decode(budget, context, steps):
+    runner = Recorder()
+    warm_up(runner, Limits(8, budget, 100), block_size=4, context=context)
+    assert runner.steps == steps
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "qwen3"])
+def test_a_warm_up_as_on_a_gpu_runs_and_leaves_no_trace(engine, run, greedy, variant):
+    one, other = engine(variant), engine(variant)
+    warm_up(one._runner, one._scheduler.limits, 4, one.info.max_model_len)
+    request = greedy("a", range(5, 40), 8)
+    tokens = [[output.token for output in run(each, [request])["a"]] for each in (one, other)]
+    assert tokens[0] == tokens[1]
