@@ -1,6 +1,8 @@
 """The planner's process: its deadline, its death, its replacement."""
 
+import asyncio
 import os
+import signal
 import time
 
 import pytest
@@ -53,3 +55,63 @@ async def test_the_worker_is_kept_between_plans() -> None:
         assert worker._process.pid == first
     finally:
         worker.stop()
+
+
+def starts_slowly():
+    time.sleep(60)
+    return plans()
+
+
+def cannot_start():
+    os._exit(7)
+
+
+def takes_nothing():
+    """A worker that says it is ready and never reads: what is sent to it stays in the pipe."""
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+    return plans()
+
+
+@pytest.mark.parametrize(("planner", "why"), [(starts_slowly, "deadline"), (cannot_start, "died")])
+async def test_a_worker_that_does_not_start_is_ended_and_told(planner, why: str) -> None:
+    worker = PlanWorker(5, planner, start_s=5 if why == "died" else 0.3)
+    with pytest.raises(PlanFailed) as failure:
+        await worker.plan(SNAPSHOT, (), 1)
+
+    assert failure.value.why == why
+    assert worker._process is None
+
+
+async def test_a_question_that_nobody_reads_ends_with_the_deadline() -> None:
+    worker = PlanWorker(1.5, takes_nothing)
+    started = await asyncio.to_thread(worker._start)
+    assert started is None
+    await asyncio.sleep(0.3)
+    huge = FleetSnapshot(engine_image="e" * 2**22)
+    begun = time.monotonic()
+    with pytest.raises(PlanFailed) as failure:
+        await worker.plan(huge, (), 1)
+
+    assert failure.value.why == "deadline"
+    assert time.monotonic() - begun < 10
+
+
+class LatePipe:
+    """A pipe in which the answer to an earlier question still waits."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, Plan]] = [(1, Plan(actions=("old",)))]  # type: ignore[arg-type]
+
+    def send(self, question: tuple) -> None:
+        self.answers.append((question[0], Plan()))
+
+    def recv(self) -> tuple[int, Plan]:
+        return self.answers.pop(0)
+
+
+def test_the_answer_to_an_earlier_question_is_not_taken() -> None:
+    worker = PlanWorker(5, plans)
+    worker._pipe, worker._asked = LatePipe(), 1  # type: ignore[assignment]
+
+    assert worker._ask((SNAPSHOT, (), 2.0)) == Plan()

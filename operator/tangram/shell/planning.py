@@ -3,10 +3,13 @@ it.
 """
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,32 +39,28 @@ def the_planner() -> PlanFunction:
 
 
 class PlanWorker:
-    """One worker process, started when needed and replaced when it fails."""
+    """One worker process, started when needed and replaced when it fails.
 
-    def __init__(self, deadline_s: float, planner: Callable[[], PlanFunction] = the_planner) -> None:
-        self.deadline_s = deadline_s
+    Questions are numbered: an answer to an earlier one is never taken for the plan.
+    """
+
+    def __init__(
+        self, deadline_s: float, planner: Callable[[], PlanFunction] = the_planner, start_s: float = START_S
+    ) -> None:
+        self.deadline_s, self.start_s = deadline_s, start_s
         self._planner = planner
         self._context = multiprocessing.get_context("spawn")
         self._process: Any = None
         self._pipe: Connection | None = None
+        self._asked = 0
 
     async def plan(
         self, snapshot: FleetSnapshot, intents: tuple[Intent | InvalidIntent, ...], now: float
     ) -> Plan:
-        """Return the plan. Raises PlanFailed after the deadline, when the worker dies, or when `plan()`
-        raises.
+        """Return the plan. Raises PlanFailed after the deadline, when the worker dies or does not start, or
+        when `plan()` raises.
         """
-        if self._process is None or not self._process.is_alive():
-            await asyncio.to_thread(self._start)
-        try:
-            answer = await asyncio.to_thread(self._ask, (snapshot, intents, now))
-        except (EOFError, OSError) as error:
-            code = self._process.exitcode
-            self.stop()
-            raise PlanFailed("died", f"the planning process died (exit code {code})") from error
-        except PlanFailed:
-            self.stop()
-            raise
+        answer = await asyncio.to_thread(self._answer, (snapshot, intents, now))
         if isinstance(answer, str):
             raise PlanFailed("raised", answer)
         assert isinstance(answer, Plan)  # noqa: S101 - our own process, our own type
@@ -78,6 +77,16 @@ class PlanWorker:
             process.join(5)
             process.close()
 
+    def _answer(self, question: tuple[object, ...]) -> object:
+        """Ask the worker; after any failure there is none, so that the next question meets a new one."""
+        try:
+            if self._process is None or not self._process.is_alive():
+                self._start()
+            return self._ask(question)
+        except PlanFailed:
+            self.stop()
+            raise
+
     def _start(self) -> None:
         self.stop()
         self._pipe, child = self._context.Pipe()
@@ -86,15 +95,41 @@ class PlanWorker:
         )
         self._process.start()
         child.close()
-        if not self._pipe.poll(START_S) or self._pipe.recv() != "ready":
-            raise PlanFailed("died", f"the planning process did not start within {START_S:.0f} s")
+        with self._within(self.start_s, f"the planning process did not start within {self.start_s:g} s"):
+            self._pipe.recv()
 
-    def _ask(self, question: object) -> object:
+    def _ask(self, question: tuple[object, ...]) -> object:
         assert self._pipe is not None  # noqa: S101 - _start made it
-        self._pipe.send(question)
-        if not self._pipe.poll(self.deadline_s):
-            raise PlanFailed("deadline", f"no plan within {self.deadline_s:g} s")
-        return self._pipe.recv()
+        self._asked += 1
+        with self._within(self.deadline_s, f"no plan within {self.deadline_s:g} s"):
+            self._pipe.send((self._asked, *question))
+            while True:
+                number, answer = self._pipe.recv()
+                if number == self._asked:
+                    return answer
+
+    @contextlib.contextmanager
+    def _within(self, seconds: float, late: str) -> Iterator[None]:
+        """Kill the worker after `seconds`: that ends a send, too, which has no timeout of its own."""
+        process = self._process
+        watchdog = threading.Timer(seconds, _kill, (process,))
+        watchdog.daemon = True
+        due = time.monotonic() + seconds
+        watchdog.start()
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            if time.monotonic() >= due:
+                raise PlanFailed("deadline", late) from error
+            process.join(1)
+            raise PlanFailed("died", f"the planning process died (exit code {process.exitcode})") from error
+        finally:
+            watchdog.cancel()
+
+
+def _kill(process: Any) -> None:
+    with contextlib.suppress(ValueError):  # closed in the meantime
+        process.kill()
 
 
 def work(pipe: Connection, planner: Callable[[], PlanFunction]) -> None:
@@ -106,10 +141,10 @@ def work(pipe: Connection, planner: Callable[[], PlanFunction]) -> None:
     pipe.send("ready")
     while True:
         try:
-            snapshot, intents, now = pipe.recv()
+            number, snapshot, intents, now = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send(plan(snapshot, intents, now))
+            pipe.send((number, plan(snapshot, intents, now)))
         except Exception:  # noqa: BLE001 - a bug of ours: told to the parent, counted and logged there
-            pipe.send(traceback.format_exc())
+            pipe.send((number, traceback.format_exc()))
