@@ -37,7 +37,7 @@ def test_ortools_was_not_silently_downgraded_by_a_protobuf_conflict() -> None:
 
 
 def test_the_operator_extra_asks_for_no_torch() -> None:
-    wanted = [line for line in requires("tangram-operator") or [] if 'extra == "operator"' in line]
+    wanted = [line for line in requires("tangram-operator") or [] if re.search(r"extra == .operator.", line)]
 
     assert wanted
     assert not [line for line in wanted if re.match(r"(torch|triton|transformers|safetensors)\b", line)]
@@ -56,7 +56,9 @@ def test_locks_name_no_registry() -> None:
 
 
 def test_files_stay_short_enough_to_hold_in_the_head() -> None:
-    ours = [p for p in tracked_files() if p.suffix == ".py" and p.parts[len(ROOT.parts)] in ("operator", "engine")]
+    ours = [
+        p for p in tracked_files() if p.suffix == ".py" and p.parts[len(ROOT.parts)] in ("operator", "engine")
+    ]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in ours}
 
     assert ours
