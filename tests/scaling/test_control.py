@@ -2,7 +2,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import Intent, MIGPolicy, Objective
@@ -205,7 +205,11 @@ INTENTS = st.tuples(st.integers(1, 6), st.integers(0, 6)).map(
 )
 
 
+HARDLY_ANYTHING_RUNS = {"blind": False, "seconds": 15.0, "running": 2e-311, "waiting": 2.0}
+
+
 @given(st.lists(LOADS, max_size=40), INTENTS, st.integers(0, 12))
+@example([HARDLY_ANYTHING_RUNS] * 4, INTENT, 1)
 @settings(max_examples=200)
 def test_bounds_hold_at_every_instant(loads, intent, replicas):
     world = World(intent=intent, replicas=replicas)

@@ -202,9 +202,8 @@ def _last_step_is_judged(memory: ScalingMemory, params: ScalingParams, now: floa
 def _needed(sample: Sample, ready: int) -> int:
     """Replicas at which nothing would wait, if each computes what it computes now."""
     running, waiting = sample.running or 0.0, sample.waiting or 0.0
-    if running <= 0:
-        return ready + 1
-    return math.ceil(max(1, ready) * (running + waiting) / running)
+    needed = max(1, ready) * (running + waiting) / running if running > 0 else math.inf
+    return math.ceil(needed) if math.isfinite(needed) else ready + 1
 
 
 def _shrink(
