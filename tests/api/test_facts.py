@@ -74,11 +74,11 @@ def test_facts_in_a_status_are_read_back_with_their_key():
     assert found[0] == FactsKey("ns", "pvc://c/d", "e:1")
 
 
-def test_facts_about_the_image_belong_to_every_namespace():
+def test_facts_about_the_image_belong_to_the_namespace_that_found_them():
     found = facts_from_status(stored(uri="image:///m", engineImage="e:1", facts=FACTS))
 
     assert found is not None
-    assert found[0].namespace == ""
+    assert found[0].namespace == "ns"
 
 
 @pytest.mark.parametrize(

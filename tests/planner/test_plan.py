@@ -344,6 +344,54 @@ def test_a_move_without_room_waits_with_a_reason_and_the_old_serves():
     assert not applied(made)
 
 
+def test_a_move_is_not_begun_where_the_minimum_has_no_room():
+    m, _old, observed = moving()
+    m = replace(m, tpot=tpot(4))
+    full = claims(None, BIG_SLICE, "b", 1)
+    made, decision = only(replace(observed, claims=observed.claims + full), m)
+
+    assert (decision.placed, decision.placed_reason) == (0, "InsufficientCapacity")
+    assert "no move begins before there is room for the minimum of 2" in decision.placed_message
+    assert "1g.10gb stays" in decision.placed_message
+    assert not applied(made)
+    assert not removed(made)
+
+
+def test_a_move_that_is_not_begun_keeps_nothing_from_others():
+    m, _old, observed = moving()
+    m, young = replace(m, tpot=tpot(4)), intent("young", tpot=tpot(4), created_at=NOW)
+    full = claims(None, BIG_SLICE, "b", 1)
+    _, decisions = decide(replace(observed, claims=observed.claims + full), m, young)
+
+    assert decisions[young.uid].placed == 1
+
+
+def test_what_serves_short_of_its_minimum_is_not_joined_by_another_shape_that_is_short_too():
+    m = intent(min_replicas=4)
+    observed = snapshot(
+        node("a", gpu=3),
+        node("b", mig_1g_10gb=2),
+        node("away", usable=False, mig_1g_10gb=2),
+        claims=claims(m, SLICE, "b", 2),
+        workloads=(workload(m, SLICE, 4, available=2),),
+    )
+    made, decision = only(observed, m)
+
+    assert (decision.shape, decision.placed) == (SLICE, 2)
+    assert [(a.shape, a.replicas) for a in applied(made)] == [(SLICE, 4)]
+
+
+def test_a_move_that_has_begun_goes_on_when_its_room_shrinks():
+    m, old, observed = moving()
+    m = replace(m, tpot=tpot(4))
+    new = workload(m, BIG_SLICE, 2, available=1)
+    lost = replace(observed, nodes=(node("b", mig_1g_10gb=2, mig_1g_20gb=1),), workloads=(old, new))
+    made, _ = only(lost, m)
+
+    assert [(a.shape, a.replicas) for a in applied(made)] == [(BIG_SLICE, 2)]
+    assert not removed(made)
+
+
 def test_an_impossible_wish_takes_nothing_down():
     m, _, observed = moving()
     made, decision = only(observed, replace(m, tpot=tpot(1)))
@@ -444,7 +492,7 @@ def test_nothing_at_all_is_done_for_a_paused_one():
     m = intent(paused=True, uri="image:///m/new")
     old = workload(m, WHOLE)
     job = Inspection(
-        FactsKey("", m.model_uri, IMAGE), "ns", "j", "ju", NOW, InspectionFailure("NotFound", "x", 0.0)
+        FactsKey("ns", m.model_uri, IMAGE), "ns", "j", "ju", NOW, InspectionFailure("NotFound", "x", 0.0)
     )
     made, decision = only(snapshot(node("b", mig_1g_10gb=1), workloads=(old,), inspections=(job,)), m)
 
@@ -471,6 +519,22 @@ def test_an_unknown_checkpoint_is_inspected_once_before_anything_runs():
     assert not applied(made)
     assert decisions[a.uid].model_reason == "Inspecting"
     assert decisions[a.uid].placed_reason == "WaitingForModel"
+
+
+@pytest.mark.parametrize("uri", ["image:///m/new", NEW])
+def test_each_namespace_inspects_for_itself(uri):
+    here = intent("a", uri=uri, created_at=1.0)
+    there = replace(intent("b", uri=uri), namespace="other")
+    made, decisions = decide(snapshot(node("b", gpu=8)), here, there)
+
+    assert [x for x in made.actions if isinstance(x, StartInspection)] == [
+        StartInspection(here.uid, FactsKey("ns", uri, IMAGE)),
+        StartInspection(there.uid, FactsKey("other", uri, IMAGE)),
+    ]
+
+    found = snapshot(node("b", gpu=8), inspections=(job(FACTS_1B, key=FactsKey("other", uri, IMAGE)),))
+    _, decisions = decide(found, here, there)
+    assert (decisions[here.uid].facts, decisions[there.uid].facts) == (None, FACTS_1B)
 
 
 def test_a_running_inspection_is_named_with_what_it_waits_for():
@@ -519,8 +583,8 @@ def test_a_job_nobody_asks_for_is_removed():
 
 
 def test_of_two_jobs_for_one_checkpoint_one_is_kept():
-    key = FactsKey("", "image:///m/new", IMAGE)
-    two = (job(key=key, uid="1"), job(key=key, uid="2", namespace="other"))
+    key = FactsKey("ns", "image:///m/new", IMAGE)
+    two = (job(key=key, uid="1"), job(key=key, uid="2", job_name="tangram-inspect-2"))
     made, _ = decide(snapshot(inspections=two), intent(uri="image:///m/new"))
 
     assert [a.uid for a in made.actions if isinstance(a, FinishInspection)] == ["2"]
@@ -538,7 +602,7 @@ def test_a_new_engine_image_is_asked_anew():
     observed = snapshot(node("b", gpu=1), engine_image="engine:2")
     made, _ = only(observed, intent())
 
-    assert StartInspection("uid-m", FactsKey("", "image:///m/1b", "engine:2")) in made.actions
+    assert StartInspection("uid-m", FactsKey("ns", "image:///m/1b", "engine:2")) in made.actions
 
 
 def test_numbers_nobody_verified_are_told():

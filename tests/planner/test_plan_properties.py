@@ -80,7 +80,10 @@ def worlds(draw):
                 bound += 1
                 held.append(Claim(n.name, w.shape.resource, 1, w.owner_uid))
         available = draw(st.integers(0, bound))
-        done.append(replace(w, ready=available, available=available))
+        updated = draw(st.integers(0, w.replicas) | st.just(w.replicas))
+        done.append(
+            replace(w, ready=available, available=available, updated=updated, in_place=draw(st.booleans()))
+        )
     desired = tuple((i.uid, draw(st.integers(0, 9))) for i in wanted if draw(st.booleans()))
     observed = snapshot(*fleet, claims=tuple(held), workloads=tuple(done), desired=desired)
     return observed, wanted
@@ -178,6 +181,18 @@ def test_no_available_replica_is_taken_away_below_the_minimum(world):
         assert left >= min(serving, owner.min_replicas)
         if any(w.uid in gone and w.available > 0 for w in own):
             assert any(w.uid not in gone and w.available > 0 for w in own)
+
+
+@given(worlds())
+@settings(max_examples=300, deadline=None)
+def test_a_rollout_may_not_go_below_the_minimum_and_goes_in_place_only_while_it_runs(world):
+    observed, wanted = world
+    rolling = {(w.owner_uid, w.shape) for w in observed.workloads if w.total > w.updated}
+    minimum = {i.uid: i.min_replicas for i in wanted}
+    for action in applied(plan(observed, wanted, NOW)):
+        if action.max_unavailable:
+            assert action.replicas - action.max_unavailable >= minimum[action.owner_uid]
+            assert (action.owner_uid, action.shape) in rolling
 
 
 @given(worlds())

@@ -216,7 +216,7 @@ def test_a_failed_checkpoint_keeps_its_reason_while_it_is_tried_again():
 
 def test_a_checkpoint_that_goes_on_failing_with_a_new_image_does_not_make_ready_flap():
     m = intent()
-    key = FactsKey.of("ns", m.model_uri, "engine:2")
+    key = FactsKey("ns", m.model_uri, "engine:2")
     running = Inspection(key, "ns", "tangram-inspect-1", "ju", NOW)
     failed = replace(running, result=InspectionFailure("InspectionFailed", "it ran too long", NOW + 600))
     new = replace(serving(m), engine_image="engine:2")
@@ -272,6 +272,16 @@ def test_pods_of_an_old_template_mean_a_rollout():
     m = intent()
 
     assert told(see(serving(m, total=2, updated=1), m), "Ready") == ("False", "RolloutInProgress")
+
+
+def test_a_rollout_that_the_minimum_forbids_tells_what_it_waits_for():
+    m = intent(min_replicas=4)
+    seen = see(serving(m, 4, total=5, updated=1, message="pod x: Unschedulable"), m)
+
+    assert told(seen, "Ready") == ("False", "RolloutInProgress")
+    assert told(seen, "Placed") == ("True", "Placed")
+    for kind in ("Ready", "Placed"):
+        assert "the rollout waits for one free 1g.10gb on H100-80GB-SXM" in conditions(seen)[kind]["message"]
 
 
 def test_a_new_engine_image_does_not_make_a_serving_deployment_unready():

@@ -2,22 +2,26 @@
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tangram.api import facts_from_status
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape
 from tangram.shell import manifests
 from tangram.shell.children import UNKNOWN_SHAPE, generation_of, shape_of
 from tangram.shell.compare import covers, up_to_date
 from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
+from tests.support.apiserver import FACTS
 
 SETTINGS = Settings(engine_image="registry/engine:1")
 WHOLE = Shape("H100-80GB-SXM", "gpu", 2)
 SLICE = Shape("H100-80GB-SXM", "1g.10gb")
+RECORDED = {"engineImage": "e", "facts": FACTS}
 
 
 def intent(uri: str = "image:///models/tiny") -> Intent:
@@ -108,7 +112,7 @@ def test_a_new_generation_alone_does_not_touch_the_pods() -> None:
 
 
 def test_the_inspect_job_runs_the_engine_without_rights() -> None:
-    key = FactsKey("", "image:///models/tiny", "registry/engine:1")
+    key = FactsKey("ns", "image:///models/tiny", "registry/engine:1")
     job = manifests.inspect_job(manifests.owner_of(intent()), key, SETTINGS)
 
     assert job["metadata"]["name"] == manifests.job_name(key)
@@ -118,12 +122,32 @@ def test_the_inspect_job_runs_the_engine_without_rights() -> None:
     assert not any(name.startswith("nvidia") for name in container(job)["resources"]["limits"])
 
 
-def test_the_same_checkpoint_has_one_job_in_a_namespace_and_claims_differ_by_namespace() -> None:
-    in_image = [FactsKey.of(ns, "image:///m", "e") for ns in ("a", "b")]
-    in_claim = [FactsKey.of(ns, "pvc://c/m", "e") for ns in ("a", "b")]
+@pytest.mark.parametrize("uri", ["image:///m", "pvc://c/m"])
+def test_a_checkpoint_has_one_job_in_a_namespace_and_another_in_the_next(uri: str) -> None:
+    first, again, elsewhere = (
+        facts_from_status({"metadata": {"namespace": ns}, "status": {"model": RECORDED | {"uri": uri}}})
+        for ns in ("a", "a", "b")
+    )
+    assert first is not None
+    assert again is not None
+    assert elsewhere is not None
 
-    assert len({manifests.job_name(key) for key in in_image}) == 1
-    assert len({manifests.job_name(key) for key in in_claim}) == 2
+    assert manifests.job_name(first[0]) == manifests.job_name(again[0])
+    assert manifests.job_name(first[0]) != manifests.job_name(elsewhere[0])
+
+
+def test_pods_are_replaced_by_starting_one_more_first() -> None:
+    strategy = manifests.deployment(intent(), action(), SETTINGS)["spec"]["strategy"]
+
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+
+
+def test_in_a_full_pool_pods_are_replaced_in_place_without_touching_their_template() -> None:
+    usual = manifests.deployment(intent(), action(), SETTINGS)["spec"]
+    in_place = manifests.deployment(intent(), replace(action(), max_unavailable=2), SETTINGS)["spec"]
+
+    assert in_place["strategy"]["rollingUpdate"] == {"maxUnavailable": 2, "maxSurge": 0}
+    assert in_place["template"] == usual["template"]
 
 
 def test_defaults_and_foreign_fields_of_a_live_object_do_not_count() -> None:

@@ -13,7 +13,8 @@ from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
 
 SETTINGS = Settings(engine_image="engine:1")
 OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
-KEY = FactsKey.of("ns", "image:///m", "engine:1")
+KEY = FactsKey("ns", "image:///m", "engine:1")
+TOLERATIONS = tuple(manifests.tolerations(SETTINGS))
 
 
 def mirrored_node(**changes):
@@ -81,7 +82,7 @@ def finished_pod(message, code=0):
 
 
 def test_a_dressed_node_is_usable_with_its_gpus() -> None:
-    found = node(mirrored_node())
+    found = node(mirrored_node(), ())
 
     assert (found.sku, found.usable, found.allocatable) == ("H100-80GB-SXM", True, (("nvidia.com/gpu", 4),))
 
@@ -96,12 +97,44 @@ def test_a_dressed_node_is_usable_with_its_gpus() -> None:
     ],
 )
 def test_a_node_that_takes_no_pods_is_not_usable(changes) -> None:
-    assert not node(mirrored_node(**changes)).usable
+    assert not node(mirrored_node(**changes), TOLERATIONS).usable
 
 
-def test_nvidias_own_taint_does_not_matter() -> None:
-    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-    assert node(mirrored_node(spec={"taints": [taint]})).usable
+def usable(taint, *more) -> bool:
+    told = Told("e", (*TOLERATIONS, *more))
+    view = View(nodes=(mirrored_node(spec={"taints": [taint]}),))
+    return snapshot(view, told, 0).nodes[0].usable
+
+
+TEAM = {"key": "team", "value": "ml", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taint", "tolerations", "expected"),
+    [
+        ({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}, (), True),
+        ({"key": "nvidia.com/gpu", "value": "present", "effect": "NoExecute"}, (), False),
+        ({"key": "nvidia.com/driver-upgrade", "effect": "NoSchedule"}, (), False),
+        ({"key": "team", "effect": "PreferNoSchedule"}, (), True),
+        (TEAM, (), False),
+        (TEAM, ({"key": "team", "operator": "Exists"},), True),
+        (TEAM, ({"key": "team", "operator": "Equal", "value": "ml", "effect": "NoSchedule"},), True),
+        (TEAM, ({"key": "team", "value": "ml"},), True),
+        (TEAM, ({"key": "team", "operator": "Equal", "value": "web"},), False),
+        (TEAM, ({"key": "team", "operator": "Exists", "effect": "NoExecute"},), False),
+        (TEAM, ({"key": "other", "operator": "Exists"},), False),
+        (TEAM, ({"operator": "Exists"},), True),
+        (TEAM | {"effect": "NoExecute"}, ({"operator": "Exists", "tolerationSeconds": 60},), False),
+    ],
+)
+def test_a_node_is_usable_if_engine_pods_tolerate_its_taints(taint, tolerations, expected) -> None:
+    assert usable(taint, *tolerations) is expected
+
+
+def test_the_tolerations_of_the_settings_are_those_of_the_pods() -> None:
+    told = manifests.tolerations(Settings(engine_image="e", tolerations=({"key": "team"},)))
+
+    assert [t["key"] for t in told] == ["nvidia.com/gpu", "team"]
 
 
 def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
@@ -171,18 +204,47 @@ def test_a_job_that_runs_something_else_is_not_believed() -> None:
     assert inspections(View(jobs=(forged, renamed)), 0) == ()
 
 
+def test_a_job_whose_image_was_rewritten_to_a_mirror_is_seen() -> None:
+    rewritten = job()
+    rewritten["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror.example/engine:1"
+
+    (found,) = inspections(View(jobs=(rewritten,)), 0)
+
+    assert found.key == KEY
+
+
+def test_a_job_speaks_for_its_own_namespace_alone() -> None:
+    forged = job({"type": "Complete", "status": "True"})
+    forged["metadata"]["namespace"] = "tenant"
+    theirs = FactsKey("tenant", KEY.uri, KEY.engine_image)
+    forged["metadata"]["name"] = manifests.job_name(theirs)
+
+    (found,) = inspections(View(jobs=(forged,)), 0)
+
+    assert found.key == theirs
+
+
+@pytest.mark.parametrize(("surge", "expected"), [(1, False), (0, True), ("0%", True), ("25%", False)])
+def test_a_deployment_that_rolls_in_place_is_told_from_its_strategy(surge, expected) -> None:
+    live = deployment()
+    live["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge}}
+
+    assert workload(live, []).in_place is expected
+    assert not workload(deployment(), []).in_place
+
+
 def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
     orphan = deployment()
     orphan["metadata"]["ownerReferences"] = []
 
-    assert snapshot(View(deployments=(orphan,)), Told("e"), 0).workloads == ()
+    assert snapshot(View(deployments=(orphan,)), Told("e", ()), 0).workloads == ()
 
 
 def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
     pods = (pod("a"), pod("b", node_name="n0"))
     deployments = (deployment(), deployment("e-uid", "chat-zzz"))
-    one = snapshot(View(pods=pods, deployments=deployments), Told("e"), 0)
-    other = snapshot(View(pods=pods[::-1], deployments=deployments[::-1]), Told("e"), 0)
+    one = snapshot(View(pods=pods, deployments=deployments), Told("e", ()), 0)
+    other = snapshot(View(pods=pods[::-1], deployments=deployments[::-1]), Told("e", ()), 0)
 
     assert one == other
     assert json.dumps(str(one)) == json.dumps(str(other))

@@ -121,7 +121,7 @@ def claims(owner: Intent | None, at: Shape, on: str, count: int = 1) -> tuple[Cl
 
 
 def snapshot(*nodes: Node, **changes: Any) -> FleetSnapshot:
-    facts = tuple((FactsKey.of("ns", uri, IMAGE), found) for uri, found in CHECKPOINTS.items())
+    facts = tuple((FactsKey("ns", uri, IMAGE), found) for uri, found in CHECKPOINTS.items())
     return replace(FleetSnapshot(nodes=nodes, facts=facts, engine_image=IMAGE), **changes)
 
 

@@ -95,4 +95,4 @@ def facts_from_status(obj: Mapping[str, Any]) -> tuple[FactsKey, CheckpointFacts
         facts = Facts.model_validate(model.get("facts")).to_noun()
     except ValidationError:
         return None
-    return FactsKey.of(obj["metadata"]["namespace"], uri, engine_image), facts
+    return FactsKey(obj["metadata"]["namespace"], uri, engine_image), facts

@@ -22,6 +22,9 @@ class ApplyDeployment:
     replicas: int
     products: tuple[str, ...]  # values of nvidia.com/gpu.product its pods may run on, sorted
     max_model_len: int
+    # 0: a rollout starts one pod more before it takes one down. Above: it takes down as many first, since no
+    # unit is free for one more; those that no unit can run anyway are counted in.
+    max_unavailable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class Decision:
     rejected: tuple[Rejection, ...] = ()  # best first, at most five
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
     tpot_bound_ms: float | None = None  # no replica of `shape` can be faster per output token
+    rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that could be told here
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ class Node:
     name: str
     sku: str | None  # catalog key matched from the GFD product label; None: unknown GPU, never used
     product: str  # value of the node label nvidia.com/gpu.product
-    usable: bool  # Ready, not cordoned, no NoSchedule/NoExecute taint but NVIDIA's own
+    usable: bool  # Ready, not cordoned, every NoSchedule/NoExecute taint tolerated by engine pods
     allocatable: tuple[tuple[str, int], ...]  # (resource, count), sorted
 
 
@@ -42,6 +42,7 @@ class Workload:
     settled: bool  # the Deployment controller has seen our last write
     total: int  # pods of every template: above `updated` while a rollout runs
     owner_generation: int  # generation of the LLMDeployment that it was last rendered from
+    in_place: bool = False  # its rollouts take a pod down before they start another
     message: str = (
         ""  # why pods do not start, as the cluster tells it (Pending, CrashLoop, ...); "" when fine
     )
@@ -49,16 +50,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FactsKey:
-    """Identity of a checkpoint. `namespace` is empty for image://, since the engine image decides alone."""
+    """Identity of a checkpoint. Facts never cross namespaces, not even those about image://: whoever may
+    create Jobs in one namespace could tell all the others what to believe, or keep them waiting.
+    """
 
     namespace: str
     uri: str
     engine_image: str
-
-    @classmethod
-    def of(cls, namespace: str, uri: str, engine_image: str) -> "FactsKey":
-        """Return the identity of the checkpoint at `uri` as seen from `namespace`."""
-        return cls("" if uri.startswith("image://") else namespace, uri, engine_image)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ def choose(
 
     1. A shape that it runs on already, as long as that may be used and has room for the minimum: nothing is
     moved to save cents, because a move costs a start and doubles the replicas meanwhile. 2. The cheapest
-    shape with room for all that is desired. 3. The shape with the most room.
+    shape with room for all that is desired. 3. The shape with the most room; if that is too little for the
+    minimum, one that serves already: a move there could never end.
     """
     usable = [candidate for candidate in judged if candidate.rejection is None]
     available = {workload.shape: workload.available for workload in present}
@@ -34,7 +35,11 @@ def choose(
     for candidate in usable:
         if free[candidate.shape] >= desired:
             return candidate
-    return max([*running, *usable], key=lambda c: free[c.shape], default=None)
+    roomiest = max([*running, *usable], key=lambda c: free[c.shape], default=None)
+    serving = [candidate for candidate in running if available[candidate.shape] > 0]
+    if roomiest is not None and serving and free[roomiest.shape] < intent.min_replicas:
+        return serving[0]
+    return roomiest
 
 
 def rejections(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Workload, WriteProblem
 from tangram.planner.order import Wanted
 from tangram.planner.reasons import Reason
+from tangram.planner.rollout import is_rolling
 from tangram.scaling import ScalingDecision, Signal, SignalState
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -206,9 +207,9 @@ def _rollout(v: View, target: Workload, previous: Verdict | None) -> Verdict | N
         return waits
     if not target.settled:
         return previous or waits
-    if target.total > target.updated:
-        said = f": {target.message}" if target.message else ""
-        return Verdict(waits.status, waits.reason, waits.message + said)
+    if is_rolling(target):
+        said = v.decision.rollout_waits or target.message
+        return Verdict(waits.status, waits.reason, f"{waits.message}: {said}" if said else waits.message)
     return None
 
 

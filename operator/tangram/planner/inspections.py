@@ -60,7 +60,7 @@ def known(snapshot: FleetSnapshot) -> Known:
 
 def key_of(intent: Intent, engine_image: str) -> FactsKey:
     """Return which checkpoint, read by which engine, `intent` wants."""
-    return FactsKey.of(intent.namespace, intent.model_uri, engine_image)
+    return FactsKey(intent.namespace, intent.model_uri, engine_image)
 
 
 def model_state(intent: Intent, about: Known) -> ModelState:

@@ -17,6 +17,7 @@ from tangram.fleet import (
 from tangram.planner.candidates import Candidate, Offers, candidates
 from tangram.planner.choose import choose, impossible, rejections
 from tangram.planner.reasons import Reason
+from tangram.planner.rollout import Rollout, rollout, unit
 from tangram.planner.room import Room, pool_of
 
 
@@ -31,6 +32,7 @@ class Placement:
     price_per_hour: float = 0.0
     rejected: tuple[Rejection, ...] = ()
     tpot_bound_ms: float | None = None
+    rollout_waits: str = ""
     actions: tuple[Action, ...] = ()
 
 
@@ -50,26 +52,38 @@ def place(
     if chosen is None:
         reason, message = impossible(judged, has_nodes=offered.has_nodes)
         return Placement(reason, message + _still_serving(present), rejected=rejected)
-    placed = min(desired, free[chosen.shape])
-    others_hold = room.for_owner(intent.uid, chosen.shape) - free[chosen.shape]
-    room.take(intent.uid, pool_of(chosen.shape), placed + others_hold)
     mine = next((workload for workload in present if workload.shape == chosen.shape), None)
     others = tuple(workload for workload in present if workload.shape != chosen.shape)
+    # A move to where the minimum has no room could never end: it is not begun, and takes nothing meanwhile.
+    serves_elsewhere = mine is None and any(workload.available for workload in others)
+    is_held_back = serves_elsewhere and free[chosen.shape] < intent.min_replicas
+    placed = 0 if is_held_back else min(desired, free[chosen.shape])
+    holds = placed + room.for_owner(intent.uid, chosen.shape) - free[chosen.shape]
+    if not is_held_back:
+        room.take(intent.uid, pool_of(chosen.shape), holds)
+    replicas = _replicas(placed, desired, mine)
+    way = rollout(intent, mine, placed, replicas, holds, room)
     removed = tuple(w for w in others if _may_go(w, mine, others, intent, placed, _usable(w.shape, judged)))
     reason, message = _verdict(chosen, placed, desired)
-    if len(removed) < len(others):
-        kept = ", ".join(str(w.shape) for w in others if w not in removed)
-        message += f"; {kept} stays until enough replicas of {chosen.shape} are available"
+    kept = ", ".join(str(w.shape) for w in others if w not in removed)
+    notes = (
+        f"no move begins before there is room for the minimum of {intent.min_replicas}"
+        if is_held_back
+        else "",
+        way.waits,
+        f"{kept} stays until enough replicas of {chosen.shape} are available" if kept else "",
+    )
     return Placement(
         reason=reason,
-        message=message,
+        message="; ".join(filter(None, (message, *notes))),
         shape=chosen.shape,
         placed=placed,
         price_per_hour=placed * chosen.price_per_hour,
         rejected=rejected,
         tpot_bound_ms=chosen.tpot_ms,
+        rollout_waits=way.waits,
         actions=(
-            *_apply(intent, facts, offered, chosen, mine, placed, desired),
+            *_apply(intent, facts, offered, chosen, replicas, way, exists=mine is not None),
             *(RemoveDeployment(intent.uid, w.namespace, w.name, w.uid) for w in removed),
         ),
     )
@@ -86,26 +100,30 @@ def _usable(shape: Shape, judged: tuple[Candidate, ...]) -> bool:
     return any(c.shape == shape and c.rejection is None for c in judged)
 
 
+def _replicas(placed: int, desired: int, mine: Workload | None) -> int:
+    """Return the replicas of the Deployment that is wanted.
+
+    Shortage alone never shrinks a Deployment: when a node is lost, or cordoned under running pods, Kubernetes
+    finds the pods a place as soon as there is one. Only what is given anew has to have room.
+    """
+    return max(placed, min(desired, mine.replicas if mine else 0))
+
+
 def _apply(
     intent: Intent,
     facts: CheckpointFacts,
     offered: Offers,
     chosen: Candidate,
-    mine: Workload | None,
-    placed: int,
-    desired: int,
+    replicas: int,
+    way: Rollout,
+    *,
+    exists: bool,
 ) -> tuple[ApplyDeployment, ...]:
-    """The Deployment that is wanted, if there is anything to run.
-
-    Shortage alone never shrinks a Deployment: when a node is lost, or cordoned under running pods, Kubernetes
-    finds the pods a place as soon as there is one. Only what is given anew has to have room.
-    """
     products = offered.products.get(chosen.shape.sku, ())
-    replicas = max(placed, min(desired, mine.replicas if mine else 0))
-    if not products or (mine is None and replicas == 0):
+    if not products or (replicas == 0 and not exists):
         return ()
     length = model_length(facts, intent.max_model_len)
-    return (ApplyDeployment(intent.uid, chosen.shape, replicas, products, length),)
+    return (ApplyDeployment(intent.uid, chosen.shape, replicas, products, length, way.max_unavailable),)
 
 
 def _may_go(
@@ -138,9 +156,10 @@ def _verdict(chosen: Candidate, placed: int, desired: int) -> tuple[Reason, str]
         return Reason.PLACED, text
     missing = desired - placed
     needs = "needs" if missing == 1 else "need"
-    unit = chosen.shape.resource.removeprefix("nvidia.com/mig-").removeprefix("nvidia.com/")
-    return Reason.INSUFFICIENT_CAPACITY, (
-        f"{placed} of {desired} replicas placed; {missing} more {needs} a free {unit} on {chosen.shape.sku}"
+    what = f"a free {unit(chosen.shape)} on {chosen.shape.sku}"
+    return (
+        Reason.INSUFFICIENT_CAPACITY,
+        f"{placed} of {desired} replicas placed; {missing} more {needs} {what}",
     )
 
 

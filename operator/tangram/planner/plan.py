@@ -130,4 +130,5 @@ def _placed(decision: Decision, placement: Placement) -> Decision:
         price_per_hour=placement.price_per_hour,
         rejected=placement.rejected,
         tpot_bound_ms=placement.tpot_bound_ms,
+        rollout_waits=placement.rollout_waits,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tangram.shell import serving
+from tangram.shell import manifests, serving
 from tangram.shell.auth import Credentials
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient
@@ -171,7 +171,11 @@ class Operator:
             expectations=expectations,
             penalties=penalties,
             metrics=self.metrics,
-            told=Told(settings.engine_image, tuple(sorted(settings.prices.items()))),
+            told=Told(
+                settings.engine_image,
+                tuple(manifests.tolerations(settings)),
+                tuple(sorted(settings.prices.items())),
+            ),
             tick_s=settings.tick_seconds,
             clock=boot_time,
             now=time.time,

@@ -43,7 +43,6 @@ START_PERIOD_S = 2
 INSPECT_DEADLINE_S = 600
 INSPECT_TTL_S = 3600  # if the operator dies before it could delete the Job
 INSPECT_REJECTED = 3  # exit code of `tangram-engine inspect` for a checkpoint that cannot be served
-MAX_DEPLOYMENT_NAME = 63
 
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -100,10 +99,15 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         "revisionHistoryLimit": 2,
         "progressDeadlineSeconds": START_DEADLINE_S + 60,
         "selector": {"matchLabels": labels},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(action)},
         "template": _engine_template(intent, action, settings, labels),
     }
     return _object(DEPLOYMENTS, owner, deployment_name(owner.name, shape), labels, annotations, spec)
+
+
+def _rolling_update(action: ApplyDeployment) -> Object:
+    """Make before break; without room for one more, break before make."""
+    return {"maxUnavailable": action.max_unavailable, "maxSurge": 0 if action.max_unavailable else 1}
 
 
 def inspect_job(owner: Owner, key: FactsKey, settings: Settings) -> Object:
@@ -129,7 +133,7 @@ def inspect_job(owner: Owner, key: FactsKey, settings: Settings) -> Object:
         "restartPolicy": "Never",
         "containers": [container],
         "volumes": _volumes(source),
-        "tolerations": _tolerations(settings),
+        "tolerations": tolerations(settings),
     }
     spec = {
         "backoffLimit": 2,
@@ -200,7 +204,7 @@ def _engine_template(intent: Intent, action: ApplyDeployment, settings: Settings
     pod = _pod_basics(settings) | {
         "terminationGracePeriodSeconds": GRACE_S,
         "affinity": _affinity(action.products),
-        "tolerations": _tolerations(settings),
+        "tolerations": tolerations(settings),
         "containers": [_engine_container(intent, action, settings, source)],
         "volumes": _volumes(source),
     }
@@ -275,8 +279,10 @@ def _affinity(products: tuple[str, ...]) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
-def _tolerations(settings: Settings) -> list[Object]:
-    """GPU nodes are commonly tainted nvidia.com/gpu; the rest is the installer's word."""
+def tolerations(settings: Settings) -> list[Object]:
+    """Return what engine pods tolerate: GPU nodes are commonly tainted nvidia.com/gpu, the rest is the
+    installer's word.
+    """
     ours = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     return [ours, *(dict(toleration) for toleration in settings.tolerations)]
 

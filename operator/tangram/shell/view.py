@@ -46,6 +46,7 @@ class Told:
     """What a snapshot holds from the settings."""
 
     engine_image: str
+    tolerations: tuple[Object, ...]  # of engine pods: they decide which nodes are usable
     prices: tuple[tuple[str, float], ...] = ()
 
 
@@ -59,7 +60,7 @@ def snapshot(view: View, told: Told, now: float) -> FleetSnapshot:
     """Return what is observed."""
     pods_of = _pods_by_deployment(view)
     return FleetSnapshot(
-        nodes=tuple(sorted((node(obj) for obj in view.nodes), key=lambda n: n.name)),
+        nodes=tuple(sorted((node(obj, told.tolerations) for obj in view.nodes), key=lambda n: n.name)),
         claims=claims(view),
         workloads=tuple(
             workload(obj, pods_of.get(uid_of(obj), []))
@@ -82,13 +83,12 @@ def recorded_replicas(view: View) -> dict[str, int]:
     return {uid: replicas for uid, replicas in recorded if isinstance(replicas, int)}
 
 
-def node(obj: Object) -> Node:
-    """Return a node: which GPU it has and how much of it the scheduler may give out."""
+def node(obj: Object, tolerations: tuple[Object, ...]) -> Node:
+    """Return a node: which GPU it has and how much of it pods with `tolerations` may be given."""
     product = labels_of(obj).get(kinds.PRODUCT_LABEL, "")
     counts = {k: int(v) for k, v in obj["allocatable"].items() if str(v).isdecimal() and int(v) > 0}
     blocked = any(
-        taint.get("effect") in _BLOCKING_EFFECTS
-        and not str(taint.get("key", "")).startswith(kinds.NVIDIA_PREFIX)
+        taint.get("effect") in _BLOCKING_EFFECTS and not any(_tolerates(t, taint) for t in tolerations)
         for taint in obj["taints"]
     )
     return Node(
@@ -98,6 +98,19 @@ def node(obj: Object) -> Node:
         usable=obj["ready"] and not obj["unschedulable"] and not blocked,
         allocatable=tuple(sorted(counts.items())),
     )
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    """Say whether a pod with `toleration` may come and stay, as Kubernetes sees it."""
+    if toleration.get("tolerationSeconds") is not None:
+        return False  # it would be evicted again
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint.get("key"):
+        return False
+    operator = toleration.get("operator") or "Equal"
+    same = (toleration.get("value") or "") == (taint.get("value") or "")
+    return operator == "Exists" or (operator == "Equal" and same)
 
 
 def claims(view: View) -> tuple[Claim, ...]:
@@ -134,8 +147,14 @@ def workload(obj: Object, pods: list[Object]) -> Workload:
         settled=int(status.get("observedGeneration", 0)) >= int(meta.get("generation", 1)),
         total=int(status.get("replicas", 0)),
         owner_generation=generation_of(obj),
+        in_place=_rolls_in_place(obj),
         message=waiting_message(obj, pods),
     )
+
+
+def _rolls_in_place(deployment: Object) -> bool:
+    rolling = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
+    return str(rolling.get("maxSurge")) in ("0", "0%")
 
 
 def inspections(view: View, now: float) -> tuple[Inspection, ...]:
@@ -156,17 +175,17 @@ def inspections(view: View, now: float) -> tuple[Inspection, ...]:
 def _facts_key(job: Object) -> FactsKey:
     uri = annotations_of(job).get(kinds.MODEL_URI_ANNOTATION, "")
     image = annotations_of(job).get(kinds.ENGINE_IMAGE_ANNOTATION, "")
-    return FactsKey.of(job["metadata"]["namespace"], uri, image)
+    return FactsKey(job["metadata"]["namespace"], uri, image)
 
 
 def _honest(job: Object) -> bool:
-    """Say whether a Job runs the inspection of the image it claims, and nothing else: only that is
-    believed.
+    """Say whether a Job runs an inspection and nothing else: only that is believed.
+
+    The image may be another than the one asked for: clusters rewrite images to their mirrors. What a forged
+    Job tells is believed in its own namespace alone.
     """
-    claimed = annotations_of(job).get(kinds.ENGINE_IMAGE_ANNOTATION, "")
-    pod = job["spec"]["template"]["spec"]
-    containers = pod.get("containers") or ()
-    return [c.get("image") for c in containers] == [claimed] and not any(
+    containers = job["spec"]["template"]["spec"].get("containers") or ()
+    return len(containers) == 1 and not any(
         c.get("command") or (c.get("args") or [""])[0] != "inspect" for c in containers
     )
 

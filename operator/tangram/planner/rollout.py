@@ -1,0 +1,48 @@
+"""How a Deployment replaces its pods: one more first, or in place where no unit is free for one more."""
+
+from dataclasses import dataclass
+
+from tangram.fleet import Intent, Shape, Workload
+from tangram.planner.room import Room, pool_of
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What the Deployment controller may do, and what it is waited for."""
+
+    max_unavailable: int = 0  # 0: one pod more first
+    waits: str = ""
+
+
+def rollout(
+    intent: Intent, mine: Workload | None, placed: int, replicas: int, holds: int, room: Room
+) -> Rollout:
+    """Decide how `mine` goes on replacing its pods, if it does; takes the unit for one more from `room`.
+
+    `holds` are the units its owner has in the pool, `replicas` what is about to be applied, `placed` those
+    of them that there is room for. A full pool would let a rollout wait for ever: then it takes one pod down
+    first, as long as the minimum stays. It goes on like that until it is done: units that come and go
+    meanwhile do not change the way twice.
+    """
+    if mine is None or not is_rolling(mine):
+        return Rollout()
+    above_minimum = placed > intent.min_replicas
+    if (
+        not (above_minimum and mine.in_place)
+        and room.take(intent.uid, pool_of(mine.shape), holds + 1) > holds
+    ):
+        return Rollout()
+    if above_minimum:
+        # Replicas without room are unavailable whatever is done: they must not use up what may be taken down.
+        return Rollout(max_unavailable=replicas - placed + 1)
+    return Rollout(waits=f"the rollout waits for one free {unit(mine.shape)} on {mine.shape.sku}")
+
+
+def is_rolling(workload: Workload) -> bool:
+    """Whether pods of an older template are left. Pods that are still to come alone are no rollout."""
+    return workload.total > workload.updated
+
+
+def unit(shape: Shape) -> str:
+    """Return the name of what one replica takes, as people say it: `gpu`, `1g.10gb`."""
+    return shape.resource.removeprefix("nvidia.com/mig-").removeprefix("nvidia.com/")

@@ -1,0 +1,145 @@
+"""A new pod template in a pool without a free unit: it comes to an end, and the minimum stays."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.fleet import ApplyDeployment
+from tangram.planner import plan
+from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
+from tests.support.rolling import Rolling
+
+SLICE = shape("1g.10gb")
+
+
+def wanted(minimum, maximum=7):
+    return intent(min_replicas=minimum, max_replicas=maximum)
+
+
+def applied(observed, *intents):
+    made = plan(observed, intents, NOW)
+    (decision,) = [d for d in made.decisions if d.owner_uid == intents[0].uid]
+    (action,) = [a for a in made.actions if isinstance(a, ApplyDeployment) and a.owner_uid == intents[0].uid]
+    return decision, action
+
+
+def seen(m, pool, state, *, in_place=False):
+    running = workload(
+        m,
+        SLICE,
+        state.replicas,
+        available=state.available,
+        updated=state.updated,
+        total=state.total,
+        in_place=in_place,
+    )
+    return snapshot(
+        node("b", mig_1g_10gb=pool),
+        claims=claims(m, SLICE, "b", state.available),
+        workloads=(running,),
+        desired=((m.uid, state.replicas),),
+    )
+
+
+def begun(m, pool, replicas):
+    """The first round after the template changed: one new pod was made, and found a unit or not."""
+    state = Rolling(pool, replicas)
+    state.step(0)
+    return state
+
+
+def test_with_a_free_unit_one_more_is_started_first():
+    m = wanted(1)
+    _, action = applied(seen(m, 8, begun(m, 8, 7)), m)
+
+    assert action.max_unavailable == 0
+
+
+def test_in_a_full_pool_one_goes_first():
+    m = wanted(1)
+    decision, action = applied(seen(m, 7, begun(m, 7, 7)), m)
+
+    assert (action.replicas, action.max_unavailable) == (7, 1)
+    assert decision.placed_reason == "Placed"
+
+
+def test_at_the_minimum_nothing_goes_and_what_is_missing_is_told():
+    m = wanted(7)
+    decision, action = applied(seen(m, 7, begun(m, 7, 7)), m)
+
+    assert action.max_unavailable == 0
+    assert decision.rollout_waits == "the rollout waits for one free 1g.10gb on H100-80GB-SXM"
+    assert decision.rollout_waits in decision.placed_message
+
+
+@pytest.mark.parametrize(("in_place", "expected"), [(True, 1), (False, 0)])
+def test_a_unit_that_comes_free_meanwhile_does_not_change_the_way(in_place, expected):
+    m = wanted(1)
+    _, action = applied(seen(m, 8, Rolling(8, 7), in_place=in_place), m)
+
+    assert action.max_unavailable == expected
+
+
+def test_when_it_is_done_the_usual_way_returns():
+    m = wanted(1)
+    done = Rolling(7, 7)
+    done.old, done.new = 0, 7
+    _, action = applied(seen(m, 7, done, in_place=True), m)
+
+    assert action.max_unavailable == 0
+
+
+def test_pods_that_are_still_to_come_are_no_rollout():
+    m = wanted(1)
+    growing = replace(seen(m, 3, Rolling(3, 3)), desired=((m.uid, 3),))
+    few = replace(growing, workloads=(workload(m, SLICE, 3, available=2, updated=2, total=2),))
+    _, action = applied(few, m)
+
+    assert action.max_unavailable == 0
+
+
+def test_replicas_that_a_lost_node_took_along_do_not_use_up_the_budget():
+    m = wanted(1)
+    _, action = applied(seen(m, 5, begun(m, 5, 7)), m)
+
+    assert (action.replicas, action.max_unavailable) == (7, 3)
+
+
+def test_the_unit_for_one_more_is_kept_from_a_younger_one():
+    m, young = wanted(1), intent("young", created_at=NOW)
+    rolling = seen(m, 8, Rolling(8, 7))
+    steady = replace(rolling, workloads=(replace(rolling.workloads[0], updated=7),))
+
+    placed = [
+        {d.owner_uid: d.placed for d in plan(observed, (m, young), NOW).decisions}
+        for observed in (steady, rolling)
+    ]
+    assert placed == [{m.uid: 7, young.uid: 1}, {m.uid: 7, young.uid: 0}]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 8), st.integers(1, 9))
+def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(pool, replicas, below, later):
+    minimum = max(1, replicas - below)
+    m = wanted(minimum, 9)
+    state, in_place, ways = Rolling(pool, replicas), False, []
+    start = state.available
+    state.step(0)
+    decision = None
+    for turn in range(60):
+        size = max(pool, later) if turn > 5 else pool  # another one may leave the pool meanwhile
+        state.units = size
+        decision, action = applied(seen(m, size, state, in_place=in_place), m)
+        assert action.replicas == replicas
+        in_place = action.max_unavailable > 0
+        ways.append(in_place)
+        state.step(action.max_unavailable)
+        assert state.available >= min(start, minimum)
+
+    is_done = state.total == state.updated
+    assert is_done or decision.rollout_waits
+    assert is_done == (decision.rollout_waits == "")
+    assert not ways[-1]
+    assert sum(a != b for a, b in pairwise(ways)) <= 2
