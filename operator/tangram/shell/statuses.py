@@ -37,6 +37,7 @@ class StatusWriter:
     expectations: Expectations
     penalties: Penalties
     clock: Callable[[], float]
+    written: Callable[[], None] = lambda: None  # told after each write, refused ones too
     _sent: dict[str, tuple[Object, Object]] = field(default_factory=dict)  # uid -> (sent, stored)
 
     async def write(self, statuses: list[NewStatus]) -> list[NewStatus]:
@@ -45,7 +46,9 @@ class StatusWriter:
 
         async def one(new: NewStatus) -> NewStatus | None:
             async with slots:
-                return new if await self._write_one(new) else None
+                done = await self._write_one(new)
+                self.written()
+                return new if done else None
 
         written = await asyncio.gather(*(one(new) for new in statuses if self._needed(new)))
         return [new for new in written if new is not None]

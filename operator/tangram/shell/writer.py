@@ -26,7 +26,17 @@ from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient, ApiError, Guard
 from tangram.shell.compare import up_to_date
 from tangram.shell.expect import Expectations
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, SERVICES, Kind, Object, key_of, owner_uid, uid_of
+from tangram.shell.kinds import (
+    DEPLOYMENTS,
+    JOBS,
+    SERVICES,
+    Kind,
+    Object,
+    controller_of,
+    key_of,
+    owner_uid,
+    uid_of,
+)
 from tangram.shell.lease import NotLeader
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.settings import Settings
@@ -54,12 +64,18 @@ class Writer:
     clock: Callable[[], float]
     problems: dict[str, WriteProblem] = field(default_factory=dict)
     writes: int = 0
+    written: Callable[[], None] = lambda: None  # told after each write, refused ones too
+    _rendered: dict[str, dict[str, tuple[object, Object]]] = field(
+        default_factory=dict
+    )  # by owner, then name
 
     async def perform(self, actions: tuple[Action, ...], intents: Mapping[str, Intent]) -> None:
         """Perform all actions; those of one LLMDeployment in order, stopping at its first failure."""
         by_owner: dict[str, list[Action]] = {}
         for action in actions:
             by_owner.setdefault(action.owner_uid, []).append(action)
+        for owner in self.problems.keys() - by_owner.keys():
+            del self.problems[owner]  # nothing is to be written for it any more, so nothing is refused
         slots = asyncio.Semaphore(CONCURRENCY)
         lost: list[NotLeader] = []
 
@@ -79,6 +95,8 @@ class Writer:
         """Forget what was remembered about LLMDeployments that are gone."""
         for gone in self.problems.keys() - living:
             del self.problems[gone]
+        for gone in self._rendered.keys() - living:
+            del self._rendered[gone]
 
     async def _perform_for(self, owner: str, actions: list[Action], intent: Intent | None) -> None:
         if self.penalties.blocked(owner, self.clock()):
@@ -86,7 +104,9 @@ class Writer:
         try:
             for action in actions:
                 await self._perform(action, intent)
+                self.written()
         except (ApiError, NameTaken) as error:
+            self.written()
             self._failed(owner, intent, error)
             return
         self.penalties.succeed(owner)
@@ -99,13 +119,31 @@ class Writer:
             case _ if intent is None:
                 log.error("%s names no LLMDeployment that exists: nothing done", action)
             case ApplyService():
-                await self._ensure(SERVICES, manifests.service(manifests.owner_of(intent)))
+                owner = manifests.owner_of(intent)
+                await self._ensure(
+                    SERVICES, self._render("", owner, lambda: manifests.service(owner), owner.uid)
+                )
             case ApplyDeployment():
-                await self._ensure(DEPLOYMENTS, manifests.deployment(intent, action, self.settings))
+                await self._ensure(
+                    DEPLOYMENTS,
+                    self._render(
+                        action.shape.variant,
+                        (intent, action),
+                        lambda: manifests.deployment(intent, action, self.settings),
+                        intent.uid,
+                    ),
+                )
             case StartInspection():
                 await self._start(
                     manifests.inspect_job(manifests.owner_of(intent), action.key, self.settings)
                 )
+
+    def _render(self, part: str, of: object, render: Callable[[], Object], owner: str) -> Object:
+        """Return a manifest, rendered again only when what it is made `of` has changed. Never change it."""
+        mine = self._rendered.setdefault(owner, {})
+        if part not in mine or mine[part][0] != of:
+            mine[part] = (of, render())
+        return mine[part][1]
 
     async def _ensure(self, kind: Kind, rendered: Object) -> None:
         live = self.mirrors.store(kind, rendered["metadata"]["namespace"]).get(key_of(rendered))
@@ -133,6 +171,11 @@ class Writer:
         self._wrote(kind, result)
 
     async def _update(self, kind: Kind, live: Object, rendered: Object) -> None:
+        if _is_of_a_predecessor(live, rendered):
+            log.info(
+                "%s %s of a deleted LLMDeployment of the same name is still there", kind.kind, key_of(live)
+            )
+            return  # it is being deleted with its owner: the mirror tells when it is gone
         _must_be_ours(kind, live, rendered)
         if live["metadata"].get("deletionTimestamp") or up_to_date(live, rendered):
             return
@@ -161,7 +204,9 @@ class Writer:
         live = self.mirrors.store(kind, action.namespace).get(key)
         if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
             return
-        if owner_uid(live) != action.owner_uid:
+        theirs = owner_uid(live)
+        # An inspect Job serves everyone who asks about its checkpoint: whoever it was started for.
+        if theirs is None or (isinstance(action, RemoveDeployment) and theirs != action.owner_uid):
             log.error("%s names an object that another owns: nothing done", action)
             return
         version = live["metadata"].get("resourceVersion")
@@ -199,6 +244,17 @@ def _problem(owner: str, error: ApiError | NameTaken) -> WriteProblem | None:
     if 400 <= error.status < 500 and not error.transient and error.status != 409:
         return WriteProblem(owner, "Rejected", error.message)
     return None
+
+
+def _is_of_a_predecessor(live: Object, rendered: Object) -> bool:
+    """Say whether `live` is going away and belonged to an LLMDeployment of this name that is gone."""
+    ref, ours = controller_of(live), rendered["metadata"]["ownerReferences"][0]
+    return (
+        bool(live["metadata"].get("deletionTimestamp"))
+        and owner_uid(live) not in (None, ours["uid"])
+        and ref is not None
+        and ref.get("name") == ours["name"]
+    )
 
 
 def _must_be_ours(kind: Kind, live: Object, rendered: Object) -> None:
