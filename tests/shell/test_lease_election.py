@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.shell.client import ApiError
-from tangram.shell.lease import Elector, LeaseTimes, NotLeader
+from tangram.shell.lease import Elector, LeaseTimes, NotLeader, TermGuard
 
 TIMES = LeaseTimes(lease_s=15, renew_s=10, retry_s=2)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -172,6 +172,55 @@ async def test_a_lease_of_nonsense_is_taken() -> None:
     await step(one)
 
     assert one.leading
+
+
+async def test_what_was_decided_before_another_led_is_not_written_after() -> None:
+    """The first stands still (SIGSTOP) while the second leads, acts and gives the lease back."""
+    server = Server()
+    told: list[bool] = []
+    first, second = candidate(server, "a"), candidate(server, "b")
+    first._changed = told.append
+    await step(first)
+    first._notice()
+    guard = TermGuard(first)
+    guard.begin()
+    await step(second)
+    server.now = 16.0
+    await step(second)
+    assert second.leading
+    await second.release()
+
+    await step(first)  # takes it back in one step, before anyone looked
+
+    assert first.leading
+    with pytest.raises(NotLeader, match="taken again"):
+        guard()
+    first._notice()
+    assert told == [True, True]  # a new term is told although it never saw itself without the lease
+    assert guard.begin() == 2
+    assert guard() > 0
+
+
+async def test_a_renewal_in_time_goes_on_with_the_term_and_one_too_late_begins_another() -> None:
+    server = Server()
+    one = candidate(server, "a")
+    await step(one)
+    server.now = 9.0
+    await step(one)
+    assert one.term == 1
+
+    server.now = 25.0
+    await step(one)
+    assert (one.leading, one.term) == (True, 2)
+
+
+async def test_a_part_of_a_second_of_the_duration_is_not_cut_off() -> None:
+    server = Server()
+    one = candidate(server, "a")
+    one.election.times = LeaseTimes(lease_s=2.4, renew_s=2.0, retry_s=0.5)
+    await step(one)
+
+    assert server.lease["spec"]["leaseDurationSeconds"] == 3
 
 
 @given(

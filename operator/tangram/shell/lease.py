@@ -8,6 +8,7 @@ follower waits `lease_s` from when it last *saw* the record change.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,6 +44,7 @@ class Election:
     _seen: tuple[Any, ...] | None = None
     _seen_at: float = 0.0
     _renewed_at: float | None = None  # when the last successful renewal was *sent*
+    term: int = 0  # counts how often the right to write has begun
 
     def remaining_s(self, now: float) -> float:
         """Seconds for which this candidate may still write; 0 when it is not the leader."""
@@ -87,7 +89,7 @@ class Election:
             spec["acquireTime"] = stamp
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + (1 if lease else 0)
         spec["holderIdentity"] = self.identity
-        spec["leaseDurationSeconds"] = max(1, round(self.times.lease_s))
+        spec["leaseDurationSeconds"] = max(1, math.ceil(self.times.lease_s))
         spec["renewTime"] = stamp
         return _lease(lease, namespace, name, spec)
 
@@ -98,6 +100,8 @@ class Election:
 
     def won(self, lease: Object, sent_at: float, now: float) -> None:
         """Note that our record was accepted; it had been sent at `sent_at`."""
+        if self.remaining_s(sent_at) <= 0:
+            self.term += 1  # others may have led since we last did
         self._renewed_at = sent_at
         self._seen, self._seen_at = _record(lease), now
 
@@ -125,7 +129,12 @@ class Elector:
         self._client, self._namespace, self._name = client, namespace, name
         self._clock, self._now, self._changed = clock, now, changed
         self._lease: Object | None = None
-        self._was_leading = False
+        self._noticed = (False, 0)
+
+    @property
+    def term(self) -> int:
+        """Which of our terms this is, or the last one was; 0 before the first."""
+        return self.election.term
 
     @property
     def leading(self) -> bool:
@@ -142,6 +151,7 @@ class Elector:
     async def run(self) -> None:
         """Take part until cancelled."""
         while True:
+            self._notice()  # our time may have ended while we slept, or the machine did
             try:
                 await asyncio.wait_for(self.step(), self.election.times.renew_s / 2)
             except (ApiError, TimeoutError) as error:
@@ -194,12 +204,31 @@ class Elector:
         return min(pause, left) if left > 0 else pause  # notice the end of our own time when it comes
 
     def _notice(self) -> None:
-        if self.leading != self._was_leading:
-            self._was_leading = self.leading
-            log.info(
-                "lease %s/%s: %s", self._namespace, self._name, "leading" if self.leading else "not leading"
-            )
-            self._changed(self.leading)
+        leading, term = self.leading, self.term
+        if (leading, term) == self._noticed or (not leading and not self._noticed[0]):
+            return
+        self._noticed = (leading, term)
+        log.info("lease %s/%s: %s", self._namespace, self._name, f"term {term}" if leading else "not leading")
+        self._changed(leading)
+
+
+class TermGuard:
+    """The guard of one round: what was decided in one term is not written in another."""
+
+    def __init__(self, elector: Elector) -> None:
+        self._elector, self._term = elector, 0
+
+    def begin(self) -> int:
+        """Bind what follows to the term that is now; return it."""
+        self._term = self._elector.term
+        return self._term
+
+    def __call__(self) -> float:
+        """Return the seconds left for a write; raises NotLeader when there are none in this term."""
+        left = self._elector.guard()
+        if self._elector.term != self._term:
+            raise NotLeader("the lease was lost and taken again since this was decided")
+        return left
 
 
 def _spec(lease: Object) -> Object:
