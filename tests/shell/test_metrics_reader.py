@@ -1,6 +1,7 @@
 """Prometheus may be down, slow, empty, absurd or hostile: a reading says so and nothing raises."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -76,7 +77,7 @@ async def test_a_healthy_answer_becomes_a_sample() -> None:
 
     await one.read((INTENT,))
 
-    reading = one.reading("u")
+    reading = one.reading(INTENT)
     assert reading.problem == ""
     assert reading.sample is not None
     assert reading.sample.at == 100.0
@@ -108,13 +109,13 @@ async def test_a_bad_answer_keeps_the_last_good_sample_and_says_why(what: str) -
     prometheus = Prometheus()
     one = reader(prometheus)
     await one.read((INTENT,))
-    good = one.reading("u").sample
+    good = one.reading(INTENT).sample
 
     prometheus.answer = BAD[what]
     await one.read((INTENT,))
 
-    assert one.reading("u").sample == good
-    assert one.reading("u").problem
+    assert one.reading(INTENT).sample == good
+    assert one.reading(INTENT).problem
     await one.close()
 
 
@@ -124,7 +125,7 @@ async def test_without_any_good_sample_we_are_blind_not_idle(what: str) -> None:
     prometheus.answer = BAD[what]
     one = reader(prometheus)
     await one.read((INTENT,))
-    reading = one.reading("u")
+    reading = one.reading(INTENT)
 
     signal = classify(reading.sample, reading.problem, ready=1, params=params_of(SETTINGS), now=100.0)
 
@@ -138,7 +139,7 @@ async def test_empty_vectors_are_no_zeros() -> None:
     one = reader(prometheus)
     await one.read((INTENT,))
 
-    sample = one.reading("u").sample
+    sample = one.reading(INTENT).sample
 
     assert sample is not None
     assert sample.targets is None
@@ -151,7 +152,27 @@ async def test_what_is_gone_is_forgotten() -> None:
     await one.read((INTENT,))
     await one.read(())
 
-    assert one.reading("u").sample is None
+    assert one.reading(INTENT).sample is None
+    await one.close()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"ttft": Objective(90, 100)}, {"tpot": None}, {"served_name": "other"}], ids=str
+)
+async def test_what_was_measured_for_other_objectives_is_no_reading(changes: dict[str, Any]) -> None:
+    prometheus = Prometheus()
+    one = reader(prometheus)
+    await one.read((INTENT,))
+    changed = replace(INTENT, **changes)
+
+    assert one.reading(changed).sample is None
+    assert "changed" in one.reading(changed).problem
+    prometheus.answer = lambda _r: httpx.ConnectError("refused")
+    await one.read((changed,))
+    assert one.reading(changed).sample is None
+    prometheus.answer = healthy
+    await one.read((changed,))
+    assert one.reading(changed).sample is not None
     await one.close()
 
 

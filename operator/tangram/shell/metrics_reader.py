@@ -23,11 +23,25 @@ class QueryFailed(Exception):  # becomes the problem of a reading
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What a sample answers; it says nothing about another."""
+
+    served_name: str
+    objectives: Objectives
+
+    @classmethod
+    def of(cls, intent: Intent) -> "Question":
+        """Return what is asked about `intent`."""
+        return cls(intent.served_name, Objectives(intent.ttft, intent.tpot))
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """The last good sample, however old, and why newer ones failed."""
 
     sample: Sample | None = None
     problem: str = ""
+    question: Question | None = None
 
 
 class MetricsReader:
@@ -51,9 +65,16 @@ class MetricsReader:
             follow_redirects=False,
         )
 
-    def reading(self, uid: str) -> Reading:
-        """Return the latest reading of one LLMDeployment."""
-        return self._readings.get(uid, Reading())
+    def reading(self, intent: Intent) -> Reading:
+        """Return the latest reading of what `intent` asks for now."""
+        known = self._readings.get(intent.uid)
+        if known is None:
+            return Reading()
+        if known.question != Question.of(intent):
+            return Reading(
+                None, "the objectives or the served name changed; the next query asks for the new ones"
+            )
+        return known
 
     def newest_at(self) -> float | None:
         """Return when the newest good sample was taken, in seconds since the epoch."""
@@ -74,10 +95,12 @@ class MetricsReader:
         await self._client.aclose()
 
     async def _read_one(self, intent: Intent) -> None:
-        objectives = Objectives(intent.ttft, intent.tpot)
+        question = Question.of(intent)
         window_s = self._settings.window_seconds
         try:
-            asked = queries.for_deployment(intent.namespace, intent.served_name, objectives, window_s)
+            asked = queries.for_deployment(
+                intent.namespace, question.served_name, question.objectives, window_s
+            )
             at = self._now()
             answers = await asyncio.gather(*(self._ask(promql, at) for promql in asked.values()))
         except (QueryFailed, ValueError) as error:
@@ -87,13 +110,13 @@ class MetricsReader:
         if isinstance(sample, RejectedSample):
             self._failed(intent, sample.reason)
             return
-        self._readings[intent.uid] = Reading(sample)
+        self._readings[intent.uid] = Reading(sample, "", question)
 
     def _failed(self, intent: Intent, problem: str) -> None:
-        before = self.reading(intent.uid)
+        before = self.reading(intent)
         if before.problem != problem:
             log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
-        self._readings[intent.uid] = Reading(before.sample, problem)
+        self._readings[intent.uid] = Reading(before.sample, problem, Question.of(intent))
 
     async def _ask(self, promql: str, at: float) -> float | str | None:
         async with self._slots:

@@ -88,5 +88,5 @@ class Scaler:
     def _signal(self, intent: Intent, ready: int, now: float) -> Signal | None:
         if self.reader is None:
             return None
-        reading = self.reader.reading(intent.uid)
+        reading = self.reader.reading(intent)
         return classify(reading.sample, reading.problem, ready=ready, params=self.params, now=now)
