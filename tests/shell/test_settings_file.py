@@ -37,6 +37,10 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
         ),
         ("engineImage: e\nleaderElection: {leaseSeconds: 5}", "leaderElection"),
         ("engineImage: e\nprices: {H100: -1}", "prices.H100"),
+        ("engineImage: e\nprices: {H100: .inf}", "prices.H100"),
+        ("engineImage: e\nprices: {H100: .nan}", "prices.H100"),
+        ("engineImage: e\ntickSeconds: 61", "tickSeconds"),
+        ("engineImage: e\nplanDeadlineSeconds: 600", "planDeadlineSeconds"),
         ("[", "not YAML"),
     ],
 )

@@ -5,6 +5,9 @@ import json
 from tangram.fleet import WHOLE_GPU, Shape
 from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, Object
 
+MAX_ANNOTATION = 512  # of what we write ourselves; anyone who may edit a Deployment may write more
+MAX_GENERATION_DIGITS = 18
+
 UNKNOWN_SHAPE = Shape("unknown", WHOLE_GPU)
 """Stands for an annotation that someone broke: the planner replaces or removes such a variant."""
 
@@ -21,15 +24,18 @@ def labels_of(obj: Object) -> dict[str, str]:
 
 def shape_of(deployment: Object) -> Shape:
     """Return the shape that a Deployment was rendered from."""
+    text = annotations_of(deployment).get(SHAPE_ANNOTATION, "")
+    if len(text) > MAX_ANNOTATION:
+        return UNKNOWN_SHAPE
     try:
-        fields = json.loads(annotations_of(deployment).get(SHAPE_ANNOTATION, ""))
+        fields = json.loads(text)
         return Shape(
             sku=str(fields["sku"]),
             profile=str(fields["profile"]),
             tensor_parallel=int(fields["tensor_parallel"]),
             precision=str(fields["precision"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return UNKNOWN_SHAPE
 
 
@@ -38,4 +44,4 @@ def generation_of(deployment: Object) -> int:
     say.
     """
     text = annotations_of(deployment).get(GENERATION_ANNOTATION, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= MAX_GENERATION_DIGITS else 0

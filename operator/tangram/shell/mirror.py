@@ -101,15 +101,17 @@ class Mirror:
 
     async def run(self) -> None:
         """List and watch for ever. Only cancellation ends it."""
-        backoff = Backoff()
+        backoff, listed = Backoff(), -1
         while True:
             try:
                 await self._list()
-                backoff.reset()
+                listed = self.store.version
                 await self._follow()
             except Gone:
-                continue
+                backoff.reset()
             except ApiError as error:
+                if self.store.version > listed:
+                    backoff.reset()  # the watch was allowed, too, and brought something
                 delay = max(backoff.next_s(), min(error.retry_after_s, 30.0))
                 log.warning("mirror of %s: %s; again in %.1f s", self.source, error, delay)
                 await asyncio.sleep(delay)

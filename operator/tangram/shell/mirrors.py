@@ -65,12 +65,6 @@ class Mirrors:
         """Return what is known about `kind` in `namespace`."""
         return self.of(kind, namespace).store
 
-    def watches(self, namespace: str) -> bool:
-        """Say whether LLMDeployments of this namespace are ours to serve."""
-        return any(
-            m.source.kind == kinds.LLM_DEPLOYMENTS and m.source.namespace in ("", namespace) for m in self.all
-        )
-
     def view(self) -> View:
         """Return everything at this instant. The objects are shared: read them, never change them."""
         return View(

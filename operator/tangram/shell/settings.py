@@ -116,7 +116,7 @@ class Settings(_Section):
     """Where metrics are read; none: nothing scales by itself."""
     scaling: ScalingSettings = ScalingSettings()
     """How fast replicas follow the signal."""
-    prices: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """US dollars per GPU-hour by SKU, over the catalog's."""
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces whose LLMDeployments are served; empty: all."""
@@ -128,9 +128,9 @@ class Settings(_Section):
     """Port of /livez and /readyz."""
     listen_host: str = "0.0.0.0"  # noqa: S104 - a pod's own address; the chart's NetworkPolicy decides who may come
     """Address on which both ports listen."""
-    plan_deadline_seconds: PositiveFloat = 5
+    plan_deadline_seconds: Annotated[float, Field(gt=0, le=60)] = 5
     """How long one plan may take before the last one stands."""
-    tick_seconds: PositiveFloat = 15
+    tick_seconds: Annotated[float, Field(gt=0, le=60)] = 15
     """How often everything is looked at even when nothing happened."""
     relist_seconds: PositiveFloat = 300
     """How often each mirror is compared with a fresh LIST."""

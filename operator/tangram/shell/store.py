@@ -26,7 +26,6 @@ class Store:
     reduce: Reduce
     version: int = -1
     _objects: dict[Key, Object] = field(default_factory=dict)
-    _by_owner: dict[str, set[Key]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -38,19 +37,13 @@ class Store:
         """Return one object."""
         return self._objects.get(key)
 
-    def owned_by(self, uid: str) -> list[Object]:
-        """Return the objects that have an owner reference to `uid`, by name."""
-        return [self._objects[key] for key in sorted(self._by_owner.get(uid, ()))]
-
     def replace(self, items: list[Object], version: int) -> bool:
         """Take a whole LIST of reduced objects as the truth. Say whether anything that matters changed."""
         fresh = {key_of(item): item for item in items}
         changed = fresh.keys() != self._objects.keys() or any(
             _differs(self._objects[key], item) for key, item in fresh.items()
         )
-        self._objects, self._by_owner = {}, {}
-        for key, item in fresh.items():
-            self._put(key, item)
+        self._objects = fresh
         self.version = version
         return changed
 
@@ -66,8 +59,7 @@ class Store:
         reduced = self.reduce(obj)
         if reduced is None:
             return self._drop(key)
-        self._drop(key)
-        self._put(key, reduced)
+        self._objects[key] = reduced
         return known is None or _differs(known, reduced)
 
     def remove(self, obj: Object) -> bool:
@@ -99,21 +91,8 @@ class Store:
         known = self._objects.get(key)
         return ("", -1) if known is None else (uid_of(known), version_of(known))
 
-    def _put(self, key: Key, obj: Object) -> None:
-        self._objects[key] = obj
-        for ref in obj["metadata"].get("ownerReferences") or ():
-            self._by_owner.setdefault(ref.get("uid", ""), set()).add(key)
-
     def _drop(self, key: Key) -> bool:
-        known = self._objects.pop(key, None)
-        if known is None:
-            return False
-        for ref in known["metadata"].get("ownerReferences") or ():
-            keys = self._by_owner.get(ref.get("uid", ""), set())
-            keys.discard(key)
-            if not keys:
-                self._by_owner.pop(ref.get("uid", ""), None)
-        return True
+        return self._objects.pop(key, None) is not None
 
 
 def _differs(one: Object, other: Object) -> bool:
