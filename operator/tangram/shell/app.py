@@ -17,7 +17,8 @@ from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient
 from tangram.shell.events import EventRecorder
 from tangram.shell.expect import Expectations
-from tangram.shell.lease import Elector, LeaseTimes
+from tangram.shell.kinds import LLM_DEPLOYMENTS, Object, key_of
+from tangram.shell.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.metrics import Metrics
 from tangram.shell.metrics_reader import MetricsReader
@@ -26,13 +27,14 @@ from tangram.shell.planning import PlanWorker
 from tangram.shell.scaler import Scaler, params_of
 from tangram.shell.settings import Settings
 from tangram.shell.statuses import StatusWriter
+from tangram.shell.store import version_of
 from tangram.shell.view import Told
 from tangram.shell.writer import Writer
 
 log = logging.getLogger(__name__)
 
 WATCH_DEAD_S = 600.0  # an API server that is down this long is not cured by restarting us, a stuck mirror is
-LOOP_DEAD_S = 120.0  # well above a tick, a plan's deadline and the slowest round
+LOOP_DEAD_S = 120.0  # above a tick, the start of a planner with its deadline, and the slowest single write
 
 
 def boot_time() -> float:
@@ -93,6 +95,12 @@ class Operator:
         if self.reader is not None:
             await self.reader.close()
         await self.client.close()
+
+    def heard_of(self, obj: Object) -> None:
+        """Look again because of an event of kopf's own watch, unless the mirror is that far already."""
+        version = version_of(obj)
+        if version < 0 or version > self.mirrors.store(LLM_DEPLOYMENTS, key_of(obj)[0]).version:
+            self.loop.mark_dirty()
 
     def live(self) -> str:
         """Say what a restart would cure, empty when nothing."""
@@ -158,15 +166,22 @@ class Operator:
         )
 
     def _make_loop(self) -> Reconciler:
-        settings, guard = self.settings, self.elector.guard
+        settings, guard, heart = self.settings, TermGuard(self.elector), Heart(boot_time())
         expectations, penalties = Expectations(self.mirrors.store), Penalties()
+
+        def beat() -> None:
+            heart.beat = boot_time()
+
         return Reconciler(
             mirrors=self.mirrors,
             elector=self.elector,
             worker=self.worker,
-            writer=Writer(self.client, guard, self.mirrors, settings, expectations, penalties, boot_time),
-            statuses=StatusWriter(self.client, guard, expectations, penalties, boot_time),
-            events=EventRecorder(self.client, guard, self.identity, time.time),
+            guard=guard,
+            writer=Writer(
+                self.client, guard, self.mirrors, settings, expectations, penalties, boot_time, written=beat
+            ),
+            statuses=StatusWriter(self.client, guard, expectations, penalties, boot_time, written=beat),
+            events=EventRecorder(self.client, self.elector.guard, self.identity, time.time),
             scaler=Scaler(params_of(settings), self.reader),
             expectations=expectations,
             penalties=penalties,
@@ -179,5 +194,5 @@ class Operator:
             tick_s=settings.tick_seconds,
             clock=boot_time,
             now=time.time,
-            heart=Heart(boot_time()),
+            heart=heart,
         )

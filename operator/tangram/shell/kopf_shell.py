@@ -18,7 +18,7 @@ import kopf
 
 from tangram.shell.app import Operator
 from tangram.shell.auth import TOKEN_REREAD_S, Credentials
-from tangram.shell.kinds import LLM_DEPLOYMENTS
+from tangram.shell.kinds import LLM_DEPLOYMENTS, Object
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = EndlessBackoffs()
     settings.queueing.error_delays = (1, 2, 5, 10, 30)
-    settings.queueing.worker_limit = 16
+    settings.queueing.worker_limit = None  # a worker only compares a version; a limit holds events back
+    settings.queueing.idle_timeout = 0.1  # a worker per object waits this long for more events of it
     settings.watching.chunk_size = 500
     settings.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
     return settings
@@ -72,7 +73,10 @@ def connection(credentials: Credentials) -> kopf.ConnectionInfo:
 
 
 def registry(
-    credentials: Credentials, start: Callable[[], Any], stop: Callable[[], Any], changed: Callable[[], None]
+    credentials: Credentials,
+    start: Callable[[], Any],
+    stop: Callable[[], Any],
+    changed: Callable[[Object], None],
 ) -> kopf.OperatorRegistry:
     """Return all handlers there are."""
     handlers = kopf.OperatorRegistry()
@@ -90,8 +94,8 @@ def registry(
         await stop()
 
     @kopf.on.event(LLM_DEPLOYMENTS.group, LLM_DEPLOYMENTS.version, LLM_DEPLOYMENTS.plural, registry=handlers)
-    async def event(**_: Any) -> None:
-        changed()
+    async def event(body: kopf.Body, **_: Any) -> None:
+        changed(dict(body))
 
     return handlers
 
@@ -106,7 +110,7 @@ async def run(settings: Settings, credentials: Credentials) -> int:
     )
     try:
         await kopf.operator(
-            registry=registry(credentials, operator.start, operator.stop, operator.loop.mark_dirty),
+            registry=registry(credentials, operator.start, operator.stop, operator.heard_of),
             settings=kopf_settings(),
             standalone=True,
             stop_flag=stop_flag,

@@ -6,6 +6,7 @@ only while we lead, every mirror is synced and recent, and our own writes have c
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,12 +14,12 @@ from typing import Any
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Plan
 from tangram.planner import status as render_status
 from tangram.planner import transitions
-from tangram.shell.backoff import Penalties
+from tangram.shell.backoff import Backoff, Penalties
 from tangram.shell.client import ApiError
 from tangram.shell.events import EventRecorder
 from tangram.shell.expect import PATIENCE_S, Expectations
-from tangram.shell.kinds import Object, uid_of
-from tangram.shell.lease import Elector, NotLeader
+from tangram.shell.kinds import Object, key_of, uid_of
+from tangram.shell.lease import Elector, NotLeader, TermGuard
 from tangram.shell.metrics import Metrics
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.planning import PlanFailed, PlanWorker
@@ -31,14 +32,14 @@ log = logging.getLogger(__name__)
 
 DEBOUNCE_S = 0.1  # a `kubectl apply` of many files becomes one plan
 MAX_VIEW_AGE_S = 90.0  # bookmarks come each minute: an older view is one of a lost connection
-RETRY_S = 1.0  # after a round that could not be finished
+RETRY_S = (1.0, 30.0)  # from, to: after rounds that could not be finished
 
 
 @dataclass(slots=True)
 class Heart:
     """When the loop last did what, in seconds of the monotonic clock; read by probes and metrics."""
 
-    beat: float  # last time the loop turned, whether or not it planned
+    beat: float  # last time the loop turned or a write of a round was answered
     planned: float | None = None
 
 
@@ -48,6 +49,7 @@ class Reconciler:
 
     mirrors: Mirrors
     elector: Elector
+    guard: TermGuard  # of the writes that a round decides
     worker: PlanWorker
     writer: Writer
     statuses: StatusWriter
@@ -63,15 +65,16 @@ class Reconciler:
     heart: Heart
     wanted: tuple[Intent, ...] = ()  # valid intents of the last round: whom to ask Prometheus about
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
-    _new_term: bool = True
+    _begun: int = 0  # term that the memory is of; 0: none yet
+    _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
+    _last_failure: str = ""
 
     def mark_dirty(self) -> None:
         """Something changed: look again soon."""
         self._dirty.set()
 
     def leadership(self, leading: bool) -> None:
-        """Begin or end a term."""
-        self._new_term = True
+        """Note that a term begins or ended."""
         if not leading:
             self.metrics.clear_fleet()
         self.mark_dirty()
@@ -85,17 +88,39 @@ class Reconciler:
             self.heart.beat = self.clock()
             if not self.elector.leading:
                 continue
-            try:
-                await self._round()
-            except NotLeader as refusal:
-                log.warning("round given up: %s", refusal)
-            except ApiError as error:
-                log.warning("round given up: %s", error)
-                self._again_in(RETRY_S)
-            except Exception:
-                log.exception("round failed")
-                self.metrics.loop_errors.labels("round").inc()
-                self._again_in(RETRY_S)
+            await self._turn()
+
+    async def _turn(self) -> None:
+        """Try one round; after one that could not be finished, another comes, ever later."""
+        try:
+            finished = await self._round()
+        except NotLeader as refusal:
+            log.warning("round given up: %s", refusal)
+            return
+        except ApiError as error:
+            log.warning("round given up: %s", error)
+            finished = False
+        except PlanFailed as failure:
+            self._tell_failure(f"no plan ({failure.why}), the last one stands", str(failure))
+            self.metrics.plan_failures.labels(failure.why).inc()
+            finished = False
+        except Exception:  # noqa: BLE001 - told whole, with its trace
+            self._tell_failure("round failed", traceback.format_exc())
+            self.metrics.loop_errors.labels("round").inc()
+            finished = False
+        if finished:
+            self._backoff.reset()
+            self._last_failure = ""
+        else:
+            asyncio.get_running_loop().call_later(self._backoff.next_s(), self.mark_dirty)
+
+    def _tell_failure(self, what: str, details: str) -> None:
+        """Log a failure whole the first time, and in one line as long as it stays the same."""
+        if details == self._last_failure:
+            log.error("%s, as before: %s", what, details.strip().splitlines()[-1])
+        else:
+            log.error("%s: %s", what, details)
+        self._last_failure = details
 
     async def _alive(self, waiting: Any) -> None:
         """Await something that may take long, with the heart beating."""
@@ -115,32 +140,29 @@ class Reconciler:
             pass
         self._dirty.clear()
 
-    def _again_in(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self.mark_dirty)
-
-    async def _round(self) -> None:
-        if self._new_term:
-            await self._begin_term()
+    async def _round(self) -> bool:
+        """Look, plan, write; say whether that could be done."""
+        term = self.guard.begin()
+        if term != self._begun:
+            await self._begin_term(term)
         if not await self._settled():
-            self._again_in(RETRY_S)
-            return
+            return False
         view, now = self.mirrors.view(), self.now()
-        everyone = intents(view)
+        everyone = intents(view, self._skipped)
         valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
         self._forget({intent.uid for intent in everyone})
         self.wanted = valid
         scaled, seen = self._observe(view, valid, now)
         plan = await self._plan(seen, everyone, now)
-        if plan is None:
-            return
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
             await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid})
         await self._tell(view, seen, everyone, plan, scaled, now)
         if self.writer.problems != problems:
             self.mark_dirty()  # conditions say what was refused
+        return True
 
-    async def _begin_term(self) -> None:
+    async def _begin_term(self, term: int) -> None:
         """Start from what is true now: another operator may have written since we last looked."""
         await asyncio.wait_for(self.mirrors.refresh(), self.elector.election.times.renew_s)
         self.expectations.clear()
@@ -149,7 +171,7 @@ class Reconciler:
             self.scaler.reader.clear()
         self.statuses.clear()
         self.writer.problems.clear()
-        self._new_term = False
+        self._begun = term
 
     async def _settled(self) -> bool:
         """Wait until the mirrors show our own writes; say whether the view may be decided upon."""
@@ -175,26 +197,25 @@ class Reconciler:
     def _observe(
         self, view: View, valid: tuple[Intent, ...], now: float
     ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
-        bare = snapshot(view, self.told, now)
+        bare = snapshot(view, self.told, now, self._skipped)
         recorded = recorded_replicas(view)
         scaled = self.scaler.decide(valid, bare.workloads, recorded, now)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
         return scaled, replace(bare, desired=desired, problems=problems)
 
+    def _skipped(self, obj: Object, error: Exception) -> None:
+        """Tell of an object that could not be understood: our bug, brought out by its owner."""
+        log.error("%s %s skipped: %r", obj.get("kind", "object"), "/".join(key_of(obj)), error)
+        self.metrics.loop_errors.labels("snapshot").inc()
+
     async def _plan(
         self, seen: FleetSnapshot, everyone: tuple[Intent | InvalidIntent, ...], now: float
-    ) -> Plan | None:
-        """Return the plan, None when none came out: then what is there stays as it is."""
-        try:
-            with self.metrics.plan_seconds.time():
-                plan = await self.worker.plan(seen, everyone, now)
-        except PlanFailed as failure:
-            log.error("no plan (%s), the last one stands: %s", failure.why, failure)  # noqa: TRY400 - has the trace
-            self.metrics.plan_failures.labels(failure.why).inc()
-            self._again_in(RETRY_S)
-            return None
-        self.heart.planned = self.clock()
+    ) -> Plan:
+        """Return the plan (raises PlanFailed: then what is there stays as it is)."""
+        with self.metrics.plan_seconds.time():
+            plan = await self.worker.plan(seen, everyone, now)
+        self.heart.planned = self.heart.beat = self.clock()
         return plan
 
     async def _tell(

@@ -2,9 +2,11 @@
 fixed order.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from tangram.api import facts_from_status, parse, parse_report
 from tangram.catalog import match_product
@@ -25,6 +27,11 @@ from tangram.shell.children import annotations_of, generation_of, labels_of, sha
 from tangram.shell.kinds import Key, Object, controller_of, key_of, owner_uid, uid_of
 from tangram.shell.manifests import job_name
 from tangram.shell.waiting import waiting_message
+
+T = TypeVar("T")
+
+Skipped = Callable[[Object, Exception], None]
+"""Told of an object that could not be converted, and why."""
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -50,29 +57,47 @@ class Told:
     prices: tuple[tuple[str, float], ...] = ()
 
 
-def intents(view: View) -> tuple[Intent | InvalidIntent, ...]:
+def _ignore(_obj: Object, _error: Exception) -> None:
+    """Say nothing of an object that is skipped."""
+
+
+def intents(view: View, skipped: Skipped = _ignore) -> tuple[Intent | InvalidIntent, ...]:
     """Return what is wanted, in the order of namespace and name. Objects being deleted want nothing."""
     living = [obj for obj in view.llm_deployments if not obj["metadata"].get("deletionTimestamp")]
-    return tuple(parse(obj) for obj in sorted(living, key=key_of))
+    return tuple(_each(sorted(living, key=key_of), parse, skipped))
 
 
-def snapshot(view: View, told: Told, now: float) -> FleetSnapshot:
-    """Return what is observed."""
+def _each(objects: Iterable[Object], convert: Callable[[Object], T], skipped: Skipped) -> Iterator[T]:
+    """Convert each object on its own: what one person wrote must not end the round of everyone."""
+    for obj in objects:
+        try:
+            converted = convert(obj)
+        except Exception as error:  # noqa: BLE001 - told to `skipped`, which counts and logs it
+            skipped(obj, error)
+        else:
+            yield converted
+
+
+def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> FleetSnapshot:
+    """Return what is observed. No single object can end that: one that cannot be understood is left out, and
+    `skipped` is told.
+    """
     pods_of = _pods_by_deployment(view)
+    deployments = sorted((obj for obj in view.deployments if _ours(obj)), key=key_of)
     return FleetSnapshot(
-        nodes=tuple(sorted((node(obj, told.tolerations) for obj in view.nodes), key=lambda n: n.name)),
-        claims=claims(view),
-        workloads=tuple(
-            workload(obj, pods_of.get(uid_of(obj), []))
-            for obj in sorted(view.deployments, key=key_of)
-            if _ours(obj)
-        ),
-        facts=_facts(view),
-        inspections=inspections(view, now),
+        nodes=tuple(sorted(_each(view.nodes, lambda o: node(o, told.tolerations), skipped), key=_by_name)),
+        claims=claims(view, skipped),
+        workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(uid_of(o), [])), skipped)),
+        facts=_facts(view, skipped),
+        inspections=inspections(view, now, skipped),
         services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj))),
         engine_image=told.engine_image,
         prices=told.prices,
     )
+
+
+def _by_name(node: Node) -> str:
+    return node.name
 
 
 def recorded_replicas(view: View) -> dict[str, int]:
@@ -113,7 +138,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     return operator == "Exists" or (operator == "Equal" and same)
 
 
-def claims(view: View) -> tuple[Claim, ...]:
+def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
     """Return who holds which NVIDIA resources on which node; our own pods by the LLMDeployment they serve."""
     owners = {
         uid_of(pod): owner_uid(deployment)
@@ -121,12 +146,14 @@ def claims(view: View) -> tuple[Claim, ...]:
         for pod in pods
         if _ours(deployment)
     }
-    found = [
-        Claim(pod["nodeName"], resource, count, owners.get(uid_of(pod)))
-        for pod in view.pods
-        if pod["nodeName"] and pod["phase"] not in ("Succeeded", "Failed")
-        for resource, count in pod["requests"].items()
-    ]
+
+    def of_pod(pod: Object) -> list[Claim]:
+        if not pod["nodeName"] or pod["phase"] in ("Succeeded", "Failed"):
+            return []
+        owner = owners.get(uid_of(pod))
+        return [Claim(pod["nodeName"], resource, count, owner) for resource, count in pod["requests"].items()]
+
+    found = itertools.chain.from_iterable(_each(view.pods, of_pod, skipped))
     return tuple(sorted(found, key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count)))
 
 
@@ -157,18 +184,20 @@ def _rolls_in_place(deployment: Object) -> bool:
     return str(rolling.get("maxSurge")) in ("0", "0%")
 
 
-def inspections(view: View, now: float) -> tuple[Inspection, ...]:
+def inspections(view: View, now: float, skipped: Skipped = _ignore) -> tuple[Inspection, ...]:
     """Return the inspect Jobs. A Job that does not carry the name of its own key is not one of ours."""
     pods_by_job: dict[str, list[Object]] = {}
     for pod in view.pods:
         ref = controller_of(pod)
         if ref is not None and ref.get("kind") == kinds.JOBS.kind:
             pods_by_job.setdefault(str(ref.get("uid")), []).append(pod)
-    found = [
-        _inspection(obj, pods_by_job.get(uid_of(obj), []), now)
-        for obj in view.jobs
-        if _ours(obj) and obj["metadata"]["name"] == job_name(_facts_key(obj)) and _honest(obj)
-    ]
+
+    def of_job(obj: Object) -> list[Inspection]:
+        if not _ours(obj) or obj["metadata"]["name"] != job_name(_facts_key(obj)) or not _honest(obj):
+            return []
+        return [_inspection(obj, pods_by_job.get(uid_of(obj), []), now)]
+
+    found = itertools.chain.from_iterable(_each(view.jobs, of_job, skipped))
     return tuple(sorted(found, key=lambda i: (i.namespace, i.job_name)))
 
 
@@ -231,9 +260,9 @@ def _result(status: Object, pods: list[Object], now: float) -> CheckpointFacts |
     return InspectionFailure("InspectionFailed", f"inspect Job ended without a report: {why}"[:1000], at)
 
 
-def _facts(view: View) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
+def _facts(view: View, skipped: Skipped) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
     """Return the facts recorded in statuses, once per checkpoint."""
-    recorded = (facts_from_status(obj) for obj in sorted(view.llm_deployments, key=key_of))
+    recorded = _each(sorted(view.llm_deployments, key=key_of), facts_from_status, skipped)
     return tuple(sorted(dict(pair for pair in recorded if pair is not None).items()))
 
 

@@ -1,0 +1,92 @@
+"""What one tenant writes into its own objects does not end the round of everyone."""
+
+from typing import Any
+
+import pytest
+
+from tangram.fleet import Shape
+from tangram.shell import manifests, reduce
+from tangram.shell.children import UNKNOWN_SHAPE, generation_of, shape_of
+from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION
+from tangram.shell.view import Told, View, intents, snapshot
+
+OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
+SHAPE = Shape("H100-80GB-SXM", "gpu")
+
+
+def deployment(name: str = "chat-abc", shape: str = "", generation: str = "3", **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-{name}",
+            "annotations": {
+                SHAPE_ANNOTATION: shape or manifests.shape_annotation(SHAPE),
+                GENERATION_ANNOTATION: generation,
+            },
+            "ownerReferences": [manifests._owner_reference(OWNER)],
+        },
+        "spec": {"replicas": 1} | spec,
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[" * 500,
+        '{"sku":"a","profile":"b","tensor_parallel":1e999,"precision":"bf16"}',
+        '{"sku":"a","profile":"b","tensor_parallel":' + "9" * 5000 + ',"precision":"bf16"}',
+        '{"sku":"' + "a" * 100_000 + '","profile":"b","tensor_parallel":1,"precision":"bf16"}',
+        "[]",
+        "null",
+    ],
+    ids=["nested", "nested a little", "infinite", "many digits", "long", "list", "null"],
+)
+def test_a_broken_shape_is_an_unknown_one(text: str) -> None:
+    assert shape_of(deployment(shape=text)) == UNKNOWN_SHAPE
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-1", "", "1e9", "x"])
+def test_a_broken_generation_is_none(text: str) -> None:
+    assert generation_of(deployment(generation=text)) == 0
+
+
+def test_our_own_annotations_are_read_back() -> None:
+    assert shape_of(deployment()) == SHAPE
+    assert generation_of(deployment()) == 3
+
+
+def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
+    bad_node = reduce.node({"metadata": {"name": "bad"}, "spec": {}, "status": {}}) | {
+        "allocatable": {"x": "9" * 5000}
+    }
+    bad = deployment("bad", replicas="many")
+    bad_llm = {"metadata": {"name": "bad", "namespace": "ns", "uid": "u"}, "status": 7}
+    bad_pod = {"metadata": {"name": "bad", "namespace": "ns"}}
+    bad_job = {
+        "metadata": {"name": "bad", "namespace": "ns", "ownerReferences": [OWNER_REFERENCE]},
+        "spec": 1,
+    }
+    bad_job["metadata"]["annotations"] = 5
+    view = View(
+        llm_deployments=(bad_llm,),
+        nodes=(bad_node,),
+        pods=(bad_pod,),
+        deployments=(bad, deployment("good")),
+        jobs=(bad_job,),
+    )
+    told: list[str] = []
+
+    def skipped(obj: dict[str, Any], error: Exception) -> None:
+        told.append(type(error).__name__)
+
+    seen = snapshot(view, Told("e", ()), 0, skipped)
+
+    assert [workload.name for workload in seen.workloads] == ["good"]
+    assert len(told) == 5, told
+    assert intents(view, skipped) == ()
+    assert len(told) == 6
+
+
+OWNER_REFERENCE = manifests._owner_reference(OWNER)

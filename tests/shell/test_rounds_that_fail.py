@@ -1,0 +1,200 @@
+"""Rounds that cannot be finished come ever later; a term begins once; what is no news makes no round."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from tangram.shell import kopf_shell, reduce
+from tangram.shell.app import Operator
+from tangram.shell.backoff import Backoff, Penalties
+from tangram.shell.client import ApiError, Listing
+from tangram.shell.kinds import PODS
+from tangram.shell.lease import NotLeader
+from tangram.shell.loop import Heart, Reconciler
+from tangram.shell.metrics import Metrics
+from tangram.shell.mirror import Mirror, Source
+from tangram.shell.planning import PlanFailed
+from tangram.shell.store import Store
+
+
+def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
+    nothing: Any = None
+    names = [
+        "mirrors",
+        "elector",
+        "guard",
+        "worker",
+        "writer",
+        "statuses",
+        "events",
+        "scaler",
+        "expectations",
+        "told",
+    ]
+    return loop(
+        **dict.fromkeys(names, nothing)
+        | {
+            "penalties": Penalties(),
+            "metrics": Metrics(),
+            "tick_s": 15.0,
+            "clock": lambda: 0.0,
+            "now": lambda: 0.0,
+            "heart": Heart(0.0),
+        }
+        | parts
+    )
+
+
+class Script(Reconciler):
+    """A loop whose rounds end as the test says."""
+
+    results: list[Any]
+
+    async def _round(self) -> bool:
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return bool(result)
+
+
+def script(*results: Any) -> tuple[Script, list[float]]:
+    one = reconciler(Script)
+    waits: list[float] = []
+
+    class Noted(Backoff):
+        def next_s(self) -> float:
+            waits.append(Backoff.next_s(self))
+            return 0.0
+
+    one._backoff = Noted(1.0, 30.0)
+    Script.results = list(results)
+    return one, waits
+
+
+FAILURES = [
+    PlanFailed("raised", "Traceback\nValueError: a bug"),
+    ApiError(500, "Boom", "no"),
+    ValueError("a bug"),
+    False,
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda f: type(f).__name__)
+async def test_failed_rounds_wait_ever_longer_until_one_is_finished(failure: Any) -> None:
+    one, waits = script(*[failure] * 8, True, failure)
+    for _ in range(10):
+        await one._turn()
+
+    assert 0.5 <= waits[0] <= 1.0
+    assert all(15.0 <= wait <= 30.0 for wait in waits[5:8])
+    assert 0.5 <= waits[8] <= 1.0
+    assert len(waits) == 9
+
+
+async def test_a_round_without_the_lease_is_given_up_and_not_tried_again() -> None:
+    one, waits = script(NotLeader("gone"))
+    await one._turn()
+
+    assert waits == []
+
+
+async def test_the_same_failure_is_told_whole_only_once(caplog: pytest.LogCaptureFixture) -> None:
+    failure = PlanFailed("raised", "Traceback\n  many lines\nValueError: a bug")
+    one, _ = script(failure, failure, True, failure)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(4):
+            await one._turn()
+
+    assert ["many lines" in record.getMessage() for record in caplog.records] == [True, False, True]
+
+
+class Steps(Reconciler):
+    """A loop of which only the beginning of terms is looked at."""
+
+    begun: list[int]
+
+    async def _begin_term(self, term: int) -> None:
+        self.begun.append(term)
+        if self.begun.count(term) == 1 and term == 2:
+            raise ApiError(500, "Boom", "no")
+        self._begun = term
+
+    async def _settled(self) -> bool:
+        return False
+
+
+async def test_each_term_begins_with_fresh_lists_even_if_nobody_saw_the_last_one_end() -> None:
+    terms = [1, 1, 2, 2, 2]
+
+    class Guard:
+        def begin(self) -> int:
+            return terms.pop(0)
+
+    one = reconciler(Steps, guard=Guard())
+    Steps.begun = []
+    for _ in range(5):
+        await one._turn()
+
+    assert Steps.begun == [1, 2, 2]  # the second could not be begun at first
+
+
+class Heard:
+    """As much of an operator as an event needs."""
+
+    def __init__(self, version: int) -> None:
+        store = Store(reduce.whole)
+        store.replace([], version)
+        self.marked = 0
+        self.mirrors, self.loop = self, self
+        self.store = lambda _kind, _namespace: store
+
+    def mark_dirty(self) -> None:
+        self.marked += 1
+
+
+@pytest.mark.parametrize(("version", "marked"), [("41", 0), ("42", 0), ("43", 1), ("odd", 1)])
+def test_an_event_that_the_mirror_holds_already_is_no_news(version: str, marked: int) -> None:
+    heard = Heard(42)
+    Operator.heard_of(heard, {"metadata": {"namespace": "n", "name": "x", "resourceVersion": version}})  # type: ignore[arg-type]
+
+    assert heard.marked == marked
+
+
+def test_kopf_delivers_events_without_holding_any_back() -> None:
+    queueing = kopf_shell.kopf_settings().queueing
+
+    assert queueing.worker_limit is None
+    assert queueing.idle_timeout <= 1
+
+
+async def test_a_watch_that_is_forbidden_lists_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await real_sleep(0)
+        if len(waits) == 8:
+            raise asyncio.CancelledError
+
+    class Api:
+        async def list(self, *_: Any) -> Listing:
+            return Listing([], "5")
+
+        async def watch(self, *_: Any, **__: Any) -> Any:
+            raise ApiError(403, "Forbidden", "watch is not allowed")
+            yield
+
+    mirror = Mirror(Api(), Source(PODS, reduce.whole), changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
+
+    async def no_checks() -> None:
+        await asyncio.Event().wait()
+
+    mirror._check_drift = no_checks  # type: ignore[method-assign]
+    monkeypatch.setattr("tangram.shell.mirror.asyncio.sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await mirror.run()
+
+    assert waits[-1] >= 5.0, waits
