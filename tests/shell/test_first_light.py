@@ -181,7 +181,7 @@ async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(here: Worl
 async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     here: World, proxy: FaultProxy, operator
 ) -> None:
-    process = operator(tickSeconds=1)
+    process = operator(tickSeconds=0.5)
     await here.apply(llm("one", here.namespace, scaling={"min": 2}))
     await here.apply(llm("two", here.namespace))
     await here.until("one", "Ready", "True")
@@ -189,13 +189,13 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     await asyncio.sleep(3)  # the Job's deletion and the last statuses settle
 
     proxy.trace.clear()
-    await asyncio.sleep(5)
+    await asyncio.sleep(3)
     assert proxy.writes() == []
 
     await process.stop()
     process.start()
     await eventually(lambda: _led(proxy), what="the new operator leads")
-    await asyncio.sleep(5)
+    await asyncio.sleep(3)
     assert proxy.writes() == []
 
 
