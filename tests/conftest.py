@@ -2,8 +2,8 @@
 
 import pytest
 
-# Tests against a real API server end with TLS connections whose shutdown outlives the test's event loop; the
-# next test would be blamed for them. Leaks of our own are found by the unit tests, where warnings stay errors.
+# Tests against a real API server end with TLS connections whose shutdown outlives the test's event loop, and
+# the next test would be blamed for them. Leaks of ours are found by unit tests, where warnings stay errors.
 LATE_TLS = (
     "ignore:Exception ignored in.*(socket|_SelectorTransport|SSL):pytest.PytestUnraisableExceptionWarning"
 )
