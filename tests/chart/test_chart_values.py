@@ -49,6 +49,7 @@ BAD = {
     "a namespace with a capital": {"watchNamespaces": ["Team"]},
     "log format xml": {"operator": {"logFormat": "xml"}},
     "tick of nothing": {"operator": {"tickSeconds": 0}},
+    "tick so long that liveness would end an idle operator": {"operator": {"tickSeconds": 61}},
     "renewal later than the lease": {"leaderElection": {"renewSeconds": 20}},
     "retry later than renewal": {"leaderElection": {"retrySeconds": 12}},
     "yes for a switch": {"crds": {"enabled": "yes"}},
