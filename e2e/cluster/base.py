@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,7 +85,8 @@ def wait_until(what: str, ready: Callable[[], bool], *, timeout_s: float, every_
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Replace a file in one step, so that a reader or an interruption never meets half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # The thread too: steps of one process write the same file side by side.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     temporary.touch(mode=mode)
     temporary.chmod(mode)
     temporary.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,3 +130,18 @@ def test_a_process_that_lost_its_pid_file_is_found_by_its_mark_and_others_are_le
     assert other.poll() is None
     other.kill()
     other.wait(timeout=5)
+
+
+def test_threads_that_write_the_same_file_at_once_do_not_take_each_others(tmp_path: Path) -> None:
+    target, started = tmp_path / "shared", threading.Barrier(8, timeout=10)
+
+    def write(number: int) -> None:
+        started.wait()
+        for _ in range(50):
+            write_atomically(target, str(number) * 1000)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+
+    assert len(set(target.read_text())) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"]
