@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import processes
-from e2e.cluster.base import ClusterError
+from e2e.cluster.base import ClusterError, write_atomically
 
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
 STUBBORN = [
