@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from e2e.cluster.apiserver import free_port
 from e2e.cluster.base import ClusterError, run
 
 T = TypeVar("T")
@@ -76,13 +77,6 @@ class Kube:
             forward.wait(timeout=10)
             if forward.stderr:
                 forward.stderr.close()
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

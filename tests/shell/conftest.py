@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.cluster.apiserver import free_port
 from tests.support.apiserver import OperatorProcess, World, prepare, world
 from tests.support.fault_proxy import FaultProxy
 
@@ -82,9 +82,3 @@ def operator_settings(namespace: str) -> dict[str, Any]:
         "metricsPort": free_port(),
         "logFormat": "plain",
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from e2e.cluster.apiserver import free_port
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,12 +24,6 @@ def _request(method: str, url: str, **options: Any) -> httpx.Response:
     # Without verify=False, every client would load the certificate store, which takes longer than most tests.
     with httpx.Client(timeout=30, trust_env=False, verify=False) as client:  # noqa: S501
         return client.request(method, url, **options)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = 10.0) -> Any:
