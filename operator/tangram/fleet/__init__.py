@@ -1,6 +1,6 @@
 """The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). All frozen."""
 
-from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective
+from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 from tangram.fleet.plan import (
     Action,
     ApplyDeployment,
@@ -13,6 +13,7 @@ from tangram.fleet.plan import (
     RemoveDeployment,
     StartInspection,
 )
+from tangram.fleet.pool import InvalidPool, Pool, PoolPolicy
 from tangram.fleet.shape import WHOLE_GPU, Shape, resource_name
 from tangram.fleet.snapshot import (
     CheckpointFacts,
@@ -42,14 +43,19 @@ __all__ = [
     "InspectionFailure",
     "Intent",
     "InvalidIntent",
+    "InvalidPool",
     "MIGPolicy",
     "Node",
     "Objective",
     "Plan",
+    "Pool",
+    "PoolPolicy",
     "Rejection",
     "RemoveDeployment",
     "Shape",
+    "Spread",
     "StartInspection",
+    "Traffic",
     "Workload",
     "WriteProblem",
     "resource_name",

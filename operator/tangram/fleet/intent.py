@@ -21,6 +21,23 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What is expected before anything is measured: a prior, per LLMDeployment."""
+
+    requests_per_second: float | None = None  # None: nobody said
+    input_tokens: int | None = None  # mean of a request; the 90th percentile is taken as twice the mean
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Largest share of the replicas on one node and in one zone, rounded up; 1: no limit."""
+
+    node: float = 1.0
+    zone: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """A valid `LLMDeployment`. Defaults are already filled in."""
 
@@ -41,6 +58,14 @@ class Intent:
     min_replicas: int
     max_replicas: int
     paused: bool
+    traffic: Traffic = Traffic()
+    priority: int = 0  # higher is served first
+    pools: tuple[str, ...] = ()  # names of GPUPools it may run in; empty: anywhere
+    tensor_parallel: tuple[int, ...] = ()  # degrees that may be used, sorted; empty: any
+    precision: str = "AsStored"  # AsStored | Any | a format of the catalog
+    kv_precision: str = "bf16"  # of the KV cache: bf16 (16 bit) | fp8
+    spread: Spread = Spread()
+    budget_per_hour: float | None = None  # USD
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tangram.fleet.pool import InvalidPool, Pool
 from tangram.fleet.shape import Shape
 
 
@@ -14,6 +15,9 @@ class Node:
     product: str  # value of the node label nvidia.com/gpu.product
     usable: bool  # Ready, not cordoned, every NoSchedule/NoExecute taint tolerated by engine pods
     allocatable: tuple[tuple[str, int], ...]  # (resource, count), sorted
+    zone: str = ""  # label topology.kubernetes.io/zone
+    gpus: int | None = None  # label nvidia.com/gpu.count: how many GPUs it has, cut or whole; None: not told
+    labels: tuple[tuple[str, str], ...] = ()  # those that some GPUPool selects by, sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class FleetSnapshot:
     inspections: tuple[Inspection, ...] = ()
     services: tuple[tuple[str, str], ...] = ()  # (namespace, name) of the Services we own
     problems: tuple[WriteProblem, ...] = ()  # sorted by owner_uid
+    pools: tuple[Pool, ...] = ()  # sorted by name
+    invalid_pools: tuple[InvalidPool, ...] = ()  # sorted by name
     # LLMDeployment uid -> replicas that the scaling law wants now; absent: hold what is there
     desired: tuple[tuple[str, int], ...] = ()
     engine_image: str = ""

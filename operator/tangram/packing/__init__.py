@@ -3,6 +3,7 @@
 `solve` is imported from its module where it is needed: it loads the solver, and the command line starts fast.
 """
 
+from tangram.fleet import Spread
 from tangram.packing.board import Board, Option, board
 from tangram.packing.codec import from_json, to_json
 from tangram.packing.problem import (
@@ -16,7 +17,6 @@ from tangram.packing.problem import (
     Part,
     Problem,
     ShapeKey,
-    Spread,
     slice_request,
 )
 from tangram.packing.result import Choice, GPULayout, Move, Packing, Placed, Site, Stage, Unmet

@@ -14,7 +14,7 @@ from typing import Literal
 from ortools.sat.python import cp_model
 
 from tangram.catalog import InputError
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.build import build
 from tangram.packing.columns import columns
 from tangram.packing.model import Model, Terms
@@ -28,7 +28,6 @@ from tangram.packing.problem import (
     Part,
     Problem,
     ShapeKey,
-    Spread,
 )
 from tangram.packing.result import Packing
 from tangram.packing.validate import validate

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tangram import catalog
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.board import Board, board
 
 Backend = Literal["nvml", "mig-manager"]
 ANY_SKU = "*"  # of a divisible demand's part: whatever board has the profile
+ANYWHERE = Spread()
 DEFAULT_START_H = 2 / 60  # hours until a new replica serves, where nobody has measured it
 
 
@@ -85,14 +86,6 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Largest share of a demand's replicas on one node and in one zone, rounded up; 1: no limit."""
-
-    node: float = 1.0
-    zone: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Demand:
     """One LLMDeployment (exactly one of its bundles is chosen), or raw slices (divisible).
 
@@ -103,7 +96,7 @@ class Demand:
     id: str
     bundles: tuple[Bundle, ...]
     priority: int = 0  # higher is served first
-    spread: Spread = Spread()
+    spread: Spread = ANYWHERE
     budget_per_hour: float | None = None  # USD; bundles above it are never chosen
     start_h: float = DEFAULT_START_H  # hours until a replica that moved serves again
     divisible: bool = False

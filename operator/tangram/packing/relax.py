@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.explain import Question, Thinking, missed, named
-from tangram.packing.problem import ANY_SKU, Bundle, Demand, GPUState, Instance, Problem, ShapeKey, Spread
+from tangram.packing.problem import ANY_SKU, Bundle, Demand, GPUState, Instance, Problem, ShapeKey
 from tangram.packing.result import Packing
 from tangram.packing.search import Limits
 from tangram.packing.solve import solve

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.problem import (
     ANY_SKU,
     DEFAULT_START_H,
@@ -14,7 +14,6 @@ from tangram.packing.problem import (
     Part,
     Problem,
     ShapeKey,
-    Spread,
     price_of,
 )
 

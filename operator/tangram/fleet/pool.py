@@ -1,0 +1,44 @@
+"""A group of GPU nodes, what they cost, and what may be done to them: one `GPUPool`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class PoolPolicy(StrEnum):
+    """What Tangram may do to the MIG layout of a pool's GPUs."""
+
+    IGNORE = "Ignore"  # plans take the layout as it is
+    RECOMMEND = "Recommend"  # plans may re-cut anything, people carry them out
+    IDLE_ONLY = "IdleOnly"  # a GPU on which nobody runs may be re-cut
+    FULL = "Full"  # live replicas may be moved to free a GPU
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pool:
+    """A valid `GPUPool`. Defaults are already filled in."""
+
+    name: str
+    selector: tuple[tuple[str, str], ...] = ()  # node labels, sorted, all of which must match; none: no node
+    price_per_gpu_hour: float | None = None  # USD; None: the operator's prices, else the catalog's
+    policy: PoolPolicy = PoolPolicy.IDLE_ONLY
+    backend: Literal["nvml", "mig-manager"] | None = None  # how GPUs are cut; None: as each GPU says
+    disruption_budget: int | None = None  # most replicas that one plan may move here; None: any number
+    max_nodes: int | None = None  # None: the nodes that there are
+    sku: str | None = None  # of nodes that it may grow by; None: that of its nodes
+    gpus_per_node: int = 8
+    zone: str = ""  # of new nodes
+    mig_enabled: bool = False  # of new nodes
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels belongs to it."""
+        return bool(self.selector) and all(labels.get(key) == value for key, value in self.selector)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InvalidPool:
+    """A `GPUPool` that cannot be understood: a person's error, reported in its status."""
+
+    name: str
+    message: str  # with the field's path and what to do
