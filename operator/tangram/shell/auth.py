@@ -91,8 +91,10 @@ class KubeconfigCredentials:
         return value.removeprefix("Bearer ") if value else None
 
 
-def load_kubeconfig(path: str | None = None) -> KubeconfigCredentials:
-    """Parse a kubeconfig (default: $KUBECONFIG, then ~/.kube/config). Raises AuthError."""
+def load_kubeconfig(path: str | None = None, context: str | None = None) -> KubeconfigCredentials:
+    """Parse a kubeconfig (default: $KUBECONFIG, then ~/.kube/config), of it `context` (default: the current
+    one). Raises AuthError.
+    """
     from kubernetes import (  # noqa: PLC0415 - 20 MiB that a pod with a service account does not need
         client,
         config,
@@ -101,7 +103,7 @@ def load_kubeconfig(path: str | None = None) -> KubeconfigCredentials:
     configuration = client.Configuration()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=path, client_configuration=configuration
+            config_file=path, context=context, client_configuration=configuration
         )
     except (config.ConfigException, OSError) as error:
         raise AuthError(f"kubeconfig {path or 'from $KUBECONFIG or ~/.kube/config'}: {error}") from error

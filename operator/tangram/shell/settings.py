@@ -158,17 +158,24 @@ class Settings(_Section):
 def load_settings(path: Path) -> Settings:
     """Read and validate the settings file. Raises SettingsError."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_settings(text, str(path))
+
+
+def parse_settings(text: str, where: str) -> Settings:
+    """Validate settings, wherever their text is from. Raises SettingsError."""
+    try:
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: not YAML: {error}") from error
+        raise SettingsError(f"{where}: not YAML: {error}") from error
     if not isinstance(document, dict):
-        raise SettingsError(f"{path}: a mapping with at least engineImage is needed")
+        raise SettingsError(f"{where}: a mapping with at least engineImage is needed")
     try:
         return Settings.model_validate(document)
     except ValidationError as error:
         lines = [
             f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors(include_url=False)
         ]
-        raise SettingsError(f"{path}: " + "; ".join(lines)) from error
+        raise SettingsError(f"{where}: " + "; ".join(lines)) from error
