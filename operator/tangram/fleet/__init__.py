@@ -3,6 +3,8 @@
 from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 from tangram.fleet.plan import (
     Action,
+    Advice,
+    Alternative,
     ApplyDeployment,
     ApplyService,
     Decision,
@@ -10,6 +12,7 @@ from tangram.fleet.plan import (
     FinishInspection,
     Plan,
     Rejection,
+    Relaxation,
     RemoveDeployment,
     StartInspection,
 )
@@ -30,6 +33,8 @@ from tangram.fleet.snapshot import (
 __all__ = [
     "WHOLE_GPU",
     "Action",
+    "Advice",
+    "Alternative",
     "ApplyDeployment",
     "ApplyService",
     "CheckpointFacts",
@@ -51,6 +56,7 @@ __all__ = [
     "Pool",
     "PoolPolicy",
     "Rejection",
+    "Relaxation",
     "RemoveDeployment",
     "Shape",
     "Spread",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tangram.fleet.intent import Spread
 from tangram.fleet.shape import Shape
 from tangram.fleet.snapshot import CheckpointFacts, FactsKey
 
@@ -25,6 +26,11 @@ class ApplyDeployment:
     # 0: a rollout starts one pod more before it takes one down. Above: it takes down as many first, since no
     # unit is free for one more; those that no unit can run anyway are counted in.
     max_unavailable: int = 0
+    # Its pods spread as far as that goes (topologySpreadConstraints, ScheduleAnyway); 1: no constraint.
+    spread: Spread = Spread()
+    # Beside its product, a node must have all labels of one of these to run its pods: the selectors of the
+    # GPUPools that `placement.pools` names, sorted. Empty: any node.
+    node_selectors: tuple[tuple[tuple[str, str], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,35 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another shape that it could have run on, and the one reason why it does not."""
+
+    shape: Shape
+    replicas: int  # that would be needed, or the minimum where the shape cannot serve
+    cost_per_hour: float  # USD of all of them; 0 where nobody knows a price
+    rejected_because: str  # of joint plans (Dearer, NotEnoughGPUs, DoesNotFit, TPOT, ...) and NotAllowed
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The smallest change of one kind that would serve all of it; each was tried on the whole fleet."""
+
+    dimension: str  # GPUs, budget, TTFT, ...
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the recommended plan of the whole fleet says about one LLMDeployment."""
+
+    plan: str  # name of the FleetPlan
+    saves_per_hour: float  # USD, of the whole fleet, against what runs
+    because: tuple[str, ...] = ()  # where it goes short: what together rules it out
+    relaxations: tuple[Relaxation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What becomes of one LLMDeployment, and why."""
 
@@ -87,6 +122,7 @@ class Decision:
     placed: int = 0  # replicas the fleet has room for, <= desired
     price_per_hour: float = 0.0  # of the placed replicas
     rejected: tuple[Rejection, ...] = ()  # best first, at most five
+    alternatives: tuple[Alternative, ...] = ()  # best first, at most five
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
     tpot_bound_ms: float | None = None  # no replica of `shape` can be faster per output token
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that could be told here
