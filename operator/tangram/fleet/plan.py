@@ -6,6 +6,8 @@ from tangram.fleet.intent import Spread
 from tangram.fleet.shape import Shape
 from tangram.fleet.snapshot import CheckpointFacts, FactsKey
 
+ANYWHERE = Spread()
+
 
 @dataclass(frozen=True, slots=True)
 class ApplyService:
@@ -27,7 +29,7 @@ class ApplyDeployment:
     # unit is free for one more; those that no unit can run anyway are counted in.
     max_unavailable: int = 0
     # Its pods spread as far as that goes (topologySpreadConstraints, ScheduleAnyway); 1: no constraint.
-    spread: Spread = Spread()
+    spread: Spread = ANYWHERE
     # Beside its product, a node must have all labels of one of these to run its pods: the selectors of the
     # GPUPools that `placement.pools` names, sorted. Empty: any node.
     node_selectors: tuple[tuple[tuple[str, str], ...], ...] = ()
