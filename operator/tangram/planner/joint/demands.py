@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
@@ -21,10 +22,28 @@ def size_all(
     for wanted in deployments:
         if not wanted.paused:
             try:
-                found[wanted.id] = sized(wanted, skus, prices, cache)
+                each = sized(wanted, skus, prices, cache)
+                loaded = _loaded(each)
+                found[wanted.id] = each if loaded == wanted else sized(loaded, skus, prices, cache)
             except InputError as error:
                 raise InputError(f"LLMDeployment {wanted.id}", f"{error.field} {error.problem}") from error
     return found
+
+
+def _loaded(each: Sized) -> Wanted:
+    """Return what is wanted with the load that its replicas carry now.
+
+    So many replicas of the shape that it runs on are wanted: another shape gets the number that carries the
+    same rate. Where nothing tells that rate, another shape gets the same number.
+    """
+    wanted = each.wanted
+    if wanted.present is None:
+        return wanted
+    shape, count = wanted.present
+    offer = each.offer(shape)
+    if offer is not None and (count > wanted.least or wanted.rps is not None):
+        return replace(wanted, rps=count * offer.rate)
+    return wanted if wanted.rps is not None else replace(wanted, least=max(wanted.least, count))
 
 
 def demand(each: Sized, fleet: Problem) -> Demand:

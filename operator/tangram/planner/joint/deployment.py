@@ -18,8 +18,8 @@ from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError, known_model
 from tangram.catalog.fields import Fields
 from tangram.catalog.precision import precision
-from tangram.fleet import Intent, InvalidIntent, MIGPolicy
-from tangram.packing import Spread
+from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Spread
+from tangram.packing import ShapeKey
 from tangram.planner.joint import known, read
 
 DEFAULT_TOKENS = 1024 + 256  # of a request where nobody said, as `tangram size` has it
@@ -56,6 +56,11 @@ class Wanted:
     spread: Spread
     paused: bool
     notes: tuple[str, ...]
+    # In the cluster a Service spreads requests evenly, so all replicas are alike.
+    uniform: bool = False
+    # What it runs on and how many of those the scaling law wants: any other shape has to carry as much.
+    present: tuple[ShapeKey, int] | None = None
+    impossible: str = ""  # why nothing can serve it, whatever the fleet has
 
 
 def identity(namespace: str, name: str) -> str:

@@ -23,15 +23,18 @@ def join(parts: list[FleetInput]) -> FleetInput:
     gpus = [gpu for part in parts for gpu in part.gpus]
     seen = [
         replace(gpu, pool=pool)
-        for node in nodes
-        for pool in [pool_of(dict(node.labels), pools, node.name)]
-        for gpu in node.gpus
+        for seen_node in nodes
+        for pool in [pool_of(seen_node.node, pools)]
+        for gpu in seen_node.gpus
     ]
     told = any(part.pods_told for part in parts)
     if told:
         seen, notes = occupied(seen, [pod for part in parts for pod in part.pods])
     else:  # a slice may be in use: nothing that might be is destroyed
-        seen, notes = [replace(gpu, cuttable=False) for gpu in seen], [_UNKNOWN] if seen else []
+        seen, notes = (
+            [replace(gpu, cuttable=False, convertible=False) for gpu in seen],
+            [_UNKNOWN] if seen else [],
+        )
     gpus += seen
     inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in seen})
     _once("GPU", [gpu.id for gpu in gpus])

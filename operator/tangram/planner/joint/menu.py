@@ -24,6 +24,8 @@ def menu(sized: Sized, room: Room, running: Mapping[ShapeKey, int]) -> tuple[Bun
     fit = {b.parts: b for b in found if all(part.count <= room[part.shape] for part in b.parts)}
     for bundle in _by_room(sized, room):
         fit.setdefault(bundle.parts, bundle)
+    if wanted.uniform:
+        fit = {parts: bundle for parts, bundle in fit.items() if len(parts) <= 1}
     return tuple(sorted(fit.values(), key=lambda b: (b.unmet, b.price_per_hour, b.parts)))
 
 

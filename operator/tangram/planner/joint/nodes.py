@@ -6,11 +6,12 @@ one of those that fit, and marked as inferred; re-cutting such a GPU is planned 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tangram.catalog import InputError, match_product, profile_of_resource
 from tangram.catalog.fields import Fields
-from tangram.fleet import WHOLE_GPU, resource_name
+from tangram.fleet import WHOLE_GPU, Node, resource_name
 from tangram.packing import Board, GPUState, Instance, board
 from tangram.packing.geometry import Multiset, layout_of, multisets
 from tangram.planner.joint import read
@@ -25,10 +26,14 @@ MOST_PER_NODE = 64
 class NodeSeen:
     """A node, before pools claim it."""
 
-    name: str
-    labels: tuple[tuple[str, str], ...]
+    node: Node
     gpus: tuple[GPUState, ...]  # all of them inferred
     note: str = ""  # why it has no GPUs that can be planned
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.node.name
 
 
 def node(document: Mapping[str, Any], where: str) -> NodeSeen:
@@ -43,13 +48,31 @@ def node(document: Mapping[str, Any], where: str) -> NodeSeen:
     counts = {
         k: _count(v, f"{where}: {name}: {k}") for k, v in _values(status, "allocatable").items() if _is_gpu(k)
     }
-    counts = {resource: n for resource, n in counts.items() if n}
-    told = tuple(sorted(labels.items()))
-    why = _unusable(outer, status, labels)
-    if not counts or why:
-        return NodeSeen(name, told, (), f"node {name}: {why}" if counts else "")
-    sku = match_product(labels[PRODUCT_LABEL]) or ""
-    return NodeSeen(name, told, _gpus(name, sku, labels, counts, where))
+    told = labels.get(COUNT_LABEL, "")
+    product = labels.get(PRODUCT_LABEL, "")
+    found = Node(
+        name=name,
+        sku=match_product(product) if product else None,
+        product=product,
+        usable=not _away(outer, status),
+        allocatable=tuple(sorted((resource, n) for resource, n in counts.items() if n)),
+        zone=labels.get(ZONE_LABEL, ""),
+        gpus=int(told) if told.isdecimal() else None,
+        labels=tuple(sorted(labels.items())),
+    )
+    if not found.allocatable:
+        return NodeSeen(found, ())
+    why = _away(outer, status) or unknown(found)
+    return NodeSeen(found, (), f"node {name}: {why}") if why else NodeSeen(found, gpus(found, where))
+
+
+def unknown(node: Node) -> str:
+    """Return why nobody can say what GPUs a node has, the empty string where somebody can."""
+    if not node.product:
+        return f"has no label {PRODUCT_LABEL}, so its GPUs are left out"
+    if node.sku is None:
+        return f"has GPUs {node.product!r} that the catalog does not know, or shares them: they are left out"
+    return ""
 
 
 def _values(fields: Fields, key: str) -> Mapping[str, Any]:
@@ -67,24 +90,19 @@ def _count(value: object, where: str) -> int:
     return int(str(value))
 
 
-def _unusable(outer: Fields, status: Fields, labels: Mapping[str, str]) -> str:
+def _away(outer: Fields, status: Fields) -> str:
     spec = outer.under("spec")
     if spec is not None and spec.flag("unschedulable"):
         return "is cordoned, so its GPUs are left out"
     ready = [c for c in read.objects(status, "conditions") if c.values.get("type") == "Ready"]
     if ready and ready[0].values.get("status") != "True":
         return "is not ready, so its GPUs are left out"
-    product = labels.get(PRODUCT_LABEL)
-    if product is None:
-        return f"has no label {PRODUCT_LABEL}, so its GPUs are left out"
-    if match_product(product) is None:
-        return f"has GPUs {product!r} that the catalog does not know, or shares them: they are left out"
     return ""
 
 
-def _gpus(
-    name: str, sku: str, labels: Mapping[str, str], counts: Mapping[str, int], where: str
-) -> tuple[GPUState, ...]:
+def gpus(node: Node, where: str) -> tuple[GPUState, ...]:
+    """Return the GPUs of a node whose SKU is known. Raises `InputError` where its counts fit no layout."""
+    sku, counts = node.sku or "", {r: n for r, n in node.allocatable if _is_gpu(r)}
     whole = counts.get(resource_name(WHOLE_GPU), 0)
     slices: dict[str, int] = {}
     for resource, n in sorted(counts.items()):
@@ -92,18 +110,19 @@ def _gpus(
         if profile is not None:
             slices[profile.name] = n
         elif resource != resource_name(WHOLE_GPU):
-            raise InputError(f"{where}: {name}: {resource}", f"is no slice of {sku}")
-    told = labels.get(COUNT_LABEL, "")
-    cut = int(told) - whole if told.isdecimal() and int(told) <= MOST_PER_NODE else None
-    layouts = _layouts(name, sku, slices, cut, where) if slices else ()
+            raise InputError(f"{where}: {node.name}: {resource}", f"is no slice of {sku}")
+    cut = node.gpus - whole if node.gpus is not None and node.gpus <= MOST_PER_NODE else None
+    layouts = _layouts(sku, tuple(slices.items()), cut, f"{where}: {node.name}") if slices else ()
     states = [(False, ())] * whole + [(True, layout) for layout in layouts]
     return tuple(
         GPUState(
-            id=f"{name}/{index}",
-            node=name,
+            id=f"{node.name}/{index}",
+            node=node.name,
             sku=sku,
-            zone=labels.get(ZONE_LABEL, ""),
+            zone=node.zone,
             mig_enabled=mig,
+            # A GPU on which nobody is may be used whole or be cut.
+            convertible=not mig and board(sku) is not None,
             nvlink=read.has_nvlink(sku),
             backend="mig-manager",  # the worst case: what is re-cut is cleared
             instances=layout,
@@ -112,22 +131,26 @@ def _gpus(
     )
 
 
-def _layouts(
-    name: str, sku: str, slices: dict[str, int], gpus: int | None, where: str
-) -> tuple[tuple[Instance, ...], ...]:
-    """Return one layout per GPU such that all slices are there. Even shares first, as operators cut."""
+def _layouts(sku: str, slices: Multiset, gpus: int | None, where: str) -> tuple[tuple[Instance, ...], ...]:
+    """Return one layout per GPU such that all slices are there."""
     cut = board(sku)
     if cut is None:
-        raise InputError(
-            f"{where}: {name}", f"offers slices of {sku}, of which nobody has published the geometry"
-        )
-    wanted = tuple(sorted(slices.items()))
-    for count in range(1, MOST_PER_NODE + 1) if not gpus or gpus < 0 else [gpus]:
+        raise InputError(where, f"offers slices of {sku}, of which nobody has published the geometry")
+    found = _shared_out(cut, slices, gpus if gpus is not None and gpus > 0 else None)
+    if found is None:
+        offered = ", ".join(f"{n} x {profile}" for profile, n in slices)
+        raise InputError(where, f"{offered} fit no layout of {gpus or 'so many'} {sku}")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _shared_out(cut: Board, wanted: Multiset, gpus: int | None) -> tuple[tuple[Instance, ...], ...] | None:
+    """Share the slices out over so many GPUs, None: as few as can be. Even shares first, as operators cut."""
+    for count in range(1, MOST_PER_NODE + 1) if gpus is None else [gpus]:
         found = _even(cut, wanted, count) or _split(cut, dict(wanted), count)
         if found is not None:
             return tuple(_instances(cut, each) for each in found)
-    offered = ", ".join(f"{n} x {profile}" for profile, n in wanted)
-    raise InputError(f"{where}: {name}", f"{offered} fit no layout of {gpus or 'so many'} {sku}")
+    return None
 
 
 def _even(cut: Board, wanted: Multiset, gpus: int) -> list[Multiset] | None:

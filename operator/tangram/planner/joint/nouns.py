@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from tangram.fleet import Pool
 from tangram.packing import GPUState, Headroom
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.nodes import NodeSeen
 from tangram.planner.joint.pods import PodSeen
-from tangram.planner.joint.pools import Pool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,17 @@
 """GPUPools: which GPUs belong to which, what they cost, and what may be done to them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tangram.catalog import InputError
 from tangram.catalog.fields import Fields
+from tangram.fleet import Node, Pool, PoolPolicy
 from tangram.packing import GPUState, GrowablePool, Instance
 from tangram.planner.joint import read
 
 POLICIES = ("Ignore", "Recommend", "IdleOnly", "Full")
 BACKENDS = {"NVML": "nvml", "MIGManager": "mig-manager", "nvml": "nvml", "mig-manager": "mig-manager"}
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """One GPUPool."""
-
-    name: str
-    selector: tuple[tuple[str, str], ...] = ()  # node labels, all of which must match
-    price_per_gpu_hour: float | None = None
-    policy: str = "IdleOnly"
-    backend: str | None = None
-    most_nodes: int | None = None  # None: the nodes that there are
-    sku: str | None = None  # of nodes that it may grow by
-    gpus_per_node: int = 8
-    zone: str = ""
-    mig_enabled: bool = False
-
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels belongs to it."""
-        return bool(self.selector) and all(labels.get(key) == value for key, value in self.selector)
 
 
 def pool(document: Mapping[str, Any], where: str) -> Pool:
@@ -63,9 +44,12 @@ def pool(document: Mapping[str, Any], where: str) -> Pool:
         name=name,
         selector=tuple(sorted((str(key), str(value)) for key, value in labels.items())),
         price_per_gpu_hour=read.price(fields, "pricePerGPUHour"),
-        policy=policy,
-        backend=BACKENDS[backend] if backend else None,
-        most_nodes=most,
+        policy=PoolPolicy(policy),
+        backend="mig-manager" if backend in {"MIGManager", "mig-manager"} else "nvml" if backend else None,
+        disruption_budget=fields.size("disruptionBudget", minimum=0)
+        if fields.has("disruptionBudget")
+        else None,
+        max_nodes=most,
         sku=read.sku(nodes) if nodes.has("sku") else None,
         gpus_per_node=nodes.size("gpusPerNode", 8, maximum=64),
         zone=read.optional_word(fields, "zone") or "",
@@ -83,11 +67,19 @@ def unique(pools: tuple[Pool, ...]) -> dict[str, Pool]:
     return found
 
 
-def pool_of(labels: Mapping[str, str], pools: tuple[Pool, ...], node: str) -> str:
+def claiming(node: Node, pools: Iterable[Pool]) -> list[str]:
+    """Return the names of the pools whose selector matches a node, sorted."""
+    labels = dict(node.labels)
+    return sorted(pool.name for pool in pools if pool.selects(labels))
+
+
+def pool_of(node: Node, pools: Iterable[Pool]) -> str:
     """Return the pool of a node, the empty string where there is none. Raises where two claim it."""
-    names = sorted(pool.name for pool in pools if pool.selects(labels))
+    names = claiming(node, pools)
     if len(names) > 1:
-        raise InputError(f"GPUPool {names[1]}", f"claims node {node}, which belongs to GPUPool {names[0]}")
+        raise InputError(
+            f"GPUPool {names[1]}", f"claims node {node.name}, which belongs to GPUPool {names[0]}"
+        )
     return names[0] if names else ""
 
 
@@ -97,13 +89,13 @@ def governed(gpu: GPUState, pools: Mapping[str, Pool]) -> GPUState:
     if mine is None:
         return gpu
     busy = any(instance.owner is not None for instance in gpu.instances)
-    frozen = mine.policy == "Ignore" or (mine.policy == "IdleOnly" and busy)
+    frozen = mine.policy is PoolPolicy.IGNORE or (mine.policy is PoolPolicy.IDLE_ONLY and busy)
     return replace(
         gpu,
         price_per_hour=mine.price_per_gpu_hour if gpu.price_per_hour is None else gpu.price_per_hour,
         cuttable=gpu.cuttable and not frozen,
         convertible=gpu.convertible and not frozen,
-        backend=gpu.backend if mine.backend is None else "nvml" if mine.backend == "nvml" else "mig-manager",
+        backend=mine.backend or gpu.backend,
         instances=tuple(_still(i) for i in gpu.instances) if frozen else gpu.instances,
     )
 
@@ -116,7 +108,7 @@ def growable(each: Pool, gpus: tuple[GPUState, ...], default_price: float | None
     """Return by how many nodes a pool may grow; None: not at all."""
     mine = [gpu for gpu in gpus if gpu.pool == each.name]
     nodes = {gpu.node for gpu in mine}
-    if each.most_nodes is None or each.most_nodes <= len(nodes):
+    if each.max_nodes is None or each.max_nodes <= len(nodes):
         return None
     skus = {gpu.sku for gpu in mine} | ({each.sku} if each.sku else set())
     if len(skus) != 1:
@@ -137,7 +129,7 @@ def growable(each: Pool, gpus: tuple[GPUState, ...], default_price: float | None
         name=each.name,
         sku=sku,
         node_size=size,
-        max_nodes=each.most_nodes - len(nodes),
+        max_nodes=each.max_nodes - len(nodes),
         price_per_gpu_hour=price,
         mig_enabled=each.mig_enabled,
         zone=each.zone,
