@@ -59,6 +59,9 @@ def test_every_value_is_bounded(path, schema):
     match schema["type"]:
         case "string":
             assert "maxLength" in schema or "enum" in schema
+        case "number":
+            assert "minimum" in schema
+            assert "maximum" in schema
         case "integer":
             assert "enum" in schema or "minimum" in schema
         case "array":
@@ -82,15 +85,26 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
         "model.servedName",
         "engine.maxModelLen",
         "engine.maxRunningRequests",
+        "engine.precision",
+        "engine.kvCachePrecision",
         "objectives.ttft.percentile",
         "objectives.ttft.milliseconds",
         "objectives.tpot.percentile",
         "objectives.tpot.milliseconds",
         "placement.allowedSKUs",
         "placement.deniedSKUs",
+        "traffic.requestsPerSecond",
+        "traffic.inputTokens",
+        "traffic.outputTokens",
         "placement.mig",
+        "placement.pools",
+        "placement.tensorParallel",
+        "placement.spread.node",
+        "placement.spread.zone",
+        "placement.budgetPerHour",
         "scaling.min",
         "scaling.max",
+        "priority",
         "paused",
     }
 

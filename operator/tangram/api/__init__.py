@@ -1,7 +1,10 @@
-"""What people write and read: `LLMDeployment` as models. The CRD in `crds/` is generated from them."""
+"""What people write and read: `LLMDeployment`, `GPUPool` and `FleetPlan` as models. The CRDs in `crds/` are
+generated from them.
+"""
 
 from tangram.api.facts import facts_from_status, parse_report
 from tangram.api.parse import parse
+from tangram.api.pool import parse_pool
 from tangram.api.source import ModelSource, model_source
 
-__all__ = ["ModelSource", "facts_from_status", "model_source", "parse", "parse_report"]
+__all__ = ["ModelSource", "facts_from_status", "model_source", "parse", "parse_pool", "parse_report"]

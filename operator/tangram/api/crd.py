@@ -9,7 +9,7 @@ import yaml
 
 from tangram.api.base import GROUP, KIND, PLURAL, VERSION
 from tangram.api.schema import structural
-from tangram.api.spec import NAME_RULE, LLMDeploymentSpec
+from tangram.api.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
 from tangram.api.status import LLMDeploymentStatus
 
 DEFAULT_PATH = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
@@ -65,7 +65,8 @@ def document() -> dict[str, Any]:
             "kind": {"type": "string", "description": "LLMDeployment."},
             # The bound is Kubernetes' own; it lets the API server bound the cost of the rule on names.
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
-            "spec": structural(LLMDeploymentSpec) | {"description": "What is wanted."},
+            "spec": structural(LLMDeploymentSpec)
+            | {"description": "What is wanted.", "x-kubernetes-validations": [TRAFFIC_RULE]},
             "status": structural(LLMDeploymentStatus),
         },
         "x-kubernetes-validations": [NAME_RULE],

@@ -8,10 +8,25 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
-from tangram.api.spec import SERVED_NAME_PATTERN, LLMDeploymentSpec, ObjectiveSpec
-from tangram.fleet import Intent, InvalidIntent, Objective
+from tangram.api.spec import (
+    LONGER_THAN_CONTEXT,
+    SERVED_NAME_PATTERN,
+    TENSOR_PARALLEL_ON_SLICES,
+    LLMDeploymentSpec,
+    ObjectiveSpec,
+    PlacementSpec,
+    SpreadSpec,
+    TrafficSpec,
+)
+from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 
 _MESSAGE_LIMIT = 1000
+_PLAINLY = {  # of pydantic's words, those that speak of Python
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "too_short": "must not be empty",
+}
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
@@ -33,7 +48,7 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
     try:
         spec = LLMDeploymentSpec.model_validate(obj.get("spec"))
     except ValidationError as error:
-        return InvalidIntent(**identity, message=_explain(error))
+        return InvalidIntent(**identity, message=explain(error))
     problem = _problem(meta["name"], spec)
     if problem:
         return InvalidIntent(**identity, message=problem)
@@ -51,12 +66,20 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
         min_replicas=spec.scaling.min,
         max_replicas=spec.scaling.min if spec.scaling.max is None else spec.scaling.max,
         paused=spec.paused,
+        traffic=_traffic(spec.traffic),
+        priority=spec.priority,
+        pools=tuple(sorted(set(spec.placement.pools))),
+        tensor_parallel=tuple(sorted(set(spec.placement.tensor_parallel))),
+        precision=spec.engine.precision,
+        kv_precision=spec.engine.kv_cache_precision,
+        spread=_spread(spec.placement.spread),
+        budget_per_hour=spec.placement.budget_per_hour,
     )
 
 
 def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
     """Return the first broken rule across fields, as a message with the field's path and what to do."""
-    scaling, placement = spec.scaling, spec.placement
+    scaling = spec.scaling
     if len(name) > 40 or not _NAME.fullmatch(name):
         return (
             f"metadata.name {name!r} must be at most 40 characters of a-z, 0-9 and '-', begin with a letter "
@@ -70,6 +93,13 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
     if scaling.max is not None and scaling.min > scaling.max:
         low, high = scaling.min, scaling.max
         return f"spec.scaling.min must not be above scaling.max; raise max or lower min ({low} > {high})"
+    expected = (spec.traffic.input_tokens or 0) + (spec.traffic.output_tokens or 0)
+    if spec.engine.max_model_len is not None and expected > spec.engine.max_model_len:
+        return f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"
+    return _placement_problem(spec.placement)
+
+
+def _placement_problem(placement: PlacementSpec) -> str | None:
     both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
     if both:
         return f"spec.placement: {both[0]} is both allowed and denied; remove it from one of the lists"
@@ -78,6 +108,12 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
         if unknown:
             known = ", ".join(catalog.skus())
             return f"spec.placement.{field}: {unknown[0]} is not in the catalog; it knows {known}"
+    if (
+        placement.mig is MIGPolicy.REQUIRED
+        and placement.tensor_parallel
+        and 1 not in placement.tensor_parallel
+    ):
+        return f"spec.{TENSOR_PARALLEL_ON_SLICES}"
     return None
 
 
@@ -85,12 +121,21 @@ def _objective(spec: ObjectiveSpec | None) -> Objective | None:
     return Objective(spec.percentile, spec.milliseconds) if spec else None
 
 
-def _explain(error: ValidationError) -> str:
+def _traffic(spec: TrafficSpec) -> Traffic:
+    return Traffic(spec.requests_per_second, spec.input_tokens, spec.output_tokens)
+
+
+def _spread(spec: SpreadSpec | None) -> Spread:
+    return Spread(float(spec.node), float(spec.zone)) if spec else Spread()
+
+
+def explain(error: ValidationError) -> str:
     """Turn pydantic's list of errors into one line a person can act on."""
     lines = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         path = ".".join(("spec", *(str(part) for part in item["loc"])))
-        lines.append(f"{path}: {item['msg'].removeprefix('Value error, ')}")
+        message = _PLAINLY.get(item["type"], item["msg"].removeprefix("Value error, "))
+        lines.append(f"{path}: {message}")
     return "; ".join(lines)[:_MESSAGE_LIMIT]
 
 

@@ -2,28 +2,43 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr
 
 from tangram.api.base import Model
 from tangram.api.source import URI_HELP, URI_PATTERN, model_source
+from tangram.api.values import (
+    AS_STORED,
+    MAX_REPLICAS,
+    SKU,
+    WEIGHT_FORMATS,
+    Budget,
+    PoolName,
+    Rate,
+    Share,
+    rule,
+    weight_format,
+    whole,
+)
 from tangram.fleet import MIGPolicy
 
-MAX_REPLICAS = 1000
+TENSOR_PARALLEL_ON_SLICES = (
+    "placement.mig Required needs 1 in placement.tensorParallel: a replica on a MIG slice is never split"
+)
+LONGER_THAN_CONTEXT = (
+    "traffic.inputTokens and traffic.outputTokens together must not be above engine.maxModelLen: lower them "
+    "or raise it"
+)
 SERVED_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"
-SKU_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
 
 Percentile = Literal[50, 90, 95, 99]
 Milliseconds = Annotated[StrictInt, Field(ge=1, le=600_000)]
-SKU = Annotated[StrictStr, StringConstraints(min_length=1, max_length=63, pattern=SKU_PATTERN)]
+Tokens = Annotated[StrictInt, Field(ge=1, le=1_048_576)]
+TensorParallel = Annotated[Literal[1, 2, 4, 8], BeforeValidator(whole)]
 
 
 def _known_uri(uri: str) -> str:
     model_source(uri)
     return uri
-
-
-def _rule(rule: str, message: str) -> dict[str, JsonValue]:
-    return {"rule": rule, "message": message}
 
 
 class ModelSpec(Model):
@@ -36,7 +51,7 @@ class ModelSpec(Model):
         "files. image:///dir is a directory inside the engine image; pvc://claim/dir is a directory on a "
         "PersistentVolumeClaim of this namespace, mounted read-only.",
         json_schema_extra={
-            "x-kubernetes-validations": [_rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")]
+            "x-kubernetes-validations": [rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")]
         },
     )
     served_name: StrictStr | None = Field(
@@ -49,7 +64,7 @@ class ModelSpec(Model):
         "name of this object.",
         json_schema_extra={
             "x-kubernetes-validations": [
-                _rule(
+                rule(
                     f"self.matches(r'{SERVED_NAME_PATTERN}')",
                     "model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
                     "letter or digit",
@@ -77,6 +92,18 @@ class EngineSpec(Model):
         ge=1,
         le=4096,
         description="How many requests one replica computes at a time; others wait in its queue.",
+    )
+    precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
+        default=AS_STORED,
+        description="Format that the weights are served in. AsStored: as the checkpoint has them. Any: the "
+        "cheapest that serves, which may quantise them. Else one format. The engine serves weights as "
+        "stored only: anything else is planned with `tangram plan`, and placed where the checkpoint has it.",
+        json_schema_extra={"enum": list(WEIGHT_FORMATS)},
+    )
+    kv_cache_precision: Literal["bf16", "fp8"] = Field(
+        default="bf16",
+        description="Format of the KV cache: bf16 (16 bit) or fp8, which holds twice the tokens. The engine "
+        "has 16 bit only: with fp8 nothing is placed yet, `tangram plan` plans it.",
     )
 
 
@@ -107,7 +134,42 @@ class ObjectivesSpec(Model):
     )
 
 
-_SKU_LIST: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
+class TrafficSpec(Model):
+    """What is expected of clients, before anything is measured."""
+
+    requests_per_second: Rate | None = Field(
+        default=None,
+        description="Requests per second, of all replicas together. Without it, as few replicas as "
+        "scaling.min allows are planned until traffic is measured.",
+    )
+    input_tokens: Tokens | None = Field(
+        default=None,
+        description="Mean length of a prompt in tokens; a tenth of all are taken to be longer than twice "
+        "that. Default: 1024, or less where the model's context is shorter than 2560 tokens.",
+    )
+    output_tokens: Tokens | None = Field(
+        default=None,
+        description="Mean length of an answer in tokens; a tenth of all are taken to be longer than twice "
+        "that. Default: 256, or less where the model's context is shorter than 2560 tokens.",
+    )
+
+
+class SpreadSpec(Model):
+    """How much of an LLMDeployment may be lost with one place."""
+
+    node: Share = Field(
+        default=1,
+        description="Largest share of the replicas on one node, above 0 and at most 1, rounded up to whole "
+        "replicas. 0.5: with four replicas at most two. 1: no limit.",
+    )
+    zone: Share = Field(
+        default=1,
+        description="Largest share of the replicas in one zone (label topology.kubernetes.io/zone), above "
+        "0 and at most 1, rounded up to whole replicas. 1: no limit.",
+    )
+
+
+_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
 
 
 class PlacementSpec(Model):
@@ -119,19 +181,42 @@ class PlacementSpec(Model):
         max_length=32,
         description="GPU models that may be used, by their names in the catalog (for instance "
         "H100-80GB-SXM). Empty: all that the catalog knows.",
-        json_schema_extra=_SKU_LIST,
+        json_schema_extra=_SET,
     )
     denied_skus: tuple[SKU, ...] = Field(
         default=(),
         alias="deniedSKUs",
         max_length=32,
         description="GPU models that must not be used, by their names in the catalog.",
-        json_schema_extra=_SKU_LIST,
+        json_schema_extra=_SET,
     )
     mig: MIGPolicy = Field(
         default=MIGPolicy.ALLOWED,
         description="Whether replicas may (Allowed), must (Required) or must not (Forbidden) run on MIG "
         "slices.",
+    )
+    pools: tuple[PoolName, ...] = Field(
+        default=(),
+        max_length=32,
+        description="Names of the GPUPools on whose nodes replicas may run. Empty: on any node.",
+        json_schema_extra=_SET,
+    )
+    tensor_parallel: tuple[TensorParallel, ...] = Field(
+        default=(),
+        max_length=4,
+        description="Over how many GPUs of one node a replica may be split: some of 1, 2, 4 and 8. Empty: "
+        "whatever serves. The engine runs on one GPU or slice: a plan of `tangram plan` may split, the "
+        "operator places what is not split.",
+        json_schema_extra=_SET,
+    )
+    spread: SpreadSpec | None = Field(
+        default=None,
+        description="Largest share of the replicas in one place, so that no more is lost with it.",
+    )
+    budget_per_hour: Budget | None = Field(
+        default=None,
+        description="Most USD per hour that the replicas may cost together, a slice priced by its dominant "
+        "share of its GPU. Where scaling.min costs more, nothing is placed and Placed says so.",
     )
 
 
@@ -154,6 +239,22 @@ class ScalingSpec(Model):
 _SHOW_DEFAULTS: dict[str, JsonValue] = {"default": {}}
 
 
+_PLACEMENT_RULES: dict[str, JsonValue] = {
+    "x-kubernetes-validations": [
+        rule(
+            "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku in "
+            "self.deniedSKUs)",
+            "a SKU is in both placement.allowedSKUs and placement.deniedSKUs; remove it from one of them",
+        ),
+        rule(
+            "self.mig != 'Required' || !has(self.tensorParallel) || self.tensorParallel.size() == 0 || 1 in "
+            "self.tensorParallel",
+            TENSOR_PARALLEL_ON_SLICES,
+        ),
+    ]
+}
+
+
 class LLMDeploymentSpec(Model):
     """What a person wants."""
 
@@ -168,20 +269,15 @@ class LLMDeploymentSpec(Model):
         description="Latency objectives. Without any, the cheapest shape that fits is taken and only queues "
         "make replicas grow.",
     )
+    traffic: TrafficSpec = Field(
+        default_factory=TrafficSpec,
+        description="What is expected of clients, before anything is measured. It sizes the first replicas "
+        "and compares shapes; from then on measured traffic decides how many there are.",
+    )
     placement: PlacementSpec = Field(
         default_factory=PlacementSpec,
         description="Which hardware may be used.",
-        json_schema_extra=_SHOW_DEFAULTS
-        | {
-            "x-kubernetes-validations": [
-                _rule(
-                    "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku "
-                    "in self.deniedSKUs)",
-                    "a SKU is in both placement.allowedSKUs and placement.deniedSKUs; remove it from one of "
-                    "them",
-                )
-            ]
-        },
+        json_schema_extra=_SHOW_DEFAULTS | _PLACEMENT_RULES,
     )
     scaling: ScalingSpec = Field(
         default_factory=ScalingSpec,
@@ -189,12 +285,17 @@ class LLMDeploymentSpec(Model):
         json_schema_extra=_SHOW_DEFAULTS
         | {
             "x-kubernetes-validations": [
-                _rule(
+                rule(
                     "!has(self.max) || self.min <= self.max",
                     "scaling.min must not be above scaling.max; raise max or lower min",
                 )
             ]
         },
+    )
+    priority: Annotated[StrictInt, Field(ge=-1_000_000_000, le=1_000_000_000)] = Field(
+        default=0,
+        description="Who gets GPUs first where they are scarce: higher before lower, of equal ones the "
+        "older. Replicas that run are not taken away for others.",
     )
     paused: StrictBool = Field(
         default=False,
@@ -203,7 +304,13 @@ class LLMDeploymentSpec(Model):
     )
 
 
-NAME_RULE = _rule(
+TRAFFIC_RULE = rule(
+    "!has(self.traffic) || !has(self.engine) || !has(self.engine.maxModelLen) || "
+    "(has(self.traffic.inputTokens) ? self.traffic.inputTokens : 0) + "
+    "(has(self.traffic.outputTokens) ? self.traffic.outputTokens : 0) <= self.engine.maxModelLen",
+    LONGER_THAN_CONTEXT,
+)
+NAME_RULE = rule(
     "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     "metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with "
     "'-': "

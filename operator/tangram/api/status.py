@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
 from tangram.api.base import Model
 from tangram.api.facts import Facts
@@ -14,6 +14,9 @@ Text = Annotated[str, StringConstraints(max_length=2048)]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9]*)$")]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 ConditionType = Literal["Ready", "Accepted", "ModelReady", "Placed", "Available", "ScalingActive", "SLOMet"]
+
+
+_ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 
 
 class Condition(Model):
@@ -52,6 +55,25 @@ class RejectedShape(Model):
     price_per_hour: Decimal | None = Field(default=None, description="USD per hour of one replica.")
 
 
+class AlternativeStatus(Model):
+    """Another way to serve, that was not chosen."""
+
+    shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
+    replicas: Count = Field(description="How many replicas would carry the same load there.")
+    cost_per_hour: Decimal | None = Field(
+        default=None, description="USD per hour of these replicas; absent where no price is known."
+    )
+    rejected_because: Reason = Field(description="The one constraint that it lost by, in one word.")
+    message: Text = Field(description="By how much it missed.")
+
+
+class RelaxationStatus(Model):
+    """A change that would serve an LLMDeployment whole."""
+
+    dimension: ShortText = Field(description="What would have to change, in one word: GPUs, TTFT, budget ...")
+    text: Text = Field(description="The smallest such change that was found to suffice, in a sentence.")
+
+
 class PlacementStatus(Model):
     """Where replicas run, and what lost."""
 
@@ -72,7 +94,31 @@ class PlacementStatus(Model):
         default=(),
         max_length=5,
         description="Up to five shapes that lost, best first.",
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        json_schema_extra=_ATOMIC,
+    )
+    alternatives: tuple[AlternativeStatus, ...] = Field(
+        default=(),
+        max_length=5,
+        description="Up to five other ways to serve, best first, and why each was not chosen.",
+        json_schema_extra=_ATOMIC,
+    )
+    plan: ShortText | None = Field(
+        default=None,
+        description="Name of the FleetPlan that `because` and `relaxations` are from: the whole fleet, as "
+        "it would be best.",
+    )
+    because: tuple[Text, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Where not all of it is served: the constraints that together rule it out.",
+        json_schema_extra=_ATOMIC,
+    )
+    relaxations: tuple[RelaxationStatus, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Where not all of it is served: the smallest change of each kind that serves it, each "
+        "tried on the whole fleet.",
+        json_schema_extra=_ATOMIC,
     )
 
 

@@ -1,0 +1,145 @@
+"""`GPUPool`: which nodes belong together, what their GPUs cost, and what may be done to them."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError
+
+from tangram.api.base import Model
+from tangram.api.parse import explain
+from tangram.api.values import SKU, PricePerGPUHour, rule
+from tangram.catalog import find_gpu, gpu, skus
+from tangram.fleet import InvalidPool, Pool, PoolPolicy
+
+# As Kubernetes has them: an optional DNS prefix and a name; RE2 and Python read the patterns alike.
+LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
+LABELS_HELP = (
+    "nodeSelector must map label keys (an optional DNS prefix and '/', then letters, digits and - _ .) to "
+    "label values"
+)
+MIN_ABOVE_MAX = "nodes.min must not be above nodes.max; raise max or lower min"
+MAX_NODES = 10_000
+BACKENDS: dict[str, Literal["nvml", "mig-manager"]] = {"NVML": "nvml", "MIGManager": "mig-manager"}
+_KEY, _VALUE = (re.compile(pattern.removesuffix("$") + r"\Z") for pattern in (LABEL_KEY, LABEL_VALUE))
+
+
+def _labels(selector: dict[str, str]) -> dict[str, str]:
+    if not all(_KEY.match(key) and _VALUE.match(value) for key, value in selector.items()):
+        raise ValueError(LABELS_HELP)
+    return selector
+
+
+class PoolNodesSpec(Model):
+    """Between how many nodes the pool may grow and shrink, and what new ones are like."""
+
+    min: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] = Field(
+        default=0,
+        description="Fewest nodes, as the cluster autoscaler has it. Plans take no nodes away.",
+    )
+    max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = Field(
+        default=None,
+        description="Most nodes, as the cluster autoscaler has it. Plans may add nodes up to it, and pay "
+        "for them whole. Default: the nodes that there are.",
+    )
+    sku: SKU | None = Field(
+        default=None,
+        description="GPU model of new nodes, by its name in the catalog (for instance H100-80GB-SXM). "
+        "Default: that of the pool's nodes; needed while it has none.",
+    )
+    gpus_per_node: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
+        default=8,
+        alias="gpusPerNode",
+        description="How many GPUs a new node has. Where the pool has nodes, new ones are like them.",
+    )
+    mig_enabled: StrictBool = Field(
+        default=False, description="Whether the GPUs of new nodes come with MIG mode on."
+    )
+
+
+class GPUPoolSpec(Model):
+    """What a person says about a group of GPU nodes."""
+
+    node_selector: Annotated[dict[StrictStr, StrictStr], AfterValidator(_labels)] = Field(
+        min_length=1,
+        max_length=16,
+        description="Labels of nodes, all of which a node must have to belong to this pool. A node must not "
+        "belong to two pools.",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    f"self.all(key, key.size() <= 317 && key.matches(r'{LABEL_KEY}') && "
+                    f"self[key].matches(r'{LABEL_VALUE}'))",
+                    LABELS_HELP,
+                )
+            ],
+            "additionalProperties": {"type": "string", "maxLength": 63},
+        },
+    )
+    price_per_gpu_hour: PricePerGPUHour | None = Field(
+        default=None,
+        alias="pricePerGPUHour",
+        description="USD per hour of one whole GPU of this pool. Default: the operator's price of its "
+        "model, else the catalog's.",
+    )
+    mig_policy: PoolPolicy = Field(
+        default=PoolPolicy.IDLE_ONLY,
+        alias="migPolicy",
+        description="What may become of the MIG layout of the pool's GPUs. Ignore: it is taken as it is. "
+        "Recommend: plans may re-cut any GPU and move replicas, and people carry them out. IdleOnly: only "
+        "GPUs on which nothing runs. Full: replicas that run may be moved to free a GPU. The operator "
+        "re-cuts nothing yet: what is allowed here is recommended in FleetPlans.",
+    )
+    backend: Literal["NVML", "MIGManager"] | None = Field(
+        default=None,
+        description="How GPUs of this pool are cut. NVML: slice by slice. MIGManager: by NVIDIA's MIG "
+        "manager, which clears a GPU to change it. Default: NVML.",
+    )
+    disruption_budget: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
+        default=None,
+        description="Most replicas of this pool that one plan may move. Default: any number that pays.",
+    )
+    nodes: PoolNodesSpec = Field(
+        default_factory=PoolNodesSpec,
+        description="Between how many nodes the pool may grow and shrink, and what new ones are like.",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule("!has(self.max) || !has(self.min) || self.min <= self.max", MIN_ABOVE_MAX)
+            ]
+        },
+    )
+    zone: Annotated[StrictStr, Field(pattern=LABEL_VALUE)] | None = Field(
+        default=None,
+        max_length=63,
+        description="Zone of new nodes (label topology.kubernetes.io/zone).",
+    )
+
+
+def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:
+    """Return what a GPUPool says, defaults filled in. Never raises for what a person can write."""
+    name = obj["metadata"]["name"]
+    try:
+        spec = GPUPoolSpec.model_validate(obj.get("spec"))
+    except ValidationError as error:
+        return InvalidPool(name, explain(error))
+    nodes = spec.nodes
+    if nodes.max is not None and nodes.min > nodes.max:
+        return InvalidPool(name, f"spec.{MIN_ABOVE_MAX} ({nodes.min} > {nodes.max})")
+    found = (gpu(nodes.sku) or find_gpu(nodes.sku)) if nodes.sku else None
+    if nodes.sku and found is None:
+        known = ", ".join(skus())
+        return InvalidPool(name, f"spec.nodes.sku: {nodes.sku} is not in the catalog; it knows {known}")
+    return Pool(
+        name=name,
+        selector=tuple(sorted(spec.node_selector.items())),
+        price_per_gpu_hour=spec.price_per_gpu_hour,
+        policy=spec.mig_policy,
+        backend=BACKENDS[spec.backend] if spec.backend else None,
+        disruption_budget=spec.disruption_budget,
+        max_nodes=nodes.max,
+        sku=found.sku if found else None,
+        gpus_per_node=nodes.gpus_per_node,
+        zone=spec.zone or "",
+        mig_enabled=nodes.mig_enabled,
+    )
