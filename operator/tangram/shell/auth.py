@@ -87,7 +87,8 @@ class KubeconfigCredentials:
     def token(self, *, fresh: bool = False) -> str | None:
         """Return the bearer token; the client's refresh hook renews it when it expires."""
         del fresh  # the hook of the official client decides by the token's expiry
-        value: str | None = self.configuration.get_api_key_with_prefix("authorization")
+        # `BearerToken` since version 36 of the client, `authorization` before.
+        value: str | None = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return value.removeprefix("Bearer ") if value else None
 
 

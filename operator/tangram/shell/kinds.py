@@ -21,6 +21,9 @@ MODEL_URI_ANNOTATION = "tangram.dev/model-uri"
 ENGINE_IMAGE_ANNOTATION = "tangram.dev/engine-image"
 GENERATION_ANNOTATION = "tangram.dev/generation"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
+COUNT_LABEL = "nvidia.com/gpu.count"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+HOST_LABEL = "kubernetes.io/hostname"
 NVIDIA_PREFIX = "nvidia.com/"
 
 OURS_SELECTOR = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
@@ -51,6 +54,8 @@ class Kind:
 
 
 LLM_DEPLOYMENTS = Kind("tangram.dev", "v1alpha1", "llmdeployments", "LLMDeployment")
+GPU_POOLS = Kind("tangram.dev", "v1alpha1", "gpupools", "GPUPool", namespaced=False)
+FLEET_PLANS = Kind("tangram.dev", "v1alpha1", "fleetplans", "FleetPlan", namespaced=False)
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
 PODS = Kind("", "v1", "pods", "Pod")
 SERVICES = Kind("", "v1", "services", "Service")

@@ -13,12 +13,13 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from tangram.shell.backoff import Backoff
-from tangram.shell.client import ApiClient, ApiError, WatchEvent
+from tangram.shell.client import ApiClient, ApiError, Listing, WatchEvent
 from tangram.shell.kinds import Kind
 from tangram.shell.store import Reduce, Store, as_version
 
 log = logging.getLogger(__name__)
 
+ABSENT_S = 30.0  # an optional kind that is not there is looked for this often
 DRIFT_GRACE_S = 5.0  # a difference younger than this may still be on its way through the watch
 
 
@@ -30,6 +31,7 @@ class Source:
     reduce: Reduce
     namespace: str = ""  # empty: all
     selector: str = ""
+    optional: bool = False  # without its CRD there are none of it; without the right to see it, so it seems
 
     def __str__(self) -> str:
         return self.kind.plural + (f" in {self.namespace}" if self.namespace else "")
@@ -37,6 +39,10 @@ class Source:
 
 class Gone(Exception):  # a signal between two functions, not an error
     """The watch cannot continue from where it was: list again."""
+
+
+class Absent(ApiError):  # a signal rather than an error
+    """An optional kind is not served (404), or we may not see it (403)."""
 
 
 class Mirror:
@@ -61,6 +67,7 @@ class Mirror:
         self._synced = asyncio.Event()
         self._relist_wanted = asyncio.Event()
         self._moved = asyncio.Condition()
+        self._absence = ""  # why an optional kind is not copied, as it was logged
 
     @property
     def synced(self) -> bool:
@@ -87,13 +94,18 @@ class Mirror:
 
     async def refresh(self) -> None:
         """Take a LIST now and replace the copy with it (raises ApiError). The watch continues."""
-        listing = await self._client.list(
-            self.source.kind, self.source.namespace, self.source.selector, self.source.reduce
-        )
+        listing = await self._listing()
         version = as_version(listing.resource_version)
         if version < self.store.version:
             return  # the watch is already further than this LIST
         await self._took(self.store.replace(listing.items, version))
+
+    async def refresh_if_there(self) -> None:
+        """`refresh`, but an optional kind that is not there is none."""
+        try:
+            await self.refresh()
+        except Absent as absent:
+            await self._took(self._absent(absent))
 
     def want_relist(self) -> None:
         """Ask for a new LIST and a new watch (after a doubt about the copy)."""
@@ -109,6 +121,10 @@ class Mirror:
                 await self._follow()
             except Gone:
                 backoff.reset()
+            except Absent as absent:
+                backoff.reset()
+                await self._took(self._absent(absent))
+                await self._wanted_or(ABSENT_S)
             except ApiError as error:
                 if self.store.version > listed:
                     backoff.reset()  # the watch was allowed, too, and brought something
@@ -117,14 +133,41 @@ class Mirror:
                 await asyncio.sleep(delay)
 
     async def _list(self) -> None:
-        source = self.source
-        listing = await self._client.list(source.kind, source.namespace, source.selector, source.reduce)
+        listing = await self._listing()
+        if self._absence:
+            log.info("mirror of %s: it is there now", self.source)
+            self._absence = ""
         self.lists += 1
         self._relist_wanted.clear()
         changed = self.store.replace(listing.items, as_version(listing.resource_version))
         first = not self.synced
         self._synced.set()
         await self._took(changed or first)
+
+    async def _listing(self) -> Listing:
+        source = self.source
+        try:
+            return await self._client.list(source.kind, source.namespace, source.selector, source.reduce)
+        except ApiError as error:
+            if source.optional and error.status in (403, 404):
+                raise Absent(error.status, error.reason, error.message) from error
+            raise
+
+    def _absent(self, absent: Absent) -> bool:
+        """Take it that there is none of this kind, or, not being allowed to know, that all is as before."""
+        if self._absence != str(absent):
+            self._absence = str(absent)
+            log.warning("mirror of %s: going on without: %s", self.source, absent)
+        changed = absent.status == 404 and self.store.replace([], self.store.version)
+        first = not self.synced
+        self._synced.set()
+        self._relist_wanted.clear()
+        return changed or first
+
+    async def _wanted_or(self, seconds: float) -> None:
+        """Wait until a LIST is asked for, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._relist_wanted.wait(), seconds)
 
     async def _follow(self) -> None:
         """Watch until a new LIST is needed (Gone) or the LIST itself is in doubt (ApiError)."""
@@ -206,6 +249,9 @@ class Mirror:
             await asyncio.sleep(self._relist_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
             try:
                 lost = await self._lost_events()
+            except Absent:
+                self.want_relist()
+                continue
             except ApiError as error:
                 log.warning("periodic list of %s: %s", self.source, error)
                 continue
@@ -217,8 +263,7 @@ class Mirror:
                 self.want_relist()
 
     async def _lost_events(self) -> int:
-        source = self.source
-        listing = await self._client.list(source.kind, source.namespace, source.selector, source.reduce)
+        listing = await self._listing()
         if self.store.version > as_version(listing.resource_version):
             return 0  # the watch is further than this LIST: what differs says nothing
         suspects = self.store.mismatches(listing.items)

@@ -13,7 +13,7 @@ from tangram.shell.view import View
 
 def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
     """Return what is copied. Nodes and pods are always those of the whole cluster: anyone's pod may hold a
-    GPU.
+    GPU. GPUPools may be missing: nobody needs one to be served.
     """
     where = namespaces or ("",)
     own = [
@@ -26,7 +26,12 @@ def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
         )
         for namespace in where
     ]
-    return (*own, Source(kinds.NODES, reduce.node), Source(kinds.PODS, reduce.pod))
+    return (
+        *own,
+        Source(kinds.NODES, reduce.node),
+        Source(kinds.PODS, reduce.pod),
+        Source(kinds.GPU_POOLS, reduce.whole, optional=True),
+    )
 
 
 class Mirrors:
@@ -74,11 +79,12 @@ class Mirrors:
             services=tuple(self._objects(kinds.SERVICES)),
             deployments=tuple(self._objects(kinds.DEPLOYMENTS)),
             jobs=tuple(self._objects(kinds.JOBS)),
+            gpu_pools=tuple(self._objects(kinds.GPU_POOLS)),
         )
 
     async def refresh(self) -> None:
         """Replace every copy with a LIST taken now (raises ApiError)."""
-        await asyncio.gather(*(mirror.refresh() for mirror in self.all))
+        await asyncio.gather(*(mirror.refresh_if_there() for mirror in self.all))
 
     async def run(self) -> None:
         """Keep all copies true until cancelled."""

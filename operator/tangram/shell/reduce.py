@@ -1,8 +1,9 @@
 """What the mirrors keep of each object: only fields that a decision or a message needs. Pure."""
 
+import sys
 from typing import Any
 
-from tangram.shell.kinds import MANAGED_BY, MANAGED_BY_LABEL, NVIDIA_PREFIX, PRODUCT_LABEL, Object
+from tangram.shell.kinds import MANAGED_BY, MANAGED_BY_LABEL, NVIDIA_PREFIX, Object
 
 MAX_MESSAGE = 8192  # of a termination message; the contract allows 4096 bytes, the kubelet 4096 as well
 
@@ -20,19 +21,36 @@ def whole(obj: Object) -> Object:
 
 
 def node(obj: Object) -> Object:
-    """Keep what says whether GPU pods may run there, and how many."""
+    """Keep what says whether GPU pods may run there, how many, and to which GPUPools it may belong."""
     status = obj.get("status", {})
-    labels = obj.get("metadata", {}).get("labels", {})
     allocatable = {k: v for k, v in status.get("allocatable", {}).items() if k.startswith(NVIDIA_PREFIX)}
     ready = next(
         (c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"), "Unknown"
     )
     return {
-        "metadata": _meta(obj) | {"labels": {k: v for k, v in labels.items() if k == PRODUCT_LABEL}},
+        "metadata": _meta(obj) | {"labels": _gpu_labels(obj, allocatable)},
         "unschedulable": bool(obj.get("spec", {}).get("unschedulable")),
         "taints": obj.get("spec", {}).get("taints") or [],
         "ready": ready == "True",
         "allocatable": allocatable,
+    }
+
+
+def _gpu_labels(obj: Object, allocatable: Object) -> dict[str, str]:
+    """Keep every label of a GPU node: any of them may be what a GPUPool selects by. Thousands of nodes carry
+    the same dozens, so each text is kept once.
+    """
+    labels: dict[str, str] = obj.get("metadata", {}).get("labels") or {}
+    if not allocatable and not any(key.startswith(NVIDIA_PREFIX) for key in labels):
+        return {}
+    return {sys.intern(str(key)): sys.intern(str(value)) for key, value in labels.items()}
+
+
+def fleet_plan(obj: Object) -> Object:
+    """Keep who wrote a FleetPlan, when, and its status; the decision itself is long and never changes."""
+    return {
+        "metadata": _meta(obj, "labels", "creationTimestamp"),
+        "status": obj.get("status") or {},
     }
 
 

@@ -3,12 +3,12 @@ fixed order.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from tangram.api import facts_from_status, parse, parse_report
+from tangram.api import facts_from_status, parse, parse_pool, parse_report
 from tangram.catalog import match_product
 from tangram.fleet import (
     CheckpointFacts,
@@ -19,7 +19,9 @@ from tangram.fleet import (
     InspectionFailure,
     Intent,
     InvalidIntent,
+    InvalidPool,
     Node,
+    Pool,
     Workload,
 )
 from tangram.shell import kinds
@@ -32,6 +34,8 @@ T = TypeVar("T")
 
 Skipped = Callable[[Object, Exception], None]
 """Told of an object that could not be converted, and why."""
+
+MAX_GPUS = 1024  # of a node; whoever writes a label may write more
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -46,6 +50,7 @@ class View:
     services: tuple[Object, ...] = ()
     deployments: tuple[Object, ...] = ()
     jobs: tuple[Object, ...] = ()
+    gpu_pools: tuple[Object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +88,32 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
     `skipped` is told.
     """
     pods_of = _pods_by_deployment(view)
+    valid, invalid = pools(view, skipped)
+    selected = {key for pool in valid for key, _ in pool.selector}
     deployments = sorted((obj for obj in view.deployments if _ours(obj)), key=key_of)
     return FleetSnapshot(
-        nodes=tuple(sorted(_each(view.nodes, lambda o: node(o, told.tolerations), skipped), key=_by_name)),
+        nodes=tuple(
+            sorted(_each(view.nodes, lambda o: node(o, told.tolerations, selected), skipped), key=_by_name)
+        ),
         claims=claims(view, skipped),
         workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(uid_of(o), [])), skipped)),
         facts=_facts(view, skipped),
         inspections=inspections(view, now, skipped),
         services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj))),
+        pools=valid,
+        invalid_pools=invalid,
         engine_image=told.engine_image,
         prices=told.prices,
+    )
+
+
+def pools(view: View, skipped: Skipped = _ignore) -> tuple[tuple[Pool, ...], tuple[InvalidPool, ...]]:
+    """Return the GPUPools that can be understood, and those that cannot, each by name."""
+    living = [obj for obj in view.gpu_pools if not obj["metadata"].get("deletionTimestamp")]
+    found = list(_each(sorted(living, key=key_of), parse_pool, skipped))
+    return (
+        tuple(pool for pool in found if isinstance(pool, Pool)),
+        tuple(pool for pool in found if isinstance(pool, InvalidPool)),
     )
 
 
@@ -108,9 +129,14 @@ def recorded_replicas(view: View) -> dict[str, int]:
     return {uid: replicas for uid, replicas in recorded if isinstance(replicas, int)}
 
 
-def node(obj: Object, tolerations: tuple[Object, ...]) -> Node:
-    """Return a node: which GPU it has and how much of it pods with `tolerations` may be given."""
-    product = labels_of(obj).get(kinds.PRODUCT_LABEL, "")
+def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str] = ()) -> Node:
+    """Return a node: which GPU it has and how much of it pods with `tolerations` may be given.
+
+    Of its labels those whose keys are `selected` are told.
+    """
+    labels = labels_of(obj)
+    product = labels.get(kinds.PRODUCT_LABEL, "")
+    gpus = labels.get(kinds.COUNT_LABEL, "")
     counts = {k: int(v) for k, v in obj["allocatable"].items() if str(v).isdecimal() and int(v) > 0}
     blocked = any(
         taint.get("effect") in _BLOCKING_EFFECTS and not any(_tolerates(t, taint) for t in tolerations)
@@ -122,6 +148,9 @@ def node(obj: Object, tolerations: tuple[Object, ...]) -> Node:
         product=product,
         usable=obj["ready"] and not obj["unschedulable"] and not blocked,
         allocatable=tuple(sorted(counts.items())),
+        zone=labels.get(kinds.ZONE_LABEL, ""),
+        gpus=int(gpus) if gpus.isdecimal() and 0 < int(gpus) <= MAX_GPUS else None,
+        labels=tuple(sorted((key, labels[key]) for key in selected if key in labels)),
     )
 
 
