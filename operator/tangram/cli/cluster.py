@@ -75,7 +75,7 @@ def _credentials(access: Access) -> Credentials:
         AttributeError,
         yaml.YAMLError,
     ) as error:  # its own, of its contents
-        raise InputError(_CLUSTER, f"the kubeconfig is not one: {error}") from error
+        raise InputError(_CLUSTER, f"the kubeconfig is not one: {' '.join(str(error).split())}") from error
     finally:
         logging.getLogger().removeHandler(heard)
     if heard.last:

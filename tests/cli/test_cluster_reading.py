@@ -1,0 +1,275 @@
+"""A real API server, read as the operator reads it: what is seen, by whose rights, and what is said if not."""
+
+import asyncio
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster.apiserver import ControlPlane, free_port
+from e2e.cluster.binaries import need
+from tangram.catalog import InputError
+from tangram.cli.access import Access
+from tangram.cli.cluster import read_cluster
+from tangram.fleet import Intent
+from tangram.shell.auth import load_kubeconfig
+from tangram.shell.client import ApiClient
+from tangram.shell.kinds import LLM_DEPLOYMENTS, NODES
+from tests.support.apiserver import FACTS, gpu_node, llm
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+STATUS = {
+    "observedGeneration": 1,
+    "desiredReplicas": 3,
+    "model": {
+        "uri": "image:///models/tangram-tiny",
+        "engineImage": "registry.example.com/team/tangram-engine:0.1.0",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    """An API server on which nothing is installed yet."""
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as running:
+        yield running
+
+
+class Tools:
+    def __init__(self, plane, home):
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(plane.kubeconfig)}
+
+    def run(self, program, *args, documents=()):
+        done = subprocess.run(
+            [str(need(program)), *args],
+            input=yaml.safe_dump_all(documents) if documents else None,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def apply(self, *documents):
+        self.run("kubectl", "apply", "-f", "-", documents=documents)
+
+
+@pytest.fixture(scope="module")
+def cluster(plane, tmp_path_factory):
+    """The chart is installed, two nodes and two LLMDeployments are there; no operator runs."""
+    tools = Tools(plane, tmp_path_factory.mktemp("home"))
+    tools.run("kubectl", "create", "namespace", "tangram-system")
+    _install(tools, "tangram", "tangram-system")
+    asyncio.run(_populate(plane.kubeconfig))
+    return tools
+
+
+def _install(tools, release, namespace, *flags):
+    chart = str(ROOT / "charts" / "tangram")
+    image = ("--set", "image.registry=registry.example.com/team", "--set", "image.engine.tag=0.1.0")
+    prices = ("--set-json", 'prices={"L40S": 0.77}')
+    tools.run("helm", "install", release, chart, "--namespace", namespace, *image, *prices, *flags)
+
+
+async def _populate(kubeconfig):
+    client = ApiClient(load_kubeconfig(str(kubeconfig)))
+    try:
+        for name, product in (("node-a", "NVIDIA-H100-80GB-HBM3"), ("node-b", "NVIDIA-L40S")):
+            await _add_node(client, gpu_node(name, gpus=4, product=product))
+        for name in ("chat", "draft"):
+            spec = {"scaling": {"min": 1, "max": 8}}
+            await client.apply(LLM_DEPLOYMENTS, llm(name, "default", **spec), manager="tests", force=True)
+        told = llm("chat", "default") | {"status": STATUS | {"model": STATUS["model"] | {"facts": FACTS}}}
+        del told["spec"]
+        await client.apply(LLM_DEPLOYMENTS, told, manager="tangram-status", force=True, subresource="status")
+    finally:
+        await client.close()
+
+
+async def _add_node(client, node):
+    """Nobody plays the node controller here: its first taint is taken off by hand."""
+    await client.apply(NODES, {k: v for k, v in node.items() if k != "status"}, manager="tests", force=True)
+    await client.apply(NODES, node, manager="kubelet", force=True, subresource="status")
+    await client.merge(NODES, "", node["metadata"]["name"], {"spec": {"taints": []}})
+
+
+def refused(access):
+    with pytest.raises(InputError) as raised:
+        read_cluster(access)
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_cluster_without_the_crds_is_told_so(plane):
+    assert "Tangram's CRDs are not installed there" in refused(Access(str(plane.kubeconfig)))
+
+
+def test_everything_that_the_operator_sees_is_seen_without_it(plane, cluster):
+    seen = read_cluster(Access(str(plane.kubeconfig)))
+
+    assert [(n.name, n.sku, dict(n.allocatable)) for n in seen.fleet.nodes] == [
+        ("node-a", "H100-80GB-SXM", {"nvidia.com/gpu": 4}),
+        ("node-b", "L40S", {"nvidia.com/gpu": 4}),
+    ]
+    assert seen.fleet.engine_image == STATUS["model"]["engineImage"]
+    assert seen.fleet.prices == (("L40S", 0.77),)
+    assert [each.name for each in seen.intents if isinstance(each, Intent)] == ["chat", "draft"]
+    assert len(seen.fleet.facts) == 1
+
+
+def test_as_many_replicas_are_wanted_as_the_status_says_and_the_fewest_of_who_is_new(plane, cluster):
+    seen = read_cluster(Access(str(plane.kubeconfig)))
+
+    wanted = {i.name: dict(seen.fleet.desired)[i.uid] for i in seen.intents}
+    assert wanted == {"chat": 3, "draft": 1}
+
+
+ROLE = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "reader"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tangram-reader"},
+    "subjects": [{"kind": "User", "name": "rita", "apiGroup": "rbac.authorization.k8s.io"}],
+}
+
+
+def test_without_rights_the_first_thing_that_is_missing_is_named_with_a_way_round(plane, cluster):
+    nobody = str(plane.kubeconfig_for("nobody"))
+
+    assert "you may not list configmaps in all namespaces" in refused(Access(nobody))
+    assert "in namespace tangram-system" in refused(Access(nobody, operator_namespace="tangram-system"))
+
+
+def test_with_the_settings_in_a_file_all_kinds_that_may_not_be_listed_are_named_at_once(
+    plane, cluster, tmp_path
+):
+    config = tmp_path / "config.yaml"
+    config.write_text("engineImage: registry.example.com/engine:1\n")
+
+    line = refused(Access(str(plane.kubeconfig_for("nobody")), config=str(config)))
+
+    for kind in ("deployments", "jobs", "llmdeployments", "nodes", "pods", "services"):
+        assert kind in line
+
+
+def test_the_documented_role_suffices(plane, cluster):
+    text = (ROOT / "docs" / "packing.md").read_text()
+    role = yaml.safe_load(
+        text.split("<!-- role of who takes snapshots -->")[1].split("```")[1].removeprefix("yaml")
+    )
+    cluster.apply(role, ROLE | {"roleRef": ROLE["roleRef"] | {"name": role["metadata"]["name"]}})
+
+    seen = read_cluster(Access(str(plane.kubeconfig_for("rita"))))
+
+    assert len(seen.intents) == 2
+
+
+def test_two_operators_are_a_choice_that_the_user_makes(plane, cluster):
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other", "namespace": "default"}}
+    other["metadata"]["labels"] = {
+        "app.kubernetes.io/part-of": "tangram",
+        "app.kubernetes.io/component": "operator",
+    }
+    other["data"] = {"config.yaml": "engineImage: registry.example.com/other:2\n"}
+    cluster.apply(other)
+    try:
+        assert "there are 2 operators: default/other, tangram-system/tangram" in refused(
+            Access(str(plane.kubeconfig))
+        )
+        seen = read_cluster(Access(str(plane.kubeconfig), operator_namespace="default"))
+        assert seen.fleet.engine_image == "registry.example.com/other:2"
+    finally:
+        cluster.run("kubectl", "delete", "configmap", "other")
+
+
+def test_where_no_operator_is_installed_the_labels_are_named(plane, cluster):
+    line = refused(Access(str(plane.kubeconfig), operator_namespace="kube-public"))
+
+    assert "namespace kube-public has no ConfigMap with the labels app.kubernetes.io/part-of=tangram" in line
+
+
+def test_settings_that_are_wrong_are_told_with_their_place(plane, cluster, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("engineImages: x\n")
+
+    line = refused(Access(str(plane.kubeconfig), config=str(config)))
+
+    assert line.startswith("operator's settings: ")
+    assert "engineImages" in line
+
+
+def test_a_server_that_does_not_answer_is_named(plane, tmp_path):
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    port = free_port()
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    path = tmp_path / "nowhere"
+    path.write_text(json.dumps(config))
+
+    assert f"no answer from https://127.0.0.1:{port}" in refused(Access(str(path)))
+
+
+def test_credentials_that_the_server_does_not_know_are_told(plane, tmp_path):
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": "nonsense"}
+    path = tmp_path / "stranger"
+    path.write_text(json.dumps(config))
+
+    assert "does not accept the kubeconfig's credentials" in refused(Access(str(path)))
+
+
+def test_a_token_is_used_as_an_account_in_another_cluster_has_one(plane, cluster, tmp_path):
+    cluster.run("kubectl", "create", "serviceaccount", "robot")
+    cluster.run(
+        "kubectl",
+        "create",
+        "clusterrolebinding",
+        "robot",
+        "--clusterrole=cluster-admin",
+        "--serviceaccount=default:robot",
+    )
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": cluster.run("kubectl", "create", "token", "robot").strip()}
+    path = tmp_path / "robot"
+    path.write_text(json.dumps(config))
+
+    assert len(read_cluster(Access(str(path))).intents) == 2
+
+
+def test_what_a_credential_plug_in_says_is_passed_on(plane, tmp_path):
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    plug_in = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": plug_in | {"args": ["-c", "echo please log in >&2; exit 3"]}}
+    path = tmp_path / "plug-in"
+    path.write_text(json.dumps(config))
+
+    assert "please log in" in refused(Access(str(path)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "kind: Config", "a: [", "clusters: 3\ncurrent-context: x\ncontexts: []"]
+)
+def test_a_file_that_is_no_kubeconfig_is_one_line(text, tmp_path):
+    path = tmp_path / "broken"
+    path.write_text(text)
+
+    assert refused(Access(str(path))).startswith("cluster: ")
+    assert refused(Access(str(path), context="x")).startswith("cluster: ")
+
+
+def test_a_context_is_chosen_by_name(plane, cluster, tmp_path):
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["contexts"].append({"name": "second", "context": dict(config["contexts"][0]["context"])})
+    config["current-context"] = "gone"
+    path = tmp_path / "contexts"
+    path.write_text(json.dumps(config))
+
+    assert len(read_cluster(Access(str(path), context="second")).intents) == 2
+    assert "gone" in refused(Access(str(path)))
+    assert "third" in refused(Access(str(path), context="third"))
