@@ -7,8 +7,9 @@ Nothing here fluctuates: `queueing` adds what chance does.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tangram.capacity.clock import Clock, clock
 from tangram.capacity.decode_times import Steps
 from tangram.capacity.simulate import EngineLimits
 
@@ -23,11 +24,13 @@ class Shape:
     output_tokens: float
     context: float  # tokens that a decoding request attends to, mean over its steps
     prompt_context: float  # tokens that a prompt token attends to, mean over prompt tokens
+    gaps: float = field(init=False, compare=False)  # steps from the first token to the last
+    clock: Clock = field(init=False, compare=False, repr=False)  # of the model at this context
 
-    @property
-    def gaps(self) -> float:
-        """Steps from the first token to the last."""
-        return max(1.0, self.output_tokens - 1)
+    def __post_init__(self) -> None:
+        """Work out what is asked for again and again."""
+        object.__setattr__(self, "gaps", max(1.0, self.output_tokens - 1))
+        object.__setattr__(self, "clock", clock(self.model, self.context))
 
     def budget(self, decoding: float) -> float:
         """Prompt tokens that a step has room for."""
@@ -39,14 +42,15 @@ class Shape:
 
     def mixed_s(self, decoding: float, prompt_tokens: float) -> float:
         """Seconds of a step with that many prompt tokens beside the decodes."""
-        return self.model.step_s(decoding, self.context, prompt_tokens, self.prompt_context).total
+        return self.clock(decoding, prompt_tokens, self.prompt_context)
 
     def step_s(self, decoding: float) -> float:
         """Mean seconds of a step: now and then one with a prompt."""
-        share = min(self.budget(decoding), self.prompts(decoding) * self.input_tokens)
-        whole = max(min(self.input_tokens, self.budget(decoding)), share)
-        plain = self.mixed_s(decoding, 0.0)
-        return plain + (self.mixed_s(decoding, whole) - plain) * share / whole
+        budget = self.budget(decoding)
+        share = min(budget, decoding / self.gaps * self.input_tokens)
+        whole = max(min(self.input_tokens, budget), share)
+        plain = self.clock(decoding, 0.0, 0.0)
+        return plain + (self.clock(decoding, whole, self.prompt_context) - plain) * share / whole
 
     def rate(self, decoding: float) -> float:
         """Answers per second."""
@@ -57,7 +61,7 @@ class Shape:
     def queue_steps(self, decoding: float) -> float:
         """Steps in the queue for the token budget: M/D/m after Sakasegawa (1977), m prompts to a step."""
         budget = self.budget(decoding)
-        used = min(0.999, self.prompts(decoding) * self.input_tokens / budget)
+        used = min(0.999, decoding / self.gaps * self.input_tokens / budget)
         servers = max(1.0, budget / self.input_tokens)
         service = max(1.0, self.input_tokens / budget)
         busy: float = used ** (math.sqrt(2 * (servers + 1)) - 1)
@@ -69,7 +73,7 @@ class Shape:
         chunks = math.ceil(tokens / budget)
         together = tokens + self.prompts(decoding) * self.input_tokens
         chunk = min(budget, together / chunks)
-        return chunks * self.model.step_s(decoding, self.context, chunk, tokens / 2).total
+        return chunks * self.clock(decoding, chunk, tokens / 2)
 
     def before_s(self, decoding: float, missed: float) -> float:
         """Seconds in the queue for the token budget, and of `missed` steps that had begun already."""

@@ -5,7 +5,7 @@ Means come from `batching`, what chance adds from the table of `queueing`.
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from statistics import fmean
 
 from tangram.capacity.batching import Shape
@@ -19,7 +19,10 @@ PERCENTILES = (50, 90, 95, 99)
 # Spreads of prompt length and of wait add up like independent ones do: with exponent 2 if both were normal,
 # less of the smaller for what is skewed.
 ADD = 2.5
+HEADROOM = 0.01  # share of the peak rate that is never used
 Objective = tuple[int, float]  # percentile, seconds
+_COLUMN = {percentile: 1 + place for place, percentile in enumerate(PERCENTILES)}
+_STRETCH = tuple(lognormal(percentile / 100, 1.0) for percentile in PERCENTILES)  # quantile over mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +66,7 @@ def open_loop(
 
     Lengths are lognormal around their means with P90 = 2 x mean.
     """
-    replica = _replica(model, limits, input_tokens, output_tokens, cv)
-    if not replica.peak or rate >= replica.peak:
-        used = rate / replica.peak if replica.peak else math.inf
-        return Latency(NEVER, NEVER, used, replica.most, replica.peak)
-    moment = replica.at(replica.shape.decoding_at(rate, replica.most))
-    return Latency(
-        Percentiles(*(moment.ttft_s(column) for column in range(5))),
-        Percentiles(*(moment.tpot_s(column) for column in range(5))),
-        moment.utilisation,
-        moment.decoding,
-        replica.peak,
-    )
+    return Replica(model, limits, input_tokens, output_tokens, cv).under(rate)
 
 
 def max_rate(
@@ -85,25 +77,14 @@ def max_rate(
     ttft: Objective | None = None,
     tpot: Objective | None = None,
     cv: float = 1.0,
-    headroom: float = 0.01,
+    headroom: float = HEADROOM,
 ) -> float:
     """Return the highest rate that meets objectives, 0 if even one request alone misses them.
 
     `headroom` is the share of the peak rate that is never used: at the peak the queue has no bound.
     """
-    replica = _replica(model, limits, input_tokens, output_tokens, cv)
-    if not replica.peak or not replica.at(0.0).meets(ttft, tpot):
-        return 0.0
-    low = replica.at(0.0)
-    high = replica.at(replica.shape.decoding_at((1 - headroom) * replica.peak, replica.most))
-    if high.meets(ttft, tpot):
-        return high.utilisation * replica.peak
-    for _ in range(30):
-        if high.utilisation - low.utilisation <= 1e-3:
-            break
-        middle = replica.at((low.decoding + high.decoding) / 2)
-        low, high = (middle, high) if middle.meets(ttft, tpot) else (low, middle)
-    return low.utilisation * replica.peak
+    replica = Replica(model, limits, input_tokens, output_tokens, cv)
+    return replica.max_rate(ttft, tpot, headroom)
 
 
 def simulate_open(
@@ -124,7 +105,7 @@ def simulate_open(
     result = simulate(model, limits, sent)
     counted = slice(requests // 10, None)
     answers = [tpot for tpot, r in zip(result.tpot_s, sent, strict=True) if r.output_tokens > 1]
-    peak = _replica(model, limits, input_tokens, output_tokens, cv).peak
+    peak = Replica(model, limits, input_tokens, output_tokens, cv).peak
     outside = _outside_s(model)
     latency = Latency(
         percentiles([outside + ttft for ttft in result.ttft_s[counted]]),
@@ -155,19 +136,11 @@ def percentiles(values: "tuple[float, ...] | list[float]") -> Percentiles:
     return Percentiles(fmean(ordered), *(ordered[rank] for rank in ranks))
 
 
-@lru_cache(maxsize=256)
-def _replica(
-    model: Steps, limits: EngineLimits, input_tokens: float, output_tokens: float, cv: float
-) -> "_Replica":
-    """One is asked about at many rates."""
-    return _Replica(model, limits, input_tokens, output_tokens, cv)
-
-
-class _Replica:
-    """One replica and its traffic."""
+class Replica:
+    """One replica and its traffic: worked out once, asked about at many rates."""
 
     def __init__(
-        self, model: Steps, limits: EngineLimits, input_tokens: float, output_tokens: float, cv: float
+        self, model: Steps, limits: EngineLimits, input_tokens: float, output_tokens: float, cv: float = 1.0
     ) -> None:
         # What runs is longer than what arrives: a long answer, or token of a long prompt, is met more often.
         prompt_context = input_tokens * (1 + LENGTH_CV2) / 2
@@ -184,8 +157,41 @@ class _Replica:
         self.most = full.decoding_of(self.slots, 0.0) if self.slots >= 1 else 0.0
         self.full_s = full.step_s(self.most) if self.most else 0.0
         self.peak = full.prompts(self.most) / self.full_s if self.most else 0.0
-        quantiles = (lognormal(percentile / 100, input_tokens) for percentile in PERCENTILES)
-        self.prompts = (input_tokens, *quantiles)
+        self.prompts = (input_tokens, *(stretch * input_tokens for stretch in _STRETCH))
+        self.alone_s = self.shape.mixed_s(1.0, 0.0)  # no step is shorter than one request's alone
+
+    def under(self, rate: float) -> Latency:
+        """Return what users see at `rate` requests per second."""
+        if not self.peak or rate >= self.peak:
+            used = rate / self.peak if self.peak else math.inf
+            return Latency(NEVER, NEVER, used, self.most, self.peak)
+        moment = self.at(self.shape.decoding_at(rate, self.most))
+        return Latency(
+            Percentiles(*(moment.ttft_s(column) for column in range(5))),
+            Percentiles(*(moment.tpot_s(column) for column in range(5))),
+            moment.utilisation,
+            moment.decoding,
+            self.peak,
+        )
+
+    def max_rate(
+        self, ttft: Objective | None = None, tpot: Objective | None = None, headroom: float = HEADROOM
+    ) -> float:
+        """Return the highest rate that meets objectives, 0 if even one request alone misses them."""
+        if not self.peak:
+            return 0.0
+        low = self.at(0.0)
+        if not low.meets(ttft, tpot):
+            return 0.0
+        high = self.at(self.shape.decoding_at((1 - headroom) * self.peak, self.most))
+        if high.meets(ttft, tpot):
+            return high.utilisation * self.peak
+        for _ in range(30):
+            if high.utilisation - low.utilisation <= 1e-3:
+                break
+            middle = self.at((low.decoding + high.decoding) / 2)
+            low, high = (middle, high) if middle.meets(ttft, tpot) else (low, middle)
+        return low.utilisation * self.peak
 
     @cached_property
     def curve(self) -> Curve:
@@ -210,52 +216,49 @@ def _recomputed(input_tokens: float, output_tokens: float) -> float:
     return 0.6 * output_tokens / input_tokens * (input_tokens + 0.1 * output_tokens)
 
 
-@dataclass(frozen=True)
 class _Moment:
     """A replica under one load. Columns: 0 the mean, 1 to 4 the percentiles."""
 
-    replica: _Replica
-    decoding: float
-    step_s: float
-    utilisation: float
+    __slots__ = ("_first", "decoding", "replica", "step_s", "utilisation")
 
-    @cached_property
-    def before_s(self) -> float:
-        """Mean seconds before a prompt's own steps, were there no chance."""
-        busy = 1 - math.exp(-self.decoding)  # an engine without work lets nobody wait for the next step
-        queue = self.replica.shape.queue_steps(self.decoding)
-        return self.replica.outside_s + (busy / 2 + queue) * self.step_s
-
-    @cached_property
-    def own_s(self) -> float:
-        """Seconds of the steps of a prompt of mean length."""
-        return self.replica.shape.own_s(self.decoding, self.replica.prompts[0])
-
-    @cached_property
-    def waits(self) -> Row:
-        """What chance adds to TTFT, in times between departures."""
-        return self.replica.curve.wait(self.utilisation)
+    def __init__(self, replica: Replica, decoding: float, step_s: float, utilisation: float) -> None:
+        self.replica, self.decoding = replica, decoding
+        self.step_s, self.utilisation = step_s, utilisation
+        self._first: tuple[float, float, Row] | None = None
 
     def ttft_s(self, column: int) -> float:
         """Seconds to the first token."""
-        mean = self.before_s + self.own_s + self.waits[0] / self.replica.peak
+        if self._first is None:
+            self._first = self._first_token()
+        mean, own_mean, waits = self._first
         if not column:
             return mean
-        own = self.replica.shape.own_s(self.decoding, self.replica.prompts[column])
-        by_chance = (self.waits[column] - self.waits[0]) / self.replica.peak
+        replica = self.replica
+        own = replica.shape.own_s(self.decoding, replica.prompts[column])
+        by_chance = (waits[column] - waits[0]) / replica.peak
         # Nobody is faster than the steps of a prompt of that length.
-        return max(self.replica.outside_s + own, mean + _together(own - self.own_s, by_chance))
+        return max(replica.outside_s + own, mean + _together(own - own_mean, by_chance))
+
+    def _first_token(self) -> tuple[float, float, Row]:
+        """Mean TTFT, its part in the steps of a mean prompt, and what chance adds, in times of departures."""
+        replica, shape = self.replica, self.replica.shape
+        busy = 1 - math.exp(-self.decoding)  # an engine without work lets nobody wait for the next step
+        before = replica.outside_s + (busy / 2 + shape.queue_steps(self.decoding)) * self.step_s
+        own = shape.own_s(self.decoding, replica.prompts[0])
+        waits = replica.curve.wait(self.utilisation)
+        return before + own + waits[0] / replica.peak, own, waits
 
     def tpot_s(self, column: int) -> float:
         """Seconds per token."""
-        more = self.replica.curve.slowdown(self.utilisation)[column] * self.replica.full_s
-        return max(self.replica.shape.mixed_s(1.0, 0.0), self.step_s + more)  # no step is shorter than alone
+        replica = self.replica
+        more = replica.curve.slowdown(self.utilisation)[column] * replica.full_s
+        return max(replica.alone_s, self.step_s + more)
 
     def meets(self, ttft: Objective | None, tpot: Objective | None) -> bool:
         """Whether both objectives are met."""
-        if tpot and self.tpot_s(1 + PERCENTILES.index(tpot[0])) > tpot[1]:
+        if tpot and self.tpot_s(_COLUMN[tpot[0]]) > tpot[1]:
             return False
-        return not ttft or self.ttft_s(1 + PERCENTILES.index(ttft[0])) <= ttft[1]
+        return not ttft or self.ttft_s(_COLUMN[ttft[0]]) <= ttft[1]
 
 
 def _together(one: float, other: float) -> float:

@@ -19,9 +19,9 @@ proportional to it: it is monotone in the utilisation u and has no bound as u go
 import importlib.resources
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import yaml
@@ -30,6 +30,9 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 Row = tuple[float, ...]  # one number per column
+_NOTHING: Row = (0.0,) * len(COLUMNS)
+_SCALES = (math.log, math.log, float, float)  # variability and slots by their ratios
+_NEVER: Row = (math.inf,) * len(COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +44,50 @@ class BatchClass:
     prefill: float
 
 
-@dataclass(frozen=True, slots=True)
 class Curve:
     """Waits of one replica by utilisation."""
 
-    loads: Row  # utilisations of the rows
-    waits: tuple[Row, ...]  # over the mean TTFT, in times between departures
-    slowdowns: tuple[Row, ...]  # over the mean TPOT, in mean TPOTs of the full replica
+    def __init__(self, loads: Row, waits: "_Blend", slowdowns: "_Blend") -> None:
+        self.loads = loads  # utilisations of the rows
+        self.waits = waits  # over the mean TTFT, in times between departures
+        self.slowdowns = slowdowns  # over the mean TPOT, in mean TPOTs of the full replica
 
     def wait(self, utilisation: float) -> Row:
         """Return the wait's mean and percentiles; infinite from utilisation 1 on."""
         if utilisation >= 1:
-            return (math.inf,) * len(COLUMNS)
-        if utilisation > self.loads[-1]:
-            beyond = _odds(utilisation) / _odds(self.loads[-1])
-            return tuple(beyond * value for value in self.waits[-1])
-        odds = [0.0, *(_odds(load) for load in self.loads)]
-        return _line(odds, [(0.0,) * len(COLUMNS), *self.waits], _odds(utilisation))
+            return _NEVER
+        last = self.loads[-1]
+        if utilisation > last:
+            beyond = _odds(utilisation) / _odds(last)
+            return tuple(beyond * value for value in self.waits.row(len(self.loads)))
+        return _between(_odds_of(self.loads), self.waits, _odds(utilisation))
 
     def slowdown(self, utilisation: float) -> Row:
         """Return by how much TPOT exceeds its mean path; that of the last row beyond it."""
-        loads = [0.0, *self.loads]
-        return _line(loads, [(0.0,) * len(COLUMNS), *self.slowdowns], min(utilisation, self.loads[-1]))
+        return _between(_from_zero(self.loads), self.slowdowns, min(utilisation, self.loads[-1]))
 
 
-@dataclass(frozen=True, slots=True)
+class _Blend:
+    """Rows by load, 0 first, each the weighted sum of the rows of the classes around; made when asked for."""
+
+    def __init__(self, corners: "Sequence[tuple[tuple[Row, ...], float]]", factor: float) -> None:
+        self.corners = corners
+        self.factor = factor
+        self.made: dict[int, Row] = {0: _NOTHING}
+
+    def row(self, number: int) -> Row:
+        """Return the row of a load: 0 is no load, 1 the first of the table."""
+        found = self.made.get(number)
+        if found is None:
+            sums = [0.0] * len(COLUMNS)
+            for rows, weight in self.corners:
+                for column, value in enumerate(rows[number - 1]):
+                    sums[column] += weight * value
+            found = self.made[number] = tuple(self.factor * value for value in sums)
+        return found
+
+
+@dataclass(frozen=True)
 class Table:
     """The file, with its rows as text until they are asked for."""
 
@@ -73,39 +95,51 @@ class Table:
     axes: tuple[Row, ...]  # variability, slots, slope, prefill
     rows: Mapping[str, tuple[str, str]]
 
+    @cached_property
+    def scaled(self) -> tuple[Row, ...]:
+        """The axes as they are interpolated along."""
+        return tuple(
+            tuple(scale(knot) for knot in axis) for axis, scale in zip(self.axes, _SCALES, strict=True)
+        )
+
+    @cached_property
+    def classes(self) -> "dict[Row, tuple[tuple[Row, ...], tuple[Row, ...]]]":
+        """Waits and slowdowns of the classes that were asked for."""
+        return {}
+
     def curve(self, variability: float, batch: BatchClass) -> Curve:
         """Interpolate between the classes that were simulated; outside of them the nearest holds.
 
         Beyond the most variable arrivals that were simulated the wait grows with their variance.
         """
         point = (variability, batch.slots, batch.slope, batch.prefill)
-        waits = [[0.0] * len(COLUMNS) for _ in self.loads]
-        slowdowns = [[0.0] * len(COLUMNS) for _ in self.loads]
-        for corner, weight in self._corners(point):
-            for total, text in ((waits, self.rows[corner][0]), (slowdowns, self.rows[corner][1])):
-                for sums, row in zip(total, _parsed(text), strict=True):
-                    for column, value in enumerate(row):
-                        sums[column] += weight * value
+        corners = self._corners(point)
         beyond = max(1.0, variability / self.axes[0][-1]) ** 2
         return Curve(
             self.loads,
-            tuple(tuple(beyond * value for value in row) for row in waits),
-            tuple(tuple(row) for row in slowdowns),
+            _Blend([(waits, weight) for (waits, _), weight in corners], beyond),
+            _Blend([(slowdowns, weight) for (_, slowdowns), weight in corners], 1.0),
         )
 
-    def _corners(self, point: Sequence[float]) -> Iterator[tuple[str, float]]:
-        """Yield the keys of the entries around a point with their weights."""
+    def _corners(self, point: Row) -> "list[tuple[tuple[tuple[Row, ...], tuple[Row, ...]], float]]":
+        """Return the entries around a point with their weights."""
         corners = [((), 1.0)]  # type: list[tuple[tuple[float, ...], float]]
-        for place, (axis, value) in enumerate(zip(self.axes, point, strict=True)):
-            scale = math.log if place < 2 else float  # variability and slots by their ratios
-            ends = _bracket([scale(knot) for knot in axis], scale(min(max(value, axis[0]), axis[-1])))
+        for axis, knots, scale, value in zip(self.axes, self.scaled, _SCALES, point, strict=True):
+            ends = _bracket(knots, scale(min(max(value, axis[0]), axis[-1])))
             corners = [
                 ((*key, axis[index]), weight * share)
                 for key, weight in corners
                 for index, share in ends
                 if share
             ]
-        return ((row_key(*key), weight) for key, weight in corners)
+        return [(self._class(key), weight) for key, weight in corners]
+
+    def _class(self, key: Row) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+        found = self.classes.get(key)
+        if found is None:
+            waits, slowdowns = self.rows[row_key(*key)]
+            found = self.classes[key] = (_parsed(waits), _parsed(slowdowns))
+        return found
 
 
 def row_key(variability: float, slots: float, slope: float, prefill: float) -> str:
@@ -128,7 +162,6 @@ def parse(document: Mapping[str, Any]) -> Table:
     return Table(tuple(axes["utilisation"]), tuple(tuple(axes[name]) for name in names), rows)
 
 
-@cache
 def _parsed(text: str) -> tuple[Row, ...]:
     """Return the rows of a text: utilisations divided by commas, columns by spaces."""
     return tuple(tuple(float(number) for number in row.split()) for row in text.split(","))
@@ -138,11 +171,23 @@ def _odds(utilisation: float) -> float:
     return utilisation / (1 - utilisation)
 
 
-def _line(knots: Sequence[float], rows: Sequence[Row], value: float) -> Row:
+@cache
+def _from_zero(loads: Row) -> Row:
+    return (0.0, *loads)
+
+
+@cache
+def _odds_of(loads: Row) -> Row:
+    return tuple(_odds(load) for load in _from_zero(loads))
+
+
+def _between(knots: Row, rows: _Blend, value: float) -> Row:
     """Interpolate between the rows at the knots around a value."""
     right = min(max(1, bisect_right(knots, value)), len(knots) - 1)
     share = (value - knots[right - 1]) / (knots[right] - knots[right - 1])
-    return tuple(low + share * (high - low) for low, high in zip(rows[right - 1], rows[right], strict=True))
+    return tuple(
+        low + share * (high - low) for low, high in zip(rows.row(right - 1), rows.row(right), strict=True)
+    )
 
 
 def _bracket(knots: Sequence[float], value: float) -> tuple[tuple[int, float], tuple[int, float]]:

@@ -143,24 +143,36 @@ class StepModel:
         """Seconds that the weights take to be read, and seconds that the FLOP take."""
         foot, k = self.footprint, self.coefficients
         experts = foot.weight_read_bytes(tokens) - foot.dense_read_bytes
-        weights = k.weights
-        if narrow(foot):
-            weights *= k.narrow if foot.compute == "fp4" else k.unpack
-        read = (weights * foot.dense_read_bytes + k.experts * experts) / self.hardware.bandwidth
-        linear = tokens * foot.linear_flops_per_token * self._factor() / self._flops()
-        head = sampled * foot.head_flops_per_token * k.compute_16 / self._flops_16()
+        dense = self.weights_factor * foot.dense_read_bytes
+        read = (dense + k.experts * experts) / self.hardware.bandwidth
+        linear = tokens * foot.linear_flops_per_token * self.compute_factor / self.flops
+        head = sampled * foot.head_flops_per_token * k.compute_16 / self.flops_16
         return read, linear + head
 
-    def _factor(self) -> float:
+    @property
+    def weights_factor(self) -> float:
+        """Calibrated factor of reading the weights that every step reads."""
+        k = self.coefficients
+        if narrow(self.footprint):
+            return k.weights * (k.narrow if self.footprint.compute == "fp4" else k.unpack)
+        return k.weights
+
+    @property
+    def compute_factor(self) -> float:
+        """Calibrated factor of the matrix products of the body."""
         k = self.coefficients
         by_type = {"fp8": k.compute_8, "int8": k.compute_8, "fp4": k.compute_4}
         experts = k.expert_compute if self.footprint.experts else 1.0
         return experts * by_type.get(self.footprint.compute, k.compute_16)
 
-    def _flops(self) -> float:
-        return self.hardware.flops_of(self.footprint.compute) or self._flops_16()
+    @property
+    def flops(self) -> float:
+        """FLOP/s of the body's matrix products, data sheet."""
+        return self.hardware.flops_of(self.footprint.compute) or self.flops_16
 
-    def _flops_16(self) -> float:
+    @property
+    def flops_16(self) -> float:
+        """FLOP/s in 16 bits, data sheet."""
         found = self.hardware.flops_of("bf16") or self.hardware.flops_of("fp16")
         return found or min(value for _, value in self.hardware.flops)
 
@@ -171,7 +183,7 @@ class StepModel:
 
     def _attention(self, tokens: float, context: float) -> float:
         flops = self.footprint.attention_flops_of(tokens, context)
-        return self.coefficients.attention * flops / self._flops_16()
+        return self.coefficients.attention * flops / self.flops_16
 
     def _between(self, tokens: float) -> float:
         vector = self.footprint.all_reduce_bytes_per_token / self.hardware.bandwidth
