@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tangram.fleet import FleetSnapshot, Plan
-from tangram.shell.planning import PlanFailed, PlanWorker
+from tangram.shell.planning import PlanWorker
+from tangram.shell.worker import WorkerFailed
 
 SNAPSHOT = FleetSnapshot(engine_image="e")
 
@@ -38,7 +39,7 @@ def raises():
 async def test_a_plan_that_fails_is_told_and_the_next_one_comes(planner, why: str) -> None:
     worker = PlanWorker(0.5, planner)
     try:
-        with pytest.raises(PlanFailed) as failure:
+        with pytest.raises(WorkerFailed) as failure:
             await worker.plan(SNAPSHOT, (), 1)
         assert failure.value.why == why
         assert await worker.plan(SNAPSHOT, (), 2) == Plan()
@@ -76,7 +77,7 @@ def takes_nothing():
 @pytest.mark.parametrize(("planner", "why"), [(starts_slowly, "deadline"), (cannot_start, "died")])
 async def test_a_worker_that_does_not_start_is_ended_and_told(planner, why: str) -> None:
     worker = PlanWorker(5, planner, start_s=5 if why == "died" else 0.3)
-    with pytest.raises(PlanFailed) as failure:
+    with pytest.raises(WorkerFailed) as failure:
         await worker.plan(SNAPSHOT, (), 1)
 
     assert failure.value.why == why
@@ -90,7 +91,7 @@ async def test_a_question_that_nobody_reads_ends_with_the_deadline() -> None:
     await asyncio.sleep(0.3)
     huge = FleetSnapshot(engine_image="e" * 2**22)
     begun = time.monotonic()
-    with pytest.raises(PlanFailed) as failure:
+    with pytest.raises(WorkerFailed) as failure:
         await worker.plan(huge, (), 1)
 
     assert failure.value.why == "deadline"
@@ -101,12 +102,12 @@ class LatePipe:
     """A pipe in which the answer to an earlier question still waits."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[int, Plan]] = [(1, Plan(actions=("old",)))]  # type: ignore[arg-type]
+        self.answers: list[tuple[int, bool, Plan]] = [(1, False, Plan(actions=("old",)))]  # type: ignore[arg-type]
 
     def send(self, question: tuple) -> None:
-        self.answers.append((question[0], Plan()))
+        self.answers.append((question[0], False, Plan()))
 
-    def recv(self) -> tuple[int, Plan]:
+    def recv(self) -> tuple[int, bool, Plan]:
         return self.answers.pop(0)
 
 
@@ -114,4 +115,4 @@ def test_the_answer_to_an_earlier_question_is_not_taken() -> None:
     worker = PlanWorker(5, plans)
     worker._pipe, worker._asked = LatePipe(), 1  # type: ignore[assignment]
 
-    assert worker._ask((SNAPSHOT, (), 2.0)) == Plan()
+    assert worker._ask((SNAPSHOT, (), 2.0)) == (False, Plan())

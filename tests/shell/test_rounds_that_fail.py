@@ -15,7 +15,7 @@ from tangram.shell.lease import NotLeader
 from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.metrics import Metrics
 from tangram.shell.mirror import Mirror, Source
-from tangram.shell.planning import PlanFailed
+from tangram.shell.worker import WorkerFailed
 from tangram.shell.store import Store
 
 
@@ -74,7 +74,7 @@ def script(*results: Any) -> tuple[Script, list[float]]:
 
 
 FAILURES = [
-    PlanFailed("raised", "Traceback\nValueError: a bug"),
+    WorkerFailed("raised", "Traceback\nValueError: a bug"),
     ApiError(500, "Boom", "no"),
     ValueError("a bug"),
     False,
@@ -101,7 +101,7 @@ async def test_a_round_without_the_lease_is_given_up_and_not_tried_again() -> No
 
 
 async def test_the_same_failure_is_told_whole_only_once(caplog: pytest.LogCaptureFixture) -> None:
-    failure = PlanFailed("raised", "Traceback\n  many lines\nValueError: a bug")
+    failure = WorkerFailed("raised", "Traceback\n  many lines\nValueError: a bug")
     one, _ = script(failure, failure, True, failure)
     with caplog.at_level(logging.ERROR):
         for _ in range(4):

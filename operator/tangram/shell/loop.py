@@ -22,10 +22,11 @@ from tangram.shell.kinds import Object, key_of, uid_of
 from tangram.shell.lease import Elector, NotLeader, TermGuard
 from tangram.shell.metrics import Metrics
 from tangram.shell.mirrors import Mirrors
-from tangram.shell.planning import PlanFailed, PlanWorker
+from tangram.shell.planning import PlanWorker
 from tangram.shell.scaler import Scaled, Scaler
 from tangram.shell.statuses import NewStatus, StatusWriter
 from tangram.shell.view import Told, View, intents, recorded_replicas, snapshot
+from tangram.shell.worker import WorkerFailed
 from tangram.shell.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Reconciler:
         except ApiError as error:
             log.warning("round given up: %s", error)
             finished = False
-        except PlanFailed as failure:
+        except WorkerFailed as failure:
             self._tell_failure(f"no plan ({failure.why}), the last one stands", str(failure))
             self.metrics.plan_failures.labels(failure.why).inc()
             finished = False
@@ -212,7 +213,7 @@ class Reconciler:
     async def _plan(
         self, seen: FleetSnapshot, everyone: tuple[Intent | InvalidIntent, ...], now: float
     ) -> Plan:
-        """Return the plan (raises PlanFailed: then what is there stays as it is)."""
+        """Return the plan (raises WorkerFailed: then what is there stays as it is)."""
         with self.metrics.plan_seconds.time():
             plan = await self.worker.plan(seen, everyone, now)
         self.heart.planned = self.heart.beat = self.clock()
