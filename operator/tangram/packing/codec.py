@@ -1,88 +1,152 @@
-"""Problems and packings as JSON and back: field for field, so that a saved problem gives the same packing."""
+"""Nouns as JSON and back: field for field, so that what is saved and read again gives the same plan."""
 
 import math
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tangram.catalog import InputError
 
 Noun = TypeVar("Noun")
+Spelling = Callable[[str], str]
 
 
-def to_json(value: object) -> Any:
-    """Return `value` (a noun of this package) as what `json` can write. Defaults are left out."""
-    if is_dataclass(value) and not isinstance(value, type):
-        kept = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: to_json(got) for field, got in kept if got != field.default}
+def as_it_is(name: str) -> str:
+    """Spell a field as the noun does."""
+    return name
+
+
+@cache
+def camel(name: str) -> str:
+    """Spell a field as Kubernetes objects do: `created_at` is `createdAt`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def to_json(value: object, spelling: Spelling = as_it_is) -> Any:
+    """Return a noun as what `json` can write. Fields that have their default are left out."""
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, tuple | list):
-        return [to_json(item) for item in value]
+        return [to_json(item, spelling) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {}
+        for name, spelled, default in _written(type(value), spelling):
+            got = getattr(value, name)
+            if got != default:
+                found[spelled] = to_json(got, spelling)
+        return found
     return value
 
 
-def from_json(kind: type[Noun], document: object, where: str = "") -> Noun:
+def from_json(kind: type[Noun], document: object, where: str = "", spelling: Spelling = as_it_is) -> Noun:
     """Return the noun that `document` describes. Raises `InputError` with the key path of what is wrong."""
-    read: Noun = _read(kind, document, where)
+    read: Noun = _read(kind, document, where, spelling)
     return read
 
 
-def _read(kind: Any, value: object, where: str) -> Any:
+def _read(kind: Any, value: object, where: str, spelling: Spelling) -> Any:
     origin = get_origin(kind)
     if origin is tuple:
-        return _sequence(get_args(kind), value, where)
+        return _sequence(get_args(kind), value, where, spelling)
     if origin in {Union, types.UnionType}:
         if value is None and type(None) in get_args(kind):
             return None
-        return _read(next(k for k in get_args(kind) if k is not type(None)), value, where)
+        return _read(_which(get_args(kind), value, spelling), value, where, spelling)
     if origin is Literal:
-        if value not in get_args(kind):
-            raise InputError(where, f"{value!r} is none of {', '.join(map(str, get_args(kind)))}")
-        return value
+        return _one_of(get_args(kind), value, where)
     if is_dataclass(kind):
-        return _noun(kind, value, where)
+        return _noun(kind, value, where, spelling)
     return _scalar(kind, value, where)
 
 
-def _noun(kind: Any, value: object, where: str) -> Any:
+def _which(kinds: tuple[Any, ...], value: object, spelling: Spelling) -> Any:
+    """Return the kind that a value is meant to be: of several nouns the first that knows all of its keys."""
+    some = [kind for kind in kinds if kind is not type(None)]
+    keys = set(value) if isinstance(value, Mapping) else set()
+    fit = (kind for kind in some if is_dataclass(kind) and keys <= _keys(kind, spelling))
+    return next(fit, some[0])
+
+
+def _noun(kind: Any, value: object, where: str, spelling: Spelling) -> Any:
     if not isinstance(value, Mapping):
-        raise InputError(where or kind.__name__, f"must be a mapping, is {value!r}")
-    known = _hints(kind)
-    unknown = sorted(set(value) - set(known))
+        raise InputError(where or kind.__name__, f"must be a mapping, is {_short(value)}")
+    known = _known(kind, spelling)
+    unknown = sorted(str(key) for key in value if key not in known)
     if unknown:
         raise InputError(_path(where, unknown[0]), f"unknown key; {kind.__name__} has {', '.join(known)}")
-    absent = [f.name for f in fields(kind) if f.default is MISSING and f.name not in value]
+    given = {known[key]: (key, got) for key, got in value.items()}
+    absent = [f.name for f in fields(kind) if _default(f) is MISSING and f.name not in given]
     if absent:
-        raise InputError(_path(where, absent[0]), "is required")
-    return kind(**{name: _read(known[name], got, _path(where, name)) for name, got in value.items()})
+        raise InputError(_path(where, spelling(absent[0])), "is required")
+    hints = _hints(kind)
+    read = {n: _read(hints[n], got, _path(where, key), spelling) for n, (key, got) in given.items()}
+    return kind(**read)
 
 
-def _sequence(kinds: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
+def _sequence(kinds: tuple[Any, ...], value: object, where: str, spelling: Spelling) -> tuple[Any, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise InputError(where, f"must be a list, is {value!r}")
+        raise InputError(where, f"must be a list, is {_short(value)}")
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_read(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(_read(kinds[0], item, f"{where}[{i}]", spelling) for i, item in enumerate(value))
     if len(value) != len(kinds):
         raise InputError(where, f"must have {len(kinds)} entries, has {len(value)}")
-    return tuple(
-        _read(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True))
-    )
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return tuple(_read(kind, item, f"{where}[{i}]", spelling) for i, (kind, item) in pairs)
+
+
+def _one_of(known: Sequence[Any], value: object, where: str) -> Any:
+    if value not in known:
+        raise InputError(where, f"{_short(value)} is none of {', '.join(map(str, known))}")
+    return value
 
 
 def _scalar(kind: Any, value: object, where: str) -> Any:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(_one_of([each.value for each in kind], value, where))
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise InputError(where, f"{value!r} is not a finite number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise InputError(where, f"{_short(value)} is not a finite number")
+        return number
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise InputError(where, f"must be {_NAMES.get(kind, kind.__name__)}, is {value!r}")
+        raise InputError(where, f"must be {_NAMES.get(kind, kind.__name__)}, is {_short(value)}")
     return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _default(each: "Field[Any]") -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
+
+
+@cache
+def _written(kind: type, spelling: Spelling) -> tuple[tuple[str, str, Any], ...]:
+    return tuple((each.name, spelling(each.name), _default(each)) for each in fields(kind))
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+@cache
+def _known(kind: Any, spelling: Spelling) -> dict[str, str]:
+    """Return the fields of a noun by their spelling."""
+    return {spelling(each.name): each.name for each in fields(kind)}
+
+
+def _keys(kind: Any, spelling: Spelling) -> set[str]:
+    return set(_known(kind, spelling))
 
 
 def _path(where: str, name: str) -> str:

@@ -20,6 +20,7 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 COUNT_LABEL = "nvidia.com/gpu.count"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 MOST_PER_NODE = 64
+MOST_UNITS = 16 * MOST_PER_NODE  # of one resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _is_gpu(resource: str) -> bool:
 
 
 def _count(value: object, where: str) -> int:
-    if not str(value).isdecimal() or int(str(value)) > MOST_PER_NODE * 16:
+    if not str(value).isdecimal() or int(str(value)) > MOST_UNITS:
         raise InputError(where, f"is {value!r}, not a count")
     return int(str(value))
 
@@ -107,6 +108,8 @@ def gpus(node: Node, where: str) -> tuple[GPUState, ...]:
     slices: dict[str, int] = {}
     for resource, n in sorted(counts.items()):
         profile = profile_of_resource(sku, resource)
+        if n > MOST_UNITS:
+            raise InputError(f"{where}: {node.name}: {resource}", f"is {n}, more than a node can have")
         if profile is not None:
             slices[profile.name] = n
         elif resource != resource_name(WHOLE_GPU):

@@ -1,0 +1,110 @@
+"""Kind `Snapshot`: what the operator sees, as a document that plans the same anywhere."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from tangram.api.base import GROUP, VERSION
+from tangram.api.facts import Facts
+from tangram.catalog import InputError, gpu
+from tangram.catalog.fields import Fields
+from tangram.fleet import CheckpointFacts, FleetSnapshot, Intent, InvalidIntent
+from tangram.packing.codec import camel, from_json, to_json
+from tangram.planner.joint import read
+
+KIND = "Snapshot"
+API_VERSION = f"{GROUP}/{VERSION}"
+LARGEST = 2**53  # beyond, other readers of JSON round
+_MOST_REPLICAS = 100_000
+
+Everyone = tuple[Intent | InvalidIntent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What the document holds."""
+
+    fleet: FleetSnapshot = field(default_factory=FleetSnapshot)
+    intents: Everyone = ()
+
+
+def snapshot_document(snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent]) -> dict[str, Any]:
+    """Return the document. It holds what plans depend on, field for field; defaults are left out."""
+    spec = _Spec(snapshot, tuple(intents))
+    return {"apiVersion": API_VERSION, "kind": KIND, "spec": to_json(spec, camel)}
+
+
+def read_snapshot(document: Mapping[str, Any], where: str) -> tuple[FleetSnapshot, Everyone]:
+    """Return what was observed and wanted. Raises `InputError` with the path of what is wrong."""
+    outer = Fields(document, where)
+    read.closed(outer, ("apiVersion", "kind", "metadata", "spec"))
+    if document.get("apiVersion") != API_VERSION:
+        raise outer.error("apiVersion", f"is {document.get('apiVersion')!r}, this reads {API_VERSION}")
+    if not outer.has("spec"):
+        raise outer.error("spec", "is missing")
+    where = f"{where}: spec"
+    _numbers(document["spec"], where)
+    spec = from_json(_Spec, document["spec"], where, camel)
+    _fleet(spec.fleet, f"{where}.fleet")
+    for i, intent in enumerate(spec.intents):
+        if isinstance(intent, Intent):
+            _intent(intent, f"{where}.intents[{i}]")
+    return spec.fleet, spec.intents
+
+
+def _numbers(value: object, where: str) -> None:
+    """Refuse what no count, size or price can be. Only a priority may be below zero."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key != "priority":
+                _numbers(inner, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            _numbers(inner, f"{where}[{i}]")
+    elif isinstance(value, int | float) and not 0 <= value <= LARGEST:
+        raise InputError(where, f"is {value!r}, not a number from 0 to {LARGEST}")
+
+
+def _fleet(fleet: FleetSnapshot, where: str) -> None:
+    _once(f"{where}.nodes", [node.name for node in fleet.nodes])
+    _once(f"{where}.pools", [pool.name for pool in fleet.pools])
+    for i, node in enumerate(fleet.nodes):
+        _sku(node.sku, f"{where}.nodes[{i}].sku")
+    for i, pool in enumerate(fleet.pools):
+        _sku(pool.sku, f"{where}.pools[{i}].sku")
+    for i, (_, facts) in enumerate(fleet.facts):
+        _facts(facts, f"{where}.facts[{i}]")
+    for i, inspection in enumerate(fleet.inspections):
+        if isinstance(inspection.result, CheckpointFacts):
+            _facts(inspection.result, f"{where}.inspections[{i}].result")
+
+
+def _once(where: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise InputError(where, f"{twice[0]!r} is there more than once")
+
+
+def _sku(sku: str | None, where: str) -> None:
+    if sku is not None and gpu(sku) is None:
+        raise InputError(where, f"no GPU of the catalog is called {sku!r}")
+
+
+def _facts(facts: CheckpointFacts, where: str) -> None:
+    try:
+        Facts.model_validate(asdict(facts))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(camel(str(part)) for part in first["loc"])
+        raise InputError(f"{where}.{path}", first["msg"]) from error
+
+
+def _intent(intent: Intent, where: str) -> None:
+    if not 1 <= intent.min_replicas <= intent.max_replicas <= _MOST_REPLICAS:
+        low, high = intent.min_replicas, intent.max_replicas
+        raise InputError(f"{where}.minReplicas", f"{low} to {high} is no range from 1 to {_MOST_REPLICAS}")
+    for name, share in (("node", intent.spread.node), ("zone", intent.spread.zone)):
+        if not 0 < share <= 1:
+            raise InputError(f"{where}.spread.{name}", f"is {share}, must be above 0 and at most 1")
