@@ -6,44 +6,64 @@ import pytest
 import yaml
 
 from tangram.api import crd
+from tangram.api.definitions import ALL, LLM_DEPLOYMENT, Definition
 from tangram.planner.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
-VERSION = crd.document()["spec"]["versions"][0]
-SCHEMA = VERSION["schema"]["openAPIV3Schema"]
 
 
-def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, child in schema.get("properties", {}).items():
         yield f"{path}.{name}", child
         yield from fields(child, f"{path}.{name}")
-    if "items" in schema:
-        yield f"{path}[]", schema["items"]
-        yield from fields(schema["items"], f"{path}[]")
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield f"{path}[]", schema[key]
+            yield from fields(schema[key], f"{path}[]")
 
 
-FIELDS = [(path, schema) for path, schema in fields(SCHEMA) if not path.startswith(".metadata")]
-OURS = [(path, schema) for path, schema in FIELDS if path not in (".apiVersion", ".kind")]
+def version(kind: Definition) -> dict[str, Any]:
+    return crd.document(kind)["spec"]["versions"][0]
 
 
-def test_the_committed_crd_is_what_the_models_say():
-    assert crd.main(["--check", "--output", str(ROOT / crd.DEFAULT_PATH)]) == 0
+def schema_of(kind: Definition) -> dict[str, Any]:
+    return version(kind)["schema"]["openAPIV3Schema"]
 
 
-def test_a_stale_crd_is_told_and_left_alone(tmp_path, capsys):
-    path = tmp_path / "crd.yaml"
-    path.write_text("old")
+FIELDS = [
+    (path, schema)
+    for kind in ALL
+    for path, schema in fields(schema_of(kind), kind.kind)
+    if ".metadata" not in path
+]
+OURS = [(path, schema) for path, schema in FIELDS if not path.endswith((".apiVersion", ".kind"))]
 
-    assert crd.main(["--check", "--output", str(path)]) == 1
-    assert path.read_text() == "old"
-    assert "python -m tangram.api.crd" in capsys.readouterr().err
+
+def test_the_committed_crds_are_what_the_models_say():
+    assert crd.main(["--check", "--output", str(ROOT / crd.FOLDER)]) == 0
 
 
-def test_writing_and_reading_it_gives_the_document(tmp_path):
-    path = tmp_path / "deep" / "crd.yaml"
+def test_a_stale_a_missing_and_a_superfluous_crd_are_told_and_left_alone(tmp_path, capsys):
+    crd.main(["--output", str(tmp_path)])
+    (tmp_path / "tangram.dev_gpupools.yaml").write_text("old")
+    (tmp_path / "tangram.dev_fleetplans.yaml").unlink()
+    (tmp_path / "other.yaml").write_text("{}")
 
-    assert crd.main(["--output", str(path)]) == 0
-    assert yaml.safe_load(path.read_text()) == crd.document()
+    assert crd.main(["--check", "--output", str(tmp_path)]) == 1
+    assert (tmp_path / "tangram.dev_gpupools.yaml").read_text() == "old"
+    told = capsys.readouterr().err
+    assert [line.split("/")[-1].split()[0] for line in told.splitlines()] == [
+        "other.yaml",
+        "tangram.dev_fleetplans.yaml",
+        "tangram.dev_gpupools.yaml",
+    ]
+    assert "python -m tangram.api.crd" in told
+
+
+def test_writing_and_reading_them_gives_the_documents(tmp_path):
+    assert crd.main(["--output", str(tmp_path / "deep")]) == 0
+    for kind in ALL:
+        assert yaml.safe_load((tmp_path / "deep" / crd.file_name(kind)).read_text()) == crd.document(kind)
 
 
 @pytest.mark.parametrize(("path", "schema"), FIELDS, ids=[path for path, _ in FIELDS])
@@ -69,15 +89,24 @@ def test_every_value_is_bounded(path, schema):
             assert "x-kubernetes-list-type" in schema
 
 
-def test_the_schema_is_structural():
-    text = yaml.safe_dump(SCHEMA)
+def test_a_map_says_how_many_keys_it_may_have():
+    maps = [(path, schema) for path, schema in FIELDS if "additionalProperties" in schema]
 
-    for word in ("$ref", "anyOf", "allOf", "oneOf", "title:", "additionalProperties", "nullable"):
+    assert [path for path, _ in maps] == ["GPUPool.spec.nodeSelector"]
+    assert all({"minProperties", "maxProperties"} <= schema.keys() for _, schema in maps)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=[kind.kind for kind in ALL])
+def test_the_schema_is_structural(kind):
+    text = yaml.safe_dump(schema_of(kind))
+
+    for word in ("$ref", "anyOf", "allOf", "oneOf", "title:", "nullable", "propertyNames"):
         assert word not in text
 
 
 def test_the_spec_has_exactly_the_fields_that_something_acts_on():
-    spec = {path.removeprefix(".spec.") for path, _ in FIELDS if path.startswith(".spec.")}
+    prefix = "LLMDeployment.spec."
+    spec = {path.removeprefix(prefix) for path, _ in FIELDS if path.startswith(prefix)}
     leaves = {path for path in spec if not any(other.startswith(path + ".") for other in spec)}
 
     assert {leaf for leaf in leaves if not leaf.endswith("[]")} == {
@@ -109,17 +138,19 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
     }
 
 
-def test_printer_columns_read_fields_that_exist():
-    paths = {path for path, _ in FIELDS}
-    for column in VERSION["additionalPrinterColumns"]:
+@pytest.mark.parametrize("kind", ALL, ids=[kind.kind for kind in ALL])
+def test_printer_columns_read_fields_that_exist_and_have_their_type(kind):
+    types = {path.removeprefix(kind.kind): schema["type"] for path, schema in FIELDS if kind.kind in path}
+    for column in version(kind)["additionalPrinterColumns"]:
         path = column["jsonPath"]
         if path.startswith((".metadata", ".status.conditions[?")):
             continue
-        assert path in paths, column["name"]
+        assert types[path] == column["type"], column["name"]
 
 
 def test_reasons_and_condition_types_fit_the_schema():
-    condition = SCHEMA["properties"]["status"]["properties"]["conditions"]["items"]["properties"]
+    status = schema_of(LLM_DEPLOYMENT)["properties"]["status"]
+    condition = status["properties"]["conditions"]["items"]["properties"]
 
     assert all(len(reason) <= condition["reason"]["maxLength"] for reason in Reason)
     assert all(reason.isalnum() for reason in Reason)

@@ -195,13 +195,28 @@ def test_a_disruption_budget_exists_only_where_there_is_someone_to_take_over(hel
     assert budget["spec"]["maxUnavailable"] == 1
 
 
+def _read(path):
+    return yaml.safe_load(path.read_text())
+
+
+def _as_go_reads(value):
+    """helm writes 1000000 as 1e+06, which YAML 1.1 takes for text and helm and the API server for a number."""
+    if isinstance(value, dict):
+        return {key: _as_go_reads(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_go_reads(item) for item in value]
+    return float(value) if isinstance(value, str) and re.fullmatch(r"-?\de[+-]\d\d", value) else value
+
+
 def test_crds_are_those_of_the_repository_and_are_kept(helm):
-    source = yaml.safe_load((ROOT / "crds" / "tangram.dev_llmdeployments.yaml").read_text())
-    rendered = helm.objects().one("CustomResourceDefinition")
-    assert rendered["spec"] == source["spec"]
-    assert rendered["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    loose = helm.objects({"crds": {"keep": False}}).one("CustomResourceDefinition")
-    assert "helm.sh/resource-policy" not in loose["metadata"].get("annotations", {})
+    sources = {source["metadata"]["name"]: source for source in map(_read, (ROOT / "crds").glob("*.yaml"))}
+    rendered = helm.objects().of("CustomResourceDefinition")
+    assert {one["metadata"]["name"]: _as_go_reads(one["spec"]) for one in rendered} == {
+        name: source["spec"] for name, source in sources.items()
+    }
+    assert {one["metadata"]["annotations"]["helm.sh/resource-policy"] for one in rendered} == {"keep"}
+    for loose in helm.objects({"crds": {"keep": False}}).of("CustomResourceDefinition"):
+        assert "helm.sh/resource-policy" not in loose["metadata"].get("annotations", {})
     assert not helm.objects({"crds": {"enabled": False}}).of("CustomResourceDefinition")
 
 

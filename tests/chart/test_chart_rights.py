@@ -15,6 +15,10 @@ NEEDED = {
     ("", "pods"): {"list", "watch"},
     ("tangram.dev", "llmdeployments"): {"get", "list", "watch"},
     ("tangram.dev", "llmdeployments/status"): {"patch"},
+    ("tangram.dev", "gpupools"): {"get", "list", "watch"},
+    ("tangram.dev", "gpupools/status"): {"patch"},
+    ("tangram.dev", "fleetplans"): {"get", "list", "watch", "create", "patch", "delete"},
+    ("tangram.dev", "fleetplans/status"): {"patch"},
     ("apps", "deployments"): {"get", "list", "watch", "create", "patch", "delete"},
     ("", "services"): {"get", "list", "watch", "create", "patch"},
     ("batch", "jobs"): {"get", "list", "watch", "create", "delete"},
@@ -66,15 +70,18 @@ def test_with_watched_namespaces_nothing_can_be_written_elsewhere(helm):
     everywhere = {one["roleRef"]["name"] for one in objects.of("ClusterRoleBinding")}
     assert everywhere == {"tangram-fleet"}
     assert rights(objects, "tangram-fleet") == {
-        ("", "nodes"): {"list", "watch"},
-        ("", "pods"): {"list", "watch"},
+        (group, resource): verbs
+        for (group, resource), verbs in NEEDED.items()
+        if resource.split("/")[0] in ("nodes", "pods", "gpupools", "fleetplans")
     }
     local = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in objects.of("RoleBinding")}
     assert local == {
         ("team-a", "tangram-workloads"),
         ("team-b", "tangram-workloads"),
         ("tangram-system", "tangram-lease"),
+        ("default", "tangram-events"),  # where Events about FleetPlans have to be
     }
+    assert rights(objects, "tangram-events") == {("events.k8s.io", "events"): {"create", "patch"}}
 
 
 def test_every_binding_names_the_operators_service_account_and_a_role_that_exists(helm):
@@ -103,7 +110,11 @@ def test_people_get_llmdeployments_with_the_clusters_own_roles(helm):
     }
     assert prefix + "view" not in edit["metadata"]["labels"]
     # Nobody but the operator writes statuses.
-    assert rights(objects, "tangram-view", "tangram-edit").keys() == {("tangram.dev", "llmdeployments")}
+    assert rights(objects, "tangram-edit").keys() == {("tangram.dev", "llmdeployments")}
+    assert rights(objects, "tangram-view") == {
+        ("tangram.dev", plural): {"get", "list", "watch"}
+        for plural in ("llmdeployments", "gpupools", "fleetplans")
+    }
     assert not helm.objects({"rbac": {"aggregateRoles": False}}).of("ClusterRole")[2:]
 
 

@@ -5,8 +5,6 @@ from pydantic.alias_generators import to_camel
 
 GROUP = "tangram.dev"
 VERSION = "v1alpha1"
-KIND = "LLMDeployment"
-PLURAL = "llmdeployments"
 
 
 class Model(BaseModel):

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, Va
 
 from tangram.api.base import Model
 from tangram.api.parse import explain
+from tangram.api.status import Condition, Count, Decimal
 from tangram.api.values import SKU, PricePerGPUHour, rule
 from tangram.catalog import find_gpu, gpu, skus
 from tangram.fleet import InvalidPool, Pool, PoolPolicy
@@ -113,6 +114,34 @@ class GPUPoolSpec(Model):
         default=None,
         max_length=63,
         description="Zone of new nodes (label topology.kubernetes.io/zone).",
+    )
+
+
+class PoolCondition(Condition):
+    """One aspect of the state of a pool."""
+
+    type: Literal["Accepted"] = Field(description="Name of the aspect.")
+
+
+class GPUPoolStatus(Model):
+    """What is observed. Written by Tangram alone."""
+
+    observed_generation: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Generation of the object that this status speaks of."
+    )
+    conditions: tuple[PoolCondition, ...] = Field(
+        default=(),
+        max_length=4,
+        description="Accepted: whether the spec is understood and no other pool claims its nodes.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    nodes: Count | None = Field(default=None, description="How many nodes belong to it.")
+    gpus: Count | None = Field(default=None, description="How many GPUs these nodes have, cut or whole.")
+    free_gpus: Count | None = Field(
+        default=None, alias="freeGPUs", description="How many of these GPUs no pod uses."
+    )
+    cost_per_hour: Decimal | None = Field(
+        default=None, description="USD per hour of those of its GPUs that are in use."
     )
 
 

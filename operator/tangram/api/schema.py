@@ -18,6 +18,8 @@ _KEPT = (
     "maxLength",
     "maxItems",
     "minItems",
+    "minProperties",
+    "maxProperties",
 )
 
 
@@ -34,7 +36,9 @@ def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
         out["enum"] = [schema["const"]]
     if out.get("default") in (None, []):
         out.pop("default", None)
-    if out["type"] == "object":
+    if out["type"] == "object" and "properties" not in schema:  # a map: keys are for a rule to judge
+        out["additionalProperties"] = _convert(schema["additionalProperties"], defs)
+    elif out["type"] == "object":
         out["properties"] = {name: _convert(value, defs) for name, value in schema["properties"].items()}
         if schema.get("required"):
             out["required"] = sorted(schema["required"])

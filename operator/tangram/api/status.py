@@ -22,7 +22,7 @@ _ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 class Condition(Model):
     """One aspect of the state, as Kubernetes conditions are."""
 
-    type: ConditionType = Field(description="Name of the aspect. Ready sums up the others.")
+    type: str = Field(description="Name of the aspect.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
     observed_generation: Annotated[int, Field(ge=0)] = Field(
         description="Generation of the object that this condition speaks of."
@@ -30,6 +30,12 @@ class Condition(Model):
     last_transition_time: Time = Field(description="When `status` last changed.")
     reason: Reason = Field(description="Why, in one word.")
     message: Text = Field(description="Why, in a sentence: since when, and what it waits for.")
+
+
+class LLMDeploymentCondition(Condition):
+    """One aspect of the state of an LLMDeployment."""
+
+    type: ConditionType = Field(description="Name of the aspect. Ready sums up the others.")
 
 
 class ModelStatus(Model):
@@ -165,7 +171,7 @@ class LLMDeploymentStatus(Model):
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Generation of the object that this status speaks of."
     )
-    conditions: tuple[Condition, ...] = Field(
+    conditions: tuple[LLMDeploymentCondition, ...] = Field(
         default=(),
         max_length=16,
         description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet "

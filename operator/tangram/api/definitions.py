@@ -1,0 +1,135 @@
+"""The three kinds as the API server is told of them: names, scope, models, rules and columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, JsonValue
+
+from tangram.api.fleet_plan import SPEC_RULE, FleetPlanSpec, FleetPlanStatus
+from tangram.api.pool import GPUPoolSpec, GPUPoolStatus
+from tangram.api.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
+from tangram.api.status import LLMDeploymentStatus
+
+Rule = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One kind."""
+
+    kind: str
+    plural: str
+    scope: str  # Namespaced | Cluster
+    description: str
+    spec: type[BaseModel]
+    spec_description: str
+    status: type[BaseModel]
+    columns: Sequence[dict[str, Any]]
+    short_names: Sequence[str] = ()
+    rules: Sequence[Rule] = ()  # on the whole object
+    spec_rules: Sequence[Rule] = field(default=())
+
+
+def _column(
+    name: str, path: str, description: str, kind: str = "string", priority: int = 0
+) -> dict[str, Any]:
+    column = {"name": name, "type": kind, "jsonPath": path, "description": description}
+    return column | ({"priority": priority} if priority else {})
+
+
+def _condition(kind: str, key: str) -> str:
+    return f'.status.conditions[?(@.type=="{kind}")].{key}'
+
+
+_AGE = _column("Age", ".metadata.creationTimestamp", "Since it was created.", "date")
+
+LLM_DEPLOYMENT = Definition(
+    kind="LLMDeployment",
+    plural="llmdeployments",
+    scope="Namespaced",
+    short_names=("llmdep",),
+    description="LLMDeployment serves one open model: it says what is wanted (a checkpoint, latency "
+    "objectives, limits), and Tangram decides on which GPUs or MIG slices it runs and how many replicas "
+    "it has, and keeps it so.",
+    spec=LLMDeploymentSpec,
+    spec_description="What is wanted.",
+    spec_rules=(TRAFFIC_RULE,),
+    status=LLMDeploymentStatus,
+    rules=(NAME_RULE,),
+    columns=(
+        _column("Model", ".spec.model.uri", "The checkpoint."),
+        _column("Ready", _condition("Ready", "status"), "Whether it serves as specified."),
+        _column("Reason", _condition("Ready", "reason"), "Why, in one word."),
+        _column("Replicas", ".status.replicas", "Ready over desired replicas."),
+        _column("Placement", ".status.placement.display", "GPU model, MIG profile and number of replicas."),
+        _column("SLO", _condition("SLOMet", "status"), "Whether the latency objectives are met."),
+        _column("$/H", ".status.cost.perHour", "USD per hour of the placed replicas."),
+        _column(
+            "TTFT",
+            ".status.slo.ttftMilliseconds",
+            "Time to first token in ms, at the percentile.",
+            "integer",
+            1,
+        ),
+        _column(
+            "TPOT",
+            ".status.slo.tpotMilliseconds",
+            "Time per output token in ms, at the percentile.",
+            "integer",
+            1,
+        ),
+        _column("URL", ".status.url", "Base URL within the cluster.", priority=1),
+        _AGE,
+    ),
+)
+
+GPU_POOL = Definition(
+    kind="GPUPool",
+    plural="gpupools",
+    scope="Cluster",
+    description="GPUPool says of a group of GPU nodes what they cost and what may be done to them. Pools are "
+    "optional: nodes in none are used, and priced as the operator and its catalog have it.",
+    spec=GPUPoolSpec,
+    spec_description="Which nodes, what they cost, and what may be done to them.",
+    status=GPUPoolStatus,
+    columns=(
+        _column("Nodes", ".status.nodes", "Nodes that belong to it.", "integer"),
+        _column("GPUs", ".status.gpus", "GPUs of these nodes.", "integer"),
+        _column("Policy", ".spec.migPolicy", "What may become of the MIG layout."),
+        _column("$/GPU-H", ".spec.pricePerGPUHour", "USD per hour of one whole GPU.", "number"),
+        _column(
+            "Ready", _condition("Accepted", "status"), "Whether it is understood and its nodes are its own."
+        ),
+        _column("Reason", _condition("Accepted", "reason"), "Why, in one word.", priority=1),
+        _column("Free", ".status.freeGPUs", "GPUs that no pod uses.", "integer", 1),
+        _column("$/H", ".status.costPerHour", "USD per hour of its GPUs in use.", priority=1),
+        _AGE,
+    ),
+)
+
+FLEET_PLAN = Definition(
+    kind="FleetPlan",
+    plural="fleetplans",
+    scope="Cluster",
+    description="FleetPlan is one decision about the whole fleet: who would best run where, what that costs, "
+    "how far from the best it may be, and the steps that lead there. Tangram writes it; it never changes.",
+    spec=FleetPlanSpec,
+    spec_description="The decision. It never changes.",
+    spec_rules=(SPEC_RULE,),
+    status=FleetPlanStatus,
+    columns=(
+        _column("State", ".status.state", "Recommended, InForce or Superseded."),
+        _column("$/H", ".spec.costPerHour", "USD per hour of the GPUs that it uses."),
+        _column("Saves", ".spec.savesPerHour", "USD per hour less than the fleet as it was."),
+        _column("Unmet", ".spec.unmet", "LLMDeployments that go short.", "integer"),
+        _column("Gap", ".spec.gap", "How far from the best it may be."),
+        _column("GPUs", ".spec.gpus", "GPUs in use over all GPUs."),
+        _column("Solve", ".spec.solveSeconds", "Seconds that it took to decide."),
+        _column("Moves", ".spec.totalMoves", "Replicas that move.", "integer", 1),
+        _column("Steps", ".spec.totalSteps", "Steps that lead there.", "integer", 1),
+        _AGE,
+    ),
+)
+
+ALL = (LLM_DEPLOYMENT, GPU_POOL, FLEET_PLAN)
