@@ -1,4 +1,4 @@
-"""A real API server, read as the operator reads it: what is seen, by whose rights, and what is said if not."""
+"""A real API server, read as the operator reads it: what is seen, by whose rights, and what is said else."""
 
 import asyncio
 import json

@@ -134,7 +134,7 @@ def test_a_replica_takes_part_of_a_node_only_within_one_nvlink_domain(planner, s
 
 
 def test_what_links_the_gpus_of_a_replica_is_said(planner):
-    asked = chat({"tensorParallel": 2}, model="llama-3.1-70b", scaling={"min": 1})
+    asked = chat({"tensorParallel": [2]}, model="llama-3.1-70b", scaling={"min": 1})
     notes = {
         sku: planner.plan(fleet(2, sku, node=lambda _: "n0"), asked)["deployments"][0]["notes"]
         for sku in ("H100-94GB-NVL", "H100-80GB-SXM", "L40S")

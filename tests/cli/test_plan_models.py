@@ -120,7 +120,7 @@ def test_explain_tells_what_binds_and_what_would_help(planner):
 def test_placement_holds(planner):
     slices = of(planner.plan(fleet(), chat(placement={"mig": "Required"})))
     whole = of(planner.plan(fleet(), chat(placement={"mig": "Forbidden"})))
-    pairs = of(planner.plan(fleet(), chat(placement={"tensorParallel": 2})))
+    pairs = of(planner.plan(fleet(), chat(placement={"tensorParallel": [2]})))
 
     assert "gpu" not in {shape["profile"] for shape in slices["chosen"]}
     assert {shape["profile"] for shape in whole["chosen"]} == {"gpu"}

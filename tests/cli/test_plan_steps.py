@@ -12,7 +12,7 @@ def planner(tmp_path):
 
 def llm(name, least=1):
     spec = {"model": {"uri": "pvc://m/llama-3.1-8b"}, "engine": {"maxModelLen": 8192}}
-    spec |= {"scaling": {"min": least, "max": least}, "placement": {"tensorParallel": 1}}
+    spec |= {"scaling": {"min": least, "max": least}, "placement": {"tensorParallel": [1]}}
     return {"kind": "LLMDeployment", "metadata": {"name": name}, "spec": spec}
 
 
