@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import yaml
@@ -56,6 +56,7 @@ def load() -> Mapping[str, Any]:
     return document
 
 
+@lru_cache(maxsize=1024)
 def coefficients_for(
     engine: str | None = None,
     version: str | None = None,

@@ -52,7 +52,7 @@ def _compiled(model: StepModel, context: float) -> Clock:
             read = (weights * dense + k.experts * experts) / bandwidth
         multiply = (
             tokens * linear_flops * linear_factor / flops
-            + (decode if decode > 1.0 else 1.0) * head_flops * head_factor / flops_16
+            + max(1.0, decode) * head_flops * head_factor / flops_16
         )
         kv = kv_factor * decode * kv_bytes / bandwidth
         flop = 0.0

@@ -69,6 +69,7 @@ def footprint(
     """
     form, element = precision(weights), kv_bytes(kv)
     check_split(architecture, form, tensor_parallel)
+    compute = compute_type(form, hardware)  # before any tensor is counted
     tensors = rank_tensors(architecture, form, tensor_parallel)
     experts = max(architecture.groups, key=lambda group: group.experts)
     held = weight_bytes(architecture, form, tensors, tensor_parallel)
@@ -88,7 +89,7 @@ def footprint(
         linear_flops_per_token=2 * _active_elements(tensors, experts),
         head_flops_per_token=2 * _head_elements(architecture, tensors),
         attention_flops=_attention_flops(architecture, tensor_parallel),
-        compute=compute_type(form, hardware),
+        compute=compute,
         all_reduce_bytes_per_token=architecture.hidden_size * ALL_REDUCE_BYTES,
         rope_dim=max(group.attention.rope_dim or group.attention.head_dim for group in architecture.groups),
     )

@@ -1,6 +1,7 @@
 """What `tangram-engine inspect` has read, counted with the formulas of `tangram size`."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.catalog.architecture import Architecture, Attention, LayerGroup, StoredTensor
@@ -20,6 +21,7 @@ def footprint_from_facts(facts: CheckpointFacts) -> Footprint:
     return footprint(architecture_from_facts(facts), facts.dtype, kv=facts.dtype)
 
 
+@lru_cache(maxsize=1024)
 def architecture_from_facts(facts: CheckpointFacts) -> Architecture:
     """Return the decoder whose tensors take exactly `facts.weight_bytes`.
 

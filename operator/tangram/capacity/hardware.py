@@ -1,6 +1,7 @@
 """A GPU or one MIG slice of it, as the step-time model sees it."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tangram.catalog import GPU, InputError, Profile, gpu, profile
 from tangram.fleet import WHOLE_GPU
@@ -37,6 +38,7 @@ class Hardware:
         return self.profile != WHOLE_GPU
 
 
+@lru_cache(maxsize=4096)
 def hardware(sku: str, profile_name: str = WHOLE_GPU, ranks: int = 1) -> Hardware:
     """Return the facts about a SKU or one of its slices, as one of `ranks` that share a replica.
 

@@ -19,7 +19,7 @@ proportional to it: it is monotone in the utilisation u and has no bound as u go
 import importlib.resources
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -31,7 +31,8 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 Row = tuple[float, ...]  # one number per column
 _NOTHING: Row = (0.0,) * len(COLUMNS)
-_SCALES = (math.log, math.log, float, float)  # variability and slots by their ratios
+_Scale = Callable[[float], float]
+_SCALES: tuple[_Scale, ...] = (math.log, math.log, float, float)  # variability and slots by their ratios
 _NEVER: Row = (math.inf,) * len(COLUMNS)
 
 

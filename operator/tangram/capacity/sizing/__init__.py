@@ -1,6 +1,14 @@
 """Which GPUs and slices serve a model within its objectives, at what price, and why the others do not."""
 
-from tangram.capacity.sizing.nouns import Constraint, Rejection, Relaxation, Row, Sizing, SizingRequest
+from tangram.capacity.sizing.nouns import (
+    Carried,
+    Constraint,
+    Rejection,
+    Relaxation,
+    Row,
+    Sizing,
+    SizingRequest,
+)
 from tangram.capacity.sizing.rank import size
 
-__all__ = ["Constraint", "Rejection", "Relaxation", "Row", "Sizing", "SizingRequest", "size"]
+__all__ = ["Carried", "Constraint", "Rejection", "Relaxation", "Row", "Sizing", "SizingRequest", "size"]

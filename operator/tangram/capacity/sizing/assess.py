@@ -1,17 +1,16 @@
 """One shape against one request: what it carries and costs, or the one constraint that kills it."""
 
 import math
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import cached_property
 
 from tangram.capacity.calibration import Calibrated, coefficients_for
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.latency import Latency, Objective, max_rate, open_loop
+from tangram.capacity.latency import Latency, Objective, Replica
 from tangram.capacity.memory import GIB, Limits, MemoryBudget, memory_budget
 from tangram.capacity.simulate import EngineLimits
-from tangram.capacity.sizing.nouns import Constraint, Rejection, Row, SizingRequest
+from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, Row, SizingRequest
 from tangram.capacity.step import StepModel
 from tangram.capacity.traffic import LENGTH_CV2
 from tangram.catalog import InputError, share
@@ -29,7 +28,10 @@ USED_FACTS = ("data sheet", "memory", "sm")
 CROWD = 3.0
 # With this much more load and no end of memory the objectives must hold for memory to be what is missing.
 WORTHWHILE = 1.1
-_Made = TypeVar("_Made")
+
+
+# By format of weights and cache, ranks, and what the GPU computes: no more than the catalog has.
+Footprints = dict[tuple[str, str, int, tuple[str, ...]], Footprint]
 
 
 @dataclass(frozen=True)
@@ -38,22 +40,38 @@ class Assessor:
 
     architecture: Architecture
     prices: Prices
-    kept: dict[Hashable, object] = field(default_factory=dict, repr=False)
+    footprints: Footprints = field(default_factory=dict, repr=False)
+    idle: dict[tuple[Shape, SizingRequest], Latency] = field(default_factory=dict, repr=False)
 
     def assess(self, shape: Shape, request: SizingRequest) -> Row | Rejection:
         """Return a row, or a rejection that names the first constraint that fails."""
         fitted = self._fit(shape, request)
         if isinstance(fitted, Rejection):
             return fitted
+        rate = self._rate(fitted, request)
+        if isinstance(rate, Rejection):
+            return rate
+        return self._unpriced(shape) or self._row(fitted, request, rate)
+
+    def carries(self, shape: Shape, request: SizingRequest) -> Carried | Rejection:
+        """Return what one replica carries, or why none: `assess` without price and load.
+
+        It depends on no rate: `request.rps` is not looked at.
+        """
+        fitted = self._fit(shape, request)
+        if isinstance(fitted, Rejection):
+            return fitted
+        rate = self._rate(fitted, request)
+        return rate if isinstance(rate, Rejection) else Carried(shape, rate, _unverified(fitted))
+
+    def _rate(self, fitted: "Fitted", request: SizingRequest) -> float | Rejection:
         ttft, tpot = _objective(request, request.ttft_ms), _objective(request, request.tpot_ms)
-        tokens = (request.input_tokens, request.output_tokens)
-        rate = max_rate(fitted.model, fitted.limits, *tokens, ttft=ttft, tpot=tpot, cv=request.cv)
-        idle = _idle_rate(fitted, request)
+        rate, idle = fitted.replica.max_rate(ttft, tpot), _idle_rate(fitted, request)
         if rate < idle:
             missed = _missed(self._idle_latency(fitted, request), request)
             if missed is not None:
-                return Rejection(shape, *missed)
-        return self._unpriced(shape) or self._row(fitted, request, max(rate, idle))
+                return Rejection(fitted.shape, *missed)
+        return max(rate, idle)
 
     def serves(self, shape: Shape, request: SizingRequest) -> Rejection | None:
         """Return why a shape does not serve, None if it does: `assess` without the search for its rate."""
@@ -74,12 +92,12 @@ class Assessor:
 
     def budget(self, shape: Shape, request: SizingRequest) -> MemoryBudget:
         """Return the memory account of a rank, whether or not it fits. Raises `InputError` as `footprint`."""
-        where = self._hardware(shape)
+        where = hardware(shape.sku, shape.profile, shape.tensor_parallel)
         limits = Limits(request.model_length(self.architecture), request.max_running)
         return memory_budget(self._footprint(shape, request, where), where, limits)
 
     def _fit(self, shape: Shape, request: SizingRequest) -> "Fitted | Rejection":
-        where = self._hardware(shape)
+        where = hardware(shape.sku, shape.profile, shape.tensor_parallel)
         if not where.memory_mib:
             return Rejection(shape, Constraint.MEMORY_UNKNOWN, "size not published")
         try:
@@ -98,19 +116,19 @@ class Assessor:
             kv_tokens=int(budget.kv / held * context),
             block_tokens=budget.limits.block_size,
         )
-        calibrated = self._calibrated(shape, request)
+        calibrated = coefficients_for(
+            request.engine, request.engine_version, shape.precision, shape.sku, self.architecture.name
+        )
         model = StepModel(budget.footprint, where, calibrated.coefficients)
-        return Fitted(shape, where, budget, model, limits, calibrated, held)
+        return Fitted(shape, where, budget, model, limits, calibrated, held, request)
 
     def _unpriced(self, shape: Shape) -> Rejection | None:
-        if self.prices.of(shape.sku) is not None:
-            return None
-        return Rejection(shape, Constraint.PRICE, "no default price")
+        return None if self.prices.of(shape.sku) is not None else unpriced(shape)
 
     def _row(self, fitted: "Fitted", request: SizingRequest, rate: float) -> Row:
         shape, price = fitted.shape, self.prices.of(fitted.shape.sku) or 0.0
         replicas = max(1, math.ceil(request.rps / rate * (1 - 1e-9)))
-        latency = self._latency(fitted, request, request.rps / replicas)
+        latency = fitted.replica.under(request.rps / replicas)
         cost = replicas * shape.tensor_parallel * price * share(shape.sku, shape.profile)
         longest = min(P90_OVER_MEAN * (request.input_tokens + request.output_tokens), fitted.longest)
         return Row(
@@ -137,13 +155,13 @@ class Assessor:
     def _wall(self, fitted: "Fitted", request: SizingRequest, rate: float) -> str:
         """What keeps a replica from carrying more: memory, if without its bound the objectives would hold."""
         context = mean_context(request)
-        latency = self._latency(fitted, request, rate)
+        latency = fitted.replica.under(rate)
         running = max(1.0, latency.concurrency)
         slots = fitted.limits.slots(context)
         crowded = running + CROWD * math.sqrt(running) * max(1.0, request.cv) > slots
         if slots < request.max_running and crowded:
             boundless = replace(fitted, limits=replace(fitted.limits, kv_tokens=None))
-            if _missed(self._latency(boundless, request, rate * WORTHWHILE), request) is None:
+            if _missed(boundless.replica.under(rate * WORTHWHILE), request) is None:
                 return MEMORY_CAPACITY
         prompts = running / request.output_tokens * request.input_tokens  # prompt tokens between two tokens
         if _ttft_binds(latency, request):  # what first tokens wait for are steps with prompts
@@ -153,44 +171,20 @@ class Assessor:
 
     def _idle_latency(self, fitted: "Fitted", request: SizingRequest) -> Latency:
         """It depends on no objective, so relaxations ask for the same one again."""
-        key = ("idle", fitted.shape, replace(request, ttft_ms=None, tpot_ms=None))
-        return self._keep(key, lambda: self._latency(fitted, request, _idle_rate(fitted, request)))
-
-    def _latency(self, fitted: "Fitted", request: SizingRequest, rate: float) -> Latency:
-        return open_loop(
-            fitted.model, fitted.limits, request.input_tokens, request.output_tokens, rate, request.cv
-        )
-
-    def _hardware(self, shape: Shape) -> Hardware:
-        key = (shape.sku, shape.profile, shape.tensor_parallel)
-        return self._keep(("hardware", *key), lambda: hardware(*key))
+        key = (fitted.shape, replace(request, ttft_ms=None, tpot_ms=None))
+        if key not in self.idle:
+            self.idle[key] = fitted.replica.under(_idle_rate(fitted, request))
+        return self.idle[key]
 
     def _footprint(self, shape: Shape, request: SizingRequest, where: Hardware) -> Footprint:
         types = tuple(name for name, _ in where.flops)
-        key = ("footprint", shape.precision, request.kv_precision, shape.tensor_parallel, types)
-        return self._keep(
-            key,
-            lambda: footprint(
-                self.architecture, shape.precision, request.kv_precision, shape.tensor_parallel, where
-            ),
-        )
-
-    def _calibrated(self, shape: Shape, request: SizingRequest) -> Calibrated:
-        key = ("coefficients", request.engine, request.engine_version, shape.precision, shape.sku)
-        return self._keep(
-            key,
-            lambda: coefficients_for(
-                request.engine, request.engine_version, shape.precision, shape.sku, self.architecture.name
-            ),
-        )
-
-    def _keep(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]  # type: ignore[return-value] # each key has values of one type
+        key = (shape.precision, request.kv_precision, shape.tensor_parallel, types)
+        if key not in self.footprints:
+            self.footprints[key] = footprint(self.architecture, *key[:3], where)
+        return self.footprints[key]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fitted:
     """A shape whose memory holds the model, ready to be asked how fast it is."""
 
@@ -201,11 +195,23 @@ class Fitted:
     limits: EngineLimits
     calibrated: Calibrated
     kv_per_request: float
+    request: SizingRequest
+
+    @cached_property
+    def replica(self) -> Replica:
+        """One replica under this traffic."""
+        asked = self.request
+        return Replica(self.model, self.limits, asked.input_tokens, asked.output_tokens, asked.cv)
 
     @property
     def longest(self) -> int:
         """Tokens of the longest request that is accepted."""
         return self.budget.limits.max_model_len
+
+
+def unpriced(shape: Shape) -> Rejection:
+    """Return why a shape whose price nobody knows does not serve."""
+    return Rejection(shape, Constraint.PRICE, "no default price")
 
 
 def mean_context(request: SizingRequest) -> float:

@@ -106,6 +106,15 @@ class Constraint(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """A shape that serves within the objectives, whatever the load: what plans of a fleet need of a row."""
+
+    shape: Shape
+    rate: float  # requests per second of one replica
+    unverified: tuple[str, ...]  # as of `Row`
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """A shape that serves the load within its objectives. Seconds, bytes (of one rank), USD."""
 

@@ -94,7 +94,7 @@ def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:
         "rejectedBecause": _REASONS[rejection.constraint],
         "message": rejection.message,
     }
-    price = each.assessed.assessor.prices.of(rejection.shape.sku)
+    price = each.assessed.prices.of(rejection.shape.sku)
     if price is not None:
         part = rejection.shape.tensor_parallel * share(rejection.shape.sku, rejection.shape.profile)
         found["costPerHour"] = round(max(1, each.wanted.least) * price * part, 6)

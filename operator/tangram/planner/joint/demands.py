@@ -10,7 +10,7 @@ from tangram.packing import Demand, Problem, ShapeKey
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.menu import menu
 from tangram.planner.joint.room import room_for
-from tangram.planner.joint.shapes import Cache, Sized, sized
+from tangram.planner.joint.shapes import Sized, sized
 
 
 def size_all(
@@ -18,13 +18,12 @@ def size_all(
 ) -> dict[str, Sized]:
     """Size every LLMDeployment that is not paused, by id."""
     found: dict[str, Sized] = {}
-    cache: Cache = {}
     for wanted in deployments:
         if not wanted.paused:
             try:
-                each = sized(wanted, skus, prices, cache)
+                each = sized(wanted, skus, prices)
                 loaded = _loaded(each)
-                found[wanted.id] = each if loaded == wanted else sized(loaded, skus, prices, cache)
+                found[wanted.id] = each if loaded == wanted else sized(loaded, skus, prices)
             except InputError as error:
                 raise InputError(f"LLMDeployment {wanted.id}", f"{error.field} {error.problem}") from error
     return found

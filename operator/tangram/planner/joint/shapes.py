@@ -1,13 +1,15 @@
 """What each LLMDeployment could run on in this fleet: rate and price of every shape, or what kills it."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from tangram.capacity.sizing import Rejection, Relaxation, Row, SizingRequest
-from tangram.capacity.sizing.assess import Assessor
+from tangram.capacity.sizing import Carried, Rejection, Relaxation, SizingRequest
+from tangram.capacity.sizing.assess import Assessor, Footprints, unpriced
 from tangram.capacity.sizing.relax import relax
 from tangram.capacity.sizing.shapes import shapes
+from tangram.catalog import Architecture, share
 from tangram.catalog.prices import Prices
 from tangram.fleet import MIGPolicy, Shape
 from tangram.packing import ShapeKey
@@ -29,24 +31,66 @@ class Offer:
         return ShapeKey(self.shape.sku, self.shape.profile, self.shape.tensor_parallel)
 
 
-@dataclass(frozen=True)
-class Assessed:
-    """All shapes of one model for one kind of traffic, whatever its amount: many LLMDeployments share it."""
+class Judged:
+    """What one replica of a model carries on each shape under one kind of traffic, found when asked for.
 
-    rows: tuple[Row, ...]
+    It depends neither on how much traffic there is nor on prices, so it is kept from round to round. It grows
+    with the shapes that the fleet has, never with time.
+    """
+
+    def __init__(self, architecture: Architecture, request: SizingRequest) -> None:
+        self.architecture = architecture
+        self.request = request
+        self.verdicts: dict[Shape, Carried | Rejection] = {}
+        self.relaxed: dict[tuple[Shape, bool], Relaxation | None] = {}
+
+    def verdict(self, shape: Shape) -> Carried | Rejection:
+        """Return what a replica carries on a shape, or what kills it; prices are not looked at."""
+        found = self.verdicts.get(shape)
+        if found is None:
+            found = self.verdicts[shape] = self._assessor(Prices()).carries(shape, self.request)
+        return found
+
+    def relaxation(self, rejection: Rejection, prices: Prices) -> Relaxation | None:
+        """Return what would make a rejected shape serve, if it has a price or besides one."""
+        key = (rejection.shape, prices.of(rejection.shape.sku) is None)
+        if key not in self.relaxed:
+            self.relaxed[key] = relax(self._assessor(prices), rejection, self.request)
+        return self.relaxed[key]
+
+    def _assessor(self, prices: Prices) -> Assessor:
+        """What it keeps beside footprints is gone with it."""
+        return Assessor(self.architecture, prices, _footprints(self.architecture))
+
+
+# How many models, and kinds of traffic, a process keeps at most: several times those of a large fleet, about
+# 10 KB each.
+_MODELS, _KINDS = 512, 2048
+
+
+@lru_cache(maxsize=_MODELS)
+def _footprints(architecture: Architecture) -> Footprints:
+    """Many kinds of traffic share what a rank of a model holds; filled by those who ask."""
+    return {}
+
+
+@lru_cache(maxsize=_KINDS)
+def judged(architecture: Architecture, request: SizingRequest) -> Judged:
+    """Return what is known about a model under one kind of traffic; `request.rps` is the same for all."""
+    return Judged(architecture, request)
+
+
+@dataclass(frozen=True, slots=True)
+class Assessed:
+    """All shapes of one model in one fleet for one kind of traffic, whatever its amount."""
+
     rejected: tuple[Rejection, ...]
-    assessor: Assessor
-    request: SizingRequest
-    relaxed: dict[Shape, Relaxation | None] = field(default_factory=dict, repr=False)
+    judged: Judged
+    prices: Prices
 
     def relaxation(self, rejection: Rejection) -> Relaxation | None:
         """Return what would make a rejected shape serve; found when somebody asks."""
-        if rejection.shape not in self.relaxed:
-            self.relaxed[rejection.shape] = relax(self.assessor, rejection, self.request)
-        return self.relaxed[rejection.shape]
-
-
-Cache = dict[Hashable, Assessed]
+        return self.judged.relaxation(rejection, self.prices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,49 +111,44 @@ class Sized:
         return next((offer for offer in self.offers if offer.key == key), None)
 
 
-def sized(wanted: Wanted, skus: Iterable[str], prices: Mapping[str, float], cache: Cache) -> Sized:
+def sized(wanted: Wanted, skus: Iterable[str], prices: Mapping[str, float]) -> Sized:
     """Assess every shape that the fleet's GPUs allow and the LLMDeployment does not forbid."""
+    known = judged(wanted.architecture, replace(wanted.request, rps=UNLOADED_RPS))
+    per_gpu, offers, rejected = Prices(dict(prices)), [], []
+    for shape in _candidates(wanted, skus):
+        found, price = known.verdict(shape), per_gpu.of(shape.sku)
+        if isinstance(found, Rejection):
+            rejected.append(found)
+        elif price is None:
+            rejected.append(unpriced(shape))
+        else:
+            per_hour = shape.tensor_parallel * price * share(shape.sku, shape.profile)
+            offers.append(Offer(shape, found.rate, per_hour, found.unverified))
+    return Sized(wanted, _best_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
+
+
+def _candidates(wanted: Wanted, skus: Iterable[str]) -> tuple[Shape, ...]:
     among = tuple(
         sku
         for sku in sorted(skus)
         if sku not in wanted.denied_skus and (not wanted.allowed_skus or sku in wanted.allowed_skus)
     )
-    request = replace(wanted.request, rps=UNLOADED_RPS)  # what one replica carries does not depend on it
-    form = None if wanted.precision == ANY else _format(wanted)
-    key = (wanted.architecture, request, among, form, wanted.tensor_parallel, wanted.mig)
-    if key not in cache:
-        cache[key] = _assess(wanted, request, among, () if form is None else (form,), prices)
-    assessed = cache[key]
-    return Sized(wanted, _best_formats(wanted, [_offer(row) for row in assessed.rows]), assessed)
-
-
-def _assess(
-    wanted: Wanted,
-    request: SizingRequest,
-    among: tuple[str, ...],
-    formats: tuple[str, ...],
-    prices: Mapping[str, float],
-) -> Assessed:
-    assessor = Assessor(wanted.architecture, Prices(dict(prices)))
-    candidates = shapes(
-        wanted.architecture,
-        among,
-        formats,
-        wanted.tensor_parallel,
-        whole=wanted.mig is not MIGPolicy.REQUIRED,
-        slices=wanted.mig is not MIGPolicy.FORBIDDEN,
+    if not among:
+        return ()
+    return tuple(
+        shapes(
+            wanted.architecture,
+            among,
+            () if wanted.precision == ANY else (_format(wanted),),
+            wanted.tensor_parallel,
+            whole=wanted.mig is not MIGPolicy.REQUIRED,
+            slices=wanted.mig is not MIGPolicy.FORBIDDEN,
+        )
     )
-    found = [assessor.assess(shape, request) for shape in candidates] if among else []
-    rows = tuple(each for each in found if isinstance(each, Row))
-    return Assessed(rows, tuple(r for r in found if isinstance(r, Rejection)), assessor, request)
 
 
 def _format(wanted: Wanted) -> str:
     return wanted.architecture.precision if wanted.precision == AS_STORED else wanted.precision
-
-
-def _offer(row: Row) -> Offer:
-    return Offer(row.shape, row.max_rate, row.usd_per_hour / row.replicas, row.unverified)
 
 
 def _best_formats(wanted: Wanted, offers: list[Offer]) -> tuple[Offer, ...]:

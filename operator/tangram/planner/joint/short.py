@@ -55,7 +55,7 @@ def _knobs(asked: Joint, who: str) -> list[Any]:
 
 
 def _at(asked: Joint, who: str, field: str) -> Any:
-    wanted, prices = asked.sized[who].wanted, asked.sized[who].assessed.assessor.prices
+    wanted, prices = asked.sized[who].wanted, asked.sized[who].assessed.prices
     skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
     hourly: Mapping[str, float] = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
 
@@ -63,7 +63,7 @@ def _at(asked: Joint, who: str, field: str) -> Any:
         changes: dict[str, Any] = {field: value}
         looser = replace(wanted, request=replace(wanted.request, **changes))
         try:
-            return demand(sized(looser, skus, hourly, {}), asked.problem)
+            return demand(sized(looser, skus, hourly), asked.problem)
         except InputError as error:
             raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
 
