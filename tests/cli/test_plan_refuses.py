@@ -80,7 +80,7 @@ CASES = {
         ],
         "GPUPool q: claims node n0, which belongs to GPUPool p",
     ),
-    "pool policy": ([pool(migPolicy="Never")], "migPolicy: is 'Never', must be one of Ignore"),
+    "pool policy": ([pool(migPolicy="Never")], "spec.migPolicy: Input should be 'Ignore'"),
     "slices that fit no layout": (
         [node("n0", {"nvidia.com/gpu.count": "1"}, **{"mig-3g.40gb": "3"})],
         "fit no layout",

@@ -1,23 +1,18 @@
-"""An LLMDeployment as the plan needs it: what it must carry, where it may run, and which model it is.
-
-What the API has is read as the operator reads it. What it will have (traffic, pools' neighbours in
-`placement`, the precision policy) is read here until then.
-"""
+"""An LLMDeployment as the plan needs it: what it must carry, where it may run, and which model it is."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from tangram.api import parse
 from tangram.api.facts import Facts
-from tangram.api.parse import parse
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError, known_model
 from tangram.catalog.fields import Fields
-from tangram.catalog.precision import precision
 from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Spread
 from tangram.packing import ShapeKey
 from tangram.planner.joint import known, read
@@ -56,6 +51,7 @@ class Wanted:
     spread: Spread
     paused: bool
     notes: tuple[str, ...]
+    pools: tuple[str, ...] = ()  # names of GPUPools it may run in; empty: anywhere
     # In the cluster a Service spreads requests evenly, so all replicas are alike.
     uniform: bool = False
     # What it runs on and how many of those the scaling law wants: any other shape has to carry as much.
@@ -66,6 +62,55 @@ class Wanted:
 def identity(namespace: str, name: str) -> str:
     """Return how a plan calls an LLMDeployment."""
     return name if namespace in {"", "default"} else f"{namespace}/{name}"
+
+
+def from_intent(intent: Intent, architecture: Architecture) -> Wanted:
+    """Return what an LLMDeployment wants. Raises `InputError` for requests that the model cannot take."""
+    return Wanted(
+        id=identity(intent.namespace, intent.name),
+        namespace=intent.namespace,
+        name=intent.name,
+        architecture=architecture,
+        request=_request(intent, architecture),
+        rps=intent.traffic.requests_per_second,
+        least=intent.min_replicas,
+        most=intent.max_replicas,
+        allowed_skus=intent.allowed_skus,
+        denied_skus=intent.denied_skus,
+        mig=intent.mig,
+        tensor_parallel=intent.tensor_parallel or TENSOR_PARALLEL,
+        precision=intent.precision,
+        priority=intent.priority,
+        budget_per_hour=intent.budget_per_hour,
+        spread=intent.spread,
+        paused=intent.paused,
+        notes=(),
+        pools=intent.pools,
+    )
+
+
+def _request(intent: Intent, architecture: Architecture) -> SizingRequest:
+    longest = architecture.max_position_embeddings
+    if intent.max_model_len is not None:
+        longest = min(longest, intent.max_model_len)
+    usual = min(DEFAULT_TOKENS, max(2, longest // 2))
+    traffic = intent.traffic
+    objectives = [each for each in (intent.ttft, intent.tpot) if each is not None]
+    try:
+        return SizingRequest(
+            input_tokens=traffic.input_tokens or max(1, int(usual * INPUT_SHARE)),
+            output_tokens=traffic.output_tokens or max(1, usual - int(usual * INPUT_SHARE)),
+            rps=traffic.requests_per_second or UNLOADED_RPS,
+            ttft_ms=intent.ttft.milliseconds if intent.ttft else None,
+            tpot_ms=intent.tpot.milliseconds if intent.tpot else None,
+            # The stricter of the two for both: a plan on the safe side.
+            percentile=max((each.percentile for each in objectives), default=90),
+            kv_precision=intent.kv_precision,
+            max_model_len=longest,
+            max_running=intent.max_running_requests,
+        )
+    except InputError as error:
+        raise InputError("traffic", f"{error.field} {error.problem}") from error
 
 
 def wanted(document: Mapping[str, Any], where: str, told: Mapping[str, Architecture]) -> Wanted:
@@ -84,39 +129,19 @@ def wanted(document: Mapping[str, Any], where: str, told: Mapping[str, Architect
     architecture = (
         told.get(identity(namespace, name)) or told.get(name) or _architecture(document, intent, where)
     )
-    traffic, placement = _under(spec, "traffic"), _under(spec, "placement")
-    rps = read.number(traffic, "requestsPerSecond", most=1e6)
-    request = _request(intent, architecture, traffic, rps, _under(spec, "engine"), where)
-    notes += known.ignored(placement.values)
-    scaling = _under(spec, "scaling")
-    return Wanted(
-        id=identity(namespace, name),
-        namespace=namespace,
-        name=name,
-        architecture=architecture,
-        request=request,
-        rps=rps or None,
-        least=intent.min_replicas,
-        most=intent.max_replicas if scaling.has("max") or not rps else None,
-        allowed_skus=intent.allowed_skus,
-        denied_skus=intent.denied_skus,
-        mig=intent.mig,
-        tensor_parallel=_tensor_parallel(placement),
-        precision=_precision(_under(spec, "engine")),
-        priority=spec.size("priority", 0, minimum=-(10**9)),
-        budget_per_hour=read.number(placement, "budgetPerHour"),
-        spread=_spread(placement),
-        paused=intent.paused,
-        notes=tuple(notes),
-    )
+    try:
+        found = from_intent(intent, architecture)
+    except InputError as error:
+        raise InputError(f"{where}: {error.field}", error.problem) from error
+    scaling = spec.under("scaling")
+    has_most = found.rps is None or (scaling is not None and scaling.has("max"))
+    return replace(found, most=found.most if has_most else None, notes=notes)
 
 
-def _under(fields: Fields, key: str) -> Fields:
-    return fields.under(key) or Fields({}, f"{fields.where}: {key}")
-
-
-def _intent(document: Mapping[str, Any], name: str, namespace: str, where: str) -> tuple[Intent, list[str]]:
-    """Read what the API has, with its rules and its words; identity that only a cluster gives is made up."""
+def _intent(
+    document: Mapping[str, Any], name: str, namespace: str, where: str
+) -> tuple[Intent, tuple[str, ...]]:
+    """Read it with the API's rules and words; identity that only a cluster gives is made up."""
     meta = {"uid": name, "creationTimestamp": "1970-01-01T00:00:00Z", **document["metadata"]}
     meta |= {"name": name, "namespace": namespace}
     spec, notes = document["spec"], []
@@ -131,7 +156,7 @@ def _intent(document: Mapping[str, Any], name: str, namespace: str, where: str) 
         raise InputError(f"{where}: metadata", str(error)) from error
     if isinstance(found, InvalidIntent):
         raise InputError(where, found.message)
-    return found, notes
+    return found, tuple(notes)
 
 
 def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Architecture:
@@ -156,58 +181,3 @@ def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Ar
             f" --model-facts {intent.name}=DIRECTORY_OR_KNOWN_NAME",
         )
     return found
-
-
-def _request(
-    intent: Intent, architecture: Architecture, traffic: Fields, rps: float | None, engine: Fields, where: str
-) -> SizingRequest:
-    longest = architecture.max_position_embeddings
-    if intent.max_model_len is not None:
-        longest = min(longest, intent.max_model_len)
-    usual = min(DEFAULT_TOKENS, max(2, longest // 2))
-    input_tokens = traffic.size("inputTokens", max(1, int(usual * INPUT_SHARE)))
-    output_tokens = traffic.size("outputTokens", max(1, usual - int(usual * INPUT_SHARE)))
-    objectives = [each for each in (intent.ttft, intent.tpot) if each is not None]
-    try:
-        return SizingRequest(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            rps=rps or UNLOADED_RPS,
-            ttft_ms=intent.ttft.milliseconds if intent.ttft else None,
-            tpot_ms=intent.tpot.milliseconds if intent.tpot else None,
-            # The stricter of the two for both: a plan on the safe side.
-            percentile=max((each.percentile for each in objectives), default=90),
-            kv_precision=read.optional_word(engine, "kvCachePrecision") or "bf16",
-            max_model_len=longest,
-            max_running=intent.max_running_requests,
-        )
-    except InputError as error:
-        raise InputError(f"{where}: traffic", f"{error.field} {error.problem}") from error
-
-
-def _tensor_parallel(placement: Fields) -> tuple[int, ...]:
-    value = placement.values.get("tensorParallel")
-    if value is None:
-        return TENSOR_PARALLEL
-    listed = value if isinstance(value, list) else [value]
-    if not listed or any(each not in TENSOR_PARALLEL or isinstance(each, bool) for each in listed):
-        known = ", ".join(map(str, TENSOR_PARALLEL))
-        raise placement.error("tensorParallel", f"is {value!r}, must be one or some of {known}")
-    return tuple(sorted(set(listed)))
-
-
-def _precision(engine: Fields) -> str:
-    value = read.optional_word(engine, "precision") or ANY
-    return value if value in {ANY, AS_STORED} else precision(value, f"{engine.where}: precision").name
-
-
-def _spread(placement: Fields) -> Spread:
-    given = placement.under("spread")
-    if given is None:
-        return Spread()
-    read.closed(given, ("node", "zone"))
-    shares = [read.number(given, key, 1.0, most=1) for key in ("node", "zone")]
-    for key, share in zip(("node", "zone"), shares, strict=True):
-        if not share:
-            raise given.error(key, "must be above 0: the largest share of the replicas in one place")
-    return Spread(shares[0] or 1.0, shares[1] or 1.0)

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.capacity.from_facts import architecture_from_facts
-from tangram.catalog import InputError
+from tangram.catalog import Architecture, InputError
 from tangram.fleet import (
-    CheckpointFacts,
     Claim,
     FactsKey,
     FleetSnapshot,
@@ -18,8 +17,8 @@ from tangram.fleet import (
     Workload,
 )
 from tangram.packing import GPUState, ShapeKey
-from tangram.planner.joint.deployment import Wanted, identity
-from tangram.planner.joint.intents import from_intent
+from tangram.planner.joint.deployment import Wanted, from_intent, identity
+from tangram.planner.joint.engine import on_this_engine
 from tangram.planner.joint.nodes import gpus as gpus_of
 from tangram.planner.joint.nodes import unknown
 from tangram.planner.joint.nouns import FleetInput, Terms
@@ -32,11 +31,16 @@ OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment c
 Everyone = Iterable[Intent | InvalidIntent]
 
 
-def observed(snapshot: FleetSnapshot, intents: Everyone) -> FleetInput:
-    """Return what a plan of the observed fleet is made from. The order of observing does not matter."""
+def observed(
+    snapshot: FleetSnapshot, intents: Everyone, told: Mapping[str, Architecture] | None = None
+) -> FleetInput:
+    """Return what a plan of the observed fleet is made from. The order of observing does not matter.
+
+    `told`: models by the uid of their LLMDeployment, where somebody says what nobody has inspected.
+    """
     ordered = by_age(intents)
     fleet = _Seen(snapshot)
-    deployments, kept = _deployments(snapshot, ordered, fleet.notes)
+    deployments, kept = _deployments(snapshot, ordered, told or {}, fleet.notes)
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
     gpus = fleet.gpus(names, kept)
     return FleetInput(
@@ -134,7 +138,10 @@ class _Running:
 
 
 def _deployments(
-    snapshot: FleetSnapshot, ordered: tuple[Intent | InvalidIntent, ...], notes: list[str]
+    snapshot: FleetSnapshot,
+    ordered: tuple[Intent | InvalidIntent, ...],
+    told: Mapping[str, Architecture],
+    notes: list[str],
 ) -> tuple[tuple[Wanted, ...], frozenset[str]]:
     """Return who is planned, and the uids of those who are not and keep what they have."""
     verdicts, facts, wishes = acceptance(ordered), dict(snapshot.facts), dict(snapshot.desired)
@@ -146,11 +153,12 @@ def _deployments(
         running = _Running(tuple(workloads.get(intent.uid, ())))
         why = "" if verdicts[intent.uid][0] else verdicts[intent.uid][2]
         if isinstance(intent, Intent) and not why:
-            known = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
-            why = "" if known else "its checkpoint has not been inspected"
-            if known is not None:
+            inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
+            model = told.get(intent.uid) or (inspected and architecture_from_facts(inspected))
+            why = "" if model else "its checkpoint has not been inspected"
+            if model is not None:
                 try:
-                    found.append(_wanted(intent, known, running, wishes.get(intent.uid)))
+                    found.append(_wanted(intent, model, running, wishes.get(intent.uid)))
                 except InputError as error:
                     why = f"{error.field} {error.problem}"
         if why:
@@ -159,7 +167,8 @@ def _deployments(
     return tuple(sorted(found, key=lambda wanted: wanted.id)), frozenset(kept)
 
 
-def _wanted(intent: Intent, facts: CheckpointFacts, running: _Running, wish: int | None) -> Wanted:
+def _wanted(intent: Intent, model: Architecture, running: _Running, wish: int | None) -> Wanted:
     shape = running.shape()
     present = None if shape is None else (shape, running.desired(intent, wish))
-    return from_intent(intent, architecture_from_facts(facts), present)
+    found = on_this_engine(from_intent(intent, model), intent)
+    return replace(found, uniform=True, present=present)

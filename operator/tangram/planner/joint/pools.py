@@ -4,57 +4,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tangram.api.pool import GPUPoolSpec, parse_pool
 from tangram.catalog import InputError
 from tangram.catalog.fields import Fields
-from tangram.fleet import Node, Pool, PoolPolicy
+from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
 from tangram.packing import GPUState, GrowablePool, Instance
-from tangram.planner.joint import read
+from tangram.planner.joint import known, read
 
-POLICIES = ("Ignore", "Recommend", "IdleOnly", "Full")
-BACKENDS = {"NVML": "nvml", "MIGManager": "mig-manager", "nvml": "nvml", "mig-manager": "mig-manager"}
+_NO_NODE = {"tangram.dev/none": ""}
 
 
 def pool(document: Mapping[str, Any], where: str) -> Pool:
-    """Read one GPUPool. Raises `InputError` naming the key."""
+    """Read one GPUPool, with the API's rules and words. Raises `InputError` naming the key.
+
+    In files a pool may go without a selector: GPUs of an Inventory name theirs.
+    """
     name = read.name_of(document, where)
     if name is None:
         raise InputError(f"{where}: metadata: name", "is missing")
     fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
-    read.closed(
-        fields,
-        ("nodeSelector", "pricePerGPUHour", "migPolicy", "backend", "disruptionBudget", "nodes", "zone"),
-    )
-    policy = read.optional_word(fields, "migPolicy") or "IdleOnly"
-    if policy not in POLICIES:
-        raise fields.error("migPolicy", f"is {policy!r}, must be one of {', '.join(POLICIES)}")
-    backend = read.optional_word(fields, "backend")
-    if backend is not None and backend not in BACKENDS:
-        raise fields.error("backend", f"is {backend!r}, must be one of {', '.join(BACKENDS)}")
-    nodes = fields.under("nodes") or Fields({}, f"{where}: nodes")
-    read.closed(nodes, ("min", "max", "sku", "gpusPerNode", "migEnabled"))
-    least, most = (
-        nodes.size("min", 0, minimum=0),
-        nodes.size("max", 0, minimum=0) if nodes.has("max") else None,
-    )
-    if most is not None and least > most:
-        raise nodes.error("min", f"{least} is above max {most}")
+    known.check(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
-    labels = {} if selector is None else dict((selector.under("matchLabels") or selector).values)
-    return Pool(
-        name=name,
-        selector=tuple(sorted((str(key), str(value)) for key, value in labels.items())),
-        price_per_gpu_hour=read.price(fields, "pricePerGPUHour"),
-        policy=PoolPolicy(policy),
-        backend="mig-manager" if backend in {"MIGManager", "mig-manager"} else "nvml" if backend else None,
-        disruption_budget=fields.size("disruptionBudget", minimum=0)
-        if fields.has("disruptionBudget")
-        else None,
-        max_nodes=most,
-        sku=read.sku(nodes) if nodes.has("sku") else None,
-        gpus_per_node=nodes.size("gpusPerNode", 8, maximum=64),
-        zone=read.optional_word(fields, "zone") or "",
-        mig_enabled=nodes.flag("migEnabled"),
+    labels = {} if selector is None else selector.under("matchLabels") or selector
+    values = labels.values if isinstance(labels, Fields) else labels
+    found = parse_pool(
+        {"metadata": {"name": name}, "spec": {**fields.values, "nodeSelector": values or _NO_NODE}}
     )
+    if isinstance(found, InvalidPool):
+        raise InputError(f"{where} {name}", found.message)
+    return found if values else replace(found, selector=())
 
 
 def unique(pools: tuple[Pool, ...]) -> dict[str, Pool]:

@@ -13,7 +13,7 @@ def reason(asked: Joint, item: Unmet, status: str) -> str:
     if each is None:
         return item.reason
     if not each.offers:
-        return _no_shape(each)
+        return each.wanted.impossible or _no_shape(each)
     demand = next(d for d in asked.problem.demands if d.id == item.demand)
     if any(bundle.unmet == 0 for bundle in demand.bundles):
         return item.reason
