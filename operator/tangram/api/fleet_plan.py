@@ -28,7 +28,9 @@ _ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 class PlannedShape(Model):
     """Replicas of one kind."""
 
-    shape: ShortText = Field(description="GPU model, with its MIG profile if any, and xN if it takes N GPUs.")
+    shape: ShortText = Field(
+        description="GPU model, with its MIG profile if any, and TPn where it takes n GPUs."
+    )
     precision: Word = Field(description="Format of the weights; unknown where what runs was not sized.")
     replicas: Count = Field(description="How many replicas.")
 
@@ -49,12 +51,18 @@ class PlannedDeployment(Model):
     )
 
 
-class PlannedInstance(Model):
-    """One slice, or a whole GPU."""
+class PlannedSlices(Model):
+    """Slices of one profile on one GPU that have one owner, or the whole GPU."""
 
     profile: Word = Field(description="MIG profile, or gpu for a whole GPU.")
-    start: Count = Field(description="The memory slice of the GPU at which it begins.")
-    owner: ShortText | None = Field(default=None, description="Whose replica is on it; absent: it is free.")
+    starts: tuple[Count, ...] = Field(
+        max_length=16,
+        description="The memory slices of the GPU at which they begin, one number for each of them.",
+        json_schema_extra=_ATOMIC,
+    )
+    owner: ShortText | None = Field(
+        default=None, description="Whose replicas are on them; absent: they are free."
+    )
 
 
 class PlannedLayout(Model):
@@ -63,7 +71,7 @@ class PlannedLayout(Model):
     count: Count = Field(description="How many GPUs have this layout.")
     sku: ShortText = Field(description="GPU model.")
     recut: bool = Field(default=False, description="Whether slices are made or removed for it.")
-    instances: tuple[PlannedInstance, ...] = Field(
+    slices: tuple[PlannedSlices, ...] = Field(
         default=(),
         max_length=16,
         description="Slices on the GPU, or the whole of it; empty: nothing is on it.",
