@@ -12,6 +12,8 @@ from tangram.planner.joint.menu import menu
 from tangram.planner.joint.room import room_for
 from tangram.planner.joint.shapes import Sized, sized
 
+_ANY_ROOM = 10**6
+
 
 def size_all(
     deployments: Iterable[Wanted], skus: frozenset[str], prices: Mapping[str, float]
@@ -45,10 +47,10 @@ def _loaded(each: Sized) -> Wanted:
     return wanted if wanted.rps is not None else replace(wanted, least=max(wanted.least, count))
 
 
-def demand(each: Sized, fleet: Problem) -> Demand:
-    """Return one LLMDeployment for the solver."""
+def demand(each: Sized, fleet: Problem, *, wide: bool = False) -> Demand:
+    """Return one LLMDeployment for the solver. `wide`: with what the fleet has no room for, too."""
     wanted = each.wanted
-    room = {offer.key: room_for(offer.key, fleet) for offer in each.offers}
+    room = {offer.key: _ANY_ROOM if wide else room_for(offer.key, fleet) for offer in each.offers}
     return Demand(
         id=wanted.id,
         bundles=menu(each, room, running(fleet, wanted.id)),

@@ -71,7 +71,7 @@ def from_intent(intent: Intent, architecture: Architecture) -> Wanted:
         namespace=intent.namespace,
         name=intent.name,
         architecture=architecture,
-        request=_request(intent, architecture),
+        request=sizing_request(intent, architecture),
         rps=intent.traffic.requests_per_second,
         least=intent.min_replicas,
         most=intent.max_replicas,
@@ -89,7 +89,8 @@ def from_intent(intent: Intent, architecture: Architecture) -> Wanted:
     )
 
 
-def _request(intent: Intent, architecture: Architecture) -> SizingRequest:
+def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
+    """Return the requests that replicas are sized for. Raises `InputError` for what the model cannot take."""
     longest = architecture.max_position_embeddings
     if intent.max_model_len is not None:
         longest = min(longest, intent.max_model_len)

@@ -154,7 +154,7 @@ def _deployments(
         why = "" if verdicts[intent.uid][0] else verdicts[intent.uid][2]
         if isinstance(intent, Intent) and not why:
             inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
-            model = told.get(intent.uid) or (inspected and architecture_from_facts(inspected))
+            model = told.get(intent.uid) or (architecture_from_facts(inspected) if inspected else None)
             why = "" if model else "its checkpoint has not been inspected"
             if model is not None:
                 try:

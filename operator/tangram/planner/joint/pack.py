@@ -7,6 +7,8 @@ from tangram.packing import Packing, validate
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.strangers import merged, named
 
+LEAST_S = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -14,6 +16,26 @@ class Limits:
 
     wall_s: float | None = None
     clock: Callable[[], float] | None = None  # seconds; without one the solver counts its own
+
+    def started(self) -> "Watch":
+        """Return a watch that runs from now on."""
+        return Watch(self, self.clock() if self.clock is not None else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is left of a limit."""
+
+    limits: Limits
+    began: float
+
+    def part(self, share: float) -> Limits:
+        """Return what is left until `share` of the time is over; no limit where there is none."""
+        wall_s, clock = self.limits.wall_s, self.limits.clock
+        if wall_s is None:
+            return self.limits
+        spent = 0.0 if clock is None else clock() - self.began
+        return Limits(max(LEAST_S, wall_s * share - spent), clock)
 
 
 _FREELY = Limits()

@@ -25,8 +25,7 @@ def pool(document: Mapping[str, Any], where: str) -> Pool:
     fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
     known.check(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
-    labels = {} if selector is None else selector.under("matchLabels") or selector
-    values = labels.values if isinstance(labels, Fields) else labels
+    values = {} if selector is None else (selector.under("matchLabels") or selector).values
     found = parse_pool(
         {"metadata": {"name": name}, "spec": {**fields.values, "nodeSelector": values or _NO_NODE}}
     )

@@ -5,23 +5,49 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.packing import Demand, Packing
+from tangram.packing import Demand, Packing, Problem
 from tangram.planner.joint.demands import demand
+from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.shapes import sized
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
+_MOST = 8  # explained in one plan, the most important first
+_GPUS = 4000  # that many GPUs' worth of explanations: each takes as long as the fleet is large
+_THINKING_S = 2.0  # deterministic, for each question: what rules it out, and what would help
+_SOLVE_S = 3.0  # deterministic, for trying one change
 
 
-def short(asked: Joint, packing: Packing, who: str) -> dict[str, Any]:
-    """Return `because` and `relaxations` of one demand; nothing where it is served whole."""
+def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, dict[str, Any]]:
+    """Return `because` and `relaxations` of LLMDeployments that go short, by id.
+
+    Of many, those of the highest priority; how many depends on the fleet's size alone, and on `limits`.
+    """
+    watch, found = limits.started(), {}
+    most = min(_MOST, max(1, _GPUS // max(1, len(asked.problem.gpus))))
+    ranked = sorted(packing.unmet, key=lambda item: (-item.priority, -item.share, item.demand))
+    for item in [item for item in ranked if item.demand in asked.sized][:most]:
+        left = watch.part(1.0)
+        if left.wall_s is not None and left.wall_s <= LEAST_S:
+            break
+        found[item.demand] = short(asked, packing, item.demand, left)
+    return found
+
+
+def short(asked: Joint, packing: Packing, who: str, limits: Limits | None = None) -> dict[str, Any]:
+    """Return `because` and `relaxations` of one demand; nothing where it is served whole.
+
+    `limits`: of a plan that explains many; without any, this one is thought about for as long as it takes.
+    """
     if not any(u.demand == who and u.share > 0 for u in packing.unmet):
         return {}
-    from tangram.packing.explain import core  # noqa: PLC0415 - loads the solver
+    from tangram.packing.explain import Thinking, core  # noqa: PLC0415 - loads the solver
     from tangram.packing.relax import relaxations  # noqa: PLC0415
 
-    found = core(asked.problem, packing, who)
-    eased = relaxations(asked.problem, packing, who, _knobs(asked, who))
+    problem = _wide(asked, who)
+    thinking = [Thinking() if limits is None else Thinking(_THINKING_S, _THINKING_S / 4) for _ in range(2)]
+    found = core(problem, packing, who, thinking[0])
+    eased = relaxations(problem, packing, who, _knobs(asked, who), thinking[1], _each_solve(limits))
     return {
         "because": [] if found is None else [str(binding) for binding in found.bindings],
         "relaxations": [
@@ -35,6 +61,25 @@ def short(asked: Joint, packing: Packing, who: str) -> dict[str, Any]:
             for each in eased
         ],
     }
+
+
+def _each_solve(limits: Limits | None) -> Any:
+    from tangram.packing.search import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
+
+    if limits is None:
+        return None
+    clock, watch = limits.clock, limits.started()
+    elapsed = None if clock is None else lambda: clock() - watch.began
+    return SolverLimits(deterministic_s=_SOLVE_S, wall_s=limits.wall_s, clock=elapsed)
+
+
+def _wide(asked: Joint, who: str) -> Problem:
+    """Return the problem with what would serve a demand whole on its menu, though the fleet has no room."""
+    each = asked.sized.get(who)
+    if each is None or not each.offers:
+        return asked.problem
+    demands = (demand(each, asked.problem, wide=True) if d.id == who else d for d in asked.problem.demands)
+    return replace(asked.problem, demands=tuple(demands))
 
 
 def _knobs(asked: Joint, who: str) -> list[Any]:
@@ -63,7 +108,7 @@ def _at(asked: Joint, who: str, field: str) -> Any:
         changes: dict[str, Any] = {field: value}
         looser = replace(wanted, request=replace(wanted.request, **changes))
         try:
-            return demand(sized(looser, skus, hourly), asked.problem)
+            return demand(sized(looser, skus, hourly), asked.problem, wide=True)
         except InputError as error:
             raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
 

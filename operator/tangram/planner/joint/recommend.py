@@ -1,0 +1,121 @@
+"""What the whole fleet should become: cut, moved and grown as far as pools allow. Only recommended.
+
+The same function plans what the operator sees and what a file holds: equal inputs give equal documents.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tangram.fleet import Advice, FleetSnapshot, Intent, InvalidIntent, Relaxation
+from tangram.packing import Packing
+from tangram.packing.codec import to_json
+from tangram.planner.joint.answer import plan_document
+from tangram.planner.joint.deployment import identity
+from tangram.planner.joint.nouns import FleetInput
+from tangram.planner.joint.observed import observed
+from tangram.planner.joint.pack import Limits, pack
+from tangram.planner.joint.problem import Joint, joint
+from tangram.planner.joint.short import explanations
+from tangram.planner.joint.steps import steps_document
+
+_HASH_DIGITS = 12
+# Of the time there is: sizing comes before the solver, steps and explanations after it.
+_SOLVING, _ALL = 0.5, 0.9
+_FREELY = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, with what it was made from."""
+
+    asked: Joint
+    packing: Packing
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What is recommended for one state of the fleet."""
+
+    inputs_hash: str
+    document: dict[str, Any]  # as `tangram plan -o json` prints it
+    current_cost_per_hour: float  # USD: GPUs in use now
+    better: bool  # it takes cuts, moves or new nodes: the operator alone does not get there
+    advice: tuple[tuple[str, Advice], ...]  # by uid, sorted: who goes short, and who is to move
+
+
+def inputs_hash(given: FleetInput) -> str:
+    """Return what names the plan: equal inputs, equal hash."""
+    text = json.dumps(to_json(given), sort_keys=True, separators=(",", ":"), default=sorted)
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def recommend(
+    snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent], limits: Limits = _FREELY
+) -> Recommendation:
+    """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it, the solver gets half.
+
+    Without limits equal inputs give equal plans, byte for byte. Raises `InputError` for what contradicts
+    itself; what a cluster shows never does.
+    """
+    everyone = tuple(intents)
+    given = observed(snapshot, everyone)
+    plan = planned(given, limits)
+    current = cost_per_hour(plan.asked)
+    name = inputs_hash(given)
+    ids = {identity(intent.namespace, intent.name): intent.uid for intent in everyone}
+    return Recommendation(
+        inputs_hash=name,
+        document=plan.document,
+        current_cost_per_hour=current,
+        better=_changes(plan.packing),
+        advice=tuple(sorted((ids[who], told) for who, told in _advice(plan, name, current))),
+    )
+
+
+def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
+    """Plan a fleet whole: layout, steps and, for those who go short, what rules it out and what would help.
+
+    Raises `InputError` for what contradicts itself.
+    """
+    watch = limits.started()
+    asked = joint(given)
+    packing = pack(asked, watch.part(_SOLVING))
+    document = plan_document(asked, packing)
+    document |= steps_document(asked, packing, watch.part(_ALL).wall_s)
+    told = explanations(asked, packing, watch.part(_ALL))
+    for wanted, found in zip(given.deployments, document["deployments"], strict=True):
+        found.update(told.get(wanted.id, {}))
+    return Planned(asked, packing, document)
+
+
+def cost_per_hour(asked: Joint) -> float:
+    """Return USD per hour of the GPUs that somebody uses now."""
+    problem = asked.problem
+    return sum(problem.price(g) for g in problem.gpus if any(i.owner is not None for i in g.instances))
+
+
+def _changes(packing: Packing) -> bool:
+    return bool(packing.moves or packing.grown) or any(layout.recut for layout in packing.layouts)
+
+
+def _advice(plan: Planned, name: str, current: float) -> Iterable[tuple[str, Advice]]:
+    saves = round(current - plan.packing.cost_per_hour, 6)
+    short = {item.demand for item in plan.packing.unmet}
+    moved = {move.owner for move in plan.packing.moves}
+    for wanted, found in zip(plan.asked.given.deployments, plan.document["deployments"], strict=True):
+        if wanted.id in short | moved:
+            yield (
+                wanted.id,
+                Advice(
+                    plan=name,
+                    saves_per_hour=saves,
+                    because=tuple(found.get("because", ())),
+                    relaxations=tuple(
+                        Relaxation(each["dimension"], each["text"]) for each in found.get("relaxations", ())
+                    ),
+                ),
+            )
