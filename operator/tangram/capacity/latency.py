@@ -10,7 +10,7 @@ from statistics import fmean
 
 from tangram.capacity.batching import Shape
 from tangram.capacity.decode_times import Steps
-from tangram.capacity.queueing import BatchClass, Curve, Row, table
+from tangram.capacity.queueing import BatchClass, Curve, table
 from tangram.capacity.simulate import EngineLimits, SimResult, simulate
 from tangram.capacity.step import StepModel
 from tangram.capacity.traffic import LENGTH_CV2, lognormal, open_traffic
@@ -158,7 +158,13 @@ class Replica:
         self.full_s = full.step_s(self.most) if self.most else 0.0
         self.peak = full.prompts(self.most) / self.full_s if self.most else 0.0
         self.prompts = (input_tokens, *(stretch * input_tokens for stretch in _STRETCH))
-        self.alone_s = self.shape.mixed_s(1.0, 0.0)  # no step is shorter than one request's alone
+        self.shortest_s = self.shape.mixed_s(1.0, 0.0)  # no step is shorter than one request's alone
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds of a request that nobody is beside."""
+        prompt = self.prompts[0]
+        return self.shape.clock(0.0, prompt, prompt / 2) + self.shape.output_tokens * self.shortest_s
 
     def under(self, rate: float) -> Latency:
         """Return what users see at `rate` requests per second."""
@@ -224,35 +230,35 @@ class _Moment:
     def __init__(self, replica: Replica, decoding: float, step_s: float, utilisation: float) -> None:
         self.replica, self.decoding = replica, decoding
         self.step_s, self.utilisation = step_s, utilisation
-        self._first: tuple[float, float, Row] | None = None
+        self._first: tuple[float, float, float] | None = None
 
     def ttft_s(self, column: int) -> float:
         """Seconds to the first token."""
         if self._first is None:
             self._first = self._first_token()
-        mean, own_mean, waits = self._first
+        mean, own_mean, wait_mean = self._first
         if not column:
             return mean
         replica = self.replica
         own = replica.shape.own_s(self.decoding, replica.prompts[column])
-        by_chance = (waits[column] - waits[0]) / replica.peak
+        by_chance = (replica.curve.wait(self.utilisation, column) - wait_mean) / replica.peak
         # Nobody is faster than the steps of a prompt of that length.
         return max(replica.outside_s + own, mean + _together(own - own_mean, by_chance))
 
-    def _first_token(self) -> tuple[float, float, Row]:
+    def _first_token(self) -> tuple[float, float, float]:
         """Mean TTFT, its part in the steps of a mean prompt, and what chance adds, in times of departures."""
         replica, shape = self.replica, self.replica.shape
         busy = 1 - math.exp(-self.decoding)  # an engine without work lets nobody wait for the next step
         before = replica.outside_s + (busy / 2 + shape.queue_steps(self.decoding)) * self.step_s
         own = shape.own_s(self.decoding, replica.prompts[0])
-        waits = replica.curve.wait(self.utilisation)
-        return before + own + waits[0] / replica.peak, own, waits
+        wait = replica.curve.wait(self.utilisation, 0)
+        return before + own + wait / replica.peak, own, wait
 
     def tpot_s(self, column: int) -> float:
         """Seconds per token."""
         replica = self.replica
-        more = replica.curve.slowdown(self.utilisation)[column] * replica.full_s
-        return max(replica.alone_s, self.step_s + more)
+        more = replica.curve.slowdown(self.utilisation, column) * replica.full_s
+        return max(replica.shortest_s, self.step_s + more)
 
     def meets(self, ttft: Objective | None, tpot: Objective | None) -> bool:
         """Whether both objectives are met."""

@@ -33,7 +33,6 @@ Row = tuple[float, ...]  # one number per column
 _NOTHING: Row = (0.0,) * len(COLUMNS)
 _Scale = Callable[[float], float]
 _SCALES: tuple[_Scale, ...] = (math.log, math.log, float, float)  # variability and slots by their ratios
-_NEVER: Row = (math.inf,) * len(COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +52,18 @@ class Curve:
         self.waits = waits  # over the mean TTFT, in times between departures
         self.slowdowns = slowdowns  # over the mean TPOT, in mean TPOTs of the full replica
 
-    def wait(self, utilisation: float) -> Row:
-        """Return the wait's mean and percentiles; infinite from utilisation 1 on."""
+    def wait(self, utilisation: float, column: int) -> float:
+        """Return the wait's mean or one of its percentiles; infinite from utilisation 1 on."""
         if utilisation >= 1:
-            return _NEVER
+            return math.inf
         last = self.loads[-1]
         if utilisation > last:
-            beyond = _odds(utilisation) / _odds(last)
-            return tuple(beyond * value for value in self.waits.row(len(self.loads)))
-        return _between(_odds_of(self.loads), self.waits, _odds(utilisation))
+            return _odds(utilisation) / _odds(last) * self.waits.row(len(self.loads))[column]
+        return self.waits.between(_odds_of(self.loads), _odds(utilisation), column)
 
-    def slowdown(self, utilisation: float) -> Row:
+    def slowdown(self, utilisation: float, column: int) -> float:
         """Return by how much TPOT exceeds its mean path; that of the last row beyond it."""
-        return _between(_from_zero(self.loads), self.slowdowns, min(utilisation, self.loads[-1]))
+        return self.slowdowns.between(_from_zero(self.loads), min(utilisation, self.loads[-1]), column)
 
 
 class _Blend:
@@ -86,6 +84,13 @@ class _Blend:
                     sums[column] += weight * value
             found = self.made[number] = tuple(self.factor * value for value in sums)
         return found
+
+    def between(self, knots: Row, value: float, column: int) -> float:
+        """Interpolate between the rows at the knots around a value."""
+        right = min(max(1, bisect_right(knots, value)), len(knots) - 1)
+        share = (value - knots[right - 1]) / (knots[right] - knots[right - 1])
+        low = self.row(right - 1)[column]
+        return low + share * (self.row(right)[column] - low)
 
 
 @dataclass(frozen=True)
@@ -180,15 +185,6 @@ def _from_zero(loads: Row) -> Row:
 @cache
 def _odds_of(loads: Row) -> Row:
     return tuple(_odds(load) for load in _from_zero(loads))
-
-
-def _between(knots: Row, rows: _Blend, value: float) -> Row:
-    """Interpolate between the rows at the knots around a value."""
-    right = min(max(1, bisect_right(knots, value)), len(knots) - 1)
-    share = (value - knots[right - 1]) / (knots[right] - knots[right - 1])
-    return tuple(
-        low + share * (high - low) for low, high in zip(rows.row(right - 1), rows.row(right), strict=True)
-    )
 
 
 def _bracket(knots: Sequence[float], value: float) -> tuple[tuple[int, float], tuple[int, float]]:

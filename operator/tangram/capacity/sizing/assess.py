@@ -66,7 +66,7 @@ class Assessor:
 
     def _rate(self, fitted: "Fitted", request: SizingRequest) -> float | Rejection:
         ttft, tpot = _objective(request, request.ttft_ms), _objective(request, request.tpot_ms)
-        rate, idle = fitted.replica.max_rate(ttft, tpot), _idle_rate(fitted, request)
+        rate, idle = fitted.replica.max_rate(ttft, tpot), _idle_rate(fitted)
         if rate < idle:
             missed = _missed(self._idle_latency(fitted, request), request)
             if missed is not None:
@@ -173,7 +173,7 @@ class Assessor:
         """It depends on no objective, so relaxations ask for the same one again."""
         key = (fitted.shape, replace(request, ttft_ms=None, tpot_ms=None))
         if key not in self.idle:
-            self.idle[key] = fitted.replica.under(_idle_rate(fitted, request))
+            self.idle[key] = fitted.replica.under(_idle_rate(fitted))
         return self.idle[key]
 
     def _footprint(self, shape: Shape, request: SizingRequest, where: Hardware) -> Footprint:
@@ -219,10 +219,9 @@ def mean_context(request: SizingRequest) -> float:
     return request.input_tokens + request.output_tokens * (1 + LENGTH_CV2) / 2
 
 
-def _idle_rate(fitted: Fitted, request: SizingRequest) -> float:
+def _idle_rate(fitted: Fitted) -> float:
     """Requests per second at which a replica is nearly idle (Little's law)."""
-    decode = fitted.model.decode_s(1.0, mean_context(request)).total
-    return IDLE / (fitted.model.prefill_s(request.input_tokens) + request.output_tokens * decode)
+    return IDLE / fitted.replica.alone_s
 
 
 def _objective(request: SizingRequest, milliseconds: float | None) -> Objective | None:

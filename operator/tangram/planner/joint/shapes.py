@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from tangram.capacity.sizing import Carried, Rejection, Relaxation, SizingRequest
-from tangram.capacity.sizing.assess import Assessor, Footprints, unpriced
-from tangram.capacity.sizing.relax import relax
+from tangram.capacity.sizing import Rejection, Relaxation
+from tangram.capacity.sizing.assess import unpriced
+from tangram.capacity.sizing.judged import Judged, judged
 from tangram.capacity.sizing.shapes import shapes
-from tangram.catalog import Architecture, share
+from tangram.catalog import share
 from tangram.catalog.prices import Prices
 from tangram.fleet import MIGPolicy, Shape
 from tangram.packing import ShapeKey
@@ -29,55 +28,6 @@ class Offer:
     def key(self) -> ShapeKey:
         """What the packing knows it by."""
         return ShapeKey(self.shape.sku, self.shape.profile, self.shape.tensor_parallel)
-
-
-class Judged:
-    """What one replica of a model carries on each shape under one kind of traffic, found when asked for.
-
-    It depends neither on how much traffic there is nor on prices, so it is kept from round to round. It grows
-    with the shapes that the fleet has, never with time.
-    """
-
-    def __init__(self, architecture: Architecture, request: SizingRequest) -> None:
-        self.architecture = architecture
-        self.request = request
-        self.verdicts: dict[Shape, Carried | Rejection] = {}
-        self.relaxed: dict[tuple[Shape, bool], Relaxation | None] = {}
-
-    def verdict(self, shape: Shape) -> Carried | Rejection:
-        """Return what a replica carries on a shape, or what kills it; prices are not looked at."""
-        found = self.verdicts.get(shape)
-        if found is None:
-            found = self.verdicts[shape] = self._assessor(Prices()).carries(shape, self.request)
-        return found
-
-    def relaxation(self, rejection: Rejection, prices: Prices) -> Relaxation | None:
-        """Return what would make a rejected shape serve, if it has a price or besides one."""
-        key = (rejection.shape, prices.of(rejection.shape.sku) is None)
-        if key not in self.relaxed:
-            self.relaxed[key] = relax(self._assessor(prices), rejection, self.request)
-        return self.relaxed[key]
-
-    def _assessor(self, prices: Prices) -> Assessor:
-        """What it keeps beside footprints is gone with it."""
-        return Assessor(self.architecture, prices, _footprints(self.architecture))
-
-
-# How many models, and kinds of traffic, a process keeps at most: several times those of a large fleet, about
-# 10 KB each.
-_MODELS, _KINDS = 512, 2048
-
-
-@lru_cache(maxsize=_MODELS)
-def _footprints(architecture: Architecture) -> Footprints:
-    """Many kinds of traffic share what a rank of a model holds; filled by those who ask."""
-    return {}
-
-
-@lru_cache(maxsize=_KINDS)
-def judged(architecture: Architecture, request: SizingRequest) -> Judged:
-    """Return what is known about a model under one kind of traffic; `request.rps` is the same for all."""
-    return Judged(architecture, request)
 
 
 @dataclass(frozen=True, slots=True)

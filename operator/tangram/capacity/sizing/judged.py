@@ -1,0 +1,70 @@
+"""What is known about a model under one kind of traffic, kept from round to round of a process that lives long.
+
+What one replica carries depends neither on how much traffic there is nor on prices. So what varies from
+minute to minute is in no key, and what is kept grows with models and shapes, never with time.
+"""
+
+from functools import lru_cache
+
+from tangram.capacity.latency import Latency
+from tangram.capacity.memory import MemoryBudget
+from tangram.capacity.sizing.assess import Assessor, Footprints
+from tangram.capacity.sizing.nouns import Carried, Rejection, Relaxation, SizingRequest
+from tangram.capacity.sizing.relax import relax
+from tangram.catalog.architecture import Architecture
+from tangram.catalog.prices import Prices
+from tangram.fleet import Shape
+
+# Several times those of a large fleet. Twenty shapes of one kind of traffic take about 10 KB.
+MODELS, KINDS = 512, 2048
+
+
+class Judged:
+    """A model under one kind of traffic: each shape is looked at when somebody asks, once."""
+
+    def __init__(self, architecture: Architecture, request: SizingRequest) -> None:
+        self.architecture = architecture
+        self.request = request
+        self._verdicts: dict[Shape, Carried | Rejection] = {}
+        self._idle: dict[Shape, Latency | None] = {}
+        self._relaxed: dict[tuple[Shape, bool], Relaxation | None] = {}
+
+    def verdict(self, shape: Shape) -> Carried | Rejection:
+        """Return what a replica carries on a shape, or what kills it; prices are not looked at."""
+        found = self._verdicts.get(shape)
+        if found is None:
+            found = self._verdicts[shape] = self._assessor().carries(shape, self.request)
+        return found
+
+    def idle(self, shape: Shape) -> Latency | None:
+        """Return the latency of a nearly idle replica, None where the model does not fit."""
+        if shape not in self._idle:
+            self._idle[shape] = self._assessor().idle_latency(shape, self.request)
+        return self._idle[shape]
+
+    def budget(self, shape: Shape) -> MemoryBudget:
+        """Return the memory account of a rank, whether or not it fits. Raises `InputError` as `footprint`."""
+        return self._assessor().budget(shape, self.request)
+
+    def relaxation(self, rejection: Rejection, prices: Prices) -> Relaxation | None:
+        """Return what would make a rejected shape serve, a price among it where it has none."""
+        key = (rejection.shape, prices.of(rejection.shape.sku) is None)
+        if key not in self._relaxed:
+            self._relaxed[key] = relax(self._assessor(prices), rejection, self.request)
+        return self._relaxed[key]
+
+    def _assessor(self, prices: Prices = Prices()) -> Assessor:  # noqa: B008 - it is a value
+        """What it keeps beside footprints is gone with it."""
+        return Assessor(self.architecture, prices, _footprints(self.architecture))
+
+
+@lru_cache(maxsize=KINDS)
+def judged(architecture: Architecture, request: SizingRequest) -> Judged:
+    """Return what is known so far. `request.rps` has to be one number for all who ask."""
+    return Judged(architecture, request)
+
+
+@lru_cache(maxsize=MODELS)
+def _footprints(architecture: Architecture) -> Footprints:
+    """All kinds of traffic share what a rank of a model holds; filled by those who ask."""
+    return {}
