@@ -77,6 +77,7 @@ def operator_settings(namespace: str) -> dict[str, Any]:
         # Quick, so that one that was killed is followed soon; the durations themselves are unit tests.
         "leaderElection": {"namespace": namespace, "name": "tangram-operator"}
         | {"leaseSeconds": 4, "renewSeconds": 3, "retrySeconds": 0.5},
+        "advice": {"settleSeconds": 1, "latestSeconds": 5},
         "listenHost": "127.0.0.1",
         "probePort": free_port(),
         "metricsPort": free_port(),

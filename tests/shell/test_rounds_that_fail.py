@@ -15,8 +15,8 @@ from tangram.shell.lease import NotLeader
 from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.metrics import Metrics
 from tangram.shell.mirror import Mirror, Source
-from tangram.shell.worker import WorkerFailed
 from tangram.shell.store import Store
+from tangram.shell.worker import WorkerFailed
 
 
 def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
@@ -30,6 +30,7 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
         "statuses",
         "events",
         "scaler",
+        "advisor",
         "expectations",
         "told",
     ]

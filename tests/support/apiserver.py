@@ -25,13 +25,24 @@ import yaml
 
 from tangram.shell.auth import load_kubeconfig
 from tangram.shell.client import ApiClient, ApiError
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, LEASES, LLM_DEPLOYMENTS, NODES, PODS, SERVICES, Kind
+from tangram.shell.kinds import (
+    DEPLOYMENTS,
+    FLEET_PLANS,
+    GPU_POOLS,
+    JOBS,
+    LEASES,
+    LLM_DEPLOYMENTS,
+    NODES,
+    PODS,
+    SERVICES,
+    Kind,
+)
 
 CRDS = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
-CRD_FILE = Path(__file__).parents[2] / "crds" / "tangram.dev_llmdeployments.yaml"
+CRD_FOLDER = Path(__file__).parents[2] / "crds"
 MANAGER = "tests"
 
 FACTS = {
@@ -289,9 +300,9 @@ class World:
     async def empty(self) -> None:
         """Leave nothing behind that holds GPUs: tests share the nodes."""
         self.kubelet.hold = False
-        for kind in (LLM_DEPLOYMENTS, DEPLOYMENTS, JOBS, SERVICES):
-            for obj in await self.all(kind):
-                with contextlib.suppress(ApiError):
+        for kind in (LLM_DEPLOYMENTS, DEPLOYMENTS, JOBS, SERVICES, GPU_POOLS, FLEET_PLANS):
+            with contextlib.suppress(ApiError):
+                for obj in await self.all(kind):
                     await self.delete(kind, obj["metadata"]["name"])
 
         async def gone() -> bool:
@@ -333,11 +344,13 @@ def _timeless(part: Any) -> Any:
 
 
 async def prepare(kubeconfig: Path) -> None:
-    """Install the CRD and dress one node."""
+    """Install the CRDs and dress two nodes."""
     client = ApiClient(load_kubeconfig(str(kubeconfig)))
     try:
-        await client.apply(CRDS, yaml.safe_load(CRD_FILE.read_text()), manager=MANAGER, force=True)
-        await eventually(lambda: client.served(LLM_DEPLOYMENTS), what="CRD served")
+        for file in sorted(CRD_FOLDER.glob("*.yaml")):
+            await client.apply(CRDS, yaml.safe_load(file.read_text()), manager=MANAGER, force=True)
+        for kind in (LLM_DEPLOYMENTS, GPU_POOLS, FLEET_PLANS):
+            await eventually(lambda kind=kind: client.served(kind), what=f"{kind.plural} served")  # type: ignore[misc]
         await add_node(client, gpu_node("gpu-1"))
         await add_node(client, gpu_node("gpu-2", product="NVIDIA-A100-SXM4-80GB"))
     finally:

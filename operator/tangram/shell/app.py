@@ -11,17 +11,21 @@ from typing import Any
 
 from aiohttp import web
 
-from tangram.shell import manifests, serving
+from tangram.shell import manifests, reduce, serving
+from tangram.shell.advising import AdviceWorker
+from tangram.shell.advisor import Advisor, Debounce
 from tangram.shell.auth import Credentials
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient
 from tangram.shell.events import EventRecorder
 from tangram.shell.expect import Expectations
-from tangram.shell.kinds import LLM_DEPLOYMENTS, Object, key_of
+from tangram.shell.fleet_plans import FleetPlans, operator_label
+from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, Object, key_of
 from tangram.shell.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.metrics import Metrics
 from tangram.shell.metrics_reader import MetricsReader
+from tangram.shell.mirror import Mirror, Source
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.planning import PlanWorker
 from tangram.shell.scaler import Scaler, params_of
@@ -29,12 +33,20 @@ from tangram.shell.settings import Settings
 from tangram.shell.statuses import StatusWriter
 from tangram.shell.store import version_of
 from tangram.shell.view import Told
+from tangram.shell.worker import START_S
 from tangram.shell.writer import Writer
 
 log = logging.getLogger(__name__)
 
 WATCH_DEAD_S = 600.0  # an API server that is down this long is not cured by restarting us, a stuck mirror is
-LOOP_DEAD_S = 120.0  # above a tick, the start of a planner with its deadline, and the slowest single write
+SLOWEST_WRITE_S = 45.0  # a request, the own writes that are waited for, and the LISTs at the start of a term
+
+
+def loop_dead_s(settings: Settings) -> float:
+    """Return after how many seconds without a turn the loop is stuck: above a tick, the start of a planner
+    with its deadline, and the slowest single write.
+    """
+    return max(120.0, settings.tick_seconds + START_S + settings.plan_deadline_seconds + SLOWEST_WRITE_S)
 
 
 def boot_time() -> float:
@@ -65,6 +77,15 @@ class Operator:
         )
         self.reader = MetricsReader(settings.prometheus, now=time.time) if settings.prometheus else None
         self.worker = PlanWorker(settings.plan_deadline_seconds)
+        self.advice_worker = AdviceWorker(settings.advice.deadline_seconds)
+        self.fleet_plans = Mirror(
+            self.client,
+            Source(FLEET_PLANS, reduce.fleet_plan, optional=True),
+            changed=self._fleet_plans_changed,
+            clock=boot_time,
+            relist_s=settings.relist_seconds,
+            drift=self.metrics.count_drift,
+        )
         self.loop = self._make_loop()
 
     async def start(self) -> None:
@@ -79,6 +100,8 @@ class Operator:
         self._spawn("lease", self.elector.run())
         self._spawn("loop", self.loop.run())
         self._spawn("events", self.loop.events.run())
+        self._spawn("mirror of fleetplans", self.fleet_plans.run())
+        self._spawn("advisor", self.loop.advisor.run())
         if self.reader is not None:
             self._spawn("metrics reader", self._read_metrics(self.reader))
 
@@ -92,6 +115,7 @@ class Operator:
         for server in self._servers:
             await server.cleanup()
         await asyncio.to_thread(self.worker.stop)
+        await asyncio.to_thread(self.advice_worker.stop)
         if self.reader is not None:
             await self.reader.close()
         await self.client.close()
@@ -107,7 +131,7 @@ class Operator:
         if self.failed.is_set():
             return "a task of the operator has died"
         silent = boot_time() - self.loop.heart.beat
-        if silent > LOOP_DEAD_S:
+        if silent > loop_dead_s(self.settings):
             return f"the loop has not turned for {silent:.0f} s"
         if self.mirrors.synced and self.mirrors.age_s > WATCH_DEAD_S:
             return f"a mirror was last confirmed {self.mirrors.age_s:.0f} s ago"
@@ -125,11 +149,14 @@ class Operator:
         metrics.last_plan.set(float("nan") if planned is None else boot_time() - planned)
         newest = self.reader.newest_at() if self.reader else None
         metrics.last_fresh_metric.set(float("nan") if newest is None else time.time() - newest)
-        for mirror in self.mirrors.all:
+        for mirror in (*self.mirrors.all, self.fleet_plans):
             metrics.watch_age.labels(mirror.source.kind.plural).set(mirror.age_s)
 
     def _changed(self) -> None:
         self.loop.mark_dirty()
+
+    def _fleet_plans_changed(self) -> None:
+        self.loop.advisor.wake()
 
     def _leadership(self, leading: bool) -> None:
         self.loop.leadership(leading)
@@ -172,6 +199,18 @@ class Operator:
         def beat() -> None:
             heart.beat = boot_time()
 
+        events = EventRecorder(self.client, self.elector.guard, self.identity, time.time)
+        advice, lease = settings.advice, settings.leader_election
+        whose = operator_label(lease.namespace, lease.name)
+        advisor = Advisor(
+            worker=self.advice_worker,
+            plans=FleetPlans(self.client, self.fleet_plans, events, boot_time, time.time, whose),
+            metrics=self.metrics,
+            clock=boot_time,
+            debounce=Debounce(advice.settle_seconds, advice.latest_seconds),
+            idle_s=advice.idle_seconds,
+            news=self._changed,
+        )
         return Reconciler(
             mirrors=self.mirrors,
             elector=self.elector,
@@ -181,7 +220,8 @@ class Operator:
                 self.client, guard, self.mirrors, settings, expectations, penalties, boot_time, written=beat
             ),
             statuses=StatusWriter(self.client, guard, expectations, penalties, boot_time, written=beat),
-            events=EventRecorder(self.client, self.elector.guard, self.identity, time.time),
+            events=events,
+            advisor=advisor,
             scaler=Scaler(params_of(settings), self.reader),
             expectations=expectations,
             penalties=penalties,

@@ -223,6 +223,12 @@ class TermGuard:
         self._term = self._elector.term
         return self._term
 
+    def bound(self) -> "TermGuard":
+        """Return a guard that stays with the term of this one, whatever this one is bound to later."""
+        other = TermGuard(self._elector)
+        other._term = self._term
+        return other
+
     def __call__(self) -> float:
         """Return the seconds left for a write; raises NotLeader when there are none in this term."""
         left = self._elector.guard()

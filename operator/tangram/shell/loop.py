@@ -14,15 +14,17 @@ from typing import Any
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Plan
 from tangram.planner import status as render_status
 from tangram.planner import transitions
+from tangram.shell.advisor import Advisor
 from tangram.shell.backoff import Backoff, Penalties
 from tangram.shell.client import ApiError
 from tangram.shell.events import EventRecorder
 from tangram.shell.expect import PATIENCE_S, Expectations
-from tangram.shell.kinds import Object, key_of, uid_of
+from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, key_of, uid_of
 from tangram.shell.lease import Elector, NotLeader, TermGuard
 from tangram.shell.metrics import Metrics
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.planning import PlanWorker
+from tangram.shell.pool_status import pool_statuses
 from tangram.shell.scaler import Scaled, Scaler
 from tangram.shell.statuses import NewStatus, StatusWriter
 from tangram.shell.view import Told, View, intents, recorded_replicas, snapshot
@@ -56,6 +58,7 @@ class Reconciler:
     statuses: StatusWriter
     events: EventRecorder
     scaler: Scaler
+    advisor: Advisor
     expectations: Expectations
     penalties: Penalties
     metrics: Metrics
@@ -78,6 +81,7 @@ class Reconciler:
         """Note that a term begins or ended."""
         if not leading:
             self.metrics.clear_fleet()
+            self.advisor.dismiss()
         self.mark_dirty()
 
     async def run(self) -> None:
@@ -151,9 +155,10 @@ class Reconciler:
         view, now = self.mirrors.view(), self.now()
         everyone = intents(view, self._skipped)
         valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
-        self._forget({intent.uid for intent in everyone})
+        self._forget({intent.uid for intent in everyone}, {uid_of(obj) for obj in view.gpu_pools})
         self.wanted = valid
         scaled, seen = self._observe(view, valid, now)
+        self.advisor.offer(seen, everyone, self.guard.bound())
         plan = await self._plan(seen, everyone, now)
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
@@ -190,10 +195,10 @@ class Reconciler:
             self.mirrors.of(expectation.kind, expectation.key[0]).want_relist()
         return not late and not self.expectations.open()
 
-    def _forget(self, living: set[str]) -> None:
+    def _forget(self, living: set[str], pools: set[str]) -> None:
         self.writer.forget(living)
-        self.statuses.forget(living)
-        self.penalties.keep(living | {f"status {uid}" for uid in living} | {""})
+        self.statuses.forget(living | pools)
+        self.penalties.keep(living | {f"status {uid}" for uid in living | pools} | {""})
 
     def _observe(
         self, view: View, valid: tuple[Intent, ...], now: float
@@ -244,9 +249,24 @@ class Reconciler:
             if isinstance(intent, Intent):
                 shown.append((intent, decision, status))
         self.metrics.show_fleet(shown, seen.workloads)
+        new += self._pool_statuses(view, seen, now)
         for written in await self.statuses.write(new):
-            for note in transitions(written.obj.get("status") or {}, written.status):
-                self.events.tell(written.obj, note)
+            if written.kind == LLM_DEPLOYMENTS:
+                for note in transitions(written.obj.get("status") or {}, written.status):
+                    self.events.tell(written.obj, note)
+
+    def _pool_statuses(self, view: View, seen: FleetSnapshot, now: float) -> list[NewStatus]:
+        """Return the statuses of GPUPools; a bug in them must not silence the LLMDeployments."""
+        if not view.gpu_pools:
+            return []
+        used = self.advisor.pools() if self.advisor.ready else None
+        try:
+            found = pool_statuses(view.gpu_pools, seen, used, now)
+        except Exception:
+            log.exception("statuses of GPUPools")
+            self.metrics.loop_errors.labels("status").inc()
+            return []
+        return [NewStatus(obj, status, GPU_POOLS) for obj, status in found]
 
     def _status_of(
         self,

@@ -93,6 +93,31 @@ class Metrics:
         self.dollars = Gauge(
             "tangram_cost_dollars_per_hour", "Price of the placed replicas.", _ONE, registry=registry
         )
+        self._fleet_plan(registry)
+
+    def _fleet_plan(self, registry: CollectorRegistry) -> None:
+        """Of the plan of the whole fleet that counts now. Only the leader knows one."""
+
+        def gauge(name: str, what: str) -> Gauge:
+            return Gauge(f"tangram_fleet_plan_{name}", what, ("state",), registry=registry)
+
+        self.plan_cost = gauge("cost_dollars_per_hour", "Cost of the fleet as planned.")
+        self.plan_savings = gauge("savings_dollars_per_hour", "What the fleet would cost less than now.")
+        self.plan_gap = gauge("gap_ratio", "How far from the best the plan may be at most.")
+        self.plan_unmet = gauge("unmet_llmdeployments", "LLMDeployments that would go short.")
+        self.plan_solve = gauge("solve_seconds", "How long it took to decide.")
+        self.advice_seconds = Histogram(
+            "tangram_advice_seconds",
+            "Time to think about the whole fleet.",
+            buckets=(*_SECONDS, 60.0, 120.0),
+            registry=registry,
+        )
+        self.advice_failures = Counter(
+            "tangram_advice_failures_total",
+            "Recommendations that did not come out.",
+            ("why",),
+            registry=registry,
+        )
 
     def count_request(self, verb: str, plural: str, code: str) -> None:
         """Count one request to the API server."""
@@ -106,6 +131,20 @@ class Metrics:
         """Drop the gauges per LLMDeployment: an operator that does not lead knows nothing of them."""
         for gauge in (self.desired, self.placed, self.ready, self.attainment, self.objective, self.dollars):
             gauge.clear()
+
+    def clear_fleet_plan(self) -> None:
+        """Drop the gauges of the plan of the whole fleet: there is none that counts."""
+        for gauge in (self.plan_cost, self.plan_savings, self.plan_gap, self.plan_unmet, self.plan_solve):
+            gauge.clear()
+
+    def show_fleet_plan(self, spec: Object, state: str) -> None:
+        """Set the gauges of the plan of the whole fleet from its FleetPlan."""
+        self.clear_fleet_plan()
+        self.plan_cost.labels(state).set(float(spec["costPerHour"]))
+        self.plan_savings.labels(state).set(float(spec["savesPerHour"]))
+        self.plan_gap.labels(state).set(float(str(spec["gap"]).strip("<%")) / 100)
+        self.plan_unmet.labels(state).set(spec["unmet"])
+        self.plan_solve.labels(state).set(float(spec["solveSeconds"]))
 
     def show_fleet(
         self,

@@ -75,6 +75,11 @@ class Mirror:
         return self._synced.is_set()
 
     @property
+    def absent(self) -> bool:
+        """Whether an optional kind was not there, or could not be seen, when last looked for."""
+        return bool(self._absence)
+
+    @property
     def age_s(self) -> float:
         """Seconds since the API server last confirmed this copy: a LIST, an event, or a bookmark."""
         return float("inf") if self._contact is None else self._clock() - self._contact

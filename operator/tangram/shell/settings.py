@@ -72,6 +72,25 @@ class ScalingSettings(_Section):
     """
 
 
+class AdviceSettings(_Section):
+    """How the whole fleet is thought about, beside the loop and in a process of its own."""
+
+    deadline_seconds: Annotated[float, Field(gt=0, le=600)] = 60
+    """How long one recommendation may take."""
+    settle_seconds: Annotated[float, Field(ge=0)] = 5
+    """How long the fleet must be quiet before it is thought about."""
+    latest_seconds: PositiveFloat = 30
+    """How long after the first change it is thought about although it is not quiet."""
+    idle_seconds: PositiveFloat = 120
+    """How long the process waits for the next change before it ends and gives its memory back."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "AdviceSettings":
+        if self.settle_seconds > self.latest_seconds:
+            raise ValueError("settleSeconds must not be above latestSeconds")
+        return self
+
+
 class LeaderElectionSettings(_Section):
     """The Lease that makes one of several operators the writer."""
 
@@ -128,8 +147,10 @@ class Settings(_Section):
     """Port of /livez and /readyz."""
     listen_host: str = "0.0.0.0"  # noqa: S104 - a pod's own address; the chart's NetworkPolicy decides who may come
     """Address on which both ports listen."""
-    plan_deadline_seconds: Annotated[float, Field(gt=0, le=60)] = 5
+    plan_deadline_seconds: Annotated[float, Field(gt=0, le=60)] = 30
     """How long one plan may take before the last one stands."""
+    advice: AdviceSettings = AdviceSettings()
+    """How the whole fleet is thought about, beside the loop."""
     tick_seconds: Annotated[float, Field(gt=0, le=60)] = 15
     """How often everything is looked at even when nothing happened."""
     relist_seconds: PositiveFloat = 300

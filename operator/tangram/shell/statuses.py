@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient, ApiError, Guard
 from tangram.shell.expect import Expectations
-from tangram.shell.kinds import LLM_DEPLOYMENTS, Object, uid_of
+from tangram.shell.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ class NewStatus:
 
     obj: Object
     status: Object
+    kind: Kind = LLM_DEPLOYMENTS
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class StatusWriter:
     clock: Callable[[], float]
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
     _sent: dict[str, tuple[Object, Object]] = field(default_factory=dict)  # uid -> (sent, stored)
+    _refused: dict[str, str] = field(default_factory=dict)  # uid -> why, as it was logged
 
     async def write(self, statuses: list[NewStatus]) -> list[NewStatus]:
         """Write what changed; return what was written."""
@@ -54,9 +56,10 @@ class StatusWriter:
         return [new for new in written if new is not None]
 
     def forget(self, living: set[str]) -> None:
-        """Forget LLMDeployments that are gone."""
-        for gone in self._sent.keys() - living:
-            del self._sent[gone]
+        """Forget objects that are gone."""
+        for known in (self._sent, self._refused):
+            for gone in known.keys() - living:
+                del known[gone]
 
     def clear(self) -> None:
         """Forget everything (a new term of leadership)."""
@@ -69,27 +72,34 @@ class StatusWriter:
         return not self.penalties.blocked(_key(new), self.clock())
 
     async def _write_one(self, new: NewStatus) -> bool:
-        meta = new.obj["metadata"]
+        meta, kind = new.obj["metadata"], new.kind
         body = {
-            "apiVersion": LLM_DEPLOYMENTS.api_version,
-            "kind": LLM_DEPLOYMENTS.kind,
-            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {key: meta[key] for key in ("name", "namespace", "uid") if key in meta},
             "status": new.status,
         }
         try:
             result = await self.client.apply(
-                LLM_DEPLOYMENTS, body, manager=STATUS, force=True, subresource="status", guard=self.guard
+                kind, body, manager=STATUS, force=True, subresource="status", guard=self.guard
             )
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and "uid" in error.message.lower()):
                 return False  # deleted, or deleted and created again: the mirror will tell
             self.penalties.fail(_key(new), self.clock(), error.retry_after_s)
-            log.warning("status of %s/%s: %s", meta["namespace"], meta["name"], error)
+            self._tell(new, error)
             return False
         self.penalties.succeed(_key(new))
         self._sent[uid_of(new.obj)] = (new.status, result.get("status") or {})
-        self.expectations.written(LLM_DEPLOYMENTS, result, self.clock())
+        self._refused.pop(uid_of(new.obj), None)
+        self.expectations.written(kind, result, self.clock())
         return True
+
+    def _tell(self, new: NewStatus, error: ApiError) -> None:
+        """Log a refusal, but not the same one again and again."""
+        if self._refused.get(uid_of(new.obj)) != str(error):
+            self._refused[uid_of(new.obj)] = str(error)
+            log.warning("status of %s %s: %s", new.kind.kind, "/".join(filter(None, key_of(new.obj))), error)
 
 
 def _key(new: NewStatus) -> str:

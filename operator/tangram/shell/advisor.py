@@ -1,0 +1,214 @@
+"""When to think about the whole fleet, and what becomes of it: FleetPlans, and advice in statuses.
+
+The loop offers what it saw and goes on at once. Thinking begins when the inputs have been quiet for a while,
+or have been changing for long enough. Whatever fails here is counted and told once; nothing waits for it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tangram.fleet import Advice, FleetSnapshot, Intent
+from tangram.shell.advising import AdviceWorker, Advised, Everyone, PoolUse
+from tangram.shell.backoff import Backoff
+from tangram.shell.client import Guard
+from tangram.shell.fleet_plans import FleetPlans
+from tangram.shell.lease import NotLeader
+from tangram.shell.metrics import Metrics
+from tangram.shell.worker import WorkerFailed
+
+log = logging.getLogger(__name__)
+
+RETRY_S = (60.0, 900.0)  # from, to: after thinking failed, unless the inputs change before
+
+
+@dataclass(slots=True)
+class Debounce:
+    """When to act on changes: once they have ceased for `settle_s`, or `latest_s` after the first."""
+
+    settle_s: float
+    latest_s: float
+    _first: float | None = None
+    _last: float = 0.0
+
+    def changed(self, now: float) -> None:
+        """Note a change."""
+        self._first = now if self._first is None else self._first
+        self._last = now
+
+    def due_at(self) -> float | None:
+        """Return when to act; None: nothing has changed."""
+        return None if self._first is None else min(self._last + self.settle_s, self._first + self.latest_s)
+
+    def clear(self) -> None:
+        """Forget the changes: they are being acted on."""
+        self._first = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The fleet as one round saw it."""
+
+    snapshot: FleetSnapshot
+    intents: Everyone
+    guard: Guard  # of what is written because of it: bound to the term of that round
+    essence: tuple[Any, ...]  # what the answer may depend on
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was thought of the fleet with this essence. `advised` is None where thinking failed."""
+
+    essence: tuple[Any, ...]
+    generations: Mapping[str, int]  # of the LLMDeployments that were seen, by uid
+    advised: Advised | None
+
+
+def essence(snapshot: FleetSnapshot, intents: Everyone) -> tuple[Any, ...]:
+    """Return all that a recommendation depends on: not whether pods are ready yet, nor what was refused."""
+    return (
+        intents,
+        snapshot.nodes,
+        snapshot.claims,
+        tuple((w.owner_uid, w.shape, w.replicas) for w in snapshot.workloads),
+        snapshot.facts,
+        snapshot.pools,
+        snapshot.desired,
+        snapshot.engine_image,
+        snapshot.prices,
+    )
+
+
+@dataclass(slots=True)
+class Advisor:
+    """Everything that thinking needs. `run()` until cancelled."""
+
+    worker: AdviceWorker
+    plans: FleetPlans
+    metrics: Metrics
+    clock: Callable[[], float]
+    debounce: Debounce
+    idle_s: float
+    news: Callable[[], None] = lambda: None  # told when the advice has changed
+    _latest: Question | None = None
+    _answer: Answer | None = None
+    _retry_at: float | None = None
+    _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
+    _told: str = ""
+    _used_at: float = 0.0
+    _awake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def offer(self, snapshot: FleetSnapshot, intents: Everyone, guard: Guard) -> None:
+        """Take what a round saw. `guard` must be bound to the term of that round."""
+        question = Question(snapshot, intents, guard, essence(snapshot, intents))
+        if self._latest is None or question.essence != self._latest.essence:
+            self.debounce.changed(self.clock())
+        self._latest = question
+        self.wake()
+
+    def dismiss(self) -> None:
+        """Stop advising: this operator no longer leads."""
+        self._latest = None
+        self.debounce.clear()
+        self.metrics.clear_fleet_plan()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again: the FleetPlans changed."""
+        self._awake.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether anything is known: an answer, or that there is none."""
+        return self._answer is not None
+
+    def advice(self, intent: Intent) -> Advice | None:
+        """Return what was last recommended about this generation of an LLMDeployment."""
+        if self._answer is None or self._answer.advised is None:
+            return None
+        if self._answer.generations.get(intent.uid) != intent.generation:
+            return None
+        return dict(self._answer.advised.advice).get(intent.uid)
+
+    def pools(self) -> Mapping[str, PoolUse]:
+        """Return the use of GPUPools when the fleet was last thought about, by name."""
+        known = self._answer is not None and self._answer.advised is not None
+        return dict(self._answer.advised.pools) if known else {}  # type: ignore[union-attr]
+
+    async def run(self) -> None:
+        """Think and write until cancelled. No failure ends it."""
+        while True:
+            await self._wait()
+            try:
+                await self._turn()
+            except NotLeader as refusal:
+                log.info("recommendation not written: %s", refusal)
+            except Exception:  # noqa: BLE001 - told whole, with its trace
+                self.metrics.loop_errors.labels("advice").inc()
+                self._tell(f"recommendation: {traceback.format_exc()}")
+
+    async def _wait(self) -> None:
+        now = self.clock()
+        dues = [self.debounce.due_at(), self._retry_at, self.plans.penalties.next_due(now)]
+        if self.worker.running:
+            dues.append(self._used_at + self.idle_s)
+        due = min((at for at in dues if at is not None), default=None)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._awake.wait(), None if due is None else max(0.05, due - now))
+        self._awake.clear()
+
+    async def _turn(self) -> None:
+        question, now = self._latest, self.clock()
+        if self.worker.running and (question is None or now >= self._used_at + self.idle_s):
+            await asyncio.to_thread(self.worker.stop)
+        if question is None:
+            self._retry_at = None
+            return
+        if any(at is not None and now >= at for at in (self.debounce.due_at(), self._retry_at)):
+            await self._think(question)
+        elif self._answer is None or self._answer.essence != question.essence:
+            return  # what is known is of another fleet
+        if self._answer is not None and self._answer.advised is not None:
+            await self._show(self._answer.advised, question)
+
+    async def _show(self, advised: Advised, question: Question) -> None:
+        if self._latest is None:
+            return  # the lease was lost while we thought
+        self.metrics.show_fleet_plan(advised.spec, advised.state)
+        await self.plans.write(advised, question.guard)
+
+    async def _think(self, question: Question) -> None:
+        self.debounce.clear()
+        self._retry_at = None
+        before = self._answer.advised if self._answer else None
+        try:
+            with self.metrics.advice_seconds.time():
+                found = await self.worker.advise(
+                    question.snapshot, question.intents, before.inputs_hash if before else ""
+                )
+        except WorkerFailed as failure:
+            self._failed(failure)
+            found = before = None
+        else:
+            self._backoff.reset()
+            self._told = ""
+        self._used_at = self.clock()
+        generations = {intent.uid: intent.generation for intent in question.intents}
+        self._answer = Answer(question.essence, generations, found or before)
+        self.news()
+
+    def _failed(self, failure: WorkerFailed) -> None:
+        self.metrics.advice_failures.labels(failure.why).inc()
+        self.metrics.clear_fleet_plan()
+        self._retry_at = self.clock() + self._backoff.next_s()
+        self._tell(f"no recommendation ({failure.why}), nothing waits for it: {failure}")
+
+    def _tell(self, what: str) -> None:
+        """Log a failure, but not the same one again and again."""
+        if what != self._told:
+            self._told = what
+            log.error("%s", what)

@@ -1,0 +1,94 @@
+"""The status of a GPUPool: whether it is understood, and what belongs to it. Pure."""
+
+from collections.abc import Mapping
+
+from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
+from tangram.planner.joint.pools import claiming
+from tangram.planner.times import rfc3339
+from tangram.shell.advising import PoolUse
+from tangram.shell.kinds import Object
+
+WHOLE = "nvidia.com/gpu"
+
+
+def pool_statuses(
+    objects: tuple[Object, ...], seen: FleetSnapshot, used: Mapping[str, PoolUse] | None, now: float
+) -> list[tuple[Object, Object]]:
+    """Return each GPUPool with the status that it should have.
+
+    `used` is None while nobody has looked yet: what the status says of it stays.
+    """
+    members = _members(seen)
+    everyone: tuple[Pool | InvalidPool, ...] = (*seen.pools, *seen.invalid_pools)
+    pools = {pool.name: pool for pool in everyone}
+    return [
+        (obj, _status(obj, pool, members, used, now))
+        for obj in objects
+        if (pool := pools.get(obj["metadata"]["name"])) is not None
+    ]
+
+
+def _members(seen: FleetSnapshot) -> dict[Node, list[str]]:
+    """Return the names of the pools that claim each node; the first has it."""
+    return {node: names for node in seen.nodes if (names := claiming(node, seen.pools))}
+
+
+def _status(
+    obj: Object,
+    pool: Pool | InvalidPool,
+    members: Mapping[Node, list[str]],
+    used: Mapping[str, PoolUse] | None,
+    now: float,
+) -> Object:
+    before = obj.get("status") or {}
+    mine = [node for node, names in members.items() if names[0] == pool.name]
+    accepted = _accepted(pool, members)
+    status = {
+        "observedGeneration": obj["metadata"]["generation"],
+        "conditions": [_condition(obj, accepted, before, now)],
+    }
+    if isinstance(pool, InvalidPool):
+        return status
+    status |= {"nodes": len(mine), "gpus": sum(_gpus(node) for node in mine)}
+    if used is None:
+        return status | {key: before[key] for key in ("freeGPUs", "costPerHour") if key in before}
+    use = used.get(pool.name)
+    if use is not None:
+        status["freeGPUs"] = use.free
+        if use.cost_per_hour is not None:
+            status["costPerHour"] = f"{use.cost_per_hour:.2f}"
+    return status
+
+
+def _gpus(node: Node) -> int:
+    """Return how many GPUs a node has: what its label says, else those that it offers whole."""
+    return dict(node.allocatable).get(WHOLE, 0) if node.gpus is None else node.gpus
+
+
+def _accepted(pool: Pool | InvalidPool, members: Mapping[Node, list[str]]) -> tuple[str, str, str]:
+    """Return status, reason and message of Accepted."""
+    if isinstance(pool, InvalidPool):
+        return "False", "InvalidSpec", pool.message
+    for node, names in members.items():
+        if pool.name in names[1:]:
+            return (
+                "False",
+                "Conflict",
+                f"node {node.name} belongs to GPUPool {names[0]} already: make the selectors exclude each"
+                " other",
+            )
+    return "True", "Valid", ""
+
+
+def _condition(obj: Object, verdict: tuple[str, str, str], before: Object, now: float) -> Object:
+    status, reason, message = verdict
+    old = next((c for c in before.get("conditions") or () if c.get("type") == "Accepted"), None)
+    stays = old is not None and old.get("status") == status
+    return {
+        "type": "Accepted",
+        "status": status,
+        "observedGeneration": obj["metadata"]["generation"],
+        "lastTransitionTime": old["lastTransitionTime"] if old is not None and stays else rfc3339(now),
+        "reason": reason,
+        "message": message[:2000],
+    }
