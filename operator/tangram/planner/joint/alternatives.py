@@ -13,7 +13,7 @@ from tangram.planner.joint.shapes import Offer, Sized, replicas
 
 MOST = 5
 _SERVING = 3  # of them at least, shapes that would serve, where there are so many
-_REASONS = {
+REASONS = {
     Constraint.PRECISION: "Precision",
     Constraint.TENSOR_PARALLEL: "TensorParallel",
     Constraint.MEMORY_UNKNOWN: "MemoryUnknown",
@@ -91,7 +91,7 @@ def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:
     found = {
         "chosen": [shape_document(rejection.shape, max(1, each.wanted.least))],
         "costPerHour": 0.0,
-        "rejectedBecause": _REASONS[rejection.constraint],
+        "rejectedBecause": REASONS[rejection.constraint],
         "message": rejection.message,
     }
     price = each.assessed.prices.of(rejection.shape.sku)
