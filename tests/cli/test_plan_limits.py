@@ -35,6 +35,7 @@ def per(plan, key):
     return Counter(at[g["id"]] for g in plan["gpus"] for i in g["instances"] if i["owner"] == "chat")
 
 
+POOL = {"nodeSelector": {"x": "y"}, "migPolicy": "Full"}
 FOUR = {"scaling": {"min": 4, "max": 4}}
 
 
@@ -98,13 +99,17 @@ def test_a_typo_in_a_spec_is_one_line_that_names_what_was_meant(planner, case):
     assert line in planner.refused(fleet(1), document)
 
 
-def test_what_is_known_and_not_heeded_is_said(planner):
-    plan = planner.plan(fleet(1), chat({"pools": ["a"], "disruptionBudget": 1}))
+def test_only_gpus_of_the_pools_that_placement_names_are_used(planner):
+    fleet_of_two = inventory(gpu("g0", pool="mine", node="n0"), gpu("g1", pool="other", node="n1"))
+    pools = [{"kind": "GPUPool", "metadata": {"name": n}, "spec": POOL} for n in ("mine", "other")]
 
-    assert plan["deployments"][0]["notes"] == [
-        "placement.pools is not read yet",
-        "placement.disruptionBudget is not read yet",
-    ]
+    for name, used in (("mine", ["g0"]), ("other", ["g1"])):
+        plan = planner.plan(fleet_of_two, *pools, chat({"pools": [name]}, scaling={"min": 1}))
+        assert [g["id"] for g in plan["gpus"] if g["instances"]] == used
+
+
+def test_a_disruption_budget_is_of_pools_not_of_deployments(planner):
+    assert "disruptionBudget: is unknown" in planner.refused(fleet(1), chat({"disruptionBudget": 1}))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,12 @@ def test_a_replica_takes_part_of_a_node_only_within_one_nvlink_domain(planner, s
 
 
 def test_what_links_the_gpus_of_a_replica_is_said(planner):
-    asked = chat({"tensorParallel": [2]}, model="llama-3.1-70b", scaling={"min": 1})
+    asked = chat(
+        {"tensorParallel": [2]},
+        model="llama-3.1-70b",
+        engine={"maxModelLen": 8192, "precision": "Any"},
+        scaling={"min": 1},
+    )
     notes = {
         sku: planner.plan(fleet(2, sku, node=lambda _: "n0"), asked)["deployments"][0]["notes"]
         for sku in ("H100-94GB-NVL", "H100-80GB-SXM", "L40S")

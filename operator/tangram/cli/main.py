@@ -11,12 +11,14 @@ from tangram.catalog import InputError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+_OF_THE_CLUSTER = {"aiohttp", "kubernetes"}  # packages that only commands which read a cluster need
 
 # name -> (module:attribute, what it does). Imported when run: `tangram mig` must not pay for the simulation,
 # and `tangram --help` for nothing at all.
 COMMANDS = {
     "size": ("tangram.cli.size:size_command", "Rank the GPUs and slices that serve a model in time"),
     "plan": ("tangram.cli.plan:plan", "Plan a whole fleet: which slice of which GPU serves what"),
+    "snapshot": ("tangram.cli.snapshot:snapshot", "Save what the operator sees, for tangram plan"),
     "explain-memory": ("tangram.cli.explain_memory:explain_memory", "Show where a replica's memory goes"),
     "diagnose": ("tangram.cli.diagnose:diagnose", "Say what a running engine is waiting for"),
     "predict": ("tangram.cli.predict:predict", "Score the model against measured points"),
@@ -49,7 +51,7 @@ class Lazy(click.Group):
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="tangram-operator", prog_name="tangram")
 def tangram() -> None:
-    """Size, explain and diagnose LLM inference on GPUs and MIG slices. Needs no cluster."""
+    """Size, plan, explain and diagnose LLM inference on GPUs and MIG slices. Most of it needs no cluster."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -80,7 +82,8 @@ def _to_install(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in {"", "tangram"}:
         raise error
-    return f"this needs the package {package}: pip install 'tangram-operator[cli]'"
+    extras = "operator,cli" if package in _OF_THE_CLUSTER else "cli"
+    return f"this needs the package {package}: pip install 'tangram-operator[{extras}]'"
 
 
 def _refuse(problem: str) -> int:

@@ -30,7 +30,8 @@ _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet"
     multiple=True,
     required=True,
     metavar="FILE",
-    help="Inventory, SliceRequest, GPUPool, LLMDeployment, Node, Pod, YAML or JSON; repeatable; - is stdin.",
+    help="Snapshot, Inventory, SliceRequest, GPUPool, LLMDeployment, Node, Pod; YAML or JSON; repeatable;"
+    " - is stdin.",
 )
 @facts_option
 @click.option("--move-cost", type=float, help="USD of moving an instance that no LLMDeployment owns.")
@@ -75,7 +76,8 @@ def plan(
 
         check(Path(picture))
     given = weighed(
-        read_fleet(files, facts), Terms(tuple(prices.overrides.items()), move_cost, move_budget, horizon)
+        read_fleet(files, facts).given,
+        Terms(tuple(prices.overrides.items()), move_cost, move_budget, horizon),
     )
     made = planned(given, limits)
     if changes:

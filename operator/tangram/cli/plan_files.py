@@ -3,72 +3,91 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tangram.catalog import Architecture, InputError
+from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside
 from tangram.planner.joint.deployment import wanted
 from tangram.planner.joint.inventory import inventory, slice_request
 from tangram.planner.joint.join import join
 from tangram.planner.joint.nodes import node
 from tangram.planner.joint.nouns import FleetInput
+from tangram.planner.joint.observed import observed
 from tangram.planner.joint.pods import pod
 from tangram.planner.joint.pools import pool
 
 LARGEST_FILE = 256 << 20
-KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod")
+KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod", SNAPSHOT)
 Models = Mapping[str, Architecture]
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_fleet(names: tuple[str, ...], models: Models) -> FleetInput:
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What files say. `observed`: what they hold of a cluster, where one of them is its snapshot."""
+
+    given: FleetInput
+    observed: Observed | None = None
+
+
+def read_fleet(names: tuple[str, ...], models: Models) -> Read:
     """Read every file; `-` is standard input. Raises `InputError` naming file, document and key.
 
     `models`: what LLMDeployments serve, by name, where the user says it.
     """
-    parts = [part for name in names for part in _parts(name, models)]
-    if not parts:
+    documents = [document for name in names for document in _documents_of(name)]
+    if not documents:
         raise InputError("--file", f"{', '.join(names)}: there is no document in it")
-    return join(parts)
+    snapshots = [each for each in documents if each.kind == SNAPSHOT]
+    if len(snapshots) > 1:
+        raise InputError(snapshots[1].where, f"is a second snapshot; {snapshots[0].where} is the first")
+    if not snapshots:
+        return Read(join([_read(each, models) for each in documents]))
+    fleet = applied(snapshots[0], [each for each in documents if each.applies], models)
+    more = [_read(each, models) for each in documents if not each.applies and each is not snapshots[0]]
+    given = observed(fleet.snapshot, fleet.intents, fleet.told)
+    return Read(beside(replace(given, notes=(*fleet.notes, *given.notes)), more), fleet)
 
 
-def _parts(name: str, models: Models) -> Iterator[FleetInput]:
+def _documents_of(name: str) -> Iterator[Document]:
     shown = "standard input" if name == "-" else name
     for number, document in enumerate(_documents(_text(name, shown), shown), 1):
         if document is None:
             continue
-        yield from _part(document, f"{shown}: document {number}", models)
+        yield from _parts(document, f"{shown}: document {number}")
 
 
-def _part(document: Any, where: str, models: Models) -> Iterator[FleetInput]:
+def _parts(document: Any, where: str) -> Iterator[Document]:
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
         raise InputError(where, "is no object with a kind")
     kind = document.get("kind")
     if isinstance(kind, str) and kind.endswith("List") and isinstance(document.get("items"), list):
         for i, item in enumerate(document["items"]):
-            yield from _part(item, f"{where}: items[{i}]", models)
+            yield from _parts(item, f"{where}: items[{i}]")
+    elif kind not in KINDS:
+        raise InputError(where, f"kind is {kind!r}; known are {', '.join(KINDS)}")
     else:
-        yield _read(kind, document, where, models)
+        yield Document(str(kind), document, f"{where}: {kind}")
 
 
-def _read(kind: object, document: Mapping[str, Any], where: str, models: Models) -> FleetInput:
-    here = f"{where}: {kind}"
-    if kind == "Inventory":
-        return inventory(document, here)
-    if kind == "SliceRequest":
-        return FleetInput(requests=(slice_request(document, here),))
-    if kind == "LLMDeployment":
-        return FleetInput(deployments=(wanted(document, here, models),))
-    if kind == "GPUPool":
-        return FleetInput(pools=(pool(document, here),))
-    if kind == "Node":
-        return FleetInput(nodes=(node(document, here),))
-    if kind == "Pod":
-        seen = pod(document, here)
-        return FleetInput(pods=() if seen is None else (seen,), pods_told=True)
-    raise InputError(where, f"kind is {kind!r}; known are {', '.join(KINDS)}")
+def _read(document: Document, models: Models) -> FleetInput:
+    body, where = document.body, document.where
+    if document.kind == "Inventory":
+        return inventory(body, where)
+    if document.kind == "SliceRequest":
+        return FleetInput(requests=(slice_request(body, where),))
+    if document.kind == "LLMDeployment":
+        return FleetInput(deployments=(wanted(body, where, models),))
+    if document.kind == "GPUPool":
+        return FleetInput(pools=(pool(body, where),))
+    if document.kind == "Node":
+        return FleetInput(nodes=(node(body, where),))
+    seen = pod(body, where)
+    return FleetInput(pods=() if seen is None else (seen,), pods_told=True)
 
 
 def _text(name: str, shown: str) -> str:

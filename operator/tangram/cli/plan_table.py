@@ -209,5 +209,5 @@ def _notes(plan: Mapping[str, Any]) -> list[str]:
     if marks:
         found.append(f"{MARK} nobody measured, or no source says: {', '.join(sorted(marks))}.")
     if any(gpu["inferred"] for gpu in plan["gpus"]):
-        found.append("? the layout is inferred from what the node offers; what runs there is not known.")
+        found.append("? the layout is inferred from what the node offers: it tells counts, not places.")
     return found
