@@ -112,6 +112,7 @@ class Run:
     solution: list[int] | None = None
     stages: list[Stage] = field(default_factory=list)
     complete: bool = True  # every stage so far was proved
+    whole: bool = True  # the model has every bundle; else what it proves holds for those that it has
     impossible: bool = False  # the stages before cannot be had together
 
     def minimise(self, name: str, terms: Terms, scale: float, share: float) -> bool:
@@ -125,10 +126,11 @@ class Run:
                 return False
         solution = found.solution or self.solution or []
         value = terms.value(solution)
-        bound = value if found.proved else min(value, found.bound)
+        proved = found.proved and self.whole
+        bound = value if proved else min(value, found.bound) if self.whole else 0
         self.solution = solution
-        self.stages.append(Stage(name, value / scale, bound / scale, found.proved))
-        self.complete = self.complete and found.proved
+        self.stages.append(Stage(name, value / scale, bound / scale, proved))
+        self.complete = self.complete and proved
         self.model.cp.add(terms.expression <= value)
         return True
 
@@ -159,6 +161,12 @@ class Run:
             value = terms.value(self.solution) / scale
             self.stages.append(Stage(name, value, min(bound, value), proved=False))
             self.complete = False
+
+    def chosen(self, want: str) -> int:
+        """Return which bundle the solution has for a want: its index, as in `Option`."""
+        options = next(each.options for each in self.model.wants if each.id == want)
+        values = [(self.solution or [])[variable.index] for variable in self.model.chosen[want]]
+        return options[values.index(1)].index
 
     def _hint(self) -> dict[int, int]:
         return first_guess(self.model) if self.solution is None else dict(enumerate(self.solution))

@@ -6,6 +6,7 @@ compute; headroom. Bundles are chosen in the first three. In the others they are
 owners that keep everything interchangeable: the model shrinks, and its answer is exact for these bundles.
 """
 
+from tangram.packing import narrow
 from tangram.packing.build import build
 from tangram.packing.columns import Fleet, columns
 from tangram.packing.model import Terms
@@ -34,6 +35,7 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     fleet = prepare(problem, everyone)
     budget = Budget(limits)
     first, exact = _choose(fleet, prices, everyone, budget)
+    everyone = first.model.wants
     report = Report(fleet, prices, everyone, first)
     if first.solution is None:
         return report.nothing_changes()
@@ -56,6 +58,12 @@ def _choose(fleet: Fleet, prices: Money, everyone: tuple[Want, ...], budget: Bud
     assert grouped is not None  # noqa: S101 - without a limit there are columns
     run = Run(build(fleet, prices, everyone, grouped), budget)
     budget.open(len(run.model.cp.proto.variables))
+    if sum(len(want.options) for want in everyone) > narrow.MANY:
+        run = narrow.Narrowing(fleet, prices, everyone, grouped, budget, run.model).choose()
+        if run.solution is not None:
+            _share(run)
+            run.whole = True
+        return run, found is not None
     if not _serve_all(run, everyone):
         run = Run(build(fleet, prices, everyone, grouped), budget)
         priorities = sorted(run.model.unmet, reverse=True)
@@ -79,10 +87,15 @@ def _serve_all(run: Run, everyone: tuple[Want, ...]) -> bool:
 def _spend(run: Run) -> bool:
     if not run.minimise("dollars", run.model.dollars, MONEY, 0.25):
         return False
+    _share(run)
+    return True
+
+
+def _share(run: Run) -> None:
     if run.budget.is_large(len(run.model.cp.proto.variables)):  # nothing idles on a large fleet: not worth it
         run.note("share", run.model.share, MONEY, 0.0)
-        return True
-    return run.minimise("share", run.model.share, MONEY, 0.3)
+    else:
+        run.minimise("share", run.model.share, MONEY, 0.3)
 
 
 def _fix(run: Run) -> None:

@@ -1,5 +1,7 @@
 """Where the search starts: what runs goes on as it is, the rest takes the cheapest. Usually near the best."""
 
+from itertools import chain
+
 from tangram.packing.columns import StateClass
 from tangram.packing.model import Model
 from tangram.packing.wants import Want
@@ -60,3 +62,22 @@ def shortlist(want: Want) -> list[int]:
 def any_stays(model: Model) -> bool:
     """Whether any demand is served by what runs."""
     return any(staying(want) is not None for want in model.wants)
+
+
+def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
+    """Return the same solution for a model of the same columns and other bundles, as far as it has them."""
+    pairs = [*zip(chain(*old.counts), chain(*new.counts), strict=True)]
+    pairs += zip(chain(*old.converted), chain(*new.converted), strict=True)
+    for before, after in zip(old.grown, new.grown, strict=True):
+        pairs += zip((before.nodes, *before.counts), (after.nodes, *after.counts), strict=True)
+    pairs += [(old.gangs[key], variable) for key, variable in new.gangs.items() if key in old.gangs]
+    pairs += [(old.pieces[key], variable) for key, variable in new.pieces.items() if key in old.pieces]
+    pairs += [(old.keeps[key], variable) for key, variable in new.keeps.items() if key in old.keeps]
+    pairs += [(old.spots[key], variable) for key, variable in new.spots.items() if key in old.spots]
+    guess = {after.index: solution[before.index] for before, after in pairs}
+    for want, was in zip(new.wants, old.wants, strict=True):
+        chosen = (solution[variable.index] for variable in old.chosen.get(want.id, ()))
+        taken = {o.index for o, value in zip(was.options, chosen, strict=True) if value}
+        for option, variable in zip(want.options, new.chosen.get(want.id, ()), strict=True):
+            guess[variable.index] = int(option.index in taken)
+    return guess

@@ -1,0 +1,163 @@
+"""Choose among very many bundles: few of them are worth a thought, and the linear relaxation says which.
+
+What a bundle costs on top of the relaxation's bound is known for each. First the search looks at those with
+the least, a few per demand; that is nearly always good enough, which the bound proves. If not, it looks at
+all that could be part of anything better than what was found.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from tangram.packing.build import build
+from tangram.packing.columns import Columns, Fleet
+from tangram.packing.linear import Relaxed, relax
+from tangram.packing.model import Model, Terms
+from tangram.packing.result import Stage
+from tangram.packing.search import Budget, Run, solve_model
+from tangram.packing.start import carried, first_guess, shortlist, staying
+from tangram.packing.wants import MONEY, UNMET, Money, Want
+
+MANY = 1500  # bundles in all
+_FEW = (8, 64)  # bundles per demand that are looked at first; more where those do not fit together
+_SHARE = 0.4  # of what is left to think with, for each relaxation and each search
+
+Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """A solution of one stage."""
+
+    run: Run
+    value: int
+    bound: float  # that its own model proved, which lacks bundles
+
+
+@dataclass(slots=True)
+class Narrowing:
+    """One problem, and how far its stages are."""
+
+    fleet: Fleet
+    prices: Money
+    everyone: tuple[Want, ...]
+    columns: Columns
+    budget: Budget
+    full: Model  # with every bundle: is only relaxed
+    reached: dict[Goal, int] = field(default_factory=dict)  # by earlier stages; holds from then on
+    stages: list[Stage] = field(default_factory=list)
+    best: Run | None = None  # the last that found something
+
+    def choose(self) -> Run:
+        """Return the run that chose bundles; without a solution where there was no time for one."""
+        priorities = sorted(self.full.unmet, reverse=True)
+        for priority in priorities:  # nearly always everybody can have their best: one stage instead of many
+            least = sum(want.least_unmet for want in self.everyone if want.priority == priority)
+            self._settle(priority, least, least)
+        if not self._minimise(None):
+            self.reached, self.stages, self.best = {}, [], None
+            self.full = build(self.fleet, self.prices, self.everyone, self.columns)
+            _ = all(self._minimise(goal) for goal in (*priorities, None))
+        run = self.best or Run(self.full, self.budget)
+        run.stages = self.stages
+        run.complete = all(stage.proved for stage in self.stages)
+        return run
+
+    def _minimise(self, goal: Goal) -> bool:
+        """Minimise one thing: among few bundles, then, unless that will do, among all that may matter."""
+        relaxed = relax(self.full.cp, _terms(self.full, goal), *self.budget.left(_SHARE))
+        if relaxed.impossible:
+            return False
+        nearest = (self._search(goal, self._nearest(relaxed, few)) for few in _FEW)
+        best = next((found for found in nearest if found is not None), None)
+        bound = float(relaxed.bound)
+        if best is None:
+            best = self._search(goal, self.everyone)
+            if best is None:
+                return False
+            bound = max(bound, best.bound)
+        self.best = best.run
+        if best.value - bound > self._gap * best.value:
+            enough = int(best.value * (1 - self._gap))  # what is left out is worth more than this
+            better = self._search(goal, self._possible(relaxed, enough))
+            if better is not None:
+                bound = max(bound, min(better.bound, enough))
+                best = min(better, best, key=lambda found: found.value)
+        self.best = best.run
+        self._settle(goal, best.value, bound)
+        return True
+
+    def _settle(self, goal: Goal, value: int, bound: float) -> None:
+        name, scale = ("dollars", MONEY) if goal is None else (f"unmet[{goal}]", UNMET)
+        bound = min(value, bound)
+        self.stages.append(Stage(name, value / scale, bound / scale, proved=bound > value - 1))
+        self.reached[goal] = value
+        self.full.cp.add(_terms(self.full, goal).expression <= value)
+        if self.best is not None:
+            model = self.best.model
+            model.cp.add(_terms(model, goal).expression <= value)
+
+    def _search(self, goal: Goal, wants: tuple[Want, ...]) -> _Best | None:
+        """Minimise among the bundles that these wants have."""
+        model = build(self.fleet, self.prices, wants, self.columns)
+        for earlier, value in self.reached.items():
+            model.cp.add(_terms(model, earlier).expression <= value)
+        terms = _terms(model, goal)
+        model.cp.minimize(terms.expression)
+        found = solve_model(model.cp, self.budget, _SHARE, self._hint(model), self._gap)
+        if found.solution is None:
+            return None
+        run = Run(model, self.budget, found.solution, whole=False)
+        value = terms.value(found.solution)
+        return _Best(run, value, value if found.proved else found.bound)
+
+    @property
+    def _gap(self) -> float:
+        return self.budget.gap(len(self.full.cp.proto.variables))
+
+    def _hint(self, model: Model) -> dict[int, int]:
+        if self.best is None or self.best.solution is None:
+            return first_guess(model)
+        return carried(self.best.model, self.best.solution, model)
+
+    def _nearest(self, relaxed: Relaxed, few: int) -> tuple[Want, ...]:
+        """Leave each want the bundles that cost least on top of the bound; without one, the cheapest."""
+
+        def kept(want: Want) -> set[int]:
+            chosen = self.full.chosen.get(want.id, [])
+            if not relaxed.costs:
+                return set(shortlist(want))
+            order = sorted(
+                range(len(chosen)),
+                key=lambda i: (relaxed.costs[chosen[i].index], want.options[i].price, i),
+            )
+            return set(order[:few])
+
+        return tuple(self._left(want, kept(want)) for want in self.everyone)
+
+    def _possible(self, relaxed: Relaxed, enough: int) -> tuple[Want, ...]:
+        """Leave each want the bundles of every solution that is worth no more than `enough`."""
+
+        def kept(want: Want) -> set[int]:
+            chosen = self.full.chosen.get(want.id, [])
+            if not relaxed.costs:
+                return set(range(len(chosen)))
+            return {i for i, variable in enumerate(chosen) if relaxed.least(variable) <= enough}
+
+        return tuple(self._left(want, kept(want)) for want in self.everyone)
+
+    def _left(self, want: Want, kept: set[int]) -> Want:
+        """Keep these options, what runs, what was chosen last, and one that leaves least unmet."""
+        if want.is_divisible:
+            return want
+        whole = [i for i, option in enumerate(want.options) if option.unmet == want.least_unmet]
+        kept = kept | {min(whole, key=lambda i: (want.options[i].price, i))}
+        stays = staying(want)
+        if stays is not None:
+            kept.add(stays)
+        if self.best is not None:
+            number = self.best.chosen(want.id)
+            kept.add(next(i for i, option in enumerate(want.options) if option.index == number))
+        return replace(want, options=tuple(want.options[i] for i in sorted(kept)))
+
+
+def _terms(model: Model, goal: Goal) -> Terms:
+    return model.dollars if goal is None else model.unmet[goal]

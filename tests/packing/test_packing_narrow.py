@@ -1,0 +1,80 @@
+"""Very many bundles: few are looked at, and the relaxation proves that this does. Forced on small fleets."""
+
+import random
+
+import pytest
+
+from tangram.packing import narrow, solve
+from tangram.packing.build import build
+from tangram.packing.columns import columns
+from tangram.packing.linear import priced, relax, rows_of
+from tangram.packing.prepare import by_owner, prepare
+from tangram.packing.wants import held_replicas, money, wants
+from tests.support.packing_problems import small
+from tests.support.packing_reference import MONEY, UNMET, boolean_optimum
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_few_bundles_are_enough_for_the_best_plan(batch, monkeypatch):
+    monkeypatch.setattr(narrow, "MANY", -1)
+    monkeypatch.setattr(narrow, "_FEW", (1, 2))
+    for seed in range(9000 + batch * 15, 9015 + batch * 15):
+        problem = small(seed)
+        best = boolean_optimum(problem)
+
+        packed = solve.solve(problem)
+
+        unmet = [round(stage.value * UNMET) for stage in packed.stages if stage.name.startswith("unmet")]
+        blur = (len(problem.gpus) + 10) / MONEY
+        assert unmet == best[:-2], seed
+        assert packed.objective == pytest.approx(best[-2] / MONEY, abs=blur), seed
+        assert packed.bound == pytest.approx(best[-2] / MONEY, abs=blur), seed
+
+
+def model_of(problem):
+    prices = money(problem)
+    everyone = wants(problem, prices, held_replicas(problem, prices))
+    fleet = prepare(problem, everyone)
+    return build(fleet, prices, everyone, columns(fleet, by_owner(fleet)))
+
+
+def cheapest(model):
+    from ortools.sat.python import cp_model
+
+    model.cp.minimize(model.dollars.expression)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    assert solver.solve(model.cp) == cp_model.OPTIMAL
+    return round(solver.objective_value), list(solver.response_proto.solution)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_dual_values_the_bound_and_what_bundles_cost_on_top_are_true(seed):
+    problem, rng = small(seed), random.Random(seed)
+    model = model_of(problem)
+    for priority, least in zip(sorted(model.unmet, reverse=True), boolean_optimum(problem), strict=False):
+        model.cp.add(model.unmet[priority].expression <= least)
+    best, solution = cheapest(model)
+    domains = [list(variable.domain) for variable in model.cp.proto.variables]
+    low, high = [d[0] for d in domains], [d[-1] for d in domains]
+    cost = [0] * len(domains)
+    for variable, factor in zip(model.dollars.variables, model.dollars.factors, strict=True):
+        cost[variable.index] += factor
+    rows = rows_of(model.cp)
+
+    for size in (0.0, 10.0, 1e5):
+        bound, _ = priced(cost, low, high, rows, [rng.uniform(-size, size) for _ in rows])
+        assert bound + model.dollars.constant <= best
+    relaxed = relax(model.cp, model.dollars, 10.0, None)
+    assert relaxed.bound <= best
+    taken = [v for chosen in model.chosen.values() for v in chosen if solution[v.index]]
+    assert all(relaxed.least(variable) <= best for variable in taken)
+
+
+def test_a_model_without_room_for_everybody_is_told_from_one_with_room():
+    model = model_of(small(3))
+
+    assert not relax(model.cp, model.dollars, 10.0, None).impossible
+    for terms in model.unmet.values():
+        model.cp.add(terms.expression <= -1)
+    assert relax(model.cp, model.dollars, 10.0, None).impossible
