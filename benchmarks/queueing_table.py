@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.linear_steps import LinearSteps
 from benchmarks.queueing_error import errors, summary
 from tangram.capacity.batching import Shape
+from tangram.capacity.clock import clock
 from tangram.capacity.latency import percentiles
 from tangram.capacity.queueing import COLUMNS, Row, row_key, table
 from tangram.capacity.simulate import EngineLimits, simulate
@@ -83,14 +84,14 @@ def check(count: int = 3) -> int:
 
 def row(variability: float, slots: float, slope: float, prefill: float) -> tuple[str, str]:
     """Simulate one row; return wait and slowdown, as in the file."""
-    shape = _shape(slots, slope, prefill)
-    found = [_point(shape, slots, load, variability) for load in LOADS]
+    model, shape = _shape(slots, slope, prefill)
+    found = [_point(model, shape, slots, load, variability) for load in LOADS]
     waits = _columns([wait for wait, _ in found], _rising)
     slowdowns = _columns([slowdown for _, slowdown in found], list)
     return _text(waits), _text(slowdowns)
 
 
-def _shape(slots: float, slope: float, prefill: float) -> Shape:
+def _shape(slots: float, slope: float, prefill: float) -> tuple[LinearSteps, Shape]:
     """A replica of that class. A full decode step takes a second.
 
     With gaps = 4 x slots a prompt joins every fourth step of the full replica; how many join a step does not
@@ -100,16 +101,19 @@ def _shape(slots: float, slope: float, prefill: float) -> Shape:
     peak = slots * (1 - prefill) / (answer - 1)
     model = LinearSteps(step=1 - slope, sequence=slope / slots, prompt=prefill / peak / PROMPT)
     limits = EngineLimits(int(slots), 8 * PROMPT + int(slots))
-    return Shape(model, limits, PROMPT, answer, PROMPT + answer * (1 + LENGTH_CV2) / 2, PROMPT / 2)
+    context = PROMPT + answer * (1 + LENGTH_CV2) / 2
+    return model, Shape(clock(model, context), limits, PROMPT, answer, PROMPT / 2)
 
 
-def _point(shape: Shape, slots: float, load: float, variability: float) -> tuple[Row, Row]:
+def _point(
+    model: LinearSteps, shape: Shape, slots: float, load: float, variability: float
+) -> tuple[Row, Row]:
     """Simulate one load; return what it adds to wait and TPOT in the table's units."""
     most = shape.decoding_of(slots, 0.0)
     peak, full = shape.rate(most), shape.step_s(most)
     count = REQUESTS_NEAR_PEAK if load >= 0.9 else REQUESTS
     requests = open_traffic(count, load * peak, PROMPT, shape.output_tokens, variability, SEED)
-    result = simulate(shape.model, shape.limits, requests)
+    result = simulate(model, shape.limits, requests)
 
     decoding = shape.decoding_at(load * peak, most)
     before = shape.before_s(decoding, (1 - math.exp(-decoding)) / 2)

@@ -7,10 +7,9 @@ Nothing here fluctuates: `queueing` adds what chance does.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tangram.capacity.clock import Clock, clock
-from tangram.capacity.decode_times import Steps
+from tangram.capacity.clock import Clock
 from tangram.capacity.simulate import EngineLimits
 
 
@@ -18,19 +17,16 @@ from tangram.capacity.simulate import EngineLimits
 class Shape:
     """Requests of one kind on one replica. Functions of how many decode (need not be a whole number)."""
 
-    model: Steps
+    clock: Clock  # of the model, at the tokens that a decoding request attends to, mean over its steps
     limits: EngineLimits
     input_tokens: float
     output_tokens: float
-    context: float  # tokens that a decoding request attends to, mean over its steps
     prompt_context: float  # tokens that a prompt token attends to, mean over prompt tokens
-    gaps: float = field(init=False, compare=False)  # steps from the first token to the last
-    clock: Clock = field(init=False, compare=False, repr=False)  # of the model at this context
 
-    def __post_init__(self) -> None:
-        """Work out what is asked for again and again."""
-        object.__setattr__(self, "gaps", max(1.0, self.output_tokens - 1))
-        object.__setattr__(self, "clock", clock(self.model, self.context))
+    @property
+    def gaps(self) -> float:
+        """Steps from the first token to the last."""
+        return max(1.0, self.output_tokens - 1)
 
     def budget(self, decoding: float) -> float:
         """Prompt tokens that a step has room for."""
@@ -47,7 +43,7 @@ class Shape:
     def step_s(self, decoding: float) -> float:
         """Mean seconds of a step: now and then one with a prompt."""
         budget = self.budget(decoding)
-        share = min(budget, decoding / self.gaps * self.input_tokens)
+        share = min(budget, self.prompts(decoding) * self.input_tokens)
         whole = max(min(self.input_tokens, budget), share)
         plain = self.clock(decoding, 0.0, 0.0)
         return plain + (self.clock(decoding, whole, self.prompt_context) - plain) * share / whole
@@ -60,12 +56,7 @@ class Shape:
 
     def queue_steps(self, decoding: float) -> float:
         """Steps in the queue for the token budget: M/D/m after Sakasegawa (1977), m prompts to a step."""
-        budget = self.budget(decoding)
-        used = min(0.999, decoding / self.gaps * self.input_tokens / budget)
-        servers = max(1.0, budget / self.input_tokens)
-        service = max(1.0, self.input_tokens / budget)
-        busy: float = used ** (math.sqrt(2 * (servers + 1)) - 1)
-        return service * busy / (2 * servers * (1 - used))
+        return _queue_steps(self.budget(decoding), self.prompts(decoding), self.input_tokens)
 
     def own_s(self, decoding: float, tokens: float) -> float:
         """Seconds of the steps that compute a prompt of `tokens`, and others that join them."""
@@ -81,11 +72,12 @@ class Shape:
 
     def decoding_of(self, running: float, missed: float) -> float:
         """How many of `running` requests decode; the others are before their first token (Little's law)."""
-        low, high = 0.0, running
+        low, high, prompt, gaps = 0.0, running, self.input_tokens, self.gaps
         for _ in range(24):
             middle = (low + high) / 2
-            before = missed + self.queue_steps(middle) + math.ceil(self.input_tokens / self.budget(middle))
-            low, high = (middle, high) if middle + self.prompts(middle) * before < running else (low, middle)
+            budget, prompts = self.budget(middle), middle / gaps
+            before = missed + _queue_steps(budget, prompts, prompt) + math.ceil(prompt / budget)
+            low, high = (middle, high) if middle + prompts * before < running else (low, middle)
         return high
 
     def decoding_at(self, rate: float, most: float) -> float:
@@ -108,3 +100,11 @@ class Shape:
             else:
                 low, below, above = middle, error, above / 2
         return high
+
+
+def _queue_steps(budget: float, prompts: float, prompt: float) -> float:
+    used = min(0.999, prompts * prompt / budget)
+    servers = max(1.0, budget / prompt)
+    service = max(1.0, prompt / budget)
+    busy: float = used ** (math.sqrt(2 * (servers + 1)) - 1)
+    return service * busy / (2 * servers * (1 - used))

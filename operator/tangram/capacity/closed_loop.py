@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 
 from tangram.capacity.batching import Shape
+from tangram.capacity.clock import clock
 from tangram.capacity.decode_times import Steps
 from tangram.capacity.simulate import EngineLimits
 
@@ -49,7 +50,7 @@ def closed_loop(
     1: it computes prompts before it goes on decoding, so answers of one length begin and end together.
     """
     context = input_tokens + output_tokens / 2
-    shape = Shape(model, limits, input_tokens, output_tokens, context, input_tokens / 2)
+    shape = Shape(clock(model, context), limits, input_tokens, output_tokens, input_tokens / 2)
     # A request holds its prompt from the start and grows to its whole length: half of the answer on average.
     slots = max(1.0, limits.slots(context))
     running = min(float(concurrency), slots)

@@ -9,6 +9,7 @@ from functools import cached_property
 from statistics import fmean
 
 from tangram.capacity.batching import Shape
+from tangram.capacity.clock import clock
 from tangram.capacity.decode_times import Steps
 from tangram.capacity.queueing import BatchClass, Curve, table
 from tangram.capacity.simulate import EngineLimits, SimResult, simulate
@@ -145,7 +146,7 @@ class Replica:
         # What runs is longer than what arrives: a long answer, or token of a long prompt, is met more often.
         prompt_context = input_tokens * (1 + LENGTH_CV2) / 2
         context = input_tokens + output_tokens * (1 + LENGTH_CV2) / 2
-        self.shape = Shape(model, limits, input_tokens, output_tokens, context, prompt_context)
+        self.shape = Shape(clock(model, context), limits, input_tokens, output_tokens, prompt_context)
         self.slots = limits.slots(context + limits.block_tokens / 2)
         self.cv = cv
         self.outside_s = _outside_s(model)

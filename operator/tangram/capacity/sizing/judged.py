@@ -1,4 +1,4 @@
-"""What is known about a model under one kind of traffic, kept from round to round of a process that lives long.
+"""What is known about a model under one kind of traffic, kept from round to round of a process.
 
 What one replica carries depends neither on how much traffic there is nor on prices. So what varies from
 minute to minute is in no key, and what is kept grows with models and shapes, never with time.
