@@ -6,9 +6,9 @@ from typing import Any
 from tangram.capacity.sizing import Constraint, Rejection
 from tangram.catalog import share
 from tangram.fleet import Shape
-from tangram.packing import Choice, Problem
+from tangram.packing import Choice
 from tangram.planner.joint.menu import unmet
-from tangram.planner.joint.room import room_for
+from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapes import Offer, Sized, replicas
 
 MOST = 5
@@ -24,14 +24,14 @@ REASONS = {
 }
 
 
-def alternatives(each: Sized, choice: Choice, problem: Problem) -> list[dict[str, Any]]:
+def alternatives(each: Sized, choice: Choice, rooms: Rooms) -> list[dict[str, Any]]:
     """Return up to five: the cheapest other shapes that serve, then those that are nearest to serving."""
     taken = {part.shape for part in choice.parts}
     serving = [offer for offer in each.offers if offer.key not in taken or len(taken) > 1]
     nearest = sorted(each.rejected, key=lambda r: (r.excess, str(r.shape), r.shape.precision))
     rest = _one_per_shape(nearest, {offer.key for offer in each.offers})
     most_serving = max(_SERVING, MOST - len(rest))
-    found = [_loser(each, offer, choice, problem) for offer in serving[:most_serving]]
+    found = [_loser(each, offer, choice, rooms) for offer in serving[:most_serving]]
     return found + [_rejected(each, r) for r in rest[: MOST - len(found)]]
 
 
@@ -56,10 +56,10 @@ def shape_document(shape: Shape, count: int) -> dict[str, Any]:
     }
 
 
-def _loser(each: Sized, offer: Offer, choice: Choice, problem: Problem) -> dict[str, Any]:
+def _loser(each: Sized, offer: Offer, choice: Choice, rooms: Rooms) -> dict[str, Any]:
     wanted, count = each.wanted, replicas(each.wanted, offer)
     cost = count * offer.price_per_hour
-    reason, message = _why(each, offer, count, choice, problem)
+    reason, message = _why(each, offer, count, choice, rooms)
     return {
         "chosen": [shape_document(offer.shape, count)],
         "costPerHour": round(cost, 6),
@@ -69,13 +69,13 @@ def _loser(each: Sized, offer: Offer, choice: Choice, problem: Problem) -> dict[
     }
 
 
-def _why(each: Sized, offer: Offer, count: int, choice: Choice, problem: Problem) -> tuple[str, str]:
+def _why(each: Sized, offer: Offer, count: int, choice: Choice, rooms: Rooms) -> tuple[str, str]:
     wanted, cost = each.wanted, count * offer.price_per_hour
     if wanted.most is not None and count > wanted.most:
         return "MaxReplicas", f"needs {count} replicas, scaling.max allows {wanted.most}"
     if wanted.budget_per_hour is not None and cost > wanted.budget_per_hour:
         return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {wanted.budget_per_hour:.2f}"
-    room = room_for(offer.key, problem)
+    room = rooms.of(offer.key)
     if count > room:
         return "NotEnoughGPUs", f"needs {count} replicas, the fleet has room for {room} if it were empty"
     if choice.unmet == 0 and cost > choice.price_per_hour + 1e-9:

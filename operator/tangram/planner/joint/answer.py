@@ -1,5 +1,6 @@
 """A packing as the document that people and programs read. Its JSON Schema is cli/plan.schema.json."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tangram.capacity.hardware import hardware
@@ -10,6 +11,7 @@ from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.read import has_nvlink
 from tangram.planner.joint.reason import reason
+from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapes import Sized
 
 _DIGITS = 6  # of USD: a millionth of a dollar is below every price
@@ -20,6 +22,7 @@ def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
     given, problem = asked.given, asked.problem
     gpus = {gpu.id: gpu for gpu in problem.gpus}
     growing = {pool.name: pool.sku for pool in problem.growable}
+    choices, rooms = {choice.demand: choice for choice in packing.choices}, Rooms(problem, asked.sized)
     return {
         "objective": _round(packing.objective),
         "bound": _round(packing.bound),
@@ -36,7 +39,7 @@ def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
         ],
         "gpus": [_gpu(layout, gpus.get(layout.id), given, growing) for layout in packing.layouts],
         "newNodes": [{"pool": pool, "count": count} for pool, count in packing.grown],
-        "deployments": [_deployment(wanted, asked, packing) for wanted in given.deployments],
+        "deployments": [_deployment(wanted, asked, choices, rooms) for wanted in given.deployments],
         "requests": _requests(given, packing),
         "moves": [_move(move) for move in packing.moves],
         "unmet": _unmet(asked, packing),
@@ -82,9 +85,8 @@ def _move(move: Move) -> dict[str, Any]:
     }
 
 
-def _deployment(wanted: Wanted, asked: Joint, packing: Packing) -> dict[str, Any]:
-    each = asked.sized.get(wanted.id)
-    choice = next((c for c in packing.choices if c.demand == wanted.id), None)
+def _deployment(wanted: Wanted, asked: Joint, choices: Mapping[str, Choice], rooms: Rooms) -> dict[str, Any]:
+    each, choice = asked.sized.get(wanted.id), choices.get(wanted.id)
     found: dict[str, Any] = {
         "name": wanted.name,
         "namespace": wanted.namespace,
@@ -102,7 +104,7 @@ def _deployment(wanted: Wanted, asked: Joint, packing: Packing) -> dict[str, Any
         "chosen": [_chosen(part.shape, part.count, each) for part in choice.parts],
         "costPerHour": _round(choice.price_per_hour),
         "unmet": _round(choice.unmet),
-        "alternatives": alternatives(each, choice, asked.problem),
+        "alternatives": alternatives(each, choice, rooms),
         "notes": [*wanted.notes, *_notes(wanted, choice)],
     }
 

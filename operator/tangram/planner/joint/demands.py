@@ -9,9 +9,10 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, Problem, ShapeKey
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.menu import menu
-from tangram.planner.joint.room import room_for
+from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapes import Sized, sized
 
+Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
 _ANY_ROOM = 10**6
 
 
@@ -47,28 +48,39 @@ def _loaded(each: Sized) -> Wanted:
     return wanted if wanted.rps is not None else replace(wanted, least=max(wanted.least, count))
 
 
-def demand(each: Sized, fleet: Problem, *, wide: bool = False) -> Demand:
-    """Return one LLMDeployment for the solver. `wide`: with what the fleet has no room for, too."""
+def demand(each: Sized, fleet: Problem, rooms: Rooms | None = None, running: Running | None = None) -> Demand:
+    """Return one LLMDeployment for the solver. Whoever asks for many counts rooms and replicas once."""
+    rooms = Rooms(fleet, (each.wanted.id,)) if rooms is None else rooms
+    running = running_replicas(fleet) if running is None else running
+    return _demand(each, {offer.key: rooms.of(offer.key) for offer in each.offers}, running)
+
+
+def wide_demand(each: Sized, fleet: Problem) -> Demand:
+    """Return the same, with what the fleet has no room for on its menu, too."""
+    return _demand(each, {offer.key: _ANY_ROOM for offer in each.offers}, running_replicas(fleet))
+
+
+def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Demand:
     wanted = each.wanted
-    room = {offer.key: _ANY_ROOM if wide else room_for(offer.key, fleet) for offer in each.offers}
     return Demand(
         id=wanted.id,
-        bundles=menu(each, room, running(fleet, wanted.id)),
+        bundles=menu(each, room, running.get(wanted.id, {})),
         priority=wanted.priority,
         spread=wanted.spread,
         budget_per_hour=wanted.budget_per_hour,
     )
 
 
-def running(fleet: Problem, owner: str) -> dict[ShapeKey, int]:
-    """Return how many replicas of each shape `owner` has now; GPUs of one gang are one replica."""
-    found: Counter[ShapeKey] = Counter()
-    gangs: Counter[tuple[str, str]] = Counter()
+def running_replicas(fleet: Problem) -> Running:
+    """Return how many replicas of each shape everybody has now; GPUs of one gang are one replica."""
+    found: dict[str, Counter[ShapeKey]] = {}
+    gangs: Counter[tuple[str, str, str]] = Counter()
     for gpu in fleet.gpus:
         for instance in gpu.instances:
-            if instance.owner == owner and instance.gang is not None:
-                gangs[gpu.sku, instance.gang] += 1
-            elif instance.owner == owner:
-                found[ShapeKey(gpu.sku, instance.profile)] += 1
-    found.update(ShapeKey(sku, WHOLE_GPU, size) for (sku, _), size in gangs.items())
-    return dict(found)
+            if instance.owner is not None and instance.gang is not None:
+                gangs[instance.owner, gpu.sku, instance.gang] += 1
+            elif instance.owner is not None:
+                found.setdefault(instance.owner, Counter())[ShapeKey(gpu.sku, instance.profile)] += 1
+    for (owner, sku, _), size in gangs.items():
+        found.setdefault(owner, Counter())[ShapeKey(sku, WHOLE_GPU, size)] += 1
+    return found

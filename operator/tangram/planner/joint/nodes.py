@@ -124,8 +124,7 @@ def gpus(node: Node, where: str) -> tuple[GPUState, ...]:
             sku=sku,
             zone=node.zone,
             mig_enabled=mig,
-            # A GPU on which nobody is may be used whole or be cut.
-            convertible=not mig and board(sku) is not None,
+            convertible=board(sku) is not None,  # whoever holds it takes that back
             nvlink=read.has_nvlink(sku),
             backend="mig-manager",  # the worst case: what is re-cut is cleared
             instances=layout,

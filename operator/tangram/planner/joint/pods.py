@@ -4,6 +4,7 @@ A Pod tells its node and how many of which profile, not which of the equal slice
 is free; with a backend that clears a whole GPU that is the worst case for whoever moves.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,32 +59,47 @@ def pod(document: Mapping[str, Any], where: str) -> PodSeen | None:
 
 def occupied(gpus: Iterable[GPUState], pods: Iterable[PodSeen]) -> tuple[list[GPUState], list[str]]:
     """Return the GPUs with their holders, and a note about each pod for which nothing was left."""
-    left = {gpu.id: gpu for gpu in gpus}
+    found = {gpu.id: gpu for gpu in gpus}
+    free = free_units(found.values())
+    taken: dict[str, dict[int, Instance]] = {}
     notes = []
     for each in sorted(pods):
         for resource, count in each.counts:
-            held = 0
-            while held < count and _hold(left, each, resource, count):
-                held += 1
-            if held < count:
-                notes.append(
-                    f"pod {each.name} holds {count} {resource}, of which node {each.node} offers too few"
-                )
-    return list(left.values()), notes
+            units = free.get((each.node, resource), deque())
+            got = [units.popleft() for _ in range(min(count, len(units)))]
+            for gpu, instance in got:
+                whole = resource == resource_name(WHOLE_GPU) and count > 1
+                gang = each.name if whole else None
+                mine = replace(instance, owner=each.owner, movable=each.ours, gang=gang)
+                taken.setdefault(gpu, {})[mine.start] = mine
+            if len(got) < count:
+                notes.append(_too_many(each, resource))
+    return [_held(gpu, taken.get(gpu.id, {})) for gpu in found.values()], notes
 
 
-def _hold(left: dict[str, GPUState], each: PodSeen, resource: str, count: int) -> bool:
-    for gpu in left.values():
-        if gpu.node != each.node:
-            continue
-        if resource == resource_name(WHOLE_GPU) and not gpu.mig_enabled and not gpu.instances:
-            gang = each.name if count > 1 else None
-            mine = Instance(WHOLE_GPU, 0, each.owner, each.ours, gang=gang)
-            left[gpu.id] = replace(gpu, instances=(mine,), convertible=False)
-            return True
-        for i, instance in enumerate(gpu.instances):
-            if instance.owner is None and resource_name(instance.profile) == resource and gpu.mig_enabled:
-                mine = replace(instance, owner=each.owner, movable=each.ours)
-                left[gpu.id] = replace(gpu, instances=(*gpu.instances[:i], mine, *gpu.instances[i + 1 :]))
-                return True
-    return False
+Units = dict[tuple[str, str], deque[tuple[str, Instance]]]  # by node and resource: GPU id, and what is free
+
+
+def free_units(gpus: Iterable[GPUState]) -> Units:
+    """Return what nobody holds, in the order of GPUs."""
+    free: Units = {}
+    for gpu in gpus:
+        if gpu.mig_enabled:
+            left = [instance for instance in gpu.instances if instance.owner is None]
+        else:
+            left = [] if gpu.instances else [Instance(WHOLE_GPU, 0)]
+        for instance in left:
+            free.setdefault((gpu.node, resource_name(instance.profile)), deque()).append((gpu.id, instance))
+    return free
+
+
+def _held(gpu: GPUState, taken: Mapping[int, Instance]) -> GPUState:
+    if not taken:
+        return gpu
+    there = tuple(taken.get(instance.start, instance) for instance in gpu.instances)
+    return replace(gpu, instances=there or tuple(taken.values()), convertible=False)
+
+
+def _too_many(each: PodSeen, resource: str) -> str:
+    total = dict(each.counts)[resource]
+    return f"pod {each.name} holds {total} {resource}, of which node {each.node} offers too few"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.api.pool import GPUPoolSpec, parse_pool
-from tangram.catalog import InputError
+from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
 from tangram.packing import GPUState, GrowablePool, Instance
@@ -60,20 +60,20 @@ def pool_of(node: Node, pools: Iterable[Pool]) -> str:
     return names[0] if names else ""
 
 
-def governed(gpu: GPUState, pools: Mapping[str, Pool]) -> GPUState:
+def governed(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
     """Return the GPU as its pool allows it to be treated. In no pool anything may be recommended."""
-    mine = pools.get(gpu.pool)
+    mine = pools.get(state.pool)
     if mine is None:
-        return gpu
-    busy = any(instance.owner is not None for instance in gpu.instances)
+        return state
+    busy = any(instance.owner is not None for instance in state.instances)
     frozen = mine.policy is PoolPolicy.IGNORE or (mine.policy is PoolPolicy.IDLE_ONLY and busy)
     return replace(
-        gpu,
-        price_per_hour=mine.price_per_gpu_hour if gpu.price_per_hour is None else gpu.price_per_hour,
-        cuttable=gpu.cuttable and not frozen,
-        convertible=gpu.convertible and not frozen,
-        backend=mine.backend or gpu.backend,
-        instances=tuple(_still(i) for i in gpu.instances) if frozen else gpu.instances,
+        state,
+        price_per_hour=mine.price_per_gpu_hour if state.price_per_hour is None else state.price_per_hour,
+        cuttable=state.cuttable and not frozen,
+        convertible=state.convertible and not frozen,
+        backend=mine.backend or state.backend,
+        instances=tuple(_still(i) for i in state.instances) if frozen else state.instances,
     )
 
 
@@ -81,34 +81,38 @@ def _still(instance: Instance) -> Instance:
     return replace(instance, movable=False) if instance.owner is not None else instance
 
 
-def growable(each: Pool, gpus: tuple[GPUState, ...], default_price: float | None) -> GrowablePool | None:
-    """Return by how many nodes a pool may grow; None: not at all."""
+def growable(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
+    """Return by how many nodes a pool may grow; None: not at all. `prices`: USD per GPU-hour by SKU.
+
+    Raises `InputError` where nobody can say what new nodes are or cost.
+    """
     mine = [gpu for gpu in gpus if gpu.pool == each.name]
     nodes = {gpu.node for gpu in mine}
     if each.max_nodes is None or each.max_nodes <= len(nodes):
         return None
     skus = {gpu.sku for gpu in mine} | ({each.sku} if each.sku else set())
-    if len(skus) != 1:
-        problem = (
-            f"conflicts: its nodes have {', '.join(sorted(skus))}"
-            if skus
-            else "is missing: what new nodes have"
-        )
-        raise InputError(f"GPUPool {each.name}: spec: nodes: sku", problem)
-    price = each.price_per_gpu_hour if each.price_per_gpu_hour is not None else default_price
-    if price is None:
-        raise InputError(
-            f"GPUPool {each.name}: spec: pricePerGPUHour", "is missing, and the catalog has no price"
-        )
-    size = len(mine) // len(nodes) if nodes else each.gpus_per_node
+    where = f"GPUPool {each.name}: spec"
+    if not skus:
+        raise InputError(f"{where}: nodes: sku", "is missing: what new nodes have")
+    if len(skus) > 1:
+        raise InputError(f"{where}: nodes: sku", f"conflicts: its nodes have {', '.join(sorted(skus))}")
     sku = skus.pop()
+    price = each.price_per_gpu_hour if each.price_per_gpu_hour is not None else price_of(sku, prices)
+    if price is None:
+        raise InputError(f"{where}: pricePerGPUHour", "is missing, and the catalog has no price")
     return GrowablePool(
         name=each.name,
         sku=sku,
-        node_size=size,
+        node_size=len(mine) // len(nodes) if nodes else each.gpus_per_node,
         max_nodes=each.max_nodes - len(nodes),
         price_per_gpu_hour=price,
         mig_enabled=each.mig_enabled,
         zone=each.zone,
         nvlink=read.has_nvlink(sku),
     )
+
+
+def price_of(sku: str, prices: Mapping[str, float]) -> float | None:
+    """Return USD per GPU-hour: told, else the catalog's; None: nobody knows."""
+    facts = gpu(sku)
+    return prices.get(sku, facts.price_per_hour if facts else None)

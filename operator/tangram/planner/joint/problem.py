@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tangram.catalog import InputError, gpu
+from tangram.catalog import InputError
 from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem
 from tangram.packing import slice_request as raw_demand
 from tangram.packing.problem import price_of
 from tangram.packing.wants import money
 from tangram.planner.joint import profiles
-from tangram.planner.joint.demands import demand, size_all
+from tangram.planner.joint.demands import demand, running_replicas, size_all
 from tangram.planner.joint.nouns import FleetInput, SliceRequest
 from tangram.planner.joint.pools import growable
+from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapes import Sized
 
 # Moving an instance whose start-up nobody can know, as a part of its GPU's price per hour. So small that a
@@ -42,7 +43,9 @@ def joint(given: FleetInput) -> Joint:
         raise InputError(
             f"SliceRequest {taken[0]}", "an LLMDeployment has this name; each demand needs its own"
         )
-    demands = sorted((*(demand(one, fleet) for one in sized.values()), *raw), key=lambda each: each.id)
+    rooms, running = Rooms(fleet, sized), running_replicas(fleet)
+    asked = (demand(one, fleet, rooms, running) for one in sized.values())
+    demands = sorted((*asked, *raw), key=lambda each: each.id)
     return Joint(given, replace(fleet, demands=tuple(demands)), sized)
 
 
@@ -60,9 +63,7 @@ def _fleet(given: FleetInput) -> Problem:
         return replace(instance, owner=owner, move_cost=cost, movable=movable)
 
     pools = [
-        found
-        for pool in given.pools
-        if (found := growable(pool, given.gpus, _price(terms.prices, pool.sku))) is not None
+        found for pool in given.pools if (found := growable(pool, given.gpus, dict(terms.prices))) is not None
     ]
     return Problem(
         gpus=tuple(replace(g, instances=tuple(known(i, g) for i in g.instances)) for g in given.gpus),
@@ -73,11 +74,6 @@ def _fleet(given: FleetInput) -> Problem:
         move_budget=terms.move_budget,
         horizon_h=HORIZON_H if terms.horizon_h is None else terms.horizon_h,
     )
-
-
-def _price(prices: tuple[tuple[str, float], ...], sku: str | None) -> float | None:
-    facts = gpu(sku) if sku else None
-    return dict(prices).get(sku or "", facts.price_per_hour if facts else None)
 
 
 def _raw_move_cost(at: GPUState, given: FleetInput) -> float:

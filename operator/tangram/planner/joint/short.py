@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.packing import Demand, Packing, Problem
-from tangram.planner.joint.demands import demand
+from tangram.planner.joint.demands import wide_demand
 from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.shapes import sized
@@ -78,7 +78,7 @@ def _wide(asked: Joint, who: str) -> Problem:
     each = asked.sized.get(who)
     if each is None or not each.offers:
         return asked.problem
-    demands = (demand(each, asked.problem, wide=True) if d.id == who else d for d in asked.problem.demands)
+    demands = (wide_demand(each, asked.problem) if d.id == who else d for d in asked.problem.demands)
     return replace(asked.problem, demands=tuple(demands))
 
 
@@ -108,7 +108,7 @@ def _at(asked: Joint, who: str, field: str) -> Any:
         changes: dict[str, Any] = {field: value}
         looser = replace(wanted, request=replace(wanted.request, **changes))
         try:
-            return demand(sized(looser, skus, hourly), asked.problem, wide=True)
+            return wide_demand(sized(looser, skus, hourly), asked.problem)
         except InputError as error:
             raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
 
