@@ -25,7 +25,7 @@ CHAT = intent(
     tpot=tpot(40),
     min_replicas=1,
     max_replicas=8,
-    traffic=Traffic(12, 1024, 256),
+    traffic=Traffic(12.0, 1024, 256),
 )
 CODE = intent("code", "image:///m/8b", namespace="default", tpot=tpot(30), max_replicas=4)
 BIG = intent("big", "image:///m/70b", namespace="default")

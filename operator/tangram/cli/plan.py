@@ -10,12 +10,12 @@ from tangram.catalog.prices import Prices
 from tangram.cli.output import document, output_option
 from tangram.cli.plan_files import read_fleet
 from tangram.cli.plan_table import show
-from tangram.cli.planned import explained, facts_option, planned, time_limit_option
+from tangram.cli.planned import explained, facts_option, time_limit_option
 from tangram.cli.prices import prices_option
 from tangram.planner.joint.explain import find
 from tangram.planner.joint.nouns import Terms
 from tangram.planner.joint.pack import Limits
-from tangram.planner.joint.steps import steps_document
+from tangram.planner.joint.recommend import inputs_hash, planned
 from tangram.planner.joint.weigh import weighed
 from tangram.planner.joint.whatif import changed
 
@@ -69,6 +69,7 @@ def plan(
 
     \b
     tangram plan -f inventory.yaml -f deployments.yaml
+    tangram snapshot -o fleet.yaml && tangram plan -f fleet.yaml -f what-if-i-apply-this-too.yaml
     kubectl get nodes,pods -A -o yaml | tangram plan -f - -f deployments.yaml -o json
     """
     if picture is not None:
@@ -79,14 +80,12 @@ def plan(
         read_fleet(files, facts).given,
         Terms(tuple(prices.overrides.items()), move_cost, move_budget, horizon),
     )
-    made = planned(given, limits)
     if changes:
-        before, made = made.document, planned(reduce(changed, changes, given), limits)
-        made.document["whatIf"] = {
-            "changes": list(changes),
-            "before": {key: before[key] for key in _COMPARED},
-        }
-    found = made.document | steps_document(made.asked, made.packing, limits.wall_s)
+        before, given = planned(given, limits).document, reduce(changed, changes, given)
+    made = planned(given, limits)
+    found = {"inputsHash": inputs_hash(given)} | made.document
+    if changes:
+        found["whatIf"] = {"changes": list(changes), "before": {key: before[key] for key in _COMPARED}}
     if explain is not None:
         found["explained"] = explained(made, find(made.asked, explain), limits)
     if picture is not None:

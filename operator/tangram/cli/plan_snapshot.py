@@ -86,8 +86,8 @@ def _with_pool(
     unknown = sorted({key for key, _ in found.selector} - told)
     if unknown:
         notes.append(
-            f"GPUPool {found.name} selects by {', '.join(unknown)}, which no node of the snapshot has: it holds"
-            " only labels by which some GPUPool selected when it was taken"
+            f"GPUPool {found.name} selects by {', '.join(unknown)}, which no node of the snapshot has:"
+            " it holds only labels by which some GPUPool selected when it was taken"
         )
     others = [pool for pool in fleet.pools if pool.name != found.name]
     return replace(

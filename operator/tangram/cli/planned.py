@@ -1,48 +1,29 @@
-"""A fleet, planned: what `tangram plan` shows and `tangram explain` asks again."""
+"""What `tangram plan` and `tangram explain` share: options, and asking a plan about one LLMDeployment."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from tangram.catalog import Architecture, InputError
-from tangram.packing import Packing
-from tangram.planner.joint.answer import plan_document
 from tangram.planner.joint.explain import tried
-from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.pack import Limits, pack
-from tangram.planner.joint.problem import Joint, joint
+from tangram.planner.joint.recommend import Planned
 from tangram.planner.joint.short import short
 
 LONGEST_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan, with what it was made from."""
-
-    asked: Joint
-    packing: Packing
-    document: dict[str, Any]
-
-
-def planned(given: FleetInput, limits: Limits) -> Planned:
-    """Plan the whole fleet. Raises `InputError` for what contradicts itself."""
-    asked = joint(given)
-    packing = pack(asked, limits)
-    return Planned(asked, packing, plan_document(asked, packing))
-
-
 def explained(plan: Planned, who: str, limits: Limits) -> dict[str, Any]:
-    """Return the document of LLMDeployment `who` with every alternative tried on the whole fleet and, where
+    """Return the document of LLMDeployment `who`, with every alternative tried on the whole fleet and, where
     it goes short, what rules it out and what would help.
     """
     number = [each.id for each in plan.asked.given.deployments].index(who)
     mine = plan.document["deployments"][number]
-    told = tried(plan.asked, plan.document, mine, lambda other: pack(other, limits), who)
-    return told | short(plan.asked, plan.packing, who)
+    if "because" not in mine:  # a plan explains only the most important of many
+        mine = mine | short(plan.asked, plan.packing, who)
+    return tried(plan.asked, plan.document, mine, lambda other: pack(other, limits), who)
 
 
 def time_limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,10 +59,10 @@ def facts_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _models(facts: tuple[str, ...]) -> dict[str, Architecture]:
-    from tangram.cli.model_option import named_model  # noqa: PLC0415 - only for whoever says so
-
     found = {}
     for each in facts:
+        from tangram.cli.model_option import named_model  # noqa: PLC0415 - only for whoever says so
+
         name, equals, source = each.partition("=")
         if not (name and equals and source):
             raise InputError("--model-facts", f"{each!r} is not NAME=MODEL")
