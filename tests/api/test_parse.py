@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tangram.api import model_source, parse
-from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective
+from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 
 CASES = yaml.safe_load((Path(__file__).parent / "cases.yaml").read_text())
 META = {"uid": "u1", "namespace": "default", "generation": 3, "creationTimestamp": "2026-11-21T10:00:00Z"}
@@ -59,6 +59,14 @@ def test_defaults_are_filled_in():
         min_replicas=1,
         max_replicas=1,
         paused=False,
+        traffic=Traffic(None, None, None),
+        priority=0,
+        pools=(),
+        tensor_parallel=(),
+        precision="AsStored",
+        kv_precision="bf16",
+        spread=Spread(1.0, 1.0),
+        budget_per_hour=None,
     )
 
 
@@ -75,10 +83,52 @@ def test_every_field_reaches_the_intent():
     assert intent.paused
 
 
+def test_every_field_of_the_joint_plan_reaches_the_intent():
+    name = "traffic, priority, pools, spread, budget and precisions"
+    case = next(case for case in CASES if case["name"] == name)
+
+    intent = parse(stored(case["object"]))
+
+    assert isinstance(intent, Intent)
+    assert intent.traffic == Traffic(0.5, 1024, 256)
+    assert (intent.priority, intent.budget_per_hour, intent.spread) == (-10, 12.5, Spread(0.5, 0.75))
+    assert (intent.pools, intent.tensor_parallel) == (("on-demand.eu", "spot"), (1, 2))
+    assert (intent.precision, intent.kv_precision) == ("fp8_block", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [("awq", "write int4"), ("bfloat16", "write bf16"), ("asstored", "must be one of AsStored, Any, bf16")],
+)
+def test_a_weight_format_by_another_name_is_answered_with_ours(written, hint):
+    spec = {"model": {"uri": "image:///m"}, "engine": {"precision": written}}
+
+    result = parse(stored({"metadata": {"name": "a"}, "spec": spec}))
+
+    assert isinstance(result, InvalidIntent)
+    assert f"spec.engine.precision: is '{written}'; {hint}" in result.message
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "path",
+    [("traffic", "requestsPerSecond"), ("placement", "budgetPerHour"), ("placement", "spread", "node")],
+)
+def test_what_is_no_number_is_refused(path, number):
+    spec: Any = number
+    for key in reversed(path):
+        spec = {key: spec}
+
+    result = parse(stored({"metadata": {"name": "a"}, "spec": {"model": {"uri": "image:///m"}} | spec}))
+
+    assert isinstance(result, InvalidIntent)
+    assert ".".join(("spec", *path)) in result.message
+
+
 def test_a_field_of_a_newer_version_is_ignored():
     obj = {
         "metadata": {"name": "a"},
-        "spec": {"model": {"uri": "image:///m", "revision": "7"}, "priority": 3},
+        "spec": {"model": {"uri": "image:///m", "revision": "7"}, "fallback": "b"},
     }
 
     assert isinstance(parse(stored(obj)), Intent)

@@ -1,4 +1,6 @@
-"""helm and promtool, found or named: a missing tool is a failure that says how to get it, not a skip."""
+"""helm and promtool, found or named: a missing tool is a failure that says how to get it, not a skip; and a
+control plane with the chart on it.
+"""
 
 import json
 import os
@@ -9,6 +11,7 @@ import pytest
 import yaml
 
 from e2e.cluster import binaries, packages
+from e2e.cluster.apiserver import ControlPlane
 from e2e.cluster.base import ClusterError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,3 +91,46 @@ def promtool():
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
     return run
+
+
+class Cluster:
+    """kubectl and helm on one control plane."""
+
+    def __init__(self, plane: ControlPlane, home: Path) -> None:
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(plane.kubeconfig)}
+
+    def run(self, program: str, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [str(binaries.need(program)), *args],
+            input=stdin,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def ok(self, program: str, *args: str, stdin: str | None = None) -> str:
+        done = self.run(program, *args, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def helm(self, verb: str, *args: str) -> str:
+        chart = (
+            () if verb == "uninstall" else (str(CHART), "--set", "image.registry=registry.example.com/team")
+        )
+        return self.ok("helm", verb, "tangram", *chart, "--namespace", "tangram-system", *args)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plane")
+    with ControlPlane(folder) as plane:
+        made = Cluster(plane, folder)
+        made.ok("kubectl", "create", "namespace", "tangram-system")
+        made.ok(
+            *("kubectl", "label", "namespace", "tangram-system"),
+            "pod-security.kubernetes.io/enforce=restricted",
+        )
+        made.helm("install", "--set", "replicas=2")
+        yield made

@@ -1,62 +1,13 @@
 """helm on a real API server: what it takes, what the operator may do there, what an uninstall leaves."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from e2e.cluster.apiserver import ControlPlane
-from e2e.cluster.binaries import need
-
 ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "charts" / "tangram"
 ACCOUNT = "system:serviceaccount:tangram-system:tangram"
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
-
-
-class Cluster:
-    """kubectl and helm on one control plane."""
-
-    def __init__(self, plane: ControlPlane, home: Path) -> None:
-        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(plane.kubeconfig)}
-
-    def run(self, program: str, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [str(need(program)), *args],
-            input=stdin,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-
-    def ok(self, program: str, *args: str, stdin: str | None = None) -> str:
-        done = self.run(program, *args, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def helm(self, verb: str, *args: str) -> str:
-        chart = (
-            () if verb == "uninstall" else (str(CHART), "--set", "image.registry=registry.example.com/team")
-        )
-        return self.ok("helm", verb, "tangram", *chart, "--namespace", "tangram-system", *args)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plane")
-    with ControlPlane(folder) as plane:
-        made = Cluster(plane, folder)
-        made.ok("kubectl", "create", "namespace", "tangram-system")
-        made.ok(
-            *("kubectl", "label", "namespace", "tangram-system"),
-            "pod-security.kubernetes.io/enforce=restricted",
-        )
-        made.helm("install", "--set", "replicas=2")
-        yield made
 
 
 def test_the_example_is_accepted_and_shown_with_its_columns(cluster):
@@ -96,6 +47,14 @@ def test_a_namespace_that_enforces_the_restricted_standard_takes_the_operators_p
         ("create", "leases.coordination.k8s.io", "default", "no"),
         ("patch", "nodes", "default", "no"),
         ("create", "events.events.k8s.io", "default", "yes"),
+        ("watch", "gpupools.tangram.dev", "default", "yes"),
+        ("create", "gpupools.tangram.dev", "default", "no"),
+        ("patch", "gpupools.tangram.dev/h100", "default", "no"),
+        ("patch", "gpupools.tangram.dev/h100 --subresource=status", "default", "yes"),
+        ("create", "fleetplans.tangram.dev", "default", "yes"),
+        ("delete", "fleetplans.tangram.dev/a", "default", "yes"),
+        ("deletecollection", "fleetplans.tangram.dev", "default", "no"),
+        ("patch", "fleetplans.tangram.dev/a --subresource=status", "default", "yes"),
     ],
 )
 def test_the_api_server_says_what_the_operator_may(cluster, verb, what, where, may):

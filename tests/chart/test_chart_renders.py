@@ -200,7 +200,7 @@ def _read(path):
 
 
 def _as_go_reads(value):
-    """helm writes 1000000 as 1e+06, which YAML 1.1 takes for text and helm and the API server for a number."""
+    """helm writes 1000000 as 1e+06, which YAML 1.1 takes for text, and the API server for a number."""
     if isinstance(value, dict):
         return {key: _as_go_reads(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -32,6 +32,8 @@ def structural(model: type[BaseModel]) -> dict[str, Any]:
 def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     schema = _flatten(schema, defs)
     out: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
+    if "exclusiveMinimum" in schema:  # of OpenAPI 3.0: a word about `minimum`, not a number
+        out |= {"minimum": schema["exclusiveMinimum"], "exclusiveMinimum": True}
     if "const" in schema:
         out["enum"] = [schema["const"]]
     if out.get("default") in (None, []):

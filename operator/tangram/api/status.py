@@ -65,7 +65,9 @@ class AlternativeStatus(Model):
     """Another way to serve, that was not chosen."""
 
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
-    replicas: Count = Field(description="How many replicas would carry the same load there.")
+    replicas: Count = Field(
+        description="How many replicas would carry the same load there; scaling.min where it cannot serve."
+    )
     cost_per_hour: Decimal | None = Field(
         default=None, description="USD per hour of these replicas; absent where no price is known."
     )

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, JsonValue, StrictFloat, StrictStr, StringConstraints
+from pydantic import AfterValidator, Field, JsonValue, StrictFloat, StrictStr, StringConstraints
 
 from tangram.catalog import InputError
 from tangram.catalog.precision import PRECISIONS, precision
@@ -18,9 +18,19 @@ SKU = Annotated[StrictStr, StringConstraints(min_length=1, max_length=63, patter
 PoolName = Annotated[StrictStr, StringConstraints(min_length=1, max_length=253, pattern=NAME_PATTERN)]
 # Whole numbers are numbers too; NaN and infinity are none.
 PricePerGPUHour = Annotated[StrictFloat, Field(ge=0, le=HIGHEST_USD_PER_HOUR, allow_inf_nan=False)]
-Budget = Annotated[StrictFloat, Field(ge=0.01, le=1_000_000, allow_inf_nan=False)]
-Rate = Annotated[StrictFloat, Field(ge=0.000001, le=1_000_000, allow_inf_nan=False)]
-Share = Annotated[StrictFloat, Field(ge=0.001, le=1, allow_inf_nan=False)]
+# Above 0 rather than from some fraction: for whole numbers the API server rounds a fractional minimum down.
+Budget = Annotated[StrictFloat, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+Share = Annotated[StrictFloat, Field(gt=0, le=1, allow_inf_nan=False)]
+LOWEST_RATE = 1e-6  # a request in eleven days is no load to size for
+
+
+def _a_load(rate: float) -> float:
+    if rate < LOWEST_RATE:
+        raise ValueError(f"must be at least {LOWEST_RATE:.6f}, or left out where nobody knows")
+    return rate
+
+
+Rate = Annotated[StrictFloat, Field(gt=0, le=1_000_000, allow_inf_nan=False), AfterValidator(_a_load)]
 
 
 def rule(expression: str, message: str) -> dict[str, JsonValue]:

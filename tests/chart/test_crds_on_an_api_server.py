@@ -1,0 +1,171 @@
+"""What the real API server takes, refuses, keeps and shows of GPUPools and FleetPlans."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tangram.planner.joint.record import record
+from tests.support.plan_documents import large_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = [
+    case
+    for case in yaml.safe_load((ROOT / "tests" / "api" / "pool_cases.yaml").read_text())
+    if case.get("only") != "parse"
+]
+OURS = ("LLMDeployment", "GPUPool", "FleetPlan")
+ACCOUNT = "system:serviceaccount:tangram-system:tangram"
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+
+
+def obj(kind, name, spec):
+    found = {"apiVersion": "tangram.dev/v1alpha1", "kind": kind, "metadata": {"name": name}}
+    return json.dumps(found | ({} if spec is None else {"spec": spec}))
+
+
+def plan_spec(**large):
+    return record(
+        large_plan(**large), inputs_hash="0123456789ab", current_cost_per_hour=25_000.0, solve_s=12.5
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"].replace(" ", "-") for case in CASES])
+def test_the_api_server_says_of_a_pool(cluster, case):
+    done = cluster.run(
+        *("kubectl", "create", "--dry-run=server", "--validate=strict", "-f", "-"),
+        stdin=obj("GPUPool", "case", case["spec"]),
+    )
+
+    assert (done.returncode == 0) == (case["verdict"] == "accepted"), done.stderr
+    assert case.get("message", "") in done.stderr
+
+
+def test_a_pool_is_shown_with_its_columns_and_defaults(cluster):
+    spec = {"nodeSelector": {"pool": "h100"}, "pricePerGPUHour": 2.5}
+    cluster.ok("kubectl", "apply", "-f", "-", stdin=obj("GPUPool", "shown", spec))
+    status = {
+        "observedGeneration": 1,
+        "nodes": 2,
+        "gpus": 16,
+        "freeGPUs": 3,
+        "costPerHour": "32.50",
+        "conditions": [
+            {
+                "type": "Accepted",
+                "status": "True",
+                "observedGeneration": 1,
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+                "reason": "Valid",
+                "message": "",
+            }
+        ],
+    }
+    cluster.ok(
+        *("kubectl", "patch", "gpupool", "shown", "--subresource=status", "--type=merge"),
+        *("-p", json.dumps({"status": status})),
+    )
+
+    header, row = (line.split() for line in cluster.ok("kubectl", "get", "gpupool").splitlines())
+
+    assert header == ["NAME", "NODES", "GPUS", "POLICY", "$/GPU-H", "READY", "AGE"]
+    assert row[:-1] == ["shown", "2", "16", "IdleOnly", "2.5", "True"]
+    wide = cluster.ok("kubectl", "get", "gpupool", "-o", "wide").splitlines()[0].split()
+    assert set(wide) - set(header) == {"REASON", "FREE", "$/H"}
+    kept = json.loads(cluster.ok("kubectl", "get", "gpupool", "shown", "-o", "json"))
+    assert kept["status"] == status
+
+
+@pytest.mark.parametrize("long_names", [False, True], ids=["names", "long-names"])
+def test_the_plan_of_ten_thousand_gpus_is_taken_whole_and_never_changes(cluster, long_names):
+    name, spec = "0123456789a" + "bc"[long_names], plan_spec(long_names=long_names)
+    cluster.ok(
+        *("kubectl", "create", "--validate=strict", "--as", ACCOUNT, "-f", "-"),
+        stdin=obj("FleetPlan", name, spec),
+    )
+
+    kept = json.loads(cluster.ok("kubectl", "get", "fleetplan", name, "-o", "json", "--show-managed-fields"))
+    assert kept["spec"] == spec
+    assert len(json.dumps(kept, ensure_ascii=False).encode()) < 500 * 1024
+
+    for change in ({"costPerHour": "1.00"}, {"steps": []}, {"stepsMissing": None}):
+        refused = cluster.run(
+            *("kubectl", "patch", "fleetplan", name, "--type=merge", "-p", json.dumps({"spec": change}))
+        )
+        assert refused.returncode != 0
+        assert "it never changes, the next is another FleetPlan" in refused.stderr
+    cluster.ok("kubectl", "label", "fleetplan", name, "seen=yes")
+
+
+def test_a_plan_is_shown_with_its_columns_and_its_state_is_one_of_three(cluster):
+    spec = plan_spec(gpus=16, deployments=4)
+    cluster.ok("kubectl", "create", "-f", "-", stdin=obj("FleetPlan", "abcdefabcdef", spec))
+    patch = ("kubectl", "patch", "fleetplan", "abcdefabcdef", "--subresource=status", "--type=merge", "-p")
+
+    refused = cluster.run(*patch, json.dumps({"status": {"state": "Done"}}))
+    assert '"Recommended", "InForce", "Superseded"' in refused.stderr
+    status = {"state": "Recommended", "since": "2026-01-01T00:00:00Z"}
+    cluster.ok(*patch, json.dumps({"status": status}))
+
+    header, row = (
+        line.split() for line in cluster.ok("kubectl", "get", "fleetplan", "abcdefabcdef").splitlines()
+    )
+    assert header == ["NAME", "STATE", "$/H", "SAVES", "UNMET", "GAP", "GPUS", "SOLVE", "AGE"]
+    assert row[:-1] == [
+        *("abcdefabcdef", "Recommended", "21300.50", "3699.50", "4", "1.61%"),
+        *(f"{spec['gpusInUse']}/16", "12.50"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("llmdep.spec.traffic.requestsPerSecond", "Requests per second, of all replicas together"),
+        ("llmdep.spec.engine.precision", "AsStored"),
+        ("llmdep.spec.placement.spread.zone", "topology.kubernetes.io/zone"),
+        ("llmdep.status.placement.relaxations.text", "smallest such change"),
+        ("gpupool.spec.migPolicy", "IdleOnly"),
+        ("gpupool.spec.nodeSelector", "all of which a node must have"),
+        ("fleetplan.spec.gap", "proved best"),
+    ],
+)
+def test_kubectl_explains_every_field(cluster, path, words):
+    assert words in " ".join(cluster.ok("kubectl", "explain", path).split())
+
+
+def test_every_example_of_our_kinds_is_accepted_as_it_stands(cluster):
+    found = [
+        (path, document)
+        for path in sorted((ROOT / "examples").rglob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+        if isinstance(document, dict) and document.get("kind") in OURS
+    ]
+    assert {document["kind"] for _, document in found} >= {"LLMDeployment"}
+    for path, document in found:
+        document["metadata"].pop("namespace", None)
+        done = cluster.run(
+            *("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-"),
+            stdin=json.dumps(document),
+        )
+        assert done.returncode == 0, f"{path}: {done.stderr}"
+
+
+def test_a_person_who_may_view_one_namespace_sees_no_plan_of_the_whole_fleet(cluster):
+    role = "--clusterrole=tangram-view"  # what the cluster's own `view` takes in
+    cluster.ok("kubectl", "create", "rolebinding", "one", "-n", "default", role, "--user=one")
+    cluster.ok("kubectl", "create", "clusterrolebinding", "all", role, "--user=all")
+
+    # Asked for real: `auth can-i` puts every question into a namespace.
+    def refusal(user, *what):
+        return cluster.run("kubectl", "get", *what, "--as", user).stderr
+
+    assert "Forbidden" not in refusal("one", "llmdeployments", "-n", "default")
+    assert "Forbidden" in refusal("one", "fleetplans")
+    assert "Forbidden" in refusal("one", "gpupools")
+    assert "Forbidden" not in refusal("all", "fleetplans,gpupools")
+    changed = cluster.run(
+        *("kubectl", "create", "--as", "all", "-f", "-"),
+        stdin=obj("GPUPool", "x", {"nodeSelector": {"a": ""}}),
+    )
+    assert "Forbidden" in changed.stderr
