@@ -295,7 +295,7 @@ def test_a_new_engine_image_does_not_make_a_serving_deployment_unready():
 
 
 def test_an_older_shape_that_serves_makes_it_available_but_not_ready():
-    m = intent(tpot=tpot(1))
+    m = intent(tpot=tpot(2))
     seen = see(serving(m), m)
 
     assert told(seen, "Available") == ("True", "MinReplicasAvailable")
@@ -479,4 +479,4 @@ def test_what_a_slice_costs_less_than_its_gpu_is_seen_in_the_status():
     whole = see(serving(intent(), at=WHOLE), intent())
 
     assert whole["cost"]["perHour"] == "3.07"
-    assert whole["placement"]["rejected"][0]["pricePerHour"] == "0.44"
+    assert whole["placement"]["alternatives"][0]["costPerHour"] == "0.44"

@@ -67,18 +67,6 @@ Action = ApplyService | ApplyDeployment | RemoveDeployment | StartInspection | F
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """A shape that lost, and the one constraint that killed it."""
-
-    shape: Shape
-    # DoesNotFit | TPOTUnreachable | TTFTUnreachable | NotAllowed | Unverified | Unpriced | NoCapacity |
-    # Dearer
-    reason: str
-    message: str
-    price_per_hour: float
-
-
-@dataclass(frozen=True, slots=True)
 class Alternative:
     """Another shape that it could have run on, and the one reason why it does not."""
 
@@ -123,10 +111,9 @@ class Decision:
     desired: int = 0  # replicas wanted after min/max
     placed: int = 0  # replicas the fleet has room for, <= desired
     price_per_hour: float = 0.0  # of the placed replicas
-    rejected: tuple[Rejection, ...] = ()  # best first, at most five
     alternatives: tuple[Alternative, ...] = ()  # best first, at most five
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
-    tpot_bound_ms: float | None = None  # no replica of `shape` can be faster per output token
+    predicted_tpot_ms: float | None = None  # per output token, of a nearly idle replica of `shape`
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that could be told here
 
 

@@ -1,16 +1,25 @@
 """Shapes that exist in the fleet, and for each: may it carry a model, at which price, what kills it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 from tangram import catalog
-from tangram.capacity.from_facts import footprint_from_facts
-from tangram.capacity.hardware import hardware
-from tangram.capacity.memory import Limits, MemoryBudget, memory_budget, model_length
-from tangram.capacity.step import Coefficients, StepModel
-from tangram.catalog import Profile
-from tangram.fleet import WHOLE_GPU, CheckpointFacts, FleetSnapshot, Intent, MIGPolicy, Shape, resource_name
+from tangram.capacity.sizing import SizingRequest
+from tangram.fleet import (
+    WHOLE_GPU,
+    CheckpointFacts,
+    FleetSnapshot,
+    Intent,
+    MIGPolicy,
+    Pool,
+    Shape,
+    resource_name,
+)
+from tangram.planner.judge import look
+from tangram.planner.room import Place, Unit, allowed, place_of
+
+NOT_ALLOWED, NO_PRICE, MEMORY_UNKNOWN = "NotAllowed", "NoPrice", "MemoryUnknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,64 +27,133 @@ class Candidate:
     """A shape, judged for one intent. `rejection` is None if it may be used."""
 
     shape: Shape
-    price_per_hour: float  # USD of one replica; 0 where nobody knows a price
+    price_per_hour: float  # USD of one replica at most, wherever it may run; 0 where nobody knows a price
     memory_mib: int
-    fit: MemoryBudget | None = None
-    tpot_ms: float | None = None  # a lone request's, at best
+    tpot_ms: float | None = None  # of a nearly idle replica, predicted
     ttft_ms: float | None = None
-    rejection: str | None = None  # NotAllowed | Unverified | Unpriced | DoesNotFit | T{POT,TFT}Unreachable
+    missing: float = 0.0  # bytes of memory
+    rejection: str | None = None  # as in joint plans: DoesNotFit | TPOT | TTFT | ..., and NotAllowed
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
-    """What one shape can do for a checkpoint at best."""
+class Seat:
+    """What one replica may stand on, and what it costs there."""
 
-    fit: MemoryBudget
-    tpot_ms: float
-    ttft_ms: float
-    bandwidth: float  # bytes/s
+    sku: str
+    profile: str
+    price_per_hour: float | None  # USD where it is dearest: the scheduler picks the node; None: nobody knows
+    memory_mib: int
+    is_slice: bool
+    memory_is_known: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
     """What nodes offer, usable now or not: a node that is away must not turn "no room" into "impossible"."""
 
-    shapes: tuple[tuple[str, str], ...]  # (SKU, profile), sorted
+    shapes: Mapping[tuple[str, str], tuple[Place, ...]]  # (SKU, profile) -> where there is such a unit
     products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
     prices: Mapping[str, float]  # USD per GPU-hour by SKU, where the user set one
+    pools: Mapping[str, Pool]
     has_nodes: bool
+    _seats: dict[tuple[str, ...], tuple[Seat, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    def seats(self, pools: tuple[str, ...]) -> tuple[Seat, ...]:
+        """Return what is on offer to somebody who names `pools`; looked up once for all who name the same."""
+        if pools not in self._seats:
+            found = (
+                self.seat(sku, profile, pools)
+                for sku, profile in self.shapes
+                if self._where(sku, profile, pools)
+            )
+            self._seats[pools] = tuple(seat for seat in found if seat is not None)
+        return self._seats[pools]
+
+    def seat(self, sku: str, profile: str, pools: tuple[str, ...]) -> Seat | None:
+        """Return one GPU or slice, on offer or not; None: the catalog does not know it."""
+        gpu, cut = catalog.gpu(sku), catalog.profile(sku, profile)
+        if gpu is None or (profile != WHOLE_GPU and cut is None):
+            return None
+        return Seat(
+            sku,
+            profile,
+            self._price(sku, profile, pools),
+            gpu.memory_mib if cut is None else (cut.memory_mib or 0),
+            is_slice=cut is not None,
+            memory_is_known=cut is None or cut.memory_is_known,
+        )
+
+    def price(self, shape: Shape, pools: tuple[str, ...]) -> float:
+        """Return USD per hour of one replica where it is dearest, 0 where nobody knows."""
+        return (self._price(shape.sku, shape.profile, pools) or 0.0) * shape.tensor_parallel
+
+    def unit_price(self, unit: Unit) -> float:
+        """Return USD per hour of one unit, 0 where no price is known."""
+        sku, resource, place = unit
+        profile = _profile_name(sku, resource)
+        per_gpu = self._gpu_hour(sku, place)
+        return per_gpu * catalog.share(sku, profile) if per_gpu and profile else 0.0
+
+    def selectors(self, pools: tuple[str, ...]) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """Return the node selectors of those of `pools` that there are, sorted."""
+        found = (self.pools[name].selector for name in pools if name in self.pools)
+        return tuple(sorted({selector for selector in found if selector}))
+
+    def _where(self, sku: str, profile: str, pools: tuple[str, ...]) -> tuple[Place, ...]:
+        return tuple(place for place in self.shapes.get((sku, profile), ()) if allowed(pools, place))
+
+    def _price(self, sku: str, profile: str, pools: tuple[str, ...]) -> float | None:
+        gpu_hours = [self._gpu_hour(sku, place) for place in self._where(sku, profile, pools) or ((),)]
+        known = [each for each in gpu_hours if each is not None]
+        return max(known) * catalog.share(sku, profile) if len(known) == len(gpu_hours) else None
+
+    def _gpu_hour(self, sku: str, place: Place) -> float | None:
+        for name in place:
+            if self.pools[name].price_per_gpu_hour is not None:
+                return self.pools[name].price_per_gpu_hour
+        gpu = catalog.gpu(sku)
+        return self.prices.get(sku, gpu.price_per_hour if gpu else None)
 
 
 def offers(snapshot: FleetSnapshot) -> Offers:
     """Read what the fleet offers out of `snapshot`, once per plan."""
-    found: set[tuple[str, str]] = set()
+    found: dict[tuple[str, str], set[Place]] = defaultdict(set)
     products: dict[str, set[str]] = {}
     for node in snapshot.nodes:
-        if node.sku is not None:
-            products.setdefault(node.sku, set()).add(node.product)
+        if node.sku is None:
+            continue
+        products.setdefault(node.sku, set()).add(node.product)
+        place = place_of(snapshot, dict(node.labels))
         for resource, count in node.allocatable:
-            profile = _profile_name(node.sku, resource) if node.sku is not None and count > 0 else None
-            if node.sku is not None and profile is not None:
-                found.add((node.sku, profile))
-    by_sku = {sku: tuple(sorted(labels)) for sku, labels in products.items()}
-    return Offers(tuple(sorted(found)), by_sku, dict(snapshot.prices), bool(snapshot.nodes))
+            profile = _profile_name(node.sku, resource) if count > 0 else None
+            if profile is not None:
+                found[(node.sku, profile)].add(place)
+    return Offers(
+        shapes={shape: tuple(sorted(places)) for shape, places in sorted(found.items())},
+        products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
+        prices=dict(snapshot.prices),
+        pools={pool.name: pool for pool in snapshot.pools},
+        has_nodes=bool(snapshot.nodes),
+    )
 
 
 def candidates(
-    intent: Intent, facts: CheckpointFacts, offered: Offers, present: Iterable[Shape]
+    intent: Intent, facts: CheckpointFacts, request: SizingRequest, offered: Offers, present: Iterable[Shape]
 ) -> tuple[Candidate, ...]:
     """Judge every shape on offer and those `intent` runs on at present; usable ones first, cheapest first."""
-    shapes = {Shape(sku, profile, 1, facts.dtype) for sku, profile in offered.shapes}
-    shapes |= {
-        shape
-        for shape in present
-        if catalog.gpu(shape.sku) is not None
-        and shape.tensor_parallel == 1
-        and shape.precision == facts.dtype
-    }
-    judged = [_judge(shape, intent, facts, offered.prices) for shape in shapes]
-    return tuple(sorted((c for c in judged if c is not None), key=_cheapest_first))
+    seats = {(seat.sku, seat.profile): seat for seat in offered.seats(intent.pools)}
+    for shape in present:
+        if (
+            (shape.sku, shape.profile) not in seats
+            and shape.tensor_parallel == 1
+            and shape.precision == facts.dtype
+        ):
+            seat = offered.seat(shape.sku, shape.profile, intent.pools)
+            seats |= {(shape.sku, shape.profile): seat} if seat is not None else {}
+    return tuple(
+        sorted((_judge(seat, intent, facts, request) for seat in seats.values()), key=_cheapest_first)
+    )
 
 
 def price(shape: Shape, prices: Mapping[str, float]) -> float | None:
@@ -102,74 +180,39 @@ def _cheapest_first(candidate: Candidate) -> tuple[bool, float, int, Shape]:
     return candidate.rejection is not None, candidate.price_per_hour, -candidate.memory_mib, candidate.shape
 
 
-def _judge(
-    shape: Shape, intent: Intent, facts: CheckpointFacts, prices: Mapping[str, float]
-) -> Candidate | None:
-    gpu = catalog.gpu(shape.sku)
-    if gpu is None:
-        return None
-    profile = catalog.profile(shape.sku, shape.profile)
-    if shape.profile != WHOLE_GPU and profile is None:
-        return None
-    per_hour = price(shape, prices)
-    memory_mib = gpu.memory_mib if profile is None else (profile.memory_mib or 0)
-
-    def reject(reason: str, message: str) -> Candidate:
-        return Candidate(shape, per_hour or 0.0, memory_mib, rejection=reason, message=message)
-
-    forbidden = _policy(shape, intent, profile)
-    if forbidden:
-        return reject("NotAllowed", forbidden)
-    if profile is not None and not profile.memory_is_known:
-        return reject("Unverified", f"nobody has published how much memory {shape} has")
-    if per_hour is None:
-        return reject("Unpriced", f"no price is known for {shape.sku}; set one in the chart's value prices")
-    return _measure(shape, intent, facts, per_hour, memory_mib)
-
-
-def _policy(shape: Shape, intent: Intent, profile: Profile | None) -> str | None:
-    """Return which rule of `spec.placement` forbids this shape, or None."""
-    if shape.sku in intent.denied_skus:
-        return f"placement.deniedSKUs names {shape.sku}"
-    if intent.allowed_skus and shape.sku not in intent.allowed_skus:
-        return f"placement.allowedSKUs does not name {shape.sku}"
-    if intent.mig is MIGPolicy.FORBIDDEN and profile is not None:
-        return "placement.mig is Forbidden"
-    if intent.mig is MIGPolicy.REQUIRED and profile is None:
-        return "placement.mig is Required"
-    return None
-
-
-def _measure(
-    shape: Shape, intent: Intent, facts: CheckpointFacts, per_hour: float, memory_mib: int
-) -> Candidate:
-    length = model_length(facts, intent.max_model_len)
-    found = _reach(facts, shape.sku, shape.profile, length, intent.max_running_requests)
+def _judge(seat: Seat, intent: Intent, facts: CheckpointFacts, request: SizingRequest) -> Candidate:
+    shape, per_hour = Shape(seat.sku, seat.profile, 1, facts.dtype), seat.price_per_hour
     rejection, message = None, ""
-    at = f"at {found.bandwidth / 1e9:.0f} GB/s, objective"
-    if found.fit.missing:
-        rejection, message = "DoesNotFit", str(found.fit)
-    elif intent.tpot and found.tpot_ms > intent.tpot.milliseconds:
-        rejection = "TPOTUnreachable"
-        message = f"at best {found.tpot_ms:.2f} ms per token {at} {intent.tpot.milliseconds} ms"
-    elif intent.ttft and found.ttft_ms > intent.ttft.milliseconds:
-        rejection = "TTFTUnreachable"
-        message = f"at best {found.ttft_ms:.2f} ms to the first token {at} {intent.ttft.milliseconds} ms"
-    return Candidate(shape, per_hour, memory_mib, found.fit, found.tpot_ms, found.ttft_ms, rejection, message)
-
-
-@lru_cache(maxsize=4096)
-def _reach(facts: CheckpointFacts, sku: str, profile: str, length: int, max_running: int) -> _Reach:
-    """Account for the memory, and bound the latency of a lone request from below.
-
-    The bound is the data sheet's: nobody has measured the bundled engine on every GPU, and what might work is
-    not refused. The shortest prompt is one token, which takes a step as a generated token does.
-    """
-    where, held = hardware(sku, profile), footprint_from_facts(facts)
-    at_best = StepModel(held, where, Coefficients())
-    return _Reach(
-        fit=memory_budget(held, where, Limits(length, max_running)),
-        tpot_ms=at_best.decode_s(batch=1, context=1).total * 1e3,
-        ttft_ms=at_best.prefill_s(tokens=1) * 1e3,
-        bandwidth=where.bandwidth,
+    if forbidden := _policy(seat, intent):
+        rejection, message = NOT_ALLOWED, forbidden
+    elif not seat.memory_is_known:
+        rejection, message = MEMORY_UNKNOWN, f"nobody has published how much memory {shape} has"
+    elif per_hour is None:
+        rejection = NO_PRICE
+        message = f"no price is known for {shape.sku}; set one in the chart's value prices"
+    if rejection is not None:
+        return Candidate(shape, per_hour or 0.0, seat.memory_mib, rejection=rejection, message=message)
+    seen = look(facts, shape, request)
+    return Candidate(
+        shape,
+        per_hour or 0.0,
+        seat.memory_mib,
+        seen.tpot_ms,
+        seen.ttft_ms,
+        seen.missing,
+        seen.rejection,
+        seen.message,
     )
+
+
+def _policy(seat: Seat, intent: Intent) -> str:
+    """Return which rule of `spec.placement` forbids this shape, the empty string where none does."""
+    if seat.sku in intent.denied_skus:
+        return f"placement.deniedSKUs names {seat.sku}"
+    if intent.allowed_skus and seat.sku not in intent.allowed_skus:
+        return f"placement.allowedSKUs does not name {seat.sku}"
+    if intent.mig is MIGPolicy.FORBIDDEN and seat.is_slice:
+        return "placement.mig is Forbidden"
+    if intent.mig is MIGPolicy.REQUIRED and not seat.is_slice:
+        return "placement.mig is Required"
+    return ""

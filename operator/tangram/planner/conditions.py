@@ -161,7 +161,7 @@ def _paused(v: View) -> Verdict:
 
 def _short(v: View) -> Verdict:
     """Fewer than the minimum serve on the wanted shape: for want of room, not yet, or not at all."""
-    if v.decision.placed_reason == Reason.INSUFFICIENT_CAPACITY:
+    if v.decision.placed_reason in (Reason.INSUFFICIENT_CAPACITY, Reason.OVER_BUDGET):
         return placed(v)
     leaf = available(v)
     if leaf.status == TRUE:  # an older shape serves, the wanted one does not yet
@@ -183,7 +183,7 @@ def _blocked(v: View) -> Verdict | None:
     is_checked = d.model_reason == Reason.INSPECTING and _serves_this_generation(v)
     if d.model_reason != Reason.INSPECTED and not is_checked:
         return Verdict(FALSE, d.model_reason, d.model_message)
-    impossible = d.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE)
+    impossible = d.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE, Reason.NOT_JUDGED)
     return Verdict(FALSE, d.placed_reason, d.placed_message) if impossible else None
 
 

@@ -9,8 +9,16 @@ Wanted = Intent | InvalidIntent
 
 
 def by_age(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
-    """Return the intents oldest first: an older one is served first, whatever order they were read in."""
+    """Return the intents oldest first, whatever order they were read in."""
     return tuple(sorted(intents, key=lambda intent: (intent.created_at, intent.uid)))
+
+
+def by_turn(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
+    """Return the intents in the order in which they are given room: the highest priority first, then age.
+
+    What cannot be understood says no priority, and is given nothing new.
+    """
+    return tuple(sorted(by_age(intents), key=lambda intent: -getattr(intent, "priority", 0)))
 
 
 def acceptance(intents: tuple[Wanted, ...]) -> dict[str, tuple[bool, str, str]]:

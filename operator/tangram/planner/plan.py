@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tangram.catalog import InputError
 from tangram.fleet import (
     Action,
     ApplyService,
@@ -14,12 +15,15 @@ from tangram.fleet import (
     RemoveDeployment,
     Workload,
 )
-from tangram.planner.candidates import Offers, offers
+from tangram.planner.candidates import Offers, candidates, offers
 from tangram.planner.inspections import Known, ModelState, inspection_actions, known, model_state
-from tangram.planner.order import Wanted, acceptance, by_age
+from tangram.planner.joint.engine import lacks
+from tangram.planner.judge import architecture, request_of
+from tangram.planner.order import Wanted, acceptance, by_age, by_turn
 from tangram.planner.place import Placement, place
 from tangram.planner.reasons import Reason
 from tangram.planner.room import Room, room
+from tangram.planner.target import Case, Target, targets
 
 Verdict = tuple[bool, str, str]
 
@@ -31,22 +35,28 @@ def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Pl
     action does not speak of stays as it is: nothing is emitted for what is paused, refused, infeasible or
     waits for its checkpoint. Equal inputs, in whatever order, give equal plans.
     """
-    ordered = by_age(intents)
-    verdicts = acceptance(ordered)
+    ordered = by_turn(intents)
+    verdicts = acceptance(by_age(intents))
     present = _present(snapshot)
     wishes = dict(snapshot.desired)
     desired = {i.uid: _desired(i, present.get(i.uid, ()), wishes) for i in ordered}
-    space = room(snapshot, ordered, desired)
     valid = tuple(intent for intent in ordered if isinstance(intent, Intent))
     active = tuple(i for i in valid if verdicts[i.uid][0] and not i.paused)
     idle = tuple(i for i in valid if not verdicts[i.uid][0] or i.paused)
     about, offered = known(snapshot), offers(snapshot)
+    bases = {
+        intent.uid: _Base(
+            intent.uid, verdicts[intent.uid], _model(intent, verdicts, about), desired[intent.uid]
+        )
+        for intent in ordered
+    }
+    judged = {i.uid: _case(i, bases[i.uid], offered, present.get(i.uid, ())) for i in active}
+    space = room(snapshot, ordered, desired)
+    cases = tuple(case for case in judged.values() if isinstance(case, Case))
+    goals = targets(cases, offered, space)
     decisions, actions = [], inspection_actions(about, active, idle, now)
     for intent in ordered:
-        own = present.get(intent.uid, ())
-        decision, todo = _decide(
-            intent, verdicts[intent.uid], about, offered, own, desired[intent.uid], space
-        )
+        decision, todo = _decide(intent, bases[intent.uid], judged.get(intent.uid), goals, offered, space)
         decisions.append(decision)
         actions += todo
     removals = [action for action in actions if isinstance(action, RemoveDeployment)]
@@ -99,25 +109,61 @@ class _Base:
 _UNJUDGED = ModelState(Reason.NOT_ACCEPTED, "waits for Accepted")
 
 
+def _model(intent: Wanted, verdicts: Mapping[str, Verdict], about: Known) -> ModelState:
+    wanted = isinstance(intent, Intent) and verdicts[intent.uid][0]
+    return model_state(intent, about) if wanted and isinstance(intent, Intent) else _UNJUDGED
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfit:
+    """Why nothing is looked for: what is asked for cannot be had, or could not be judged."""
+
+    reason: Reason
+    message: str
+
+
+def _case(
+    intent: Intent, base: _Base, offered: Offers, present: tuple[Workload, ...]
+) -> Case | _Unfit | None:
+    """Judge every shape for one LLMDeployment. What goes wrong there concerns nobody else."""
+    facts = base.model.facts
+    if facts is None:
+        return None
+    try:
+        missing = lacks(intent, architecture(facts))
+        if missing:
+            return _Unfit(Reason.INFEASIBLE, missing)
+        request = request_of(intent, facts)
+        judged = candidates(intent, facts, request, offered, [workload.shape for workload in present])
+        return Case(intent, facts, request, judged, present, base.desired)
+    except InputError as error:
+        return _Unfit(Reason.INFEASIBLE, f"{error.field} {error.problem}")
+    except Exception as error:  # noqa: BLE001 - a bug of ours: told to whom it concerns, the rest is planned
+        told = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
+        return _Unfit(Reason.NOT_JUDGED, f"its shapes could not be judged ({told}); please report this")
+
+
+_MOST_TOLD = 300
+
+
 def _decide(
     intent: Wanted,
-    verdict: Verdict,
-    about: Known,
+    base: _Base,
+    case: Case | _Unfit | None,
+    goals: Mapping[str, Target],
     offered: Offers,
-    present: tuple[Workload, ...],
-    desired: int,
     space: Room,
 ) -> tuple[Decision, list[Action]]:
-    model = model_state(intent, about) if isinstance(intent, Intent) and verdict[0] else _UNJUDGED
-    base = _Base(intent.uid, verdict, model, desired)
-    if isinstance(intent, InvalidIntent) or not verdict[0]:
+    if isinstance(intent, InvalidIntent) or not base.verdict[0]:
         return base.decision(Reason.NOT_ACCEPTED, "waits for Accepted"), []
     if intent.paused:
         return base.decision(Reason.PAUSED, "spec.paused is true: what runs is left as it is"), []
     service: list[Action] = [ApplyService(intent.uid)]
-    if model.facts is None:
+    if case is None:
         return base.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
-    placement = place(intent, model.facts, offered, present, desired, space)
+    if isinstance(case, _Unfit):
+        return base.decision(case.reason, f"{case.message}; what runs is left as it is"), service
+    placement = place(case, goals[intent.uid], offered, space)
     decision = base.decision(placement.reason, placement.message)
     return _placed(decision, placement), [*service, *placement.actions]
 
@@ -126,9 +172,10 @@ def _placed(decision: Decision, placement: Placement) -> Decision:
     return replace(
         decision,
         shape=placement.shape,
+        desired=placement.desired,
         placed=placement.placed,
         price_per_hour=placement.price_per_hour,
-        rejected=placement.rejected,
-        tpot_bound_ms=placement.tpot_bound_ms,
+        alternatives=placement.alternatives,
+        predicted_tpot_ms=placement.predicted_tpot_ms,
         rollout_waits=placement.rollout_waits,
     )

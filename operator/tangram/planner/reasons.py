@@ -25,6 +25,8 @@ class Reason(StrEnum):
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     INFEASIBLE = "Infeasible"
     SLO_UNREACHABLE = "SLOUnreachable"
+    OVER_BUDGET = "OverBudget"
+    NOT_JUDGED = "NotJudged"
     # Available
     MIN_REPLICAS_AVAILABLE = "MinReplicasAvailable"
     WAITING_FOR_PLACEMENT = "WaitingForPlacement"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tangram.fleet import Intent, Shape, Workload
-from tangram.planner.room import Room, pool_of
+from tangram.planner.room import Room, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,22 +15,28 @@ class Rollout:
 
 
 def rollout(
-    intent: Intent, mine: Workload | None, placed: int, replicas: int, holds: int, room: Room
+    intent: Intent,
+    mine: Workload | None,
+    placed: int,
+    replicas: int,
+    holds: int,
+    room: Room,
+    *,
+    can_double: bool = True,
 ) -> Rollout:
     """Decide how `mine` goes on replacing its pods, if it does; takes the unit for one more from `room`.
 
     `holds` are the units its owner has in the pool, `replicas` what is about to be applied, `placed` those
     of them that there is room for. A full pool would let a rollout wait for ever: then it takes one pod down
     first, as long as the minimum stays. It goes on like that until it is done: units that come and go
-    meanwhile do not change the way twice.
+    meanwhile do not change the way twice. It does so too where the budget has no room for one more
+    (not `can_double`); at the minimum a pod and the one that replaces it count once.
     """
     if mine is None or not is_rolling(mine):
         return Rollout()
     above_minimum = placed > intent.min_replicas
-    if (
-        not (above_minimum and mine.in_place)
-        and room.take(intent.uid, pool_of(mine.shape), holds + 1) > holds
-    ):
+    in_place = above_minimum and (mine.in_place or not can_double)
+    if not in_place and room.take(intent.uid, kind_of(mine.shape), holds + 1) > holds:
         return Rollout()
     if above_minimum:
         # Replicas without room are unavailable whatever is done: they must not use up what may be taken down.

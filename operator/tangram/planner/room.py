@@ -1,53 +1,83 @@
 """How many replicas of a shape still fit: what usable nodes offer, less what is taken.
 
-A pool is all units of one resource on one SKU. With one unit per replica every unit of a pool is as good as
-another, so counts are enough. Taken is, in this order: pods of strangers; our own pods where they run;
-replicas that our Deployments were given and whose pods are still to come (older LLMDeployments first); and
-what this plan gives.
+A unit is one GPU or slice. With one unit per replica every unit of one resource on one SKU in the same
+GPUPools is as good as another, so counts are enough. Taken is, in this order: pods of strangers; our own pods
+where they run; replicas that our Deployments were given and whose pods are still to come (in turn); and what
+this plan gives.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tangram.fleet import FleetSnapshot, Shape
+from tangram.fleet import FleetSnapshot, Intent, Shape
 from tangram.planner.order import Wanted
 
-Pool = tuple[str, str]  # (SKU, resource)
+Kind = tuple[str, str]  # (SKU, resource)
+Place = tuple[str, ...]  # names of the GPUPools that select a node, sorted
+Unit = tuple[str, str, Place]  # units of a kind in one place are alike
 
 
-def pool_of(shape: Shape) -> Pool:
-    """Return the pool that replicas of `shape` take from."""
+def kind_of(shape: Shape) -> Kind:
+    """Return the kind of unit that replicas of `shape` stand on."""
     return shape.sku, shape.resource
+
+
+def allowed(pools: tuple[str, ...], place: Place) -> bool:
+    """Whether somebody who names `pools` may run in `place`; who names none may run anywhere."""
+    return not pools or any(name in pools for name in place)
 
 
 @dataclass(slots=True)
 class Room:
-    """Free units per pool, and who holds how many. Changes while a plan is made."""
+    """Free units, and who holds how many. Changes while a plan is made."""
 
-    free: dict[Pool, int]
-    held: dict[tuple[str, Pool], int] = field(default_factory=dict)  # by (owner uid, pool)
+    free: dict[Unit, int]
+    held: dict[tuple[str, Unit], int] = field(default_factory=dict)  # by (owner uid, unit)
+    pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GPUPools that an owner names
+    by_kind: dict[Kind, tuple[Unit, ...]] = field(default_factory=dict)
+
+    def units(self, uid: str, kind: Kind) -> tuple[Unit, ...]:
+        """Units of `kind` that `uid` may use, those first that the fewest others may."""
+        mine, there = self.pools.get(uid), self.by_kind.get(kind, ())
+        return there if mine is None else tuple(unit for unit in there if allowed(mine, unit[2]))
+
+    def holds(self, uid: str, kind: Kind) -> int:
+        """Units that `uid` holds where it may run."""
+        return sum(self.held.get((uid, unit), 0) for unit in self.units(uid, kind))
+
+    def left(self, uid: str, kind: Kind) -> int:
+        """Units that nobody holds, of those that `uid` may use."""
+        return sum(self.free.get(unit, 0) for unit in self.units(uid, kind))
 
     def for_owner(self, uid: str, shape: Shape) -> int:
         """Units that `uid` may use for replicas of `shape`: those it holds and the free ones."""
-        pool = pool_of(shape)
-        return self.held.get((uid, pool), 0) + self.free.get(pool, 0)
+        kind = kind_of(shape)
+        return self.holds(uid, kind) + self.left(uid, kind)
 
-    def take(self, uid: str, pool: Pool, count: int) -> int:
-        """Let `uid` hold `count` units of `pool`, or as many as there are. Returns how many it holds then."""
-        holds = self.held.get((uid, pool), 0)
-        more = max(0, min(count - holds, self.free.get(pool, 0)))
-        self.free[pool] = self.free.get(pool, 0) - more
-        self.held[(uid, pool)] = holds + more
-        return holds + more
+    def give(self, uid: str, unit: Unit, count: int) -> int:
+        """Let `uid` hold `count` more units of one place, or as many as there are. Returns how many more."""
+        more = max(0, min(count, self.free.get(unit, 0)))
+        if more:
+            self.free[unit] -= more
+            self.held[(uid, unit)] = self.held.get((uid, unit), 0) + more
+        return more
+
+    def take(self, uid: str, kind: Kind, count: int) -> int:
+        """Let `uid` hold `count` units of `kind`, or as many as there are. Returns how many it holds then."""
+        holds = self.holds(uid, kind)
+        for unit in self.units(uid, kind):
+            if holds >= count:
+                break
+            holds += self.give(uid, unit, count - holds)
+        return holds
 
 
 def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]) -> Room:
     """Return the room before anything new is given. `wanted`: replicas by uid, a promise's limit."""
     owners = {intent.uid for intent in intents}
-    free: dict[Pool, int] = defaultdict(int)
-    held: dict[tuple[str, Pool], int] = defaultdict(int)
-    skus = {node.name: node.sku for node in snapshot.nodes if node.usable and node.sku is not None}
+    free: dict[Unit, int] = defaultdict(int)
+    held: dict[tuple[str, Unit], int] = defaultdict(int)
     strangers: dict[tuple[str, str], int] = defaultdict(int)
     ours: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for claim in snapshot.claims:
@@ -56,28 +86,48 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
         else:
             strangers[(claim.node, claim.resource)] += claim.count
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
-        sku = skus.get(node.name)
-        if sku is None:
+        if not node.usable or node.sku is None:
             continue
+        place = place_of(snapshot, dict(node.labels))
         for resource, count in node.allocatable:
             left = max(0, count - strangers[(node.name, resource)])
-            for uid in sorted(ours[(node.name, resource)]):
+            unit = (node.sku, resource, place)
+            for uid in sorted(ours.get((node.name, resource), ())):
                 used = min(left, ours[(node.name, resource)][uid])
-                held[(uid, (sku, resource))] += used
+                held[(uid, unit)] += used
                 left -= used
-            free[(sku, resource)] += left
-    result = Room(dict(free), dict(held))
+            free[unit] += left
+    pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
+    result = Room(dict(free), dict(held), pools, _by_kind(free, pools))
     _keep_promises(result, snapshot, intents, wanted)
     return result
+
+
+def place_of(snapshot: FleetSnapshot, labels: Mapping[str, str]) -> Place:
+    """Return which GPUPools select a node."""
+    return tuple(sorted(pool.name for pool in snapshot.pools if pool.selects(labels)))
+
+
+def _by_kind(free: Mapping[Unit, int], pools: Mapping[str, tuple[str, ...]]) -> dict[Kind, tuple[Unit, ...]]:
+    """Units of each kind. Who may run anywhere takes first what nobody asks for by name."""
+    named = [names for _, names in sorted(pools.items())]
+
+    def sought(unit: Unit) -> tuple[int, Place]:
+        return sum(allowed(names, unit[2]) for names in named), unit[2]
+
+    found: dict[Kind, list[Unit]] = defaultdict(list)
+    for unit in free:
+        found[unit[:2]].append(unit)
+    return {kind: tuple(sorted(units, key=sought)) for kind, units in found.items()}
 
 
 def _keep_promises(
     result: Room, snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]
 ) -> None:
-    promised: dict[str, dict[Pool, int]] = defaultdict(lambda: defaultdict(int))
+    promised: dict[str, dict[Kind, int]] = defaultdict(lambda: defaultdict(int))
     for workload in snapshot.workloads:
         uid = workload.owner_uid
-        promised[uid][pool_of(workload.shape)] += min(workload.replicas, wanted.get(uid, workload.replicas))
+        promised[uid][kind_of(workload.shape)] += min(workload.replicas, wanted.get(uid, workload.replicas))
     for intent in intents:
-        for pool, count in sorted(promised[intent.uid].items()):
-            result.take(intent.uid, pool, count)
+        for kind, count in sorted(promised[intent.uid].items()):
+            result.take(intent.uid, kind, count)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tangram.fleet import CheckpointFacts, Decision, FleetSnapshot, Intent, Workload
+from tangram.fleet import Advice, Alternative, CheckpointFacts, Decision, FleetSnapshot, Intent, Workload
 from tangram.planner import conditions
 from tangram.planner.candidates import price
 from tangram.planner.conditions import FALSE, TRUE, Verdict, View
@@ -16,6 +16,8 @@ from tangram.planner.times import rfc3339
 from tangram.scaling import ScalingDecision, Signal
 
 _MESSAGE_LIMIT = 2000  # the CRD allows 2048
+_SHORT_LIMIT = 256  # what the CRD allows
+_MOST_LINES = 16
 
 
 def status(
@@ -26,11 +28,13 @@ def status(
     scale: ScalingDecision | None,
     previous_status: Mapping[str, Any],
     now: float,
+    advice: Advice | None = None,
 ) -> dict[str, Any]:
     """Return the status to write. `signal` is None where no Prometheus is configured.
 
-    `previous_status` is what the API server holds ({} at first): times of transitions, the last scaling and
-    rarely written numbers are carried on from there.
+    `advice` is what the recommended plan of the whole fleet says about it. `previous_status` is what the API
+    server holds ({} at first): times of transitions, the last scaling and rarely written numbers are carried
+    on from there.
     """
     v = conditions.view(decision, intent, snapshot, signal, scale)
     blocks: dict[str, Any] = {
@@ -40,7 +44,7 @@ def status(
         "desiredReplicas": decision.desired,
         "readyReplicas": v.ready,
         "model": _model(v, snapshot, previous_status),
-        "placement": _placement(v),
+        "placement": _placement(v, advice),
         "slo": slo_block(v, _same_generation(v, previous_status).get("slo"), now),
         "cost": {"perHour": f"{_cost(v, snapshot):.2f}"},
         "url": _url(intent, snapshot),
@@ -152,29 +156,50 @@ def _camel_name(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def _placement(v: View) -> dict[str, Any] | None:
+def _placement(v: View, advice: Advice | None) -> dict[str, Any] | None:
     decision = v.decision
     shape, placed = decision.shape, decision.placed
     target: Workload | None = v.target
     if shape is None and target is not None:  # nothing is decided: what is there stays
         shape, placed = target.shape, target.replicas
-    rejected = [
-        {
-            "shape": str(r.shape),
-            "reason": r.reason,
-            "message": r.message,
-            "pricePerHour": f"{r.price_per_hour:.2f}",
-        }
-        for r in decision.rejected
-    ]
-    if shape is None and not rejected:
+    if shape is None and not decision.alternatives and advice is None:
         return None
     block: dict[str, Any] = {"display": f"{shape} x{placed}" if shape else "none", "placedReplicas": placed}
     if shape is not None:
         block |= {"variant": shape.variant, "sku": shape.sku, "profile": shape.profile}
-    if decision.tpot_bound_ms is not None:
-        block["predictedTPOTMilliseconds"] = _decimal(decision.tpot_bound_ms)
-    return block | ({"rejected": rejected} if rejected else {})
+    if decision.predicted_tpot_ms is not None:
+        block["predictedTPOTMilliseconds"] = _decimal(decision.predicted_tpot_ms)
+    if decision.alternatives:
+        block["alternatives"] = [_alternative(each) for each in decision.alternatives]
+    return block | _advice(advice)
+
+
+def _alternative(each: Alternative) -> dict[str, Any]:
+    block = {
+        "shape": str(each.shape),
+        "replicas": each.replicas,
+        "costPerHour": f"{each.cost_per_hour:.2f}",
+        "rejectedBecause": each.rejected_because,
+        "message": each.message[:_MESSAGE_LIMIT],
+    }
+    if not each.cost_per_hour:  # nobody knows a price
+        del block["costPerHour"]
+    return block
+
+
+def _advice(advice: Advice | None) -> dict[str, Any]:
+    """What the recommended plan says, where it says anything about this one."""
+    if advice is None or not (advice.because or advice.relaxations):
+        return {}
+    block: dict[str, Any] = {"plan": advice.plan}
+    if advice.because:
+        block["because"] = [text[:_MESSAGE_LIMIT] for text in advice.because[:_MOST_LINES]]
+    if advice.relaxations:
+        lines = advice.relaxations[:_MOST_LINES]
+        block["relaxations"] = [
+            {"dimension": each.dimension[:_SHORT_LIMIT], "text": each.text[:_MESSAGE_LIMIT]} for each in lines
+        ]
+    return block
 
 
 def _decimal(value: float) -> str:

@@ -1,0 +1,216 @@
+"""Who gets which of the free units: a fleet's newcomers, movers and growth, decided jointly.
+
+Units are GPUs and slices as they are; one unit stands for one replica. The solver is asked only where not
+everybody can have what is best for themselves, and remembers what it answered.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tangram.fleet import WHOLE_GPU
+from tangram.packing.problem import Bundle, Demand, GPUState, Part, Problem
+
+_COUNTS = 10  # up to so many counts of one shape that serve only in part
+_WINDOW = 24  # in shortage so many are decided jointly, each before the next; then those after them
+_WINDOWS = 4  # and those that come after all of them take what is left in turn
+# Of one core, as the solver counts: equal problems end equal, and all of them well before a plan is overdue.
+_EFFORT_S = 0.6
+_TIE = 1e-4  # USD per place on the list of preferences: far below any price
+_EPSILON = 1e-9
+
+Group = int  # number of a group of units that are alike
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A shape that would serve, for one wish; the list of a wish is in order of preference."""
+
+    groups: tuple[Group, ...]  # where its replicas may stand, in the order in which they are to be used
+    wanted: int  # replicas that serve all
+    most: int  # replicas that it may have: the budget's limit
+    least: int  # replicas below which it is of no use
+    held: int  # of them have their place already
+    price: float  # USD per hour of one replica
+
+    def unmet(self, count: int) -> float:
+        """Share of the wish that so many replicas leave unserved."""
+        return max(0.0, 1 - count / self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one LLMDeployment could use. Wishes stand in the order of their turns."""
+
+    offers: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a wish gets: which of its offers, how many replicas, and the units that are new to it."""
+
+    offer: int | None = None
+    count: int = 0
+    units: tuple[tuple[Group, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    pick: Pick
+    unmet: float
+    price: float
+
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        """By what is left unserved, then by price, then as the offers stand."""
+        return self.unmet, self.price, -1 if self.pick.offer is None else self.pick.offer
+
+
+Free = tuple[int, ...]  # units of each group
+Prices = tuple[float, ...]  # USD per hour of one unit of each group
+
+
+@lru_cache(maxsize=128)
+def pick(wishes: tuple[Wish, ...], free: Free, prices: Prices) -> tuple[Pick, ...]:
+    """Return who gets what: first that the earlier goes short less, then the least dollars. Pure."""
+    menus = [_ways(wish, free) for wish in wishes]
+    in_turn = _in_turn(menus, list(free))
+    if all(got.rank == menu[0].rank for got, menu in zip(in_turn, menus, strict=True)):
+        return tuple(way.pick for way in in_turn)  # each has what is best for it alone: nothing is better
+    together = _together(menus, free, prices) or _by_windows(menus, free, prices)
+    best = together if _value(together) <= _value(in_turn) else in_turn
+    return tuple(way.pick for way in best)
+
+
+def _value(ways: Sequence[_Way]) -> tuple[tuple[float, ...], float]:
+    return tuple(round(way.unmet, 9) for way in ways), round(sum(way.price for way in ways), 6)
+
+
+def _ways(wish: Wish, free: Free) -> list[_Way]:
+    """Return every way to serve a wish, the best first, the last one always possible."""
+    found: list[_Way] = []
+    nothing = _Way(Pick(), 1.0, 0.0)
+    for number, offer in enumerate(wish.offers):
+        for count in _counts(offer, free):
+            cost = count * offer.price
+            placings = _placings(offer.groups, count - offer.held, free)
+            found += (_Way(Pick(number, count, units), offer.unmet(count), cost) for units in placings)
+        kept = min(offer.held, offer.most, offer.wanted)
+        if kept >= max(1, offer.least):
+            found.append(_Way(Pick(number, kept), offer.unmet(kept), kept * offer.price))
+    found = list(dict.fromkeys([*found, nothing]))
+    found.sort(key=lambda way: (*way.rank, way.pick.units))
+    sunk = next(i for i, way in enumerate(found) if not way.pick.units)
+    return found[: sunk + 1]
+
+
+def _counts(offer: Offer, free: Free) -> list[int]:
+    """Counts that take new units: all that is wanted, else what there is room for and some below that."""
+    top = min(offer.wanted, offer.most, offer.held + sum(free[group] for group in offer.groups))
+    low = max(offer.held + 1, offer.least, 1)
+    if top < low:
+        return []
+    step = -(-(top - low + 1) // _COUNTS)
+    return list(range(top, low - 1, -step))
+
+
+def _placings(groups: tuple[Group, ...], count: int, free: Free) -> list[tuple[tuple[Group, int], ...]]:
+    """Ways to find `count` units: beginning in each group, going on in the others in their order."""
+    found = []
+    for first in groups:
+        left, units = count, []
+        for group in (first, *(other for other in groups if other != first)):
+            taken = min(left, free[group])
+            if taken:
+                units.append((group, taken))
+            left -= taken
+        if not left:
+            found.append(tuple(sorted(units)))
+    return list(dict.fromkeys(found))
+
+
+def _in_turn(menus: Sequence[list[_Way]], left: list[int]) -> list[_Way]:
+    """Each takes the best that is left. Takes it from `left`."""
+    found = []
+    for menu in menus:
+        way = next(way for way in menu if all(left[group] >= n for group, n in way.pick.units))
+        for group, n in way.pick.units:
+            left[group] -= n
+        found.append(way)
+    return found
+
+
+def _together(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> list[_Way] | None:
+    """Everybody as well served as alone, at the least dollars; None: that cannot be, or was not found."""
+    best = [[way for way in menu if way.unmet <= menu[0].unmet + _EPSILON] for menu in menus]
+    found = [way for way in _solved(best, free, prices) if way is not None]
+    return found if len(found) == len(menus) else None
+
+
+def _by_windows(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> list[_Way]:
+    """In shortage: some at a time, each of them before the next; those who are left in turn."""
+    left, found = list(free), []
+    jointly = min(len(menus), _WINDOW * _WINDOWS)
+    for start in range(0, jointly, _WINDOW):
+        window = menus[start : min(start + _WINDOW, jointly)]
+        now = tuple(left)
+        fitting = [_fitting(menu, now) for menu in window]
+        for solved, menu in zip(_solved(fitting, now, prices, in_turn=True), fitting, strict=True):
+            way = solved or menu[-1]  # which takes nothing
+            for group, n in way.pick.units:
+                left[group] -= n
+            found.append(way)
+    return found + _in_turn(menus[jointly:], left)
+
+
+def _fitting(menu: list[_Way], free: Free) -> list[_Way]:
+    return [way for way in menu if all(free[group] >= n for group, n in way.pick.units)]
+
+
+def _solved(
+    menus: Sequence[list[_Way]], free: Free, prices: Prices, *, in_turn: bool = False
+) -> list[_Way | None]:
+    """Ask the solver. `in_turn`: an earlier one never goes shorter for the sake of a later one.
+
+    None: for whom it found nothing, which is on no menu.
+    """
+    from tangram.packing.search import Limits  # noqa: PLC0415 - loads the solver
+    from tangram.packing.solve import solve  # noqa: PLC0415
+
+    demands = tuple(
+        Demand(
+            id=f"{number:06}",
+            bundles=tuple(_bundle(way, rank) for rank, way in enumerate(menu)),
+            priority=-number if in_turn else 0,
+        )
+        for number, menu in enumerate(menus)
+    )
+    problem = Problem(gpus=tuple(_units(menus, free, prices)), demands=demands)
+    packing = solve(problem, Limits(deterministic_s=_EFFORT_S))
+    chosen = {choice.demand: choice.bundle for choice in packing.choices}
+    picked = [(menu, chosen[demand.id]) for menu, demand in zip(menus, demands, strict=True)]
+    return [None if index < 0 else menu[index] for menu, index in picked]
+
+
+def _bundle(way: _Way, rank: int) -> Bundle:
+    parts = tuple(Part(_name(group), WHOLE_GPU, 1, n) for group, n in way.pick.units)
+    return Bundle(parts, way.price + rank * _TIE, way.unmet)
+
+
+def _units(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> Iterator[GPUState]:
+    """Return as many units as could be used. A slice is a small GPU here: nothing is cut."""
+    sought: Counter[Group] = Counter()
+    for menu in menus:
+        most: Counter[Group] = Counter()
+        for way in menu:
+            most |= Counter(dict(way.pick.units))
+        sought += most
+    for group, count in sorted(sought.items()):
+        for number in range(min(count, free[group])):
+            name = f"{_name(group)}/{number:06}"
+            yield GPUState(name, name, _name(group), price_per_hour=prices[group])
+
+
+def _name(group: Group) -> str:
+    return f"unit-{group:04}"

@@ -1,0 +1,261 @@
+"""Which shape each LLMDeployment is to run on, and how many replicas: decided for all of them together.
+
+Who runs on a shape that may be used and has room for its minimum stays there: nothing is moved to save cents,
+because a move costs a start and doubles the replicas meanwhile. Everybody else, and what those who stay want
+beyond what they have, is decided jointly, in turn under shortage.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tangram.capacity.sizing import SizingRequest
+from tangram.fleet import CheckpointFacts, Intent, Shape, Workload
+from tangram.planner.candidates import Candidate, Offers
+from tangram.planner.judge import rate, replicas_for
+from tangram.planner.pick import Offer, Pick, Wish, pick
+from tangram.planner.rollout import is_rolling
+from tangram.planner.room import Room, Unit, kind_of
+
+NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One LLMDeployment that is accepted, not paused, and whose checkpoint is known."""
+
+    intent: Intent
+    facts: CheckpointFacts
+    request: SizingRequest
+    judged: tuple[Candidate, ...]  # usable ones first, cheapest first
+    present: tuple[Workload, ...]
+    desired: int  # what the scaling law wants of the shape that it runs on
+
+    @property
+    def usable(self) -> tuple[Candidate, ...]:
+        """Shapes that may be used, cheapest first."""
+        return tuple(candidate for candidate in self.judged if candidate.rejection is None)
+
+    @property
+    def serving(self) -> bool:
+        """Whether replicas of some shape are available."""
+        return any(workload.available for workload in self.present)
+
+    def on(self, shape: Shape) -> Workload | None:
+        """Return what there is on `shape`."""
+        return next((workload for workload in self.present if workload.shape == shape), None)
+
+    def replicas(self, candidate: Candidate) -> int:
+        """Return how many replicas of a shape it does not run on carry what is expected of it."""
+        low, high = self.intent.min_replicas, self.intent.max_replicas
+        told = self.intent.traffic.requests_per_second
+        carried = self._carried()
+        if carried is None and not told:
+            return self.desired
+        one = rate(self.facts, candidate.shape, self.request)
+        if one is None:
+            return self.desired
+        least = low if self.present else self.desired
+        needed = replicas_for(carried if carried is not None else told or 0.0, one)
+        return min(max(needed, least), high)
+
+    def _carried(self) -> float | None:
+        """Return the requests per second that what runs is good for, None: nobody knows, or only the minimum
+        runs. Counted in replicas that there are: what the law wants may be of another shape already.
+        """
+        if not self.present:
+            return None
+        most = min(self.present, key=lambda w: (-w.available, -w.replicas, w.shape))
+        count = min(most.replicas, self.intent.max_replicas)
+        if count <= self.intent.min_replicas and not self.intent.traffic.requests_per_second:
+            return None
+        one = rate(self.facts, most.shape, self.request)
+        return None if one is None else count * one
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one LLMDeployment is to have."""
+
+    candidate: Candidate | None  # None: no shape can carry the model
+    desired: int  # replicas that are wanted of it
+    replicas: int = 0  # of them that have a place
+    most: int = NO_LIMIT  # replicas that its budget allows now
+    waits: str = ""  # what a move waits for, where that is not room
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What one LLMDeployment asks for, and which shape each of its offers is."""
+
+    case: Case
+    candidates: tuple[Candidate, ...]
+    wish: Wish
+    stays: bool
+
+    @property
+    def contested(self) -> bool:
+        """Whether it wants what it does not have."""
+        return not self.stays or any(min(o.wanted, o.most) > o.held for o in self.wish.offers)
+
+
+def targets(cases: tuple[Case, ...], offered: Offers, room: Room) -> Mapping[str, Target]:
+    """Decide for all `cases`, which stand in the order of their turns; takes what they get from `room`."""
+    units = tuple(sorted(room.free))
+    groups = {unit: number for number, unit in enumerate(units)}
+    asks = [_ask(case, offered, room, groups) for case in cases]
+    got = _picked([ask for ask in asks if ask.contested], units, offered, _unspoken(asks, room))
+    found: dict[str, Target] = {}
+    for ask in asks:
+        uid = ask.case.intent.uid
+        made = got.get(uid) or _as_it_is(ask)
+        for group, count in made.units:
+            room.give(uid, units[group], count)
+        found[uid] = _target(ask, made, offered, room)
+    return found
+
+
+def own(case: Case, shape: Shape, room: Room) -> int:
+    """Units that replicas of `shape` have: what its other shapes hold of the same kind is not theirs."""
+    kind = kind_of(shape)
+    holds = room.holds(case.intent.uid, kind)
+    if not holds:
+        return 0
+    others = sum(w.replicas for w in case.present if w.shape != shape and kind_of(w.shape) == kind)
+    return holds - min(others, holds)
+
+
+def free_for(case: Case, shape: Shape, room: Room) -> int:
+    """Units for replicas of `shape`: its own, and those that nobody holds."""
+    return own(case, shape, room) + room.left(case.intent.uid, kind_of(shape))
+
+
+def _picked(
+    asks: list[_Ask], units: tuple[Unit, ...], offered: Offers, free: Mapping[Unit, int]
+) -> dict[str, Pick]:
+    if not asks:
+        return {}
+    used = {group for ask in asks for offer in ask.wish.offers for group in offer.groups}
+    counts = tuple(free[unit] if group in used else 0 for group, unit in enumerate(units))
+    prices = tuple(offered.unit_price(unit) if group in used else 0.0 for group, unit in enumerate(units))
+    made = pick(tuple(ask.wish for ask in asks), counts, prices)
+    return {ask.case.intent.uid: one for ask, one in zip(asks, made, strict=True)}
+
+
+def _unspoken(asks: list[_Ask], room: Room) -> Mapping[Unit, int]:
+    """Free units, less one for each rollout that starts a new pod before it takes one down."""
+    free = dict(room.free)
+    for ask in asks:
+        mine = ask.case.on(ask.candidates[0].shape) if ask.stays else None
+        if mine is None or not is_rolling(mine):
+            continue
+        if mine.in_place and ask.wish.offers[0].held > ask.case.intent.min_replicas:
+            continue
+        for unit in room.units(ask.case.intent.uid, kind_of(mine.shape)):
+            if free[unit]:
+                free[unit] -= 1
+                break
+    return free
+
+
+def _ask(case: Case, offered: Offers, room: Room, groups: Mapping[Unit, int]) -> _Ask:
+    stays = _stays(case, room)
+    if stays is not None:
+        offer = _offer(case, stays, case.desired, offered, room, groups, least=0)
+        return _Ask(case, (stays,), Wish((offer,)), stays=True)
+    made = []
+    for candidate in case.usable:
+        mine = case.on(candidate.shape)
+        # A move to where the minimum has no room could never end: it is not begun, and takes nothing.
+        begun = not case.serving or (mine is not None and mine.available > 0)
+        count = case.desired if mine is not None else case.replicas(candidate)
+        least = 1 if begun else case.intent.min_replicas
+        made.append((candidate, _offer(case, candidate, count, offered, room, groups, least=least)))
+    made.sort(key=lambda each: each[1].wanted * each[1].price)  # stable: then as they are judged
+    return _Ask(case, tuple(c for c, _ in made), Wish(tuple(o for _, o in made)), stays=False)
+
+
+def _stays(case: Case, room: Room) -> Candidate | None:
+    """Return the shape that it runs on already, if that may be used and has room for the minimum."""
+    running = [candidate for candidate in case.usable if case.on(candidate.shape) is not None]
+    running.sort(key=lambda c: -(w.available if (w := case.on(c.shape)) else 0))  # stable: then by price
+    enough = (c for c in running if free_for(case, c.shape, room) >= case.intent.min_replicas)
+    return next(enough, None)
+
+
+def _offer(
+    case: Case,
+    candidate: Candidate,
+    wanted: int,
+    offered: Offers,
+    room: Room,
+    groups: Mapping[Unit, int],
+    *,
+    least: int,
+) -> Offer:
+    uid, kind = case.intent.uid, kind_of(candidate.shape)
+    return Offer(
+        groups=tuple(groups[unit] for unit in room.units(uid, kind)),
+        wanted=wanted,
+        most=_affordable(case, candidate, offered),
+        least=least,
+        held=min(own(case, candidate.shape, room), wanted),
+        price=candidate.price_per_hour,
+    )
+
+
+def _affordable(case: Case, candidate: Candidate, offered: Offers) -> int:
+    """Replicas that the budget allows beside those of other shapes, which run until these serve.
+
+    What runs of the minimum is not taken down for it.
+    """
+    budget, price = case.intent.budget_per_hour, candidate.price_per_hour
+    if budget is None or price <= 0:
+        return NO_LIMIT
+    mine = case.on(candidate.shape)
+    kept = min(case.intent.min_replicas, mine.replicas) if mine else 0
+    return max(kept, math.floor((budget - _beside(case, candidate, offered)) / price + 1e-9))
+
+
+def _beside(case: Case, candidate: Candidate, offered: Offers) -> float:
+    """USD per hour of what is there of other shapes."""
+    others = (w for w in case.present if w.shape != candidate.shape)
+    return sum(w.replicas * offered.price(w.shape, case.intent.pools) for w in others)
+
+
+def _as_it_is(ask: _Ask) -> Pick:
+    offer = ask.wish.offers[0]
+    return Pick(0, min(offer.held, offer.most))
+
+
+def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> Target:
+    case = ask.case
+    if not ask.candidates:
+        return Target(None, case.desired)
+    number = _nearest(ask, room) if made.offer is None else made.offer
+    candidate, offer = ask.candidates[number], ask.wish.offers[number]
+    waits = ""
+    useless = offer.most < min(offer.wanted, max(1, offer.least))
+    if useless or (offer.most < offer.wanted and made.count >= offer.most):
+        waits = _over_budget(case, candidate, offer, offered)
+    return Target(candidate, offer.wanted, made.count, offer.most, waits)
+
+
+def _nearest(ask: _Ask, room: Room) -> int:
+    """Return which shape is told of where none has room: one that serves, else the one with most room."""
+    serving = [i for i, c in enumerate(ask.candidates) if (w := ask.case.on(c.shape)) and w.available]
+    if serving:
+        return serving[0]
+    return max(
+        range(len(ask.candidates)),
+        key=lambda i: (ask.wish.offers[i].most > 0, free_for(ask.case, ask.candidates[i].shape, room)),
+    )
+
+
+def _over_budget(case: Case, candidate: Candidate, offer: Offer, offered: Offers) -> str:
+    beside = _beside(case, candidate, offered)
+    still = f", beside {beside:.2f} $/h for what runs until then" if beside else ""
+    return (
+        f"placement.budgetPerHour of {case.intent.budget_per_hour:.2f} $/h allows {max(0, offer.most)} of"
+        f" {offer.wanted} replicas on {candidate.shape} at {candidate.price_per_hour:.2f} $/h each{still}"
+    )
