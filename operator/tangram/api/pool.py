@@ -99,7 +99,8 @@ class GPUPoolSpec(Model):
     )
     disruption_budget: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
         default=None,
-        description="Most replicas of this pool that one plan may move. Default: any number that pays.",
+        description="Most replicas that one plan may move. Of the pools in which replicas may be moved "
+        "(policy Full or Recommend) the least holds for the whole plan. Default: any number that pays.",
     )
     nodes: PoolNodesSpec = Field(
         default_factory=PoolNodesSpec,

@@ -216,7 +216,7 @@ class PlacementSpec(Model):
     budget_per_hour: Budget | None = Field(
         default=None,
         description="Most USD per hour that the replicas may cost together, a slice priced by its dominant "
-        "share of its GPU. Where scaling.min costs more, nothing is placed and Placed says so.",
+        "share of its GPU. Replicas beyond it are not placed, and Placed says so.",
     )
 
 

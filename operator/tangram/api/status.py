@@ -95,8 +95,8 @@ class PlacementStatus(Model):
     predicted_tpot_milliseconds: Decimal | None = Field(
         default=None,
         alias="predictedTPOTMilliseconds",
-        description="Lower bound of the time per output token on this shape: bytes read in a step over "
-        "memory bandwidth.",
+        description="Time per output token of a nearly idle replica on this shape, by the model that "
+        "`tangram size` has.",
     )
     rejected: tuple[RejectedShape, ...] = Field(
         default=(),
