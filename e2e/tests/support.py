@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from openai import OpenAI
 
+from e2e.cluster.base import run
 from e2e.demo import install
 from e2e.kube import Kube
 
@@ -40,3 +42,8 @@ def operator_scaled_to(kube: Kube, replicas: int) -> Iterator[None]:
     finally:
         kube.kubectl("scale", *deployment, "--replicas=1")
         kube.kubectl("rollout", "status", *deployment, "--timeout=90s")
+
+
+def tangram(kube: Kube, *arguments: str) -> str:
+    """What the command line prints about this cluster."""
+    return run([sys.executable, "-m", "tangram.cli.main", *arguments], env=kube.env, timeout_s=120).stdout
