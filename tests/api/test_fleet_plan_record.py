@@ -1,4 +1,6 @@
 import json
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,6 +8,9 @@ import pytest
 from tangram.api.fleet_plan import FleetPlanSpec
 from tangram.planner.joint.record import record
 from tests.support.plan_documents import large_plan
+from tests.support.plans import run
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plan"
 
 PLAN: dict[str, Any] = {
     "objective": 7.513,
@@ -210,3 +215,26 @@ def test_equal_documents_give_equal_records_whatever_their_order():
     turned = PLAN | {key: PLAN[key][::-1] for key in ("gpus", "deployments")}
 
     assert json.dumps(spec_of(turned)) == json.dumps(spec_of(PLAN))
+
+
+@pytest.mark.parametrize("files", [("fleet.yaml", "models.yaml"), ("fragmented.yaml",)], ids=" ".join)
+def test_what_tangram_plans_fits_the_api(files):
+    words = [word for name in files for word in ("-f", EXAMPLES / name)]
+    status, out, _ = run("plan", *words, "-o", "json")
+    assert status == 0
+    plan = json.loads(out)
+
+    spec = spec_of(plan)
+
+    assert_fits_the_api(spec)
+    assert sum(layout["count"] for layout in spec["layouts"]) == len(plan["gpus"]) == spec["totalGPUs"]
+    told = Counter()
+    for layout in spec["layouts"]:
+        for each in layout.get("slices", ()):
+            told[layout["sku"], each["profile"], each.get("owner")] += len(each["starts"]) * layout["count"]
+    assert told == Counter(
+        (gpu["sku"], each["profile"], each.get("owner"))
+        for gpu in plan["gpus"]
+        for each in (*gpu["instances"], *gpu["free"])
+    )
+    assert [step["number"] for step in spec["steps"]] == [step["number"] for step in plan["steps"]]
