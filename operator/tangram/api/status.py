@@ -52,15 +52,6 @@ class ModelStatus(Model):
     )
 
 
-class RejectedShape(Model):
-    """A shape that was not chosen."""
-
-    shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
-    reason: Reason = Field(description="Which constraint killed it.")
-    message: Text = Field(description="By how much it missed.")
-    price_per_hour: Decimal | None = Field(default=None, description="USD per hour of one replica.")
-
-
 class AlternativeStatus(Model):
     """Another way to serve, that was not chosen."""
 
@@ -97,12 +88,6 @@ class PlacementStatus(Model):
         alias="predictedTPOTMilliseconds",
         description="Time per output token of a nearly idle replica on this shape, by the model that "
         "`tangram size` has.",
-    )
-    rejected: tuple[RejectedShape, ...] = Field(
-        default=(),
-        max_length=5,
-        description="Up to five shapes that lost, best first.",
-        json_schema_extra=_ATOMIC,
     )
     alternatives: tuple[AlternativeStatus, ...] = Field(
         default=(),
