@@ -18,6 +18,7 @@ _OF_THE_CLUSTER = {"aiohttp", "kubernetes"}  # packages that only commands which
 COMMANDS = {
     "size": ("tangram.cli.size:size_command", "Rank the GPUs and slices that serve a model in time"),
     "plan": ("tangram.cli.plan:plan", "Plan a whole fleet: which slice of which GPU serves what"),
+    "explain": ("tangram.cli.explain:explain", "Explain what one LLMDeployment runs on, and why"),
     "snapshot": ("tangram.cli.snapshot:snapshot", "Save what the operator sees, for tangram plan"),
     "explain-memory": ("tangram.cli.explain_memory:explain_memory", "Show where a replica's memory goes"),
     "diagnose": ("tangram.cli.diagnose:diagnose", "Say what a running engine is waiting for"),

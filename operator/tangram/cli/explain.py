@@ -1,0 +1,110 @@
+"""`tangram explain`: why one LLMDeployment runs where it runs, what else there is, and what would help."""
+
+import time
+from typing import Any
+
+import click
+
+from tangram.catalog import Architecture
+from tangram.catalog.prices import Prices
+from tangram.cli.access import Access, access_options
+from tangram.cli.explain_document import asks, decided, planned_for, runs_on
+from tangram.cli.explain_name import named
+from tangram.cli.explain_view import show
+from tangram.cli.output import document, output_option
+from tangram.cli.plan_files import Read, read_fleet
+from tangram.cli.plan_snapshot import Observed
+from tangram.cli.planned import explained, facts_option, time_limit_option
+from tangram.cli.prices import prices_option
+from tangram.fleet import Intent
+from tangram.planner.joint.deployment import identity
+from tangram.planner.joint.nouns import Terms
+from tangram.planner.joint.observed import observed
+from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.recommend import inputs_hash, planned
+from tangram.planner.joint.weigh import weighed
+
+
+@click.command(name="explain")
+@click.argument("what", nargs=-1, required=True, metavar="llmdep/NAME")
+@click.option("-n", "--namespace", metavar="NAME", help="Needed only where more namespaces have that name.")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Explain what files hold, as `tangram plan` reads them, and not a cluster; repeatable.",
+)
+@facts_option
+@time_limit_option
+@prices_option
+@output_option
+@access_options
+def explain(
+    what: tuple[str, ...],
+    namespace: str | None,
+    files: tuple[str, ...],
+    facts: dict[str, Architecture],
+    limits: Limits,
+    prices: Prices,
+    fmt: str,
+    **access: str | None,
+) -> None:
+    """Explain one LLMDeployment: what it runs on and why, what it costs, what else there is, what would help.
+
+    Reads the cluster with your own rights, or files.
+
+    \b
+    tangram explain llmdep/chat
+    tangram explain llmdep/chat -f fleet.yaml -f models.yaml
+    """
+    read = read_fleet(files, facts) if files else _cluster(Access(**access))
+    given = weighed(read.given, Terms(prices=tuple(prices.overrides.items())))
+    known = [(each.namespace, each.name) for each in given.deployments]
+    if read.observed is not None:
+        known = [(each.namespace, each.name) for each in read.observed.intents]
+    who = named(what, namespace, known)
+    found = _explained(Read(given, read.observed), who, limits)
+    if fmt == "table":
+        show(found)
+    else:
+        document(found, fmt)
+
+
+def _cluster(access: Access) -> Read:
+    from tangram.cli.cluster import read_cluster  # noqa: PLC0415 - loads the cluster's client
+
+    seen = read_cluster(access)
+    for each in seen.notes:
+        click.echo(f"tangram: {each}", err=True)
+    return Read(observed(seen.fleet, seen.intents), Observed(seen.fleet, seen.intents, {}))
+
+
+def _explained(read: Read, who: tuple[str, str], limits: Limits) -> dict[str, Any]:
+    name = identity(*who)
+    found: dict[str, Any] = {"name": who[1], "namespace": who[0], "inputsHash": inputs_hash(read.given)}
+    wanted = next((each for each in read.given.deployments if each.id == name), None)
+    if wanted is not None:
+        found |= {"model": wanted.architecture.name, "asks": asks(wanted)}
+    if read.observed is not None:
+        intents = {(each.namespace, each.name): each for each in read.observed.intents}
+        mine = intents[who]
+        found |= {"modelURI": mine.model_uri} if isinstance(mine, Intent) else {}
+        found["operator"] = decided(read.observed, mine, time.time())
+    plan = planned(read.given, limits)
+    found["runsOn"] = runs_on(plan, name)
+    if wanted is not None:
+        told = explained(plan, name, limits)
+        found["plan"] = planned_for(plan, told, name)
+        found["alternatives"] = told["alternatives"]
+        found["because"], found["relaxations"] = told.get("because", []), told.get("relaxations", [])
+    found["notes"] = [
+        text for each in plan.document["deployments"] if _is(each, who) for text in each["notes"]
+    ]
+    found["notes"] += [note for note in read.given.notes if note.startswith(f"{name} ")]
+    return found
+
+
+def _is(deployment: dict[str, Any], who: tuple[str, str]) -> bool:
+    return (deployment["namespace"], deployment["name"]) == who

@@ -1,0 +1,211 @@
+"""`tangram explain llmdep/NAME` on files: what it says, in which forms it is asked, and what it refuses."""
+
+import contextlib
+import importlib.resources
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.catalog import InputError
+from tangram.cli.explain_name import named
+from tests.support.json_schema import violations
+from tests.support.plans import Planner, gpu, inventory, run
+from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document
+
+SCHEMA = json.loads(importlib.resources.files("tangram.cli").joinpath("explain.schema.json").read_text())
+OBJECTIVES = {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 40}}
+
+
+@pytest.fixture
+def planner(tmp_path):
+    return Planner(tmp_path)
+
+
+def llm(name="chat", namespace="default", rps=12, **spec):
+    traffic = {"requestsPerSecond": rps, "inputTokens": 1024, "outputTokens": 256}
+    spec = {"model": {"uri": "pvc://m/llama-3.1-8b"}, "engine": {"maxModelLen": 8192}, **spec}
+    spec |= {
+        "objectives": OBJECTIVES,
+        "traffic": traffic,
+        "scaling": spec.get("scaling", {"min": 1, "max": 20}),
+    }
+    return {"kind": "LLMDeployment", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def explain(planner, *documents, what="llmdep/chat", flags=(), columns=100):
+    return run("explain", what, "-f", planner.file(*documents), *flags, columns=columns)
+
+
+def told(planner, *documents, **more):
+    status, out, err = explain(planner, *documents, flags=("-o", "json"), **more)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert violations(found, SCHEMA) == []
+    return found
+
+
+def refused(planner, *documents, **more):
+    status, out, err = explain(planner, *documents, **more)
+    assert (status, out, err.count("\n")) == (2, "", 1), (out, err)
+    return err.removeprefix("tangram: ").strip()
+
+
+FLEET = inventory(*(gpu(f"g{i}", node=f"n{i // 2}") for i in range(4)))
+HERE = (CHAT, CODE, BIG, BAD, NEW)
+
+
+def test_it_tells_what_is_asked_where_it_is_to_run_and_what_it_costs(planner):
+    found = told(planner, FLEET, llm())
+
+    assert found["asks"]["requestsPerSecond"] == 12
+    assert found["asks"]["replicas"] == {"min": 1, "max": 20}
+    assert found["plan"]["chosen"]
+    assert found["plan"]["nodes"]
+    assert found["plan"]["costPerHour"] > 0
+    assert "operator" not in found
+
+
+def test_every_alternative_that_serves_was_tried_on_the_whole_fleet(planner):
+    found = told(planner, FLEET, llm(), llm("other", rps=3))
+
+    tried = [other for other in found["alternatives"] if "fleetCostPerHour" in other]
+    assert tried
+    assert all(o["fleetObjectiveChange"] >= -1e-6 or o["unmetChange"] > 0 for o in tried)
+
+
+def test_who_goes_short_is_told_why_and_what_would_help(planner):
+    found = told(planner, inventory(gpu("g0")), llm(rps=200, scaling={"min": 1, "max": 100}))
+
+    assert found["plan"]["unmet"] > 0
+    assert found["because"]
+    assert found["relaxations"]
+
+    _, out, _ = explain(planner, inventory(gpu("g0")), llm(rps=200, scaling={"min": 1, "max": 100}))
+    assert "is not served because of" in out
+    assert "helps" in out
+
+
+def test_what_runs_is_told_by_node(planner):
+    found = told(planner, document(*HERE))
+
+    assert found["runsOn"] == [
+        {"sku": "H100-80GB-SXM", "profile": "gpu", "tensorParallel": 1, "node": "b", "replicas": 2}
+    ]
+
+
+def test_of_a_cluster_it_tells_what_the_operator_does_and_what_the_whole_fleet_should_become(planner):
+    found = told(planner, document(*HERE), what="llmdep/code")
+
+    assert found["operator"]["accepted"]["reason"] == "Valid"
+    assert found["operator"]["placed"]["reason"]
+    assert found["plan"]["chosen"][0]["profile"] != "gpu"  # a slice that nobody has cut yet
+
+
+def test_it_is_the_plan_that_tangram_plan_makes(planner):
+    plan = planner.plan(document(*HERE))
+    mine = next(each for each in plan["deployments"] if each["name"] == "code")
+
+    found = told(planner, document(*HERE), what="llmdep/code")
+
+    assert found["inputsHash"] == plan["inputsHash"]
+    assert found["plan"]["chosen"] == mine["chosen"]
+    assert [o["chosen"] for o in found["alternatives"]] == [o["chosen"] for o in mine["alternatives"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("bad", "spec.scaling.min must not be above max"), ("new", "has not been inspected")]
+)
+def test_one_that_cannot_be_planned_is_explained_too(planner, name, reason):
+    found = told(planner, document(*HERE), what=f"llmdep/{name}")
+
+    assert "plan" not in found
+    assert any(reason in note for note in found["notes"])
+    status, out, _ = explain(planner, document(*HERE), what=f"llmdep/{name}")
+    assert status == 0
+    assert reason in " ".join(out.split())
+
+
+def test_a_paused_one_keeps_what_it_has(planner):
+    found = told(planner, document(replace(CHAT, paused=True), CODE))
+
+    assert found["plan"]["chosen"] == []
+    assert found["notes"] == ["paused: it keeps what it has"]
+    assert found["runsOn"]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("name", [each.name for each in HERE])
+def test_no_line_is_wider_than_the_terminal(planner, name, columns):
+    status, out, _ = explain(planner, document(*HERE), what=f"llmdep/{name}", columns=columns)
+
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= columns
+
+
+def test_equal_files_give_equal_bytes(planner):
+    assert len({explain(planner, document(*HERE))[1] for _ in range(2)}) == 1
+
+
+@pytest.mark.parametrize(
+    "what", ["llmdep/chat", "llmdeployment/chat", "LLMDeployments/chat", "chat", "llmdep/default/chat"]
+)
+def test_every_usual_way_to_name_it_is_understood(planner, what):
+    assert told(planner, FLEET, llm(), llm("other"), what=what)["name"] == "chat"
+
+
+def test_kind_and_name_may_be_two_words(planner):
+    status, out, _ = run("explain", "llmdep", "chat", "-f", planner.file(FLEET, llm()), "-o", "json")
+
+    assert (status, json.loads(out)["name"]) == (0, "chat")
+
+
+TWO = (FLEET, llm(namespace="a"), llm(namespace="b"), llm("solo", namespace="b"))
+NAMES = {
+    "nearly": ((FLEET, llm()), "llmdep/caht", (), "there is no LLMDeployment caht; did you mean chat?"),
+    "not at all": ((FLEET, llm()), "llmdep/zebra", (), "there is no LLMDeployment zebra; there are chat"),
+    "none": ((FLEET,), "llmdep/chat", (), "there is no LLMDeployment chat, nor any other"),
+    "two": (TWO, "llmdep/chat", (), "in each of the namespaces a, b: say which with -n"),
+    "elsewhere": (TWO, "llmdep/solo", ("-n", "a"), "no LLMDeployment solo in namespace a; one is in b"),
+    "nowhere": (TWO, "llmdep/sola", ("-n", "a"), "in namespace a; did you mean solo?"),
+    "another kind": ((FLEET, llm()), "pod/chat", (), "'pod/chat': LLMDeployments are explained"),
+    "no name": ((FLEET, llm()), "llmdep/", (), "'llmdep/' is not llmdep/NAME"),
+    "nothing": ((FLEET, llm()), "", (), "'' is not llmdep/NAME"),
+    "too much": ((FLEET, llm()), "llmdep/a/b/c", (), "'llmdep/a/b/c' is not llmdep/NAME"),
+    "slashes": ((FLEET, llm()), "//", (), "LLMDeployments are explained"),
+    "no fleet": ((llm(),), "llmdep/zebra", (), "there is no LLMDeployment zebra"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_name_that_is_none_is_one_line_that_helps(planner, case):
+    documents, what, flags, problem = NAMES[case]
+
+    assert problem in refused(planner, *documents, what=what, flags=flags)
+
+
+def test_a_namespace_chooses_among_equals(planner):
+    assert told(planner, *TWO, what="llmdep/b/chat")["namespace"] == "b"
+    status, out, _ = explain(planner, *TWO, flags=("-n", "a", "-o", "json"))
+    assert (status, json.loads(out)["namespace"]) == (0, "a")
+
+
+def test_a_snapshot_that_is_cut_is_refused(planner, tmp_path):
+    path = tmp_path / "cut.json"
+    path.write_text(json.dumps(document())[:500])
+
+    status, out, err = run("explain", "llmdep/chat", "-f", path)
+
+    assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+words = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
+
+
+@given(st.lists(words, min_size=1, max_size=4), st.none() | words)
+def test_whatever_the_name_is_it_is_found_or_refused(what, namespace):
+    known = [("default", "chat"), ("a", "chat"), ("a", "code")]
+    with contextlib.suppress(InputError):
+        assert named(what, namespace, known) in known
