@@ -1,32 +1,21 @@
-"""The fleet as the operator sees it, as the input of a joint plan. Nothing in it ends a plan: what cannot be
-understood is left out, and the notes say so.
+"""The fleet as the operator sees it, as the input of a joint plan.
+
+Nothing in it ends a plan: what cannot be understood is left out, and the notes say so.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
-from tangram.fleet import (
-    Claim,
-    FactsKey,
-    FleetSnapshot,
-    Intent,
-    InvalidIntent,
-    Node,
-    Workload,
-)
-from tangram.packing import GPUState, ShapeKey
+from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Pool, PoolPolicy, Workload
+from tangram.packing import ShapeKey
 from tangram.planner.joint.deployment import Wanted, from_intent, identity
 from tangram.planner.joint.engine import on_this_engine
-from tangram.planner.joint.nodes import gpus as gpus_of
-from tangram.planner.joint.nodes import unknown
 from tangram.planner.joint.nouns import FleetInput, Terms
-from tangram.planner.joint.pods import PodSeen, occupied
-from tangram.planner.joint.pools import claiming, governed
+from tangram.planner.joint.observed_gpus import Seen, observed_gpus
+from tangram.planner.joint.pools import claiming, growable
 from tangram.planner.order import acceptance, by_age
-
-OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
 
 Everyone = Iterable[Intent | InvalidIntent]
 
@@ -39,136 +28,88 @@ def observed(
     `told`: models by the uid of their LLMDeployment, where somebody says what nobody has inspected.
     """
     ordered = by_age(intents)
-    fleet = _Seen(snapshot)
-    deployments, kept = _deployments(snapshot, ordered, told or {}, fleet.notes)
+    deployments, kept, unplanned = _deployments(snapshot, ordered, told or {})
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
-    gpus = fleet.gpus(names, kept)
+    seen = observed_gpus(snapshot, names, kept)
+    pools, conflicts = _pools(snapshot, seen)
     return FleetInput(
-        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.id)),
+        gpus=seen.gpus,
         deployments=deployments,
-        pools=tuple(sorted(snapshot.pools)),
+        pools=pools,
         pods_told=True,
         terms=Terms(prices=tuple(sorted(snapshot.prices)), move_budget=_move_budget(snapshot)),
-        inferred=frozenset(gpu.id for gpu in gpus),
-        notes=tuple(fleet.notes),
+        inferred=frozenset(gpu.id for gpu in seen.gpus),
+        notes=(*seen.notes, *conflicts, *unplanned),
     )
 
 
 def _move_budget(snapshot: FleetSnapshot) -> int | None:
-    budgets = [pool.disruption_budget for pool in snapshot.pools if pool.disruption_budget is not None]
+    """Return the least of what pools allow in which live replicas may move at all."""
+    budgets = [
+        pool.disruption_budget
+        for pool in snapshot.pools
+        if pool.disruption_budget is not None and pool.policy in {PoolPolicy.FULL, PoolPolicy.RECOMMEND}
+    ]
     return min(budgets, default=None)
 
 
-class _Seen:
-    """What nodes offer and who holds it."""
-
-    def __init__(self, snapshot: FleetSnapshot) -> None:
-        self.snapshot = snapshot
-        self.notes: list[str] = []
-
-    def gpus(self, names: Mapping[str, str], kept: frozenset[str]) -> list[GPUState]:
-        """Return every GPU with its holders. `names`: LLMDeployments by uid; `kept`: who is not planned."""
-        pools = {pool.name: pool for pool in self.snapshot.pools}
-        bare = [
-            gpu
-            for node in sorted(self.snapshot.nodes, key=lambda node: node.name)
-            for gpu in self._of_node(node)
-        ]
-        pods = [
-            self._pod(i, claim, names, kept) for i, claim in enumerate(sorted(self.snapshot.claims, key=_key))
-        ]
-        there = {gpu.node for gpu in bare}
-        held, notes = occupied(bare, [pod for pod in pods if pod.node in there])
-        self.notes += notes
-        return [governed(gpu, pools) for gpu in held]
-
-    def _of_node(self, node: Node) -> Iterator[GPUState]:
-        if not node.allocatable:
-            return
-        why = unknown(node)
-        if not node.usable:
-            why = "takes no pods of the engine, so its GPUs are left out"
-        if why:
-            self.notes.append(f"node {node.name}: {why}")
-            return
+def _pools(snapshot: FleetSnapshot, seen: Seen) -> tuple[tuple[Pool, ...], list[str]]:
+    """Return the pools; those of which nobody knows what new nodes are do not grow."""
+    found, notes = [], []
+    for pool in sorted(snapshot.pools):
+        away = sum(
+            claiming(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes
+        ) - seen.nodes_of(pool.name)
+        mine = pool if pool.max_nodes is None else replace(pool, max_nodes=max(0, pool.max_nodes - away))
         try:
-            found = gpus_of(node, "node")
+            growable(mine, seen.gpus, dict(snapshot.prices))
         except InputError as error:
-            self.notes.append(f"{error.field} {error.problem}; its GPUs are left out")
-            return
-        names = claiming(node, self.snapshot.pools)
-        if len(names) > 1:
-            self.notes.append(
-                f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}"
-            )
-        yield from (replace(gpu, pool=names[0] if names else "") for gpu in found)
-
-    @staticmethod
-    def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[str]) -> PodSeen:
-        ours = claim.owner_uid in names
-        return PodSeen(
-            node=claim.node,
-            name=f"{claim.node}#{number}",
-            owner=names[claim.owner_uid] if ours and claim.owner_uid is not None else OTHERS,
-            ours=ours and claim.owner_uid not in kept,
-            counts=((claim.resource, claim.count),),
-        )
-
-
-def _key(claim: Claim) -> tuple[str, str, str, int]:
-    return claim.node, claim.resource, claim.owner_uid or "", claim.count
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What runs of one LLMDeployment."""
-
-    workloads: tuple[Workload, ...]
-
-    def desired(self, intent: Intent, wish: int | None) -> int:
-        there = max((each.replicas for each in self.workloads), default=0) if wish is None else wish
-        return min(max(there, intent.min_replicas), intent.max_replicas)
-
-    def shape(self) -> ShapeKey | None:
-        """Return the shape that it runs on: of several the one that serves most."""
-        if not self.workloads:
-            return None
-        best = min(self.workloads, key=lambda w: (-w.available, -w.replicas, w.shape, w.name))
-        return ShapeKey(best.shape.sku, best.shape.profile, best.shape.tensor_parallel)
+            notes.append(f"{error.field} {error.problem}: it is planned without growth")
+            mine = replace(mine, max_nodes=None)
+        found.append(mine)
+    return tuple(found), notes
 
 
 def _deployments(
-    snapshot: FleetSnapshot,
-    ordered: tuple[Intent | InvalidIntent, ...],
-    told: Mapping[str, Architecture],
-    notes: list[str],
-) -> tuple[tuple[Wanted, ...], frozenset[str]]:
-    """Return who is planned, and the uids of those who are not and keep what they have."""
+    snapshot: FleetSnapshot, ordered: tuple[Intent | InvalidIntent, ...], told: Mapping[str, Architecture]
+) -> tuple[tuple[Wanted, ...], frozenset[str], list[str]]:
+    """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
     verdicts, facts, wishes = acceptance(ordered), dict(snapshot.facts), dict(snapshot.desired)
     workloads: dict[str, list[Workload]] = {}
     for workload in snapshot.workloads:
         workloads.setdefault(workload.owner_uid, []).append(workload)
-    found, kept = [], set()
+    found, kept, notes = [], set(), []
     for intent in ordered:
-        running = _Running(tuple(workloads.get(intent.uid, ())))
-        why = "" if verdicts[intent.uid][0] else verdicts[intent.uid][2]
-        if isinstance(intent, Intent) and not why:
+        accepted, _, why = verdicts[intent.uid]
+        if accepted and isinstance(intent, Intent):
             inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
             model = told.get(intent.uid) or (architecture_from_facts(inspected) if inspected else None)
-            why = "" if model else "its checkpoint has not been inspected"
-            if model is not None:
-                try:
-                    found.append(_wanted(intent, model, running, wishes.get(intent.uid)))
-                except InputError as error:
-                    why = f"{error.field} {error.problem}"
-        if why:
-            kept.add(intent.uid)
-            notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {why}")
-    return tuple(sorted(found, key=lambda wanted: wanted.id)), frozenset(kept)
+            present = _present(intent, workloads.get(intent.uid, []), wishes.get(intent.uid))
+            wanted = "its checkpoint has not been inspected" if model is None else _wanted(intent, model)
+            if isinstance(wanted, Wanted):
+                found.append(replace(wanted, present=present))
+                continue
+            why = wanted
+        kept.add(intent.uid)
+        notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {why}")
+    return tuple(sorted(found, key=lambda wanted: wanted.id)), frozenset(kept), notes
 
 
-def _wanted(intent: Intent, model: Architecture, running: _Running, wish: int | None) -> Wanted:
-    shape = running.shape()
-    present = None if shape is None else (shape, running.desired(intent, wish))
-    found = on_this_engine(from_intent(intent, model), intent)
-    return replace(found, uniform=True, present=present)
+def _wanted(intent: Intent, model: Architecture) -> Wanted | str:
+    """Return what is wanted, or why nobody can say."""
+    try:
+        found = on_this_engine(from_intent(intent, model), intent)
+        found.request.model_length(model)
+    except InputError as error:
+        return f"{error.field} {error.problem}"
+    return replace(found, uniform=True)
+
+
+def _present(intent: Intent, workloads: list[Workload], wish: int | None) -> tuple[ShapeKey, int] | None:
+    """Return the shape that it runs on, of several the one that serves most, and how many are wanted."""
+    if not workloads:
+        return None
+    best = min(workloads, key=lambda w: (-w.available, -w.replicas, w.shape, w.name, w.uid))
+    there = max(each.replicas for each in workloads) if wish is None else wish
+    count = min(max(there, intent.min_replicas), intent.max_replicas)
+    return ShapeKey(best.shape.sku, best.shape.profile, best.shape.tensor_parallel), count

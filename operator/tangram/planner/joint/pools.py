@@ -8,7 +8,7 @@ from tangram.api.pool import GPUPoolSpec, parse_pool
 from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
-from tangram.packing import GPUState, GrowablePool, Instance
+from tangram.packing import GPUState, GrowablePool, Instance, board
 from tangram.planner.joint import known, read
 
 _NO_NODE = {"tangram.dev/none": ""}
@@ -97,6 +97,8 @@ def growable(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) 
     if len(skus) > 1:
         raise InputError(f"{where}: nodes: sku", f"conflicts: its nodes have {', '.join(sorted(skus))}")
     sku = skus.pop()
+    if each.mig_enabled and board(sku) is None:
+        raise InputError(f"{where}: nodes: migEnabled", f"MIG cannot cut {sku}")
     price = each.price_per_gpu_hour if each.price_per_gpu_hour is not None else price_of(sku, prices)
     if price is None:
         raise InputError(f"{where}: pricePerGPUHour", "is missing, and the catalog has no price")

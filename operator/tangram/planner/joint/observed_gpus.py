@@ -1,0 +1,117 @@
+"""The GPUs that observed nodes offer, and who holds them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tangram.catalog import InputError
+from tangram.fleet import Claim, FleetSnapshot, Node
+from tangram.packing import GPUState
+from tangram.planner.joint.nodes import gpus as gpus_of
+from tangram.planner.joint.nodes import unknown
+from tangram.planner.joint.pods import PodSeen, free_units, occupied
+from tangram.planner.joint.pools import claiming, governed, price_of
+
+OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is."""
+
+    gpus: tuple[GPUState, ...]  # sorted by id
+    notes: tuple[str, ...]  # what was left out, and why
+
+    def nodes_of(self, pool: str) -> int:
+        """Return how many of a pool's nodes have GPUs that can be planned."""
+        return len({gpu.node for gpu in self.gpus if gpu.pool == pool})
+
+
+def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]) -> Seen:
+    """Return every GPU with its holders. `names`: LLMDeployments by uid; `kept`: whose pods stay in place.
+
+    Pods of strangers stay in place: nobody asked us to move them.
+    """
+    notes: list[str] = []
+    bare = [gpu for node in sorted(snapshot.nodes, key=_name) for gpu in _of_node(node, snapshot, notes)]
+    there = {gpu.node for gpu in bare}
+    claims = sorted(snapshot.claims, key=_claim)
+    pods = [_pod(i, each, names, kept) for i, each in enumerate(claims) if each.node in there]
+    held, crowded = occupied(bare, pods)
+    held, _ = occupied(held, _to_come(held, snapshot, names, kept))
+    pools = {pool.name: pool for pool in snapshot.pools}
+    gpus = sorted((governed(gpu, pools) for gpu in held), key=lambda gpu: gpu.id)
+    return Seen(tuple(gpus), (*notes, *crowded))
+
+
+def _name(node: Node) -> str:
+    return node.name
+
+
+def _claim(claim: Claim) -> tuple[str, str, str, int]:
+    return claim.node, claim.resource, claim.owner_uid or "", claim.count
+
+
+def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[GPUState]:
+    if not node.allocatable:
+        return
+    names = claiming(node, snapshot.pools)
+    pool = next((pool for pool in snapshot.pools if names and pool.name == names[0]), None)
+    why = unknown(node)
+    if not why and not node.usable:
+        why = "takes no pods of the engine, so its GPUs are left out"
+    priced = (pool is not None and pool.price_per_gpu_hour is not None) or (
+        node.sku is not None and price_of(node.sku, dict(snapshot.prices)) is not None
+    )
+    if not why and not priced:
+        why = f"no price is known for {node.sku}, so its GPUs are left out"
+    if why:
+        notes.append(f"node {node.name}: {why}")
+        return
+    if len(names) > 1:
+        notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
+    try:
+        found = gpus_of(node, "node")
+    except InputError as error:
+        notes.append(f"{error.field} {error.problem}; its GPUs are left out")
+        return
+    yield from (replace(gpu, pool=names[0] if names else "") for gpu in found)
+
+
+def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[str]) -> PodSeen:
+    owner = names.get(claim.owner_uid or "")
+    return PodSeen(
+        node=claim.node,
+        name=f"{claim.node}#{number}",
+        owner=OTHERS if owner is None else owner,
+        ours=owner is not None and claim.owner_uid not in kept,
+        counts=((claim.resource, claim.count),),
+    )
+
+
+def _to_come(
+    gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]
+) -> list[PodSeen]:
+    """Return replicas that our Deployments were given and whose pods no node has yet, where there is room.
+
+    Without them a plan would change with every pod that is scheduled.
+    """
+    skus = {node.name: node.sku for node in snapshot.nodes}
+    have: Counter[tuple[str, str | None, str]] = Counter()
+    for claim in snapshot.claims:
+        have[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
+    free: dict[tuple[str | None, str], list[str]] = {}
+    for (node, resource), units in sorted(free_units(gpus).items(), reverse=True):
+        free.setdefault((skus[node], resource), []).extend([node] * len(units))
+    found = []
+    for each in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
+        if each.owner_uid not in names or each.shape.tensor_parallel != 1:
+            continue
+        key = (each.owner_uid, each.shape.sku, each.shape.resource)
+        there = min(have[key], each.replicas)
+        have[key] -= there
+        nodes = free.get((each.shape.sku, each.shape.resource), [])
+        for number in range(min(each.replicas - there, len(nodes))):
+            claim = Claim(nodes.pop(), each.shape.resource, 1, each.owner_uid)
+            found.append(replace(_pod(0, claim, names, kept), name=f"{each.namespace}/{each.name}+{number}"))
+    return found
