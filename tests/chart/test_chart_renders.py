@@ -33,6 +33,7 @@ EVERYTHING = {
     "prices": {"H100-80GB-SXM": 2.5, "L4": 0},
     "watchNamespaces": ["team-a", "team-b"],
     "operator": {"tickSeconds": 5, "planDeadlineSeconds": 2.5, "relistSeconds": 60, "logFormat": "plain"},
+    "advice": {"deadlineSeconds": 120, "settleSeconds": 2, "latestSeconds": 20, "idleSeconds": 30},
     "leaderElection": {"leaseSeconds": 30, "renewSeconds": 20, "retrySeconds": 4},
     "serviceAccount": {"name": "op", "annotations": {"a": "b"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "kps"}, "interval": "10s"},
@@ -107,6 +108,9 @@ def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path
     assert s.prices == {"H100-80GB-SXM": 2.5, "L4": 0}
     assert s.watch_namespaces == ("team-a", "team-b")
     assert (s.tick_seconds, s.plan_deadline_seconds, s.relist_seconds) == (5, 2.5, 60)
+    advice = s.advice
+    assert (advice.deadline_seconds, advice.settle_seconds) == (120, 2)
+    assert (advice.latest_seconds, advice.idle_seconds) == (20, 30)
     assert s.log_format == "plain"
     lease = s.leader_election
     assert (lease.name, lease.lease_seconds, lease.renew_seconds, lease.retry_seconds) == (
@@ -256,7 +260,7 @@ def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(helm):
 def test_runbook_links_begin_with_what_was_asked(helm):
     rule = helm.objects(EVERYTHING).one("PrometheusRule")
     links = [r["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for r in group["rules"]]
-    assert len(links) == 8
+    assert len(links) == 9
     assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in links)
 
 

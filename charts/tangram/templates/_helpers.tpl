@@ -60,6 +60,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- fail (printf "leaderElection: retrySeconds (%v) < renewSeconds (%v) < leaseSeconds (%v) must hold, or two operators could write at once." .retrySeconds .renewSeconds .leaseSeconds) }}
 {{- end }}
 {{- end }}
+{{- with .Values.advice }}
+{{- if gt (float64 .settleSeconds) (float64 .latestSeconds) }}
+{{- fail (printf "advice: settleSeconds (%v) must not be above latestSeconds (%v)." .settleSeconds .latestSeconds) }}
+{{- end }}
+{{- end }}
 {{- with .Values.prometheus }}
 {{- if and .url (lt (float64 .windowSeconds) (mulf 4 (float64 .scrapeIntervalSeconds))) }}
 {{- fail (printf "prometheus: windowSeconds (%v) must be at least four times scrapeIntervalSeconds (%v), or rates have gaps." .windowSeconds .scrapeIntervalSeconds) }}
@@ -106,5 +111,6 @@ probePort: 8080
 planDeadlineSeconds: {{ .Values.operator.planDeadlineSeconds }}
 tickSeconds: {{ .Values.operator.tickSeconds }}
 relistSeconds: {{ .Values.operator.relistSeconds }}
+advice: {{ toJson .Values.advice }}
 logFormat: {{ .Values.operator.logFormat }}
 {{- end }}

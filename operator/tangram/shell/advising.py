@@ -39,6 +39,11 @@ class Advised:
     pools: tuple[tuple[str, PoolUse], ...] = ()  # by name
 
     @property
+    def empty(self) -> bool:
+        """Whether no LLMDeployment was planned: there is nothing that a FleetPlan could say."""
+        return not self.spec["totalDeployments"]
+
+    @property
     def name(self) -> str:
         """Name of the FleetPlan."""
         return self.inputs_hash

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tangram.fleet import Advice, FleetSnapshot, Intent
+from tangram.fleet import Advice, FleetSnapshot, Intent, Relaxation
 from tangram.shell.advising import AdviceWorker, Advised, Everyone, PoolUse
 from tangram.shell.backoff import Backoff
 from tangram.shell.client import Guard
@@ -24,6 +24,7 @@ from tangram.shell.worker import WorkerFailed
 log = logging.getLogger(__name__)
 
 RETRY_S = (60.0, 900.0)  # from, to: after thinking failed, unless the inputs change before
+REST = 4.0  # times as long as it took: a fleet that never stands still costs at most a fifth of a core
 
 
 @dataclass(slots=True)
@@ -83,6 +84,21 @@ def essence(snapshot: FleetSnapshot, intents: Everyone) -> tuple[Any, ...]:
     )
 
 
+def told_before(intent: Intent, status: Mapping[str, Any]) -> Advice | None:
+    """Return the advice that a status holds about this generation of an LLMDeployment."""
+    placement = status.get("placement") or {}
+    if not placement.get("plan") or status.get("observedGeneration") != intent.generation:
+        return None
+    return Advice(
+        plan=placement["plan"],
+        saves_per_hour=0.0,
+        because=tuple(placement.get("because") or ()),
+        relaxations=tuple(
+            Relaxation(each["dimension"], each["text"]) for each in placement.get("relaxations") or ()
+        ),
+    )
+
+
 @dataclass(slots=True)
 class Advisor:
     """Everything that thinking needs. `run()` until cancelled."""
@@ -100,6 +116,7 @@ class Advisor:
     _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
     _told: str = ""
     _used_at: float = 0.0
+    _rested_at: float = 0.0  # not before is thought again
     _awake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def offer(self, snapshot: FleetSnapshot, intents: Everyone, guard: Guard) -> None:
@@ -126,9 +143,13 @@ class Advisor:
         """Whether anything is known: an answer, or that there is none."""
         return self._answer is not None
 
-    def advice(self, intent: Intent) -> Advice | None:
-        """Return what was last recommended about this generation of an LLMDeployment."""
-        if self._answer is None or self._answer.advised is None:
+    def advice(self, intent: Intent, status: Mapping[str, Any]) -> Advice | None:
+        """Return what was last recommended about this generation of an LLMDeployment. As long as this
+        operator has not thought yet, that is what its `status` says.
+        """
+        if self._answer is None:
+            return told_before(intent, status)
+        if self._answer.advised is None:
             return None
         if self._answer.generations.get(intent.uid) != intent.generation:
             return None
@@ -153,13 +174,18 @@ class Advisor:
 
     async def _wait(self) -> None:
         now = self.clock()
-        dues = [self.debounce.due_at(), self._retry_at, self.plans.penalties.next_due(now)]
+        dues = [self._due_at(), self.plans.penalties.next_due(now)]
         if self.worker.running:
             dues.append(self._used_at + self.idle_s)
         due = min((at for at in dues if at is not None), default=None)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._awake.wait(), None if due is None else max(0.05, due - now))
         self._awake.clear()
+
+    def _due_at(self) -> float | None:
+        """Return when to think again, None while there is no reason to."""
+        dues = [at for at in (self.debounce.due_at(), self._retry_at) if at is not None]
+        return max(min(dues), self._rested_at) if dues else None
 
     async def _turn(self) -> None:
         question, now = self._latest, self.clock()
@@ -168,7 +194,8 @@ class Advisor:
         if question is None:
             self._retry_at = None
             return
-        if any(at is not None and now >= at for at in (self.debounce.due_at(), self._retry_at)):
+        due = self._due_at()
+        if due is not None and now >= due:
             await self._think(question)
         elif self._answer is None or self._answer.essence != question.essence:
             return  # what is known is of another fleet
@@ -178,13 +205,17 @@ class Advisor:
     async def _show(self, advised: Advised, question: Question) -> None:
         if self._latest is None:
             return  # the lease was lost while we thought
-        self.metrics.show_fleet_plan(advised.spec, advised.state)
+        if advised.empty:
+            self.metrics.clear_fleet_plan()
+        else:
+            self.metrics.show_fleet_plan(advised.spec, advised.state)
         await self.plans.write(advised, question.guard)
 
     async def _think(self, question: Question) -> None:
         self.debounce.clear()
         self._retry_at = None
         before = self._answer.advised if self._answer else None
+        began = self.clock()
         try:
             with self.metrics.advice_seconds.time():
                 found = await self.worker.advise(
@@ -197,6 +228,7 @@ class Advisor:
             self._backoff.reset()
             self._told = ""
         self._used_at = self.clock()
+        self._rested_at = self._used_at + REST * (self._used_at - began)
         generations = {intent.uid: intent.generation for intent in question.intents}
         self._answer = Answer(question.essence, generations, found or before)
         self.news()

@@ -18,6 +18,7 @@ _MERGE_KEYS = {
     "ports": "name",
     "ownerReferences": "uid",
     "imagePullSecrets": "name",
+    "topologySpreadConstraints": "topologyKey",
 }
 
 

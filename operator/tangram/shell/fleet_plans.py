@@ -57,8 +57,8 @@ class FleetPlans:
         self._expectations = Expectations(lambda _kind, _namespace: self.mirror.store)
 
     async def write(self, wanted: Advised, guard: Guard) -> None:
-        """Make `wanted` the plan that counts. Raises NotLeader; other refusals are told once and tried again
-        later.
+        """Make `wanted` the plan that counts; an empty one makes that none. Raises NotLeader; other
+        refusals are told once, and tried again later.
         """
         if not self._may_write():
             return
@@ -79,12 +79,14 @@ class FleetPlans:
         return not self._expectations.open() and not self.penalties.blocked(_WRITES, self.clock())
 
     async def _write(self, wanted: Advised, guard: Guard) -> None:
-        current = await self._ensure(wanted, guard)
-        if current is None:
-            return
-        if await self._state(current, wanted.state, guard) and wanted.better:
-            self.events.tell(current, _note(wanted), FLEET_PLANS)
-        others = [plan for plan in self.mirror.store if self._ours(plan) and key_of(plan) != key_of(current)]
+        if not wanted.empty:
+            current = await self._ensure(wanted, guard)
+            if current is None:
+                return
+            if await self._state(current, wanted.state, guard) and wanted.better:
+                self.events.tell(current, _note(wanted), FLEET_PLANS)
+        name = "" if wanted.empty else wanted.name
+        others = [p for p in self.mirror.store if self._ours(p) and p["metadata"]["name"] != name]
         for plan in others:
             await self._state(plan, SUPERSEDED, guard)
         for plan in sorted(others, key=_age, reverse=True)[KEPT - 1 :]:

@@ -278,7 +278,7 @@ class Reconciler:
         now: float,
     ) -> Object | None:
         """Return one status; a bug that one LLMDeployment brings out must not silence the others."""
-        mine = scaled.get(intent.uid)
+        mine, before = scaled.get(intent.uid), obj.get("status") or {}
         try:
             result: Object = render_status(
                 decision,
@@ -286,8 +286,9 @@ class Reconciler:
                 seen,
                 mine.signal if mine else None,
                 mine.decision if mine else None,
-                obj.get("status") or {},
+                before,
                 now,
+                self.advisor.advice(intent, before) if isinstance(intent, Intent) else None,
             )
         except Exception:
             log.exception("status of %s/%s", intent.namespace, intent.name)

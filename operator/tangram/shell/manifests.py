@@ -12,12 +12,13 @@ from typing import Any
 
 from tangram.api import ModelSource, model_source
 from tangram.catalog import share
-from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
+from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape, Spread
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
     DEPLOYMENTS,
     ENGINE_IMAGE_ANNOTATION,
     GENERATION_ANNOTATION,
+    HOST_LABEL,
     JOBS,
     LLM_DEPLOYMENTS,
     MANAGED_BY,
@@ -29,6 +30,7 @@ from tangram.shell.kinds import (
     SERVICES,
     SHAPE_ANNOTATION,
     VARIANT_LABEL,
+    ZONE_LABEL,
     Object,
 )
 from tangram.shell.quantity import cpu_quantity, memory_quantity
@@ -203,11 +205,14 @@ def _engine_template(intent: Intent, action: ApplyDeployment, settings: Settings
     source = model_source(intent.model_uri)
     pod = _pod_basics(settings) | {
         "terminationGracePeriodSeconds": GRACE_S,
-        "affinity": _affinity(action.products),
+        "affinity": _affinity(action.products, action.node_selectors),
         "tolerations": tolerations(settings),
         "containers": [_engine_container(intent, action, settings, source)],
         "volumes": _volumes(source),
     }
+    constraints = _spread(intent, action.spread)
+    if constraints:
+        pod["topologySpreadConstraints"] = constraints
     if settings.runtime_class_name:
         pod["runtimeClassName"] = settings.runtime_class_name
     annotations = {
@@ -273,10 +278,31 @@ def _resources(shape: Shape, settings: Settings) -> Object:
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
-def _affinity(products: tuple[str, ...]) -> Object:
-    expression = {"key": PRODUCT_LABEL, "operator": "In", "values": list(products)}
-    terms = [{"matchExpressions": [expression]}]
+def _affinity(products: tuple[str, ...], selectors: tuple[tuple[tuple[str, str], ...], ...]) -> Object:
+    """Return where pods may run: on nodes with one of the products, in one of the named pools if any."""
+    product = {"key": PRODUCT_LABEL, "operator": "In", "values": list(products)}
+    terms = [
+        {"matchExpressions": [product, *({"key": k, "operator": "In", "values": [v]} for k, v in labels)]}
+        for labels in selectors or ((),)
+    ]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def _spread(intent: Intent, spread: Spread) -> list[Object]:
+    """Return how pods are kept apart. Never at the cost of one that could run: the plan has counted the room,
+    and where the scheduler sees less of it, a replica in the wrong place beats none.
+    """
+    selector = {"matchLabels": _labels(owner_of(intent), "engine")}
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": selector,
+        }
+        for key, share in ((HOST_LABEL, spread.node), (ZONE_LABEL, spread.zone))
+        if share < 1
+    ]
 
 
 def tolerations(settings: Settings) -> list[Object]:

@@ -99,13 +99,13 @@ class Metrics:
         """Of the plan of the whole fleet that counts now. Only the leader knows one."""
 
         def gauge(name: str, what: str) -> Gauge:
-            return Gauge(f"tangram_fleet_plan_{name}", what, ("state",), registry=registry)
+            return Gauge(name, what, ("state",), registry=registry)
 
-        self.plan_cost = gauge("cost_dollars_per_hour", "Cost of the fleet as planned.")
-        self.plan_savings = gauge("savings_dollars_per_hour", "What the fleet would cost less than now.")
-        self.plan_gap = gauge("gap_ratio", "How far from the best the plan may be at most.")
-        self.plan_unmet = gauge("unmet_llmdeployments", "LLMDeployments that would go short.")
-        self.plan_solve = gauge("solve_seconds", "How long it took to decide.")
+        self.plan_cost = gauge("tangram_fleet_plan_cost_dollars_per_hour", "Cost of the fleet as planned.")
+        self.plan_savings = gauge("tangram_fleet_plan_savings_dollars_per_hour", "What it is cheaper by.")
+        self.plan_gap = gauge("tangram_fleet_plan_gap_ratio", "How far from the best it may be at most.")
+        self.plan_unmet = gauge("tangram_fleet_plan_unmet_llmdeployments", "Who would go short.")
+        self.plan_solve = gauge("tangram_fleet_plan_solve_seconds", "How long it took to decide.")
         self.advice_seconds = Histogram(
             "tangram_advice_seconds",
             "Time to think about the whole fleet.",

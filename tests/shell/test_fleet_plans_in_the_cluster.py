@@ -1,0 +1,283 @@
+"""What the whole fleet should become, as objects of a real API server: FleetPlans, GPUPools, events."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tangram.shell.fleet_plans import KEPT
+from tangram.shell.kinds import (
+    EVENTS,
+    FLEET_PLANS,
+    GPU_POOLS,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    OPERATOR_LABEL,
+    uid_of,
+)
+from tests.support.apiserver import World, eventually, llm
+from tests.support.fault_proxy import FaultProxy, Rule
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+
+QUICK = {"settleSeconds": 0.5, "latestSeconds": 3}
+COUNTS = ("Recommended", "InForce")
+CUT = {"mig": "Required"}  # no GPU of these tests is cut: only a plan that cuts one serves it
+
+
+def states(plans: list[dict[str, Any]]) -> list[str]:
+    return sorted((plan.get("status") or {}).get("state", "none") for plan in plans)
+
+
+async def counting(here: World) -> dict[str, Any] | None:
+    """The one FleetPlan that counts, once every plan has a state."""
+    plans = await here.all(FLEET_PLANS)
+    current = [p for p in plans if (p.get("status") or {}).get("state") in COUNTS]
+    return current[0] if len(current) == 1 and "none" not in states(plans) else None
+
+
+async def planned(here: World, name: str, replicas: int = 1) -> dict[str, Any]:
+    """The FleetPlan that counts, once it speaks of that many replicas of an LLMDeployment."""
+
+    async def check() -> dict[str, Any] | None:
+        plan = await counting(here)
+        each = [d for d in (plan or {"spec": {}})["spec"].get("deployments", ()) if d["name"] == name]
+        return plan if sum(c["replicas"] for d in each for c in d["chosen"]) == replicas else None
+
+    return await eventually(check, 60, f"a FleetPlan with {replicas} of {name}")
+
+
+async def test_the_plan_in_force_says_what_runs_and_the_one_before_is_superseded(
+    here: World, operator
+) -> None:
+    for number, product in enumerate(("NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB")):
+        pool = _pool(f"as-it-is-{number}", {"nvidia.com/gpu.product": product}, migPolicy="Ignore")
+        await here.apply(pool, GPU_POOLS)
+    operator(advice=QUICK)
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    first = await planned(here, "tiny")
+    assert first["spec"]["inputsHash"] == first["metadata"]["name"]
+    assert first["metadata"]["labels"][MANAGED_BY_LABEL] == MANAGED_BY
+
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+
+    second = await planned(here, "tiny", 2)
+    before = await here.get(FLEET_PLANS, first["metadata"]["name"])
+    assert second["status"]["state"] == "InForce"
+    assert before["status"]["state"] == "Superseded"
+    assert before["spec"] == first["spec"]
+
+
+async def test_a_better_layout_is_recommended_with_one_event(here: World, operator) -> None:
+    operator(advice=QUICK)
+    await here.apply(llm("sliced", here.namespace, placement=CUT))
+    await here.until("sliced", "Placed", "False")
+
+    plan = await planned(here, "sliced")
+
+    assert plan["status"]["state"] == "Recommended"
+    assert any(layout["recut"] for layout in plan["spec"]["layouts"])
+
+    async def events() -> list[dict[str, Any]]:
+        every = (await here.client.list(EVENTS, "default")).items
+        return [e for e in every if e["regarding"].get("uid") == uid_of(plan)]
+
+    (event,) = await eventually(events)
+    assert event["reason"] == "PlanRecommended"
+    assert event["regarding"]["kind"] == "FleetPlan"
+    await asyncio.sleep(3)
+    assert len(await events()) == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "subresource", "act"),
+    [("create", "", "kill-after"), ("apply", "status", "kill-before"), ("apply", "status", "kill-after")],
+)
+async def test_an_operator_killed_between_the_two_writes_is_repaired_by_the_next(
+    here: World, proxy: FaultProxy, operator, verb: str, subresource: str, act: Any
+) -> None:
+    rule = Rule(act, verb=verb, plural="fleetplans", subresource=subresource)
+    proxy.rules = [rule]
+    process = operator(advice=QUICK)
+    proxy.kill = process.kill
+    await here.apply(llm("tiny", here.namespace))
+
+    async def killed() -> bool:
+        return not process.alive()
+
+    await eventually(killed, 60)
+    (written,) = await here.all(FLEET_PLANS)
+    process.start()
+
+    await planned(here, "tiny")
+    assert uid_of(await here.get(FLEET_PLANS, written["metadata"]["name"])) == uid_of(written)
+
+
+async def test_the_last_twenty_are_kept_and_what_is_not_ours_is_left_alone(
+    here: World, proxy: FaultProxy, operator
+) -> None:
+    process = operator(advice=QUICK)
+    await here.apply(llm("tiny", here.namespace))
+    first = await planned(here, "tiny")
+    await process.stop()
+    spec = first["spec"]
+    ours = first["metadata"]["labels"]
+    foreign = [
+        await _made(here, "theirs", spec, {}),
+        await _made(here, "of-another-operator", spec, ours | {OPERATOR_LABEL: "elsewhere.tangram"}),
+    ]
+    for number in range(KEPT + 5):
+        await _made(here, f"old-{number:02}", spec, ours)
+
+    process.start()
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+
+    await planned_among(here, "tiny", 2)
+
+    async def pruned() -> bool:
+        plans = [p for p in await here.all(FLEET_PLANS) if p["metadata"].get("labels") == ours]
+        return len(plans) == KEPT and states(plans).count("Superseded") == KEPT - 1
+
+    await eventually(pruned, 30, "twenty are left")
+    for plan in foreign:
+        live = await here.get(FLEET_PLANS, plan["metadata"]["name"])
+        assert live["metadata"]["resourceVersion"] == plan["metadata"]["resourceVersion"]
+    await proxy.quiet()
+
+
+async def planned_among(here: World, name: str, replicas: int) -> None:
+    async def check() -> bool:
+        return any(
+            sum(c["replicas"] for c in d["chosen"]) == replicas and d["name"] == name
+            for plan in await here.all(FLEET_PLANS)
+            if (plan.get("status") or {}).get("state") in COUNTS
+            for d in plan["spec"].get("deployments", ())
+        )
+
+    await eventually(check, 60)
+
+
+async def _made(here: World, name: str, spec: Any, labels: dict[str, str]) -> dict[str, Any]:
+    body = {
+        "apiVersion": FLEET_PLANS.api_version,
+        "kind": FLEET_PLANS.kind,
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }
+    return await here.client.create(FLEET_PLANS, body, manager="someone")
+
+
+async def test_a_plan_that_somebody_deletes_comes_back(here: World, operator) -> None:
+    operator(advice=QUICK)
+    await here.apply(llm("tiny", here.namespace))
+    first = await planned(here, "tiny")
+
+    await here.delete(FLEET_PLANS, first["metadata"]["name"])
+
+    async def again() -> bool:
+        plan = await counting(here)
+        return plan is not None and uid_of(plan) != uid_of(first) and plan["spec"] == first["spec"]
+
+    await eventually(again, 30)
+
+
+@pytest.mark.parametrize("code", [404, 403])
+async def test_without_the_crds_or_the_right_to_see_them_models_are_served(
+    here: World, proxy: FaultProxy, operator, code: int
+) -> None:
+    proxy.rules = [Rule("status", plural=plural, nth=0, code=code) for plural in ("gpupools", "fleetplans")]
+    process = operator(advice=QUICK, tickSeconds=1)
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    await asyncio.sleep(3)
+
+    assert process.alive()
+    assert Counter(r.plural for r in proxy.writes())["fleetplans"] == 0
+    assert process.logs().count("mirror of gpupools: going on without") == 1
+    assert process.logs().count("mirror of fleetplans: going on without") == 1
+
+
+async def test_a_refused_fleet_plan_is_told_once_and_the_loop_goes_on(
+    here: World, proxy: FaultProxy, operator
+) -> None:
+    proxy.rules = [Rule("status", verb="create", plural="fleetplans", nth=0, code=403)]
+    process = operator(advice=QUICK, tickSeconds=0.5)
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    refused = proxy.rules[0]
+
+    async def twice() -> bool:
+        return refused.hits >= 2
+
+    await eventually(twice, 60, "it is tried again")
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.until("tiny", "Ready", "True")
+    assert process.logs().count("FleetPlans: not written") == 1
+
+
+async def test_thinking_that_takes_too_long_disturbs_nothing(here: World, operator) -> None:
+    process = operator(advice=QUICK | {"deadlineSeconds": 0.001})
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.until("tiny", "Ready", "True")
+
+    async def told() -> bool:
+        return "no recommendation (deadline)" in process.logs()
+
+    await eventually(told, 30)
+    assert await here.all(FLEET_PLANS) == []
+    assert process.logs().count("no recommendation") == 1
+
+
+async def test_a_new_leader_writes_no_plan_again(here: World, proxy: FaultProxy, operator) -> None:
+    first = operator("first", advice=QUICK)
+    await here.apply(llm("tiny", here.namespace))
+    await here.apply(llm("sliced", here.namespace, placement=CUT))
+    await here.until("tiny", "Ready", "True")
+    await planned(here, "tiny")
+    await proxy.quiet()
+    proxy.trace.clear()
+
+    second = operator("second", advice=QUICK)
+    await first.stop()
+
+    async def thought() -> bool:
+        return "term 1" in second.logs()
+
+    await eventually(thought, 30)
+    await asyncio.sleep(8)  # it thinks about the fleet, too
+    assert proxy.writes() == []
+
+
+async def test_a_pool_counts_its_nodes_and_says_when_it_is_not_understood(
+    here: World, proxy: FaultProxy, operator
+) -> None:
+    operator(advice=QUICK)
+    await here.apply(_pool("h100", {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}), GPU_POOLS)
+    await here.apply(_pool("zz-h100-too", {"kubernetes.io/hostname": "gpu-1"}), GPU_POOLS)
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+
+    async def counted() -> Any:
+        status = (await here.get(GPU_POOLS, "h100")).get("status") or {}
+        return status if status.get("freeGPUs") == 63 or status.get("freeGPUs") == 64 else None
+
+    status = await eventually(counted, 60)
+    assert (status["nodes"], status["gpus"]) == (1, 64)
+    assert status["conditions"][0]["status"] == "True"
+    other = (await here.get(GPU_POOLS, "zz-h100-too"))["status"]
+    assert other["conditions"][0]["reason"] == "Conflict"
+    assert other["nodes"] == 0
+    await proxy.quiet()
+
+
+def _pool(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": GPU_POOLS.api_version,
+        "kind": GPU_POOLS.kind,
+        "metadata": {"name": name},
+        "spec": {"nodeSelector": selector, "pricePerGPUHour": 2.5} | spec,
+    }
