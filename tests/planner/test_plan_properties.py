@@ -246,8 +246,9 @@ def test_whoever_is_not_wholly_placed_is_told_why(world):
 @given(worlds(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_whoever_comes_later_takes_nothing_from_those_before(world, data):
-    """A newcomer may send another newcomer to another shape, so that both fit; it leaves nobody with less, and
-    moves nothing that runs."""
+    """It may send another newcomer to another shape, so that both fit; it leaves nobody with less, and moves
+    nothing that runs.
+    """
     observed, wanted = world
     last = replace(data.draw(intents(9)), served_name="late", created_at=NOW + 10, paused=False, priority=-9)
     before = {d.owner_uid: d for d in plan(observed, wanted, NOW).decisions}

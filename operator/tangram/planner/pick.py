@@ -144,6 +144,9 @@ def _in_turn(menus: Sequence[list[_Way]], left: list[int]) -> list[_Way]:
 def _together(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> list[_Way] | None:
     """Everybody as well served as alone, at the least dollars; None: that cannot be, or was not found."""
     best = [[way for way in menu if way.unmet <= menu[0].unmet + _EPSILON] for menu in menus]
+    least = sum(min(sum(n for _, n in way.pick.units) for way in menu) for menu in best)
+    if least > sum(free):
+        return None  # the usual shortage, without asking
     found = [way for way in _solved(best, free, prices) if way is not None]
     return found if len(found) == len(menus) else None
 

@@ -1,0 +1,436 @@
+"""Several LLMDeployments at once: who gets what is decided for all of them together."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram.fleet import ApplyDeployment, Objective, Pool, RemoveDeployment, Spread, Traffic
+from tangram.packing import solve as solving
+from tangram.planner import pick, plan, status
+from tangram.planner.candidates import offers
+from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
+
+SLICE, BIG_SLICE, WHOLE, L4 = shape("1g.10gb"), shape("1g.20gb"), shape(), shape(sku="L4")
+LEFT = Pool("left", (("side", "left"),))
+RIGHT = Pool("right", (("side", "right"),), price_per_gpu_hour=9.0)
+
+
+def decide(observed, *wanted):
+    made = plan(observed, wanted, NOW)
+    return made, {d.owner_uid: d for d in made.decisions}
+
+
+def on(side, made):
+    return replace(made, labels=(("side", side),))
+
+
+def applied(made, owner):
+    return [a for a in made.actions if isinstance(a, ApplyDeployment) and a.owner_uid == owner.uid]
+
+
+# --- newcomers together
+
+
+def test_the_older_one_makes_way_for_one_that_has_no_other_place():
+    """In turn, the older would take the slice, because it is cheapest, and the younger would wait."""
+    old = intent("old", created_at=1.0)
+    young = intent("young", denied_skus=("L4",), created_at=2.0)
+    observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
+    _, decisions = decide(observed, old, young)
+
+    assert (decisions[old.uid].shape, decisions[young.uid].shape) == (L4, SLICE)
+    assert [d.placed_reason for d in decisions.values()] == ["Placed", "Placed"]
+    lost = decisions[old.uid].alternatives[0]
+    assert (lost.shape, lost.rejected_because) == (SLICE, "NotEnoughGPUs")
+
+
+def test_the_fleet_pays_least_not_the_first():
+    """In turn, the first would take the slice, and the second would pay a whole H100."""
+    first = intent("first", created_at=1.0)
+    second = intent("second", created_at=2.0, denied_skus=("L4",))
+    observed = snapshot(node("a", gpu=1), node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
+    _, decisions = decide(observed, first, second)
+
+    assert (decisions[first.uid].shape, decisions[second.uid].shape) == (L4, SLICE)
+
+
+def test_what_runs_stays_where_it_is_though_all_would_cost_less_elsewhere():
+    runs = intent("runs", created_at=1.0)
+    new = intent("new", denied_skus=("L4",), created_at=2.0)
+    observed = snapshot(
+        node("b", mig_1g_10gb=1),
+        node("c", "L4", gpu=1),
+        claims=claims(runs, SLICE, "b"),
+        workloads=(workload(runs, SLICE),),
+    )
+    made, decisions = decide(observed, runs, new)
+
+    assert decisions[runs.uid].shape == SLICE
+    assert decisions[new.uid].placed == 0
+    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+
+
+# --- priority
+
+
+def test_the_higher_priority_gets_the_last_place_though_it_came_later():
+    old, young = intent("old", created_at=1.0), intent("young", created_at=2.0, priority=1)
+    _, decisions = decide(snapshot(node("b", mig_1g_10gb=1)), old, young)
+
+    assert (decisions[old.uid].placed, decisions[young.uid].placed) == (0, 1)
+
+
+def test_what_runs_of_a_lower_priority_is_not_preempted():
+    low, high = intent("low"), intent("high", priority=9)
+    observed = snapshot(
+        node("b", mig_1g_10gb=1), claims=claims(low, SLICE, "b"), workloads=(workload(low, SLICE),)
+    )
+    made, decisions = decide(observed, low, high)
+
+    assert (decisions[low.uid].placed, decisions[high.uid].placed) == (1, 0)
+    assert [a.replicas for a in applied(made, low)] == [1]
+    assert "0 of 1 replicas placed" in decisions[high.uid].placed_message
+
+
+@pytest.mark.parametrize(("priority", "expected"), [(0, (2, 0)), (1, (1, 1))])
+def test_growth_and_newcomers_take_their_turns_alike(priority, expected):
+    grows = intent("grows", created_at=1.0, max_replicas=2)
+    new = intent("new", created_at=2.0, priority=priority)
+    observed = snapshot(
+        node("b", mig_1g_10gb=2),
+        claims=claims(grows, SLICE, "b"),
+        workloads=(workload(grows, SLICE),),
+        desired=((grows.uid, 2),),
+    )
+    _, decisions = decide(observed, grows, new)
+
+    assert (decisions[grows.uid].placed, decisions[new.uid].placed) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=2, max_size=6), st.integers(0, 8))
+@settings(max_examples=60, deadline=None)
+def test_under_shortage_nobody_waits_for_one_of_a_lower_priority(asked, units):
+    wanted = tuple(
+        intent(f"m{i}", created_at=float(i), priority=priority, min_replicas=n)
+        for i, (priority, n) in enumerate(asked)
+    )
+    _, decisions = decide(snapshot(node("b", mig_1g_10gb=units)), *wanted)
+
+    in_turn = sorted(wanted, key=lambda m: (-m.priority, m.created_at))
+    left = units
+    for m in in_turn:
+        assert decisions[m.uid].placed == min(left, m.min_replicas)
+        left -= decisions[m.uid].placed
+
+
+# --- how many
+
+
+def test_a_newcomer_gets_as_many_replicas_as_its_traffic_needs():
+    m = intent(max_replicas=9, traffic=Traffic(requests_per_second=40.0))
+    made, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), m)
+
+    assert decisions[m.uid].placed == decisions[m.uid].desired == applied(made, m)[0].replicas == 4
+    assert "good for" in decisions[m.uid].placed_message
+
+
+def test_traffic_makes_one_fast_gpu_cheaper_than_many_slow_slices():
+    little, much = (
+        intent(max_replicas=40, tpot=tpot(8), traffic=Traffic(requests_per_second=rate))
+        for rate in (1.0, 75.0)
+    )
+    observed = snapshot(node("a", gpu=4), node("b", mig_1g_10gb=40))
+
+    assert decide(observed, little)[1][little.uid].shape == SLICE
+    assert decide(observed, much)[1][much.uid].shape == WHOLE
+
+
+def test_a_shape_that_has_no_room_any_more_is_left_for_as_many_of_another_as_carry_the_same():
+    m = intent(max_replicas=12)
+    observed = snapshot(
+        node("a", gpu=4),
+        node("b", usable=False, mig_1g_10gb=6),
+        claims=claims(m, SLICE, "b", 6),
+        workloads=(workload(m, SLICE, 6, available=0),),
+        desired=((m.uid, 6),),
+    )
+    _, decisions = decide(observed, m)
+
+    assert (decisions[m.uid].shape, decisions[m.uid].desired) == (WHOLE, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"tensor_parallel": (2,)}, "tensorParallel"),
+        ({"precision": "fp8"}, "engine.precision"),
+        ({"kv_precision": "fp8"}, "kvCachePrecision"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_said(changes, text):
+    m = intent(**changes)
+    made, decisions = decide(snapshot(node("a", gpu=4)), m)
+
+    assert decisions[m.uid].placed_reason == "Infeasible"
+    assert text in decisions[m.uid].placed_message
+    assert not applied(made, m)
+
+
+# --- GPUPools
+
+
+def test_pods_go_only_to_the_pools_that_are_named():
+    m = intent(pools=("left",), spread=Spread(node=0.5))
+    observed = snapshot(
+        on("right", node("a", mig_1g_10gb=4)), on("left", node("b", gpu=1)), pools=(LEFT, RIGHT)
+    )
+    made, decisions = decide(observed, m)
+
+    assert decisions[m.uid].shape == WHOLE
+    (action,) = applied(made, m)
+    assert action.node_selectors == ((("side", "left"),),)
+    assert action.spread == Spread(node=0.5)
+
+
+def test_a_pool_that_nobody_made_is_named():
+    m = intent(pools=("lfet",))
+    made, decisions = decide(snapshot(on("left", node("b", gpu=1)), pools=(LEFT,)), m)
+
+    assert decisions[m.uid].placed_reason == "InsufficientCapacity"
+    assert "placement.pools names lfet, and there is no such GPUPool" in decisions[m.uid].placed_message
+    assert not applied(made, m)
+
+
+def test_the_price_of_a_pool_counts():
+    observed = snapshot(
+        on("right", node("a", gpu=1)), on("left", node("b", "L4", gpu=1)), pools=(LEFT, RIGHT)
+    )
+    m = intent(denied_skus=("L4",))
+
+    assert decide(observed, m)[1][m.uid].price_per_hour == 9.0
+
+
+def test_who_may_run_anywhere_leaves_a_pool_to_those_who_name_it():
+    anywhere = intent("anywhere", created_at=1.0)
+    there = intent("there", created_at=2.0, pools=("left",))
+    observed = snapshot(
+        on("left", node("a", mig_1g_10gb=1)), on("right", node("b", mig_1g_10gb=1)), pools=(LEFT,)
+    )
+    _, decisions = decide(observed, anywhere, there)
+
+    assert [d.placed for d in decisions.values()] == [1, 1]
+
+
+# --- budgets
+
+
+def price(m, at, observed):
+    return offers(observed).price(at, m.pools)
+
+
+def test_a_budget_bounds_the_replicas_and_says_so():
+    m = intent(min_replicas=1, max_replicas=5, budget_per_hour=1.0)
+    observed = snapshot(node("b", mig_1g_10gb=7), desired=((m.uid, 5),))
+    _, decisions = decide(observed, m)
+    decision = decisions[m.uid]
+
+    assert (decision.placed, decision.placed_reason) == (2, "OverBudget")
+    assert "placement.budgetPerHour of 1.00 $/h allows 2 of 5 replicas" in decision.placed_message
+    assert status(decision, m, observed, None, None, {}, NOW)["conditions"][0]["reason"] == "OverBudget"
+
+
+def test_a_budget_that_is_lowered_takes_nothing_below_the_minimum():
+    m = intent(min_replicas=2, max_replicas=5, budget_per_hour=0.1)
+    observed = snapshot(
+        node("b", mig_1g_10gb=7),
+        claims=claims(m, SLICE, "b", 4),
+        workloads=(workload(m, SLICE, 4),),
+        desired=((m.uid, 4),),
+    )
+    made, _ = decide(observed, m)
+
+    assert [a.replicas for a in applied(made, m)] == [2]
+
+
+def test_a_move_waits_where_the_budget_has_no_room_for_both():
+    m = intent(tpot=tpot(5), budget_per_hour=1.0)  # 0.77 $/h alone, 1.21 $/h beside the old one
+    old = workload(m, SLICE)
+    observed = snapshot(
+        node("b", mig_1g_10gb=1, mig_1g_20gb=1), claims=claims(m, SLICE, "b"), workloads=(old,)
+    )
+    made, decisions = decide(observed, m)
+
+    assert decisions[m.uid].placed_reason == "OverBudget"
+    assert "for what runs until then" in decisions[m.uid].placed_message
+    assert not applied(made, m)
+    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+    roomier = replace(m, budget_per_hour=1.5)
+    assert [a.shape for a in applied(decide(observed, roomier)[0], roomier)] == [BIG_SLICE]
+
+
+LIMITS = st.sampled_from([None, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0])
+
+
+@st.composite
+def lives(draw):
+    """A fleet, and what is wanted of it over time: objectives, pools and numbers change, budgets too."""
+    fleet = [
+        on("left", node("a", gpu=draw(st.integers(0, 3)) or 1, mig_1g_10gb=draw(st.integers(1, 5)))),
+        on("right", node("b", mig_1g_20gb=draw(st.integers(1, 4)))),
+        node("c", "L4", gpu=draw(st.integers(1, 3))),
+    ]
+    turns = []
+    budgets = [draw(LIMITS) for _ in range(3)]
+    for _ in range(draw(st.integers(1, 3))):
+        wanted = []
+        for i in range(3):
+            low = draw(st.integers(1, 2))
+            wanted.append(
+                intent(
+                    f"m{i}",
+                    created_at=float(i),
+                    priority=draw(st.integers(0, 1)),
+                    min_replicas=low,
+                    max_replicas=low + draw(st.integers(0, 3)),
+                    tpot=draw(st.sampled_from([None, Objective(90, 5), Objective(90, 9)])),
+                    pools=draw(st.sampled_from([(), ("left",), ("left", "right")])),
+                    traffic=Traffic(requests_per_second=draw(st.sampled_from([None, 30.0]))),
+                    budget_per_hour=budgets[i],
+                )
+            )
+        turns.append((tuple(wanted), tuple((f"uid-m{i}", draw(st.integers(1, 5))) for i in range(3))))
+    return snapshot(*fleet, pools=(LEFT, RIGHT)), turns
+
+
+@given(lives())
+@settings(max_examples=60, deadline=None)
+def test_at_every_instant_budget_and_minimum_hold_and_no_unit_is_given_twice(life):
+    observed, turns = life
+    cluster = Cluster(observed, turns[0][0])
+    for wanted, desired in turns:
+        cluster.intents = wanted
+        for _ in range(4):
+            now = replace(cluster.observed, desired=desired)
+            before = {m.uid: serving(now, m) for m in wanted}
+            paid_before = {m.uid: paid(now, m) for m in wanted}
+            made = plan(now, wanted, NOW)
+            assert made == plan(now, wanted[::-1], NOW)
+            cluster.perform(made)
+            for m in wanted:
+                if m.budget_per_hour is not None:
+                    allowed = max(m.budget_per_hour, paid_before[m.uid])  # prices change with the pools named
+                    assert paid(cluster.observed, m) <= allowed + 1e-6
+                assert serving(cluster.observed, m) >= min(before[m.uid], m.min_replicas)
+            cluster.settle()
+
+
+def paid(observed, m):
+    return sum(w.replicas * price(m, w.shape, observed) for w in observed.workloads if w.owner_uid == m.uid)
+
+
+def serving(observed, m):
+    return sum(w.available for w in observed.workloads if w.owner_uid == m.uid)
+
+
+@given(lives())
+@settings(max_examples=60, deadline=None)
+def test_those_who_name_pools_are_never_promised_more_than_these_have(life):
+    observed, turns = life
+    wanted, desired = turns[0]
+    made = plan(replace(observed, desired=desired), wanted, NOW)
+    by_uid = {m.uid: m for m in wanted}
+    there = defaultdict(int)
+    for n in observed.nodes:
+        for resource, count in n.allocatable:
+            there[n.sku, resource, dict(n.labels).get("side", "")] += count
+    for sides in (("left",), ("left", "right")):
+        used = defaultdict(int)
+        for d in made.decisions:
+            named = by_uid[d.owner_uid].pools
+            if d.shape is not None and named and set(named) <= set(sides):
+                used[d.shape.sku, d.shape.resource] += d.placed
+        for (sku, resource), count in used.items():
+            assert count <= sum(there[sku, resource, side] for side in sides)
+
+
+# --- one bad apple, and how often anything is solved
+
+
+def test_one_that_cannot_be_judged_stops_nobody(monkeypatch):
+    bad, good = intent("bad", created_at=1.0), intent("good")
+    real = plan.__globals__["candidates"]
+
+    def judge(m, *rest):
+        if m.uid == bad.uid:
+            raise ZeroDivisionError("division by zero")
+        return real(m, *rest)
+
+    monkeypatch.setitem(plan.__globals__, "candidates", judge)
+    observed = snapshot(node("b", mig_1g_10gb=2), workloads=(workload(bad, SLICE),))
+    made, decisions = decide(observed, bad, good)
+
+    assert decisions[bad.uid].placed_reason == "NotJudged"
+    assert "ZeroDivisionError: division by zero" in decisions[bad.uid].placed_message
+    assert not applied(made, bad)
+    assert decisions[good.uid].placed_reason == "Placed"
+    told = status(decisions[bad.uid], bad, observed, None, None, {}, NOW)
+    assert told["conditions"][0]["reason"] == "NotJudged"
+
+
+def test_a_request_that_the_model_cannot_take_is_the_persons_error():
+    m = intent(max_model_len=64, traffic=Traffic(input_tokens=5000, output_tokens=5000))
+    _, decisions = decide(snapshot(node("b", gpu=1)), m)
+
+    assert decisions[m.uid].placed_reason == "Infeasible"
+    assert decisions[m.uid].placed_message
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """How often the solver was asked."""
+    asked = []
+    real = solving.solve
+
+    def counted(problem, limits):
+        asked.append(problem)
+        return real(problem, limits)
+
+    monkeypatch.setattr(solving, "solve", counted)
+    pick.pick.cache_clear()
+    return asked
+
+
+def test_nothing_is_solved_where_all_can_have_what_is_best_for_them(solved):
+    wanted = tuple(intent(f"m{i}", created_at=float(i)) for i in range(6))
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), wanted)
+    for _ in range(3):
+        cluster.perform(plan(cluster.observed, wanted, NOW))
+        cluster.settle()
+
+    assert not solved
+
+
+def test_what_was_solved_once_is_remembered_while_nothing_that_matters_changes(solved):
+    wanted = (
+        intent("old", created_at=1.0),
+        intent("young", denied_skus=("L4",), created_at=2.0),
+        intent("waits", denied_skus=("L4",), created_at=3.0),
+    )
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1)), wanted)
+    plan(cluster.observed, wanted, NOW)
+    first = len(solved)
+    for step in range(4):
+        plan(cluster.observed, wanted, NOW + step)
+    assert first
+    assert len(solved) == first
+
+    for _ in range(3):
+        cluster.perform(plan(cluster.observed, wanted, NOW))
+        cluster.settle()
+    before = len(solved)
+    rested = plan(cluster.observed, wanted, NOW)
+    assert len(solved) == before
+    assert repr(rested) == repr(plan(cluster.observed, wanted[::-1], NOW + 60))
