@@ -15,10 +15,13 @@ from tangram.catalog import InputError
 from tangram.cli.access import Access
 from tangram.cli.cluster import read_cluster
 from tangram.fleet import Intent
+from tangram.planner.joint.recommend import recommend
+from tangram.planner.joint.snapshot_file import read_snapshot
 from tangram.shell.auth import load_kubeconfig
 from tangram.shell.client import ApiClient
 from tangram.shell.kinds import LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import FACTS, gpu_node, llm
+from tests.support.plans import run
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
@@ -273,3 +276,61 @@ def test_a_context_is_chosen_by_name(plane, cluster, tmp_path):
     assert len(read_cluster(Access(str(path), context="second")).intents) == 2
     assert "gone" in refused(Access(str(path)))
     assert "third" in refused(Access(str(path), context="third"))
+
+
+def test_a_snapshot_is_the_cluster_in_a_file(plane, cluster, tmp_path):
+    path, other = tmp_path / "fleet.yaml", tmp_path / "fleet.json"
+    flags = ("--kubeconfig", plane.kubeconfig)
+
+    status, out, err = run("snapshot", "-o", path, *flags)
+    assert (status, out) == (0, "")
+    assert err == f"{path}: 2 GPU nodes, 2 LLMDeployments\n"
+    _, printed, _ = run("snapshot", *flags)
+    run("snapshot", "-o", other, *flags)
+
+    assert yaml.safe_load(printed) == yaml.safe_load(path.read_text()) == json.loads(other.read_text())
+    seen = read_cluster(Access(str(plane.kubeconfig)))
+    assert read_snapshot(json.loads(other.read_text()), "it") == (seen.fleet, seen.intents)
+
+
+def test_the_plan_of_a_snapshot_is_that_of_the_cluster(plane, cluster, tmp_path):
+    path = tmp_path / "fleet.yaml"
+    run("snapshot", "-o", path, "--kubeconfig", plane.kubeconfig)
+    seen = read_cluster(Access(str(plane.kubeconfig)))
+
+    plan = json.loads(run("plan", "-f", path, "-o", "json")[1])
+
+    assert plan["inputsHash"] == recommend(seen.fleet, seen.intents).inputs_hash
+    assert [each["name"] for each in plan["deployments"]] == ["chat", "draft"]
+
+
+def test_what_the_cluster_runs_is_explained(plane, cluster):
+    status, out, err = run("explain", "llmdep/chat", "--kubeconfig", plane.kubeconfig, "-o", "json")
+
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found["modelURI"] == "image:///models/tangram-tiny"
+    assert found["operator"]["desired"] == 3
+    assert found["plan"]["chosen"]
+
+
+def test_a_deployment_that_the_cluster_does_not_have_is_one_line(plane, cluster):
+    status, out, err = run("explain", "llmdep/chatt", "--kubeconfig", plane.kubeconfig)
+
+    assert (status, out) == (2, "")
+    assert err == "tangram: explain: there is no LLMDeployment chatt; did you mean chat?\n"
+
+
+def test_a_snapshot_that_cannot_be_written_is_one_line(plane, cluster, tmp_path):
+    status, _, err = run("snapshot", "-o", tmp_path / "no" / "such", "--kubeconfig", plane.kubeconfig)
+
+    assert status == 2
+    assert err.startswith("tangram: --output: cannot write ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["models.yaml", "what-if.yaml"])
+def test_the_examples_are_taken_by_the_api_server_as_they_are(cluster, name):
+    path = str(ROOT / "examples" / "plan" / name)
+
+    cluster.run("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", path)
