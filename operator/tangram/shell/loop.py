@@ -160,6 +160,7 @@ class Reconciler:
         scaled, seen = self._observe(view, valid, now)
         self.advisor.offer(seen, everyone, self.guard.bound())
         plan = await self._plan(seen, everyone, now)
+        self.scaler.adopt(plan.decisions)
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
             await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid})

@@ -10,6 +10,7 @@ PlanFunction = Callable[[FleetSnapshot, tuple[Intent | InvalidIntent, ...], floa
 
 def the_planner() -> PlanFunction:
     """Return the planner (imported here, so that only the worker pays for it)."""
+    from tangram.packing import solve  # noqa: F401, PLC0415 - loaded before there is a deadline
     from tangram.planner import plan  # noqa: PLC0415
 
     function: PlanFunction = plan

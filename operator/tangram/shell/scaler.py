@@ -2,10 +2,10 @@
 `tangram.scaling`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from tangram.fleet import Intent, Workload
+from tangram.fleet import Decision, Intent, Workload
 from tangram.scaling import ScalingDecision, ScalingMemory, ScalingParams, Signal, classify, decide
 from tangram.shell.metrics_reader import MetricsReader
 from tangram.shell.settings import Settings
@@ -62,6 +62,16 @@ class Scaler:
             intent.uid: self._decide_one(intent, by_owner.get(intent.uid, []), recorded.get(intent.uid), now)
             for intent in intents
         }
+
+    def adopt(self, decisions: Iterable[Decision]) -> None:
+        """Go on from the numbers that were decided: what expected traffic needs at first, or what carries on
+        another shape what ran on the last one.
+        """
+        for decision in decisions:
+            memory = self._memories.get(decision.owner_uid)
+            if decision.shape is not None and memory is not None and memory.replicas != decision.desired:
+                memory = replace(memory, replicas=decision.desired, spare_since=None)
+                self._memories[decision.owner_uid] = memory
 
     def clear(self) -> None:
         """Forget everything: at the start of a term another operator may have acted."""
