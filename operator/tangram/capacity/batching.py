@@ -8,12 +8,13 @@ Nothing here fluctuates: `queueing` adds what chance does.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from tangram.capacity.clock import Clock
 from tangram.capacity.simulate import EngineLimits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """Requests of one kind on one replica. Functions of how many decode (need not be a whole number)."""
 
@@ -23,7 +24,7 @@ class Shape:
     output_tokens: float
     prompt_context: float  # tokens that a prompt token attends to, mean over prompt tokens
 
-    @property
+    @cached_property
     def gaps(self) -> float:
         """Steps from the first token to the last."""
         return max(1.0, self.output_tokens - 1)
@@ -42,9 +43,10 @@ class Shape:
 
     def step_s(self, decoding: float) -> float:
         """Mean seconds of a step: now and then one with a prompt."""
-        budget = self.budget(decoding)
-        share = min(budget, self.prompts(decoding) * self.input_tokens)
-        whole = max(min(self.input_tokens, budget), share)
+        prompt = self.input_tokens
+        budget = max(1.0, self.limits.max_batched_tokens - decoding)
+        share = min(budget, decoding / self.gaps * prompt)
+        whole = max(min(prompt, budget), share)
         plain = self.clock(decoding, 0.0, 0.0)
         return plain + (self.clock(decoding, whole, self.prompt_context) - plain) * share / whole
 

@@ -45,50 +45,44 @@ class Assessor:
 
     def assess(self, shape: Shape, request: SizingRequest) -> Row | Rejection:
         """Return a row, or a rejection that names the first constraint that fails."""
-        fitted = self._fit(shape, request)
+        fitted = self.fit(shape, request)
         if isinstance(fitted, Rejection):
             return fitted
-        rate = self._rate(fitted, request)
-        if isinstance(rate, Rejection):
-            return rate
-        return self._unpriced(shape) or self._row(fitted, request, rate)
+        found = self.carried(fitted)
+        if isinstance(found, Rejection):
+            return found
+        return self._unpriced(shape) or self._row(fitted, request, found.rate)
 
-    def carries(self, shape: Shape, request: SizingRequest) -> Carried | Rejection:
+    def carried(self, fitted: "Fitted") -> Carried | Rejection:
         """Return what one replica carries, or why none: `assess` without price and load.
 
-        It depends on no rate: `request.rps` is not looked at.
+        It depends on no rate: that of the request is not looked at.
         """
-        fitted = self._fit(shape, request)
-        if isinstance(fitted, Rejection):
-            return fitted
-        rate = self._rate(fitted, request)
-        return rate if isinstance(rate, Rejection) else Carried(shape, rate, _unverified(fitted))
-
-    def _rate(self, fitted: "Fitted", request: SizingRequest) -> float | Rejection:
+        request = fitted.request
         ttft, tpot = _objective(request, request.ttft_ms), _objective(request, request.tpot_ms)
-        rate, idle = fitted.replica.max_rate(ttft, tpot), _idle_rate(fitted)
-        if rate < idle:
-            missed = _missed(self._idle_latency(fitted, request), request)
+        rate = fitted.replica.max_rate(ttft, tpot)
+        if rate < fitted.idle_rate:
+            missed = _missed(self._idle_latency(fitted), request)
             if missed is not None:
                 return Rejection(fitted.shape, *missed)
-        return max(rate, idle)
+        return Carried(fitted.shape, max(rate, fitted.idle_rate), _unverified(fitted))
 
     def serves(self, shape: Shape, request: SizingRequest) -> Rejection | None:
         """Return why a shape does not serve, None if it does: `assess` without the search for its rate."""
-        fitted = self._fit(shape, request)
+        fitted = self.fit(shape, request)
         if isinstance(fitted, Rejection):
             return fitted
-        missed = _missed(self._idle_latency(fitted, request), request)
+        missed = _missed(self._idle_latency(fitted), request)
         return Rejection(shape, *missed) if missed is not None else self._unpriced(shape)
 
     def fits(self, shape: Shape, request: SizingRequest) -> bool:
         """Whether the memory holds the model and one request."""
-        return not isinstance(self._fit(shape, request), Rejection)
+        return not isinstance(self.fit(shape, request), Rejection)
 
     def idle_latency(self, shape: Shape, request: SizingRequest) -> Latency | None:
         """Return the latency of a nearly idle replica, None where the model does not fit."""
-        fitted = self._fit(shape, request)
-        return None if isinstance(fitted, Rejection) else self._idle_latency(fitted, request)
+        fitted = self.fit(shape, request)
+        return None if isinstance(fitted, Rejection) else self._idle_latency(fitted)
 
     def budget(self, shape: Shape, request: SizingRequest) -> MemoryBudget:
         """Return the memory account of a rank, whether or not it fits. Raises `InputError` as `footprint`."""
@@ -96,7 +90,8 @@ class Assessor:
         limits = Limits(request.model_length(self.architecture), request.max_running)
         return memory_budget(self._footprint(shape, request, where), where, limits)
 
-    def _fit(self, shape: Shape, request: SizingRequest) -> "Fitted | Rejection":
+    def fit(self, shape: Shape, request: SizingRequest) -> "Fitted | Rejection":
+        """Return a shape ready to be asked how fast it is, or why the model does not fit."""
         where = hardware(shape.sku, shape.profile, shape.tensor_parallel)
         if not where.memory_mib:
             return Rejection(shape, Constraint.MEMORY_UNKNOWN, "size not published")
@@ -169,11 +164,11 @@ class Assessor:
         step = fitted.model.step_s(running, context, prompts, request.input_tokens / 2)
         return str(step.wall)
 
-    def _idle_latency(self, fitted: "Fitted", request: SizingRequest) -> Latency:
+    def _idle_latency(self, fitted: "Fitted") -> Latency:
         """It depends on no objective, so relaxations ask for the same one again."""
-        key = (fitted.shape, replace(request, ttft_ms=None, tpot_ms=None))
+        key = (fitted.shape, replace(fitted.request, ttft_ms=None, tpot_ms=None))
         if key not in self.idle:
-            self.idle[key] = fitted.replica.under(_idle_rate(fitted))
+            self.idle[key] = fitted.idle
         return self.idle[key]
 
     def _footprint(self, shape: Shape, request: SizingRequest, where: Hardware) -> Footprint:
@@ -204,6 +199,16 @@ class Fitted:
         return Replica(self.model, self.limits, asked.input_tokens, asked.output_tokens, asked.cv)
 
     @property
+    def idle_rate(self) -> float:
+        """Requests per second at which a replica is nearly idle (Little's law)."""
+        return IDLE / self.replica.alone_s
+
+    @cached_property
+    def idle(self) -> Latency:
+        """What users of a nearly idle replica see."""
+        return self.replica.under(self.idle_rate)
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest request that is accepted."""
         return self.budget.limits.max_model_len
@@ -217,11 +222,6 @@ def unpriced(shape: Shape) -> Rejection:
 def mean_context(request: SizingRequest) -> float:
     """Tokens that a running request holds on average; long answers stay longer, so they count more."""
     return request.input_tokens + request.output_tokens * (1 + LENGTH_CV2) / 2
-
-
-def _idle_rate(fitted: Fitted) -> float:
-    """Requests per second at which a replica is nearly idle (Little's law)."""
-    return IDLE / fitted.replica.alone_s
 
 
 def _objective(request: SizingRequest, milliseconds: float | None) -> Objective | None:

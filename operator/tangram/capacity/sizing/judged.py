@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tangram.capacity.latency import Latency
 from tangram.capacity.memory import MemoryBudget
-from tangram.capacity.sizing.assess import Assessor, Footprints
+from tangram.capacity.sizing.assess import Assessor, Fitted, Footprints
 from tangram.capacity.sizing.nouns import Carried, Rejection, Relaxation, SizingRequest
 from tangram.capacity.sizing.relax import relax
 from tangram.catalog.architecture import Architecture
@@ -31,15 +31,18 @@ class Judged:
 
     def verdict(self, shape: Shape) -> Carried | Rejection:
         """Return what a replica carries on a shape, or what kills it; prices are not looked at."""
-        found = self._verdicts.get(shape)
-        if found is None:
-            found = self._verdicts[shape] = self._assessor().carries(shape, self.request)
-        return found
+        if shape not in self._verdicts:
+            fitted = _fitted(self, shape)
+            self._verdicts[shape] = (
+                fitted if isinstance(fitted, Rejection) else self._assessor().carried(fitted)
+            )
+        return self._verdicts[shape]
 
     def idle(self, shape: Shape) -> Latency | None:
         """Return the latency of a nearly idle replica, None where the model does not fit."""
         if shape not in self._idle:
-            self._idle[shape] = self._assessor().idle_latency(shape, self.request)
+            fitted = _fitted(self, shape)
+            self._idle[shape] = None if isinstance(fitted, Rejection) else fitted.idle
         return self._idle[shape]
 
     def budget(self, shape: Shape) -> MemoryBudget:
@@ -52,6 +55,10 @@ class Judged:
         if key not in self._relaxed:
             self._relaxed[key] = relax(self._assessor(prices), rejection, self.request)
         return self._relaxed[key]
+
+    def fit(self, shape: Shape) -> Fitted | Rejection:
+        """Return a shape ready to be asked how fast it is, or why the model does not fit."""
+        return self._assessor().fit(shape, self.request)
 
     def _assessor(self, prices: Prices = Prices()) -> Assessor:  # noqa: B008 - it is a value
         """What it keeps beside footprints is gone with it."""
@@ -68,3 +75,9 @@ def judged(architecture: Architecture, request: SizingRequest) -> Judged:
 def _footprints(architecture: Architecture) -> Footprints:
     """All kinds of traffic share what a rank of a model holds; filled by those who ask."""
     return {}
+
+
+@lru_cache(maxsize=4)
+def _fitted(known: Judged, shape: Shape) -> Fitted | Rejection:
+    """Who has asked what a shape carries often asks next how fast it is; nobody does so a day later."""
+    return known.fit(shape)
