@@ -25,6 +25,7 @@ class Judged:
     def __init__(self, architecture: Architecture, request: SizingRequest) -> None:
         self.architecture = architecture
         self.request = request
+        self._footprints = _footprints(architecture)
         self._verdicts: dict[Shape, Carried | Rejection] = {}
         self._idle: dict[Shape, Latency | None] = {}
         self._relaxed: dict[tuple[Shape, bool], Relaxation | None] = {}
@@ -62,7 +63,7 @@ class Judged:
 
     def _assessor(self, prices: Prices = Prices()) -> Assessor:  # noqa: B008 - it is a value
         """What it keeps beside footprints is gone with it."""
-        return Assessor(self.architecture, prices, _footprints(self.architecture))
+        return Assessor(self.architecture, prices, self._footprints)
 
 
 @lru_cache(maxsize=KINDS)
