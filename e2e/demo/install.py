@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SYSTEM = "tangram-system"
 RELEASE = "tangram"
 EXAMPLE = ROOT / "examples" / "llmdeployment.yaml"
+CRDS = [f"{plural}.tangram.dev" for plural in ("llmdeployments", "gpupools", "fleetplans")]
 NAME = "tiny-chat"  # the LLMDeployment of the example
 
 
@@ -138,9 +139,9 @@ def remove(kube: Kube) -> None:
     for manifest in ("e2e/silicon/manifests/silicon.yaml", "e2e/prometheus/prometheus.yaml"):
         kube.kubectl("delete", "--ignore-not-found", "-f", str(ROOT / manifest))
     kube.kubectl("delete", "--ignore-not-found", "namespace", SYSTEM)
-    # The CRD takes every LLMDeployment with it: it only goes when there is none left.
+    # Its CRD takes every LLMDeployment with it: they only go when there is none left.
     if not kube.kubectl("get", "llmdep", "--all-namespaces", "-o", "name").strip():
-        kube.kubectl("delete", "crd", "llmdeployments.tangram.dev", "--ignore-not-found")
+        kube.kubectl("delete", "crd", *CRDS, "--ignore-not-found")
 
 
 def replicas(kube: Kube) -> tuple[int, int]:
