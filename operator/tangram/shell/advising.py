@@ -15,7 +15,7 @@ from tangram.shell.worker import START_S, Worker
 
 Everyone = tuple[Intent | InvalidIntent, ...]
 
-NICENESS = 10  # the loop and its planner come first
+NICENESS = 5  # the loop and its planner come first
 THINKING_SHARE = 0.85  # of the deadline: the rest is for what does not look at the clock
 
 

@@ -24,7 +24,8 @@ from tangram.shell.worker import WorkerFailed
 log = logging.getLogger(__name__)
 
 RETRY_S = (60.0, 900.0)  # from, to: after thinking failed, unless the inputs change before
-REST = 4.0  # times as long as it took: a fleet that never stands still costs at most a fifth of a core
+REST = 4.0  # times as long as it took: a large fleet that never stands still costs at most a fifth of a core
+SHORT_S = 10.0  # thinking that takes no longer is paced by the debounce alone
 
 
 @dataclass(slots=True)
@@ -97,6 +98,11 @@ def told_before(intent: Intent, status: Mapping[str, Any]) -> Advice | None:
             Relaxation(each["dimension"], each["text"]) for each in placement.get("relaxations") or ()
         ),
     )
+
+
+def rest_s(took_s: float) -> float:
+    """Return how long not to think after thinking for `took_s`."""
+    return REST * took_s if took_s > SHORT_S else 0.0
 
 
 @dataclass(slots=True)
@@ -215,7 +221,6 @@ class Advisor:
         self.debounce.clear()
         self._retry_at = None
         before = self._answer.advised if self._answer else None
-        began = self.clock()
         try:
             with self.metrics.advice_seconds.time():
                 found = await self.worker.advise(
@@ -228,7 +233,7 @@ class Advisor:
             self._backoff.reset()
             self._told = ""
         self._used_at = self.clock()
-        self._rested_at = self._used_at + REST * (self._used_at - began)
+        self._rested_at = self._used_at + rest_s(self.worker.took_s)
         generations = {intent.uid: intent.generation for intent in question.intents}
         self._answer = Answer(question.essence, generations, found or before)
         self.news()

@@ -42,6 +42,7 @@ class Worker:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._asked = 0
+        self.took_s = 0.0  # the last question, without the start of the process
 
     @property
     def running(self) -> bool:
@@ -92,12 +93,16 @@ class Worker:
     def _ask(self, question: tuple[object, ...]) -> tuple[bool, Any]:
         assert self._pipe is not None  # noqa: S101 - _start made it
         self._asked += 1
-        with self._within(self.deadline_s, f"no {self.name} within {self.deadline_s:g} s"):
-            self._pipe.send((self._asked, question))
-            while True:
-                number, raised, answer = self._pipe.recv()
-                if number == self._asked:
-                    return raised, answer
+        began = time.monotonic()
+        try:
+            with self._within(self.deadline_s, f"no {self.name} within {self.deadline_s:g} s"):
+                self._pipe.send((self._asked, question))
+                while True:
+                    number, raised, answer = self._pipe.recv()
+                    if number == self._asked:
+                        return raised, answer
+        finally:
+            self.took_s = time.monotonic() - began
 
     @contextlib.contextmanager
     def _within(self, seconds: float, late: str) -> Iterator[None]:
