@@ -13,9 +13,10 @@ from tangram.packing.work import Counts, Spot, Work, give, room_by_place, spot_o
 
 
 def urgency(want: Want, counts: Counts) -> tuple[float, int, str]:
-    """Who has to be spread chooses first, and among those who has most to place."""
+    """Who cares for places chooses first, and among those to be spread who has most to place."""
     replicas = sum(counts.taken.get(want.id, {}).values())
-    return min(want.spread.node, want.spread.zone), -replicas if want.spread.node < 1 else 0, want.id
+    share = 0.0 if want.pools else min(want.spread.node, want.spread.zone)
+    return share, -replicas if want.spread.node < 1 else 0, want.id
 
 
 def fill(work: Work, want: Want, counts: Counts) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from tangram.packing.columns import Fleet, Namer, in_play
-from tangram.packing.problem import Problem
+from tangram.packing.problem import GPUState, Problem
 from tangram.packing.targets import Label
 from tangram.packing.wants import Held, Want, units
 
@@ -23,24 +23,26 @@ def prepare(problem: Problem, everyone: tuple[Want, ...]) -> Fleet:
 
 
 def _places(problem: Problem, everyone: tuple[Want, ...]) -> tuple[dict[str, str], frozenset[str]]:
-    """Tell GPUs apart by node or zone only where a demand that may use them has to be spread.
+    """Tell GPUs apart by node, zone or pool only where a demand that may use them cares.
 
     Also return the SKUs whose nodes the model cannot tell apart although somebody has to be spread over them.
     """
     spread = [want for want in everyone if want.spread.node < 1 or want.spread.zone < 1]
     skus = frozenset(shape.sku for want in spread for shape in want.shapes)
+    pooled = frozenset(shape.sku for want in everyone if want.pools for shape in want.shapes)
     over_nodes = [shape.sku for want in spread if want.spread.node < 1 for shape in want.shapes]
     nodes = Counter(sku for sku, _ in {(gpu.sku, gpu.node) for gpu in problem.gpus})
     spots = sum(nodes[shape.sku] for want in spread for shape in want.shapes)
     by_node = bool(over_nodes) and spots <= _MOST_SPOTS
+    mixed = Counter(node for node, _ in {(gpu.node, gpu.pool) for gpu in problem.gpus})
 
-    def place(node: str, zone: str, sku: str) -> str:
-        if sku not in skus:
-            return ""
-        return node if by_node else zone
+    def place(gpu: GPUState) -> str:
+        near = "" if gpu.sku not in skus else gpu.node if by_node else gpu.zone
+        tells_pool = bool(near) and by_node and mixed[gpu.node] == 1
+        return near if gpu.sku not in pooled or tells_pool else f"{near}\0{gpu.pool}"
 
     scattered = frozenset() if by_node else frozenset(over_nodes)
-    return {gpu.id: place(gpu.node, gpu.zone, gpu.sku) for gpu in problem.gpus}, scattered
+    return {gpu.id: place(gpu) for gpu in problem.gpus}, scattered
 
 
 def by_owner(fleet: Fleet) -> Namer:

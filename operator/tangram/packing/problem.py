@@ -100,6 +100,7 @@ class Demand:
     budget_per_hour: float | None = None  # USD; bundles above it are never chosen
     start_h: float = DEFAULT_START_H  # hours until a replica that moved serves again
     divisible: bool = False
+    pools: tuple[str, ...] = ()  # of GPUs (`GPUState.pool`) on which it may stand; none: on any
 
 
 @dataclass(frozen=True, slots=True, order=True)

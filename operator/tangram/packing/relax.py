@@ -223,7 +223,7 @@ def _add(problem: Problem, counts: Mapping[ShapeKey, int]) -> Problem:
         start = _start(problem, shape)
         for number in range(count):
             name = f"\0added-{shape}-{number}"
-            gpu = GPUState(name, name, shape.sku, zone=name, cuttable=False, price_per_hour=0.0)
+            gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=0.0)
             if shape.profile == WHOLE_GPU:
                 extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.tensor_parallel)]
             elif start is not None:

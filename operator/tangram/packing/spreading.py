@@ -1,4 +1,4 @@
-"""Replicas of a demand over nodes and zones: at most a share of them in one place."""
+"""Replicas of a demand over nodes and zones: at most a share of them in one place, and only in its pools."""
 
 import math
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from tangram.packing.model import Model, Place, Terms
 from tangram.packing.problem import ShapeKey
 from tangram.packing.wants import Want
 
+_MOST = 1_000_000  # replicas
 _FINE = 1000  # shares of divisible demands are compared in thousandths
 
 
@@ -17,9 +18,15 @@ def add_spreading(model: Model, fleet: Fleet) -> None:
     zones |= {grown.kind.place: grown.pool.zone for grown in model.grown}
     nodes = {fleet.places[gpu.id] for gpu in fleet.problem.gpus if fleet.places[gpu.id] == gpu.node}
     drawn: dict[tuple[ShapeKey, Place], Terms] = {}
-    spread = [want for want in model.wants if want.spread.node < 1 or want.spread.zone < 1]
+    spread = [want for want in model.wants if want.has_places]
+    pools = {fleet.places[gpu.id]: gpu.pool for gpu in fleet.problem.gpus}
+    pools |= {grown.kind.place: grown.pool.name for grown in model.grown}
     for want in spread:
-        _spread(model, want, zones, nodes, drawn)
+        most = {
+            key: _MOST if _allowed(want, pools[key[1]]) else _pinned(fleet, want, *key)
+            for key in model.supply
+        }
+        _spread(model, want, zones, nodes, drawn, most)
     names = {want.id for want in spread}
     for (owner, shape, label), keep in model.keeps.items():  # who stays draws on its place as well
         if owner not in names and (shape, str(label[-1])) in drawn:
@@ -34,6 +41,7 @@ def _spread(
     zones: Mapping[Place, str],
     nodes: set[Place],
     drawn: dict[tuple[ShapeKey, Place], Terms],
+    most_at: Mapping[tuple[ShapeKey, Place], int],
 ) -> None:
     here: dict[Place, Terms] = {}
     for shape in want.shapes:
@@ -41,7 +49,7 @@ def _spread(
         everywhere = Terms()
         for offered, place in sorted(model.supply):
             if offered == shape:
-                spot = model.cp.new_int_var(0, 1_000_000, f"spot.{want.id}")
+                spot = model.cp.new_int_var(0, most_at[shape, place], f"spot.{want.id}")
                 model.spots[want.id, shape, place] = spot
                 everywhere.add(spot)
                 here.setdefault(place, Terms()).add(spot)
@@ -61,6 +69,17 @@ def _spread(
             most = max((cap(want.spread.node, o.replicas) for o in want.options), default=0)
             most = most or cap(want.spread.node, sum(n for _, n in want.divisible))
             model.cp.add(here[grown.kind.place].expression <= most * grown.nodes)
+
+
+def _allowed(want: Want, pool: str) -> bool:
+    """Whether a want may stand in a pool; what a question adds to the fleet is in every pool."""
+    return not want.pools or pool in want.pools or pool.startswith("\0")
+
+
+def _pinned(fleet: Fleet, want: Want, shape: ShapeKey, place: Place) -> int:
+    """Replicas that nobody may move, although they stand where they should not."""
+    mine = (held for held in want.held if held.pinned and held.shape == shape)
+    return sum(fleet.places[held.gpus[0]] == place for held in mine)
 
 
 def _stay_in_place(model: Model, want: Want) -> None:

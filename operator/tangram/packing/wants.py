@@ -61,6 +61,12 @@ class Want:
     spread: Spread
     unit: Mapping[ShapeKey, int]  # cost of starting one more replica, in solver units
     hidden: bool = False  # not a demand of the problem: somebody's movable instances
+    pools: tuple[str, ...] = ()  # in which it may stand; none: anywhere
+
+    @property
+    def has_places(self) -> bool:
+        """Whether it matters where its replicas stand."""
+        return bool(self.pools) or self.spread.node < 1 or self.spread.zone < 1
 
     @property
     def is_divisible(self) -> bool:
@@ -206,7 +212,8 @@ def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...
         shapes |= {shape for alternatives, _ in divisible for shape in alternatives}
     unit = {shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)}
     options = () if demand.divisible else _options(demand, held)
-    return Want(demand.id, demand.priority, options, divisible, held, demand.spread, unit)
+    spread, pools = demand.spread, demand.pools
+    return Want(demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools)
 
 
 def _stranger(owner: str, held: tuple[Held, ...], priority: int) -> Want:
