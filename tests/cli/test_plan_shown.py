@@ -277,7 +277,14 @@ def test_a_pool_prices_the_nodes_that_it_selects(planner):
 
 
 @pytest.mark.parametrize(
-    "names", [("fleet.yaml", "models.yaml"), ("fragmented.yaml",), ("nodes.yaml", "models.yaml")]
+    "names",
+    [
+        ("fleet.yaml", "models.yaml"),
+        ("fragmented.yaml",),
+        ("nodes.yaml", "models.yaml"),
+        ("cluster.yaml",),
+        ("cluster.yaml", "what-if.yaml"),
+    ],
 )
 def test_the_examples_plan(names):
     files = [word for name in names for word in ("-f", EXAMPLES / name)]
@@ -291,5 +298,5 @@ def test_the_examples_plan(names):
 def test_help_names_every_kind():
     _, out, _ = run("plan", "--help")
 
-    for kind in ("Inventory", "SliceRequest", "GPUPool", "LLMDeployment", "Node"):
+    for kind in ("Snapshot", "Inventory", "SliceRequest", "GPUPool", "LLMDeployment", "Node"):
         assert kind in out

@@ -228,7 +228,7 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     if "plan" in found:
         fleet = found["plan"]["fleet"]
         notes.append(
-            f"The whole fleet: {money(fleet['costPerHour'])} $/h for {fleet['gpusInUse']} GPUs in use"
-            f" (plan {found['inputsHash']}). FLEET $/h: what all of it would cost with that instead."
+            f"The whole fleet: {money(fleet['costPerHour'])} $/h for {fleet['gpusInUse']} GPUs in use."
+            " FLEET $/h: what all of it would cost with that instead."
         )
     return notes

@@ -76,10 +76,8 @@ def plan(
         from tangram.cli.picture import check  # noqa: PLC0415 - only for whoever asks
 
         check(Path(picture))
-    given = weighed(
-        read_fleet(files, facts).given,
-        Terms(tuple(prices.overrides.items()), move_cost, move_budget, horizon),
-    )
+    read = read_fleet(files, facts)
+    given = weighed(read.given, Terms(tuple(prices.overrides.items()), move_cost, move_budget, horizon))
     if changes:
         before, given = planned(given, limits).document, reduce(changed, changes, given)
     made = planned(given, limits)
@@ -93,6 +91,6 @@ def plan(
 
         draw(Path(picture), found)
     if fmt == "table":
-        show(found)
+        show(found, observed=read.observed is not None)
     else:
         document(found, fmt)

@@ -20,15 +20,17 @@ _PROVED = {
 }
 
 
-def show(plan: Mapping[str, Any]) -> None:
-    """Print the plan."""
+def show(plan: Mapping[str, Any], *, observed: bool = False) -> None:
+    """Print the plan. `observed`: of a cluster, where FleetPlans have its name."""
     note(_summary(plan), indent="  ")
     if "whatIf" in plan:
         note(_compared(plan), indent="  ")
     for section in (_deployments, _requests, _layouts, _moves, show_steps, _unmet):
         section(plan)
     _explained(plan)
-    notes(_notes(plan))
+    notes(
+        [*_notes(plan), *([f"These inputs are those of FleetPlan {plan['inputsHash']}."] if observed else [])]
+    )
 
 
 def shape_name(shape: Mapping[str, Any]) -> str:
