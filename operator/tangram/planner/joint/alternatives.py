@@ -75,7 +75,7 @@ def _why(each: Sized, offer: Offer, count: int, choice: Choice, rooms: Rooms) ->
         return "MaxReplicas", f"needs {count} replicas, scaling.max allows {wanted.most}"
     if wanted.budget_per_hour is not None and cost > wanted.budget_per_hour:
         return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {wanted.budget_per_hour:.2f}"
-    room = rooms.of(offer.key)
+    room = rooms.inside(wanted.pools).of(offer.key)
     if count > room:
         return "NotEnoughGPUs", f"needs {count} replicas, the fleet has room for {room} if it were empty"
     if choice.unmet == 0 and cost > choice.price_per_hour + 1e-9:

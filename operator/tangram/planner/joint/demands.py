@@ -50,7 +50,7 @@ def _loaded(each: Sized) -> Wanted:
 
 def demand(each: Sized, fleet: Problem, rooms: Rooms | None = None, running: Running | None = None) -> Demand:
     """Return one LLMDeployment for the solver. Whoever asks for many counts rooms and replicas once."""
-    rooms = Rooms(fleet, (each.wanted.id,)) if rooms is None else rooms
+    rooms = (Rooms(fleet, (each.wanted.id,)) if rooms is None else rooms).inside(each.wanted.pools)
     running = running_replicas(fleet) if running is None else running
     return _demand(each, {offer.key: rooms.of(offer.key) for offer in each.offers}, running)
 
@@ -68,6 +68,7 @@ def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Dema
         priority=wanted.priority,
         spread=wanted.spread,
         budget_per_hour=wanted.budget_per_hour,
+        pools=wanted.pools,
     )
 
 

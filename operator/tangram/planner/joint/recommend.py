@@ -103,7 +103,7 @@ def _changes(packing: Packing) -> bool:
 
 
 def _advice(plan: Planned, name: str, current: float) -> Iterable[tuple[str, Advice]]:
-    saves = round(current - plan.packing.cost_per_hour, 6)
+    saves = round(current - plan.packing.cost_per_hour, 4) + 0.0  # never -0.0
     short = {item.demand for item in plan.packing.unmet}
     moved = {move.owner for move in plan.packing.moves}
     for wanted, found in zip(plan.asked.given.deployments, plan.document["deployments"], strict=True):

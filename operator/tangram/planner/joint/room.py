@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Instance, Problem, ShapeKey
@@ -17,6 +18,7 @@ class Rooms:
         self.problem = problem
         self._planned = frozenset(planned)
         self._found: dict[ShapeKey, int] = {}
+        self._inside: dict[tuple[str, ...], Rooms] = {}
         # GPUs to be cut, by what stays on them; slices of GPUs that are not cut, by SKU and profile.
         self._cut: Counter[tuple[str, Slots]] = Counter()
         self._fixed: Counter[ShapeKey] = Counter()
@@ -28,6 +30,19 @@ class Rooms:
             if not strangers and (gpu.convertible or not gpu.mig_enabled):
                 whole[gpu.node, gpu.sku, gpu.nvlink] += 1
         self._whole = Counter((sku, link, n, sizes[node]) for (node, sku, link), n in whole.items())
+
+    def inside(self, pools: tuple[str, ...]) -> "Rooms":
+        """Return the rooms in some pools; none: everywhere."""
+        if not pools:
+            return self
+        if pools not in self._inside:
+            mine = replace(
+                self.problem,
+                gpus=tuple(gpu for gpu in self.problem.gpus if gpu.pool in pools),
+                growable=tuple(pool for pool in self.problem.growable if pool.name in pools),
+            )
+            self._inside[pools] = Rooms(mine, self._planned)
+        return self._inside[pools]
 
     def of(self, key: ShapeKey) -> int:
         """Return the most replicas of `key` that GPUs and nodes that may be added have room for."""

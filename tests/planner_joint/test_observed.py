@@ -1,0 +1,320 @@
+"""What the joint plan makes of what the operator sees."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tangram.catalog import InputError
+from tangram.fleet import InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
+from tangram.packing import ShapeKey
+from tangram.planner.joint.observed import observed
+from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.problem import joint
+from tangram.planner.joint.recommend import inputs_hash, recommend
+from tangram.planner.joint.snapshot_file import read_snapshot, snapshot_document
+from tests.support.fleet import claims, intent, node, shape, snapshot, workload
+
+H100 = "H100-80GB-SXM"
+SLICE, BIG, WHOLE = shape("1g.10gb"), shape("3g.40gb"), shape()
+
+
+def owners(given):
+    return [i.owner for gpu in given.gpus for i in gpu.instances if i.owner]
+
+
+def on(*labels, name="n0", **offer):
+    return replace(node(name, **offer), labels=tuple((key, "1") for key in labels))
+
+
+def pool(name, **more):
+    return Pool(name, selector=((name, "1"),), **more)
+
+
+def running(who, at, on_node, count, **more):
+    """A snapshot in which `who` runs `count` replicas."""
+    return {"workloads": (workload(who, at, count),), "claims": claims(who, at, on_node, count), **more}
+
+
+def test_layouts_follow_from_what_nodes_offer_and_who_holds_it():
+    a = intent("a")
+    seen = snapshot(node("n0", mig_1g_10gb=8, mig_3g_40gb=2), node("n1", gpu=2), **running(a, SLICE, "n0", 3))
+
+    given = observed(replace(seen, claims=(*seen.claims, *claims(None, WHOLE, "n1"))), (a,))
+
+    assert [gpu.id for gpu in given.gpus] == ["n0/0", "n0/1", "n1/0", "n1/1"]
+    assert sorted(owners(given)) == ["(others)", "ns/a", "ns/a", "ns/a"]
+    assert not next(i for gpu in given.gpus for i in gpu.instances if i.owner == "(others)").movable
+    assert given.inferred == {gpu.id for gpu in given.gpus}
+
+
+def test_replicas_whose_pods_are_still_to_come_have_their_place():
+    a = intent("a", max_replicas=4)
+    seen = snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 1))
+    seen = replace(seen, workloads=(workload(a, SLICE, 3),))
+
+    assert owners(observed(seen, (a,))) == ["ns/a"] * 3
+
+
+@pytest.mark.parametrize(
+    ("offered", "note"),
+    [
+        (node("n0", usable=False, gpu=1), "takes no pods of the engine"),
+        (replace(node("n0", gpu=1), sku=None, product="Tesla-K80"), "the catalog does not know"),
+        (node("n0", "GB200-186GB", gpu=1), "no price is known"),
+        (replace(node("n0", mig_3g_40gb=3), gpus=1), "fit no layout"),
+        (node("n0", mig_1g_5gb=1), "is no slice of H100"),
+        (node("n0", gpu=5000), "more than a node can have"),
+    ],
+)
+def test_a_node_that_cannot_be_planned_is_left_out_and_told(offered, note):
+    given = observed(snapshot(offered, node("n1", gpu=1)), ())
+
+    assert [gpu.node for gpu in given.gpus] == ["n1"]
+    assert [text for text in given.notes if note in text]
+
+
+def test_a_node_that_two_pools_claim_belongs_to_the_first_by_name_and_that_is_told():
+    given = observed(snapshot(on("p", "q", gpu=1), pools=(pool("q"), pool("p"))), ())
+
+    assert [gpu.pool for gpu in given.gpus] == ["p"]
+    assert [text for text in given.notes if "p, q claim it; it belongs to p" in text]
+
+
+def test_a_pool_that_nobody_knows_how_to_grow_is_planned_without_growth():
+    given = observed(snapshot(pools=(pool("p", max_nodes=3),)), ())
+
+    assert joint(given).problem.growable == ()
+    assert [text for text in given.notes if "planned without growth" in text]
+
+
+def test_nodes_that_are_away_count_as_nodes_of_their_pool():
+    seen = snapshot(on("p", gpu=8), replace(on("p", name="n1", gpu=8), usable=False))
+
+    problem = joint(observed(replace(seen, pools=(pool("p", max_nodes=3),)), ())).problem
+
+    assert [each.max_nodes for each in problem.growable] == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"model_uri": "pvc://nobody/inspected"}, "its checkpoint has not been inspected"),
+        ({"traffic": Traffic(1.0, 10**6)}, "traffic"),
+    ],
+)
+def test_who_cannot_be_planned_keeps_what_it_has(changes, note):
+    a = intent("a", **changes)
+    given = observed(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 1)), (a,))
+
+    assert given.deployments == ()
+    assert [text for text in given.notes if text.startswith("ns/a is not planned") and note in text]
+    assert [i.movable for gpu in given.gpus for i in gpu.instances if i.owner == "ns/a"] == [False]
+
+
+def test_one_that_is_refused_or_invalid_keeps_what_it_has():
+    old, new = intent("a"), intent("b", served_name="a", created_at=2e9)
+    given = observed(snapshot(), (new, old, InvalidIntent("u", "ns", "c", 1, 0.0, "spec.model: missing")))
+
+    assert [wanted.id for wanted in given.deployments] == ["ns/a"]
+    assert [text.split(" is not")[0] for text in given.notes] == ["ns/c", "ns/b"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tensor_parallel": (2, 4)}, "placement.tensorParallel asks for 2 or 4"),
+        ({"precision": "int4"}, "engine.precision asks for int4"),
+        ({"kv_precision": "fp8"}, "engine.kvCachePrecision asks for fp8"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_unmet_and_says_so(changes, says):
+    found = recommend(snapshot(node("n0", gpu=1)), (intent("a", **changes),)).document
+
+    assert found["deployments"][0]["chosen"] == []
+    assert says in found["unmet"][0]["reason"]
+
+
+def sized(seen, who):
+    return joint(observed(seen, (who,))).sized["ns/a"]
+
+
+def test_another_shape_gets_the_number_that_carries_what_runs():
+    a = intent("a", "image:///m/8b", min_replicas=1, max_replicas=50)
+    seen = snapshot(node("n0", mig_3g_40gb=2), node("n1", gpu=4), **running(a, BIG, "n0", 1))
+
+    found = sized(replace(seen, desired=((a.uid, 2),)), a)
+
+    one = found.offer(ShapeKey(H100, "3g.40gb"))
+    assert found.wanted.rps == pytest.approx(2 * one.rate)
+    assert found.wanted.least == 1
+
+
+def test_without_more_than_the_minimum_no_load_is_known():
+    a = intent("a", min_replicas=2, max_replicas=9)
+    found = sized(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), a)
+
+    assert (found.wanted.rps, found.wanted.least) == (None, 2)
+
+
+def test_of_a_shape_that_does_not_serve_any_more_the_number_stays():
+    a = intent("a", min_replicas=1, max_replicas=9, mig=MIGPolicy.FORBIDDEN)
+    found = sized(snapshot(node("n0", mig_1g_10gb=7), node("n1", gpu=4), **running(a, SLICE, "n0", 3)), a)
+
+    assert (found.wanted.rps, found.wanted.least) == (None, 3)
+
+
+def test_a_newcomer_brings_what_its_owner_expects():
+    a = intent("a", min_replicas=1, max_replicas=9, traffic=Traffic(7.5))
+
+    assert sized(snapshot(node("n0", gpu=1)), a).wanted.rps == 7.5
+
+
+def test_replicas_of_one_llmdeployment_are_alike():
+    wanted = [
+        intent(f"m{i}", "image:///m/8b", max_replicas=40, traffic=Traffic(3.0 + 9 * i)) for i in range(4)
+    ]
+    seen = snapshot(node("n0", gpu=4), node("n1", mig_1g_10gb=8, mig_3g_40gb=2), node("n2", "L4", gpu=4))
+
+    document = recommend(seen, wanted).document
+
+    assert all(len(each["chosen"]) <= 1 for each in document["deployments"])
+
+
+def test_replicas_stand_only_in_the_pools_that_are_named():
+    a = intent("a", pools=("p",), min_replicas=3, max_replicas=3, mig=MIGPolicy.FORBIDDEN)
+    b = intent("b", min_replicas=2, max_replicas=2, mig=MIGPolicy.FORBIDDEN)
+    seen = snapshot(on("p", gpu=2), node("n1", gpu=2), pools=(pool("p"),))
+
+    document = recommend(seen, (a, b)).document
+
+    where = {(i["owner"], gpu["node"]) for gpu in document["gpus"] for i in gpu["instances"]}
+    assert where == {("ns/a", "n0"), ("ns/b", "n1")}
+    assert [(u["name"], u["reason"]) for u in document["unmet"]] == [
+        ("ns/a", "what is in p has no room for all of it")
+    ]
+
+
+def test_a_pool_that_does_not_exist_has_no_room():
+    document = recommend(snapshot(node("n0", gpu=2)), (intent("a", pools=("none",)),)).document
+
+    assert [u["share"] for u in document["unmet"]] == [1]
+
+
+def fragmented(**pool_fields):
+    """Two replicas, each alone on a GPU that is cut in two."""
+    a = intent("a", min_replicas=2, max_replicas=2, mig=MIGPolicy.REQUIRED)
+    cut = {"mig_3g_40gb": 2}
+    seen = snapshot(
+        on("p", name="n0", **cut),
+        on("p", name="n1", **cut),
+        workloads=(workload(a, BIG, 2),),
+        claims=(*claims(a, BIG, "n0"), *claims(a, BIG, "n1")),
+        pools=(pool("p", **pool_fields),),
+    )
+    return seen, (a,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "moves"),
+    [
+        ({"policy": PoolPolicy.FULL}, True),
+        ({"policy": PoolPolicy.RECOMMEND}, True),
+        ({"policy": PoolPolicy.FULL, "disruption_budget": 0}, False),
+        ({"policy": PoolPolicy.IDLE_ONLY}, False),
+        ({"policy": PoolPolicy.IGNORE}, False),
+    ],
+)
+def test_live_replicas_move_where_their_pool_allows_it(fields, moves):
+    found = recommend(*fragmented(**fields))
+
+    assert bool(found.document["moves"]) == moves
+    assert found.better == moves
+    assert (found.current_cost_per_hour > found.document["costPerHour"]) == moves
+
+
+def test_advice_tells_who_moves_what_the_fleet_saves():
+    found = recommend(*fragmented(policy=PoolPolicy.FULL))
+
+    ((uid, advice),) = found.advice
+    assert (uid, advice.plan) == ("uid-a", found.inputs_hash)
+    assert advice.saves_per_hour == pytest.approx(3.0741, abs=1e-3)
+
+
+def test_who_goes_short_is_told_why_and_what_would_help():
+    a = intent("a", "image:///m/8b", min_replicas=3, max_replicas=3, mig=MIGPolicy.FORBIDDEN)
+
+    found = recommend(snapshot(node("n0", gpu=2)), (a,))
+
+    ((_, advice),) = found.advice
+    assert advice.because == (f"gpus: {H100}",)
+    assert [(each.dimension, each.text) for each in advice.relaxations] == [("gpus", f"add one {H100}")]
+
+
+def test_what_is_thought_ends_with_its_time():
+    wanted = [intent(f"m{i}", "image:///m/8b", min_replicas=3, max_replicas=3) for i in range(6)]
+    ticks = iter(range(10**6))
+    found = recommend(snapshot(node("n0", gpu=2)), wanted, Limits(5.0, lambda: next(ticks) / 10))
+
+    assert found.document["unmet"]
+
+
+def test_a_slice_that_exists_counts_as_room_where_nothing_may_be_cut():
+    a = intent("a", min_replicas=9, max_replicas=9, mig=MIGPolicy.REQUIRED, spread=Spread())
+    seen = snapshot(on("p", mig_1g_10gb=2, mig_3g_40gb=1), pools=(pool("p", policy=PoolPolicy.IGNORE),))
+
+    document = recommend(seen, (a,)).document
+
+    assert [shape["replicas"] for shape in document["deployments"][0]["chosen"]] == [2]
+
+
+def test_the_hash_names_the_inputs():
+    a = intent("a")
+    seen = snapshot(node("n0", gpu=1))
+
+    assert inputs_hash(observed(seen, (a,))) == inputs_hash(observed(seen, (a,)))
+    assert inputs_hash(observed(seen, (a,))) != inputs_hash(observed(seen, (replace(a, priority=1),)))
+    assert len(inputs_hash(observed(seen, (a,)))) == 12
+
+
+def damaged(path, value):
+    document = json.loads(json.dumps(snapshot_document(snapshot(node("n0", gpu=1)), (intent("a"),))))
+    *keys, last = path
+    holder = document
+    for key in keys:
+        holder = holder[key]
+    holder[last] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (
+            ("apiVersion",),
+            "tangram.dev/v9",
+            "apiVersion: is 'tangram.dev/v9', this reads tangram",
+        ),
+        (("spec",), None, "spec: is missing"),
+        (("spec",), [], "spec: must be a mapping"),
+        (("spec", "fleet", "nodes", 0, "sku"), "H1000", "fleet.nodes[0].sku: no GPU of the catalog"),
+        (("spec", "fleet", "nodes", 0, "usable"), "yes", "fleet.nodes[0].usable: must be true or false"),
+        (("spec", "fleet", "nodes", 0, "allocatable"), [["x", -1]], "allocatable[0][1]: is -1"),
+        (("spec", "fleet", "nodes", 0, "alocatable"), [], "alocatable: unknown key; Node has name"),
+        (
+            ("spec", "fleet", "facts", 0, 1, "layers"),
+            0,
+            "facts[0].layers: Input should be greater",
+        ),
+        (("spec", "fleet", "facts", 0, 0), {}, "facts[0][0].namespace: is required"),
+        (("spec", "intents", 0, "mig"), "Maybe", "intents[0].mig: 'Maybe' is none of Allowed"),
+        (("spec", "intents", 0, "maxReplicas"), 0, "intents[0].minReplicas: 1 to 0 is no range"),
+        (("spec", "intents", 0, "createdAt"), float("nan"), "intents[0].createdAt: is nan"),
+        (("spec", "intents", 0, "spread"), {"node": 7}, "intents[0].spread.node: is 7.0"),
+    ],
+)
+def test_a_damaged_snapshot_is_refused_with_its_path(path, value, says):
+    with pytest.raises(InputError) as refused:
+        read_snapshot(damaged(path, value), "fleet.yaml")
+
+    assert says in str(refused.value)
