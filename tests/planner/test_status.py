@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.api.status import LLMDeploymentStatus
-from tangram.fleet import FactsKey, Inspection, InspectionFailure, InvalidIntent, Objective, WriteProblem
+from tangram.fleet import (
+    Advice,
+    FactsKey,
+    Inspection,
+    InspectionFailure,
+    InvalidIntent,
+    Objective,
+    Relaxation,
+    WriteProblem,
+)
 from tangram.planner import plan, status
 from tangram.planner.reasons import Reason
 from tangram.scaling import Sample, ScalingDecision, ScalingMemory, ScalingParams, classify
@@ -455,6 +464,47 @@ def test_reaching_the_maximum_is_told():
     seen = see(serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 2, 2, "AtMaximum"))
 
     assert "objective missed" in conditions(seen)["ScalingActive"]["message"]
+
+
+# --- what the recommended plan says
+
+
+def advised(observed, m, advice):
+    (decision,) = plan(observed, (m,), NOW).decisions
+    return status(decision, m, observed, None, None, {}, NOW, advice)
+
+
+def test_who_goes_short_reads_what_rules_it_out_and_what_would_serve_it():
+    m = intent(min_replicas=3)
+    advice = Advice("fp-1", 0.0, ("2 slices of 1g.10gb",), (Relaxation("GPUs", "add one 1g.10gb"),))
+    seen = advised(snapshot(node("b", mig_1g_10gb=2)), m, advice)
+
+    placement = LLMDeploymentStatus.model_validate(seen).placement
+    assert placement is not None
+    assert (placement.plan, placement.because) == ("fp-1", ("2 slices of 1g.10gb",))
+    assert [(r.dimension, r.text) for r in placement.relaxations] == [("GPUs", "add one 1g.10gb")]
+
+
+def test_whom_the_recommended_plan_says_nothing_about_has_no_word_of_it():
+    m = intent()
+    seen = advised(serving(m), m, Advice("fp-1", 2.0))
+
+    assert not {"plan", "because", "relaxations"} & set(seen["placement"])
+
+
+def test_alternatives_say_how_many_would_be_needed_what_they_cost_and_why_not():
+    m = intent(tpot=tpot(8))
+    observed = snapshot(
+        node("a", "GB200-186GB", gpu=1), node("b", mig_1g_10gb=1, gpu=1), node("c", "L4", gpu=1)
+    )
+    told = see(observed, m)["placement"]["alternatives"]
+
+    assert [(a["shape"], a["replicas"], a["rejectedBecause"]) for a in told] == [
+        ("H100-80GB-SXM", 1, "Dearer"),
+        ("L4", 1, "TPOT"),
+        ("GB200-186GB", 1, "NoPrice"),
+    ]
+    assert [a.get("costPerHour") for a in told] == ["3.07", "0.54", None]
 
 
 # --- a life

@@ -71,7 +71,7 @@ Free = tuple[int, ...]  # units of each group
 Prices = tuple[float, ...]  # USD per hour of one unit of each group
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=16)
 def pick(wishes: tuple[Wish, ...], free: Free, prices: Prices) -> tuple[Pick, ...]:
     """Return who gets what: first that the earlier goes short less, then the least dollars. Pure."""
     menus = [_ways(wish, free) for wish in wishes]
