@@ -158,7 +158,7 @@ def test_every_value_has_a_comment_above_it():
         opens_section = not match[3].strip() and lines[number + 1].lstrip().startswith("#")
         if not opens_section and not lines[number - 1].lstrip().startswith("#"):
             bare.append(line.strip())
-    assert bare == ["requests:", "cpu: 100m", "memory: 256Mi", "limits:", "memory: 1Gi"]
+    assert bare == ["requests:", "cpu: 100m", "memory: 512Mi", "limits:", "memory: 2Gi"]
 
 
 def test_every_value_is_used_by_a_template():

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tangram.shell.kinds import LLM_DEPLOYMENTS, PODS
+from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PODS
 from tests.support.apiserver import World, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 
@@ -32,6 +32,8 @@ WRITES = {
     ("delete", "deployments", ""): 1,
     ("apply", "llmdeployments", "status"): 4,
     ("create", "events", ""): 3,
+    ("create", "fleetplans", ""): 1,
+    ("apply", "fleetplans", "status"): 1,
 }
 POINTS = [(*write, nth) for write, most in WRITES.items() for nth in range(1, most + 1)]
 KILLS = [(*point, act) for point in POINTS for act in ("kill-before", "kill-after", "kill-replied")]
@@ -48,6 +50,7 @@ FAULTS = [(*point, act, code) for point in POINTS for act, code in ANSWERS]
 # One of each in every run, to show that the campaign works; all of them in `make test-faults`.
 SAMPLED_KILLS = {
     ("apply", "deployments", "", 2, "kill-before"),
+    ("create", "fleetplans", "", 1, "kill-after"),
 }
 SAMPLED_FAULTS = {
     ("apply", "deployments", "", 1, "lose-answer", 0),
@@ -69,6 +72,7 @@ async def workload(here: World) -> None:
     await here.apply(llm("tiny", here.namespace, placement={"deniedSKUs": [first]}, scaling={"min": 2}))
     await here.until("tiny", "Ready", "True", within_s=60)
     await eventually(lambda: _settled(here), 30, "one Deployment, two pods, no Job")
+    await eventually(lambda: _planned(here), 60, "one FleetPlan counts, and has two replicas")
 
 
 async def ends_like(reference: dict, here: World) -> None:
@@ -179,3 +183,11 @@ async def _sku(here: World) -> str:
 async def _settled(here: World) -> bool:
     state = await here.final_state()
     return len(state["deployments"]) == 1 and not state["jobs"] and len(await here.all(PODS)) == 2
+
+
+async def _planned(here: World) -> bool:
+    plans = await here.all(FLEET_PLANS)
+    states = [(plan.get("status") or {}).get("state") for plan in plans]
+    counting = [p for p, s in zip(plans, states, strict=True) if s in ("Recommended", "InForce")]
+    chosen = [c for p in counting for d in p["spec"].get("deployments", ()) for c in d["chosen"]]
+    return None not in states and len(counting) == 1 and sum(c["replicas"] for c in chosen) == 2

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, SERVICES, uid_of
+from tangram.shell.kinds import DEPLOYMENTS, FLEET_PLANS, JOBS, LLM_DEPLOYMENTS, SERVICES, uid_of
 from tests.support.apiserver import World, eventually, llm, refusal
 from tests.support.fault_proxy import FaultProxy
 
@@ -186,7 +186,8 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     await here.apply(llm("two", here.namespace))
     await here.until("one", "Ready", "True")
     await here.until("two", "Ready", "True")
-    await asyncio.sleep(3)  # the Job's deletion and the last statuses settle
+    await eventually(lambda: _planned(here), 60, "a FleetPlan counts")
+    await proxy.quiet()  # the Job's deletion and the last statuses settle
 
     proxy.trace.clear()
     await asyncio.sleep(3)
@@ -195,12 +196,17 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     await process.stop()
     process.start()
     await eventually(lambda: _led(proxy), what="the new operator leads")
-    await asyncio.sleep(3)
+    await asyncio.sleep(10)  # it thinks about the fleet, too
     assert proxy.writes() == []
 
 
 async def _led(proxy: FaultProxy) -> bool:
     return any(request.plural == "leases" and request.write for request, _ in proxy.trace[-20:])
+
+
+async def _planned(here: World) -> bool:
+    states = [(plan.get("status") or {}).get("state") for plan in await here.all(FLEET_PLANS)]
+    return "Recommended" in states or "InForce" in states
 
 
 async def _gone(here: World, name: str) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.api import facts_from_status
-from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape
+from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape, Spread
 from tangram.shell import manifests
 from tangram.shell.children import UNKNOWN_SHAPE, generation_of, shape_of
 from tangram.shell.compare import covers, up_to_date
@@ -95,6 +95,42 @@ def test_the_shape_and_the_generation_are_read_back() -> None:
 
     assert shape_of(rendered) == SLICE
     assert generation_of(rendered) == 7
+
+
+def test_pods_of_named_pools_run_on_nodes_of_any_of_them() -> None:
+    pools = ((("pool", "a"),), (("pool", "b"), ("tier", "gold")))
+    rendered = manifests.deployment(intent(), replace(action(), node_selectors=pools), SETTINGS)
+
+    affinity = rendered["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    asked = [{e["key"]: e["values"] for e in term["matchExpressions"]} for term in terms]
+    product = {"nvidia.com/gpu.product": ["NVIDIA-H100-80GB-HBM3"]}
+    assert asked == [product | {"pool": ["a"]}, product | {"pool": ["b"], "tier": ["gold"]}]
+
+
+def test_pods_spread_over_what_their_shares_speak_of_and_rather_run_close_than_not_at_all() -> None:
+    def constraints(spread: Spread) -> list[dict[str, Any]]:
+        rendered = manifests.deployment(intent(), replace(action(), spread=spread), SETTINGS)
+        pod: dict[str, Any] = rendered["spec"]["template"]["spec"]
+        return pod.get("topologySpreadConstraints", [])
+
+    assert constraints(Spread()) == []
+    assert [c["topologyKey"] for c in constraints(Spread(node=0.5))] == ["kubernetes.io/hostname"]
+    both = constraints(Spread(0.5, 0.5))
+    assert [c["topologyKey"] for c in both] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert {c["whenUnsatisfiable"] for c in both} == {"ScheduleAnyway"}
+    assert both[0]["labelSelector"]["matchLabels"]["tangram.dev/llmdeployment"] == "chat"
+
+
+def test_without_pools_and_spread_manifests_are_as_they_always_were() -> None:
+    """An upgrade of the operator must not roll every model."""
+    pod = manifests.deployment(intent(), action(), SETTINGS)["spec"]["template"]["spec"]
+
+    assert "topologySpreadConstraints" not in pod
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert [e["key"] for e in term["matchExpressions"]] == ["nvidia.com/gpu.product"]
 
 
 @pytest.mark.parametrize("broken", ["", "{}", "[]", "null", '{"sku":1}', "not json"])

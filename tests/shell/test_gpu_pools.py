@@ -1,0 +1,198 @@
+"""GPUPools as the operator sees them: mirrored if they are there, told in snapshots, answered in statuses."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
+from tangram.planner.joint.observed import observed
+from tangram.shell import mirror as module
+from tangram.shell import reduce
+from tangram.shell.advising import PoolUse
+from tangram.shell.client import ApiError, Listing
+from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.shell.mirror import Mirror, Source
+from tangram.shell.pool_status import pool_statuses
+from tangram.shell.pool_use import pool_use
+from tangram.shell.view import Told, View, snapshot
+from tests.support.fleet import claims, intent, node, shape
+from tests.support.fleet import snapshot as fleet
+
+NOW = 1_800_000_000.0
+
+
+def mirrored(name: str, labels: dict[str, str], gpus: str = "8") -> dict[str, Any]:
+    return reduce.node(
+        {
+            "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "NVIDIA-A10"} | labels},
+            "spec": {},
+            "status": {
+                "allocatable": {"nvidia.com/gpu": gpus, "cpu": "8"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+    )
+
+
+def pool(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
+    meta = {"name": name, "uid": f"uid-{name}", "generation": 4}
+    return {"metadata": meta, "spec": {"nodeSelector": selector} | spec}
+
+
+def seen(*pools: dict[str, Any], nodes: tuple[dict[str, Any], ...] = ()) -> FleetSnapshot:
+    return snapshot(View(gpu_pools=pools, nodes=nodes), Told("engine:1", ()), NOW)
+
+
+def test_a_snapshot_tells_zone_gpus_and_only_those_labels_that_a_pool_selects_by() -> None:
+    labels = {"topology.kubernetes.io/zone": "a", "nvidia.com/gpu.count": "8", "tier": "gold", "rack": "7"}
+    found = seen(pool("gold", {"tier": "gold"}), nodes=(mirrored("n", labels),))
+
+    (one,) = found.nodes
+    assert (one.zone, one.gpus, one.labels) == ("a", 8, (("tier", "gold"),))
+    assert [p.name for p in found.pools] == ["gold"]
+
+
+@pytest.mark.parametrize("count", ["", "many", "-1", "0", "9" * 60])
+def test_a_nonsensical_count_of_gpus_is_none(count: str) -> None:
+    assert seen(nodes=(mirrored("n", {"nvidia.com/gpu.count": count}),)).nodes[0].gpus is None
+
+
+def test_of_nodes_without_gpus_no_labels_are_kept() -> None:
+    plain = {"metadata": {"name": "n", "labels": {"a": "b"}}, "status": {"allocatable": {"cpu": "8"}}}
+
+    assert reduce.node(plain)["metadata"]["labels"] == {}
+
+
+def test_the_labels_of_all_nodes_share_their_texts() -> None:
+    one, other = (mirrored(name, {"tier": f"gold-{len('four')}"}) for name in ("a", "b"))
+
+    assert one["metadata"]["labels"]["tier"] is other["metadata"]["labels"]["tier"]
+
+
+def test_a_pool_that_is_not_understood_is_told_apart() -> None:
+    found = seen(pool("good", {"tier": "gold"}), pool("bad", {"tier": "gold"}, pricePerGPUHour=-1))
+
+    assert [p.name for p in found.pools] == ["good"]
+    assert [p.name for p in found.invalid_pools] == ["bad"]
+
+
+GOLD, SILVER = Pool("gold", (("tier", "gold"),)), Pool("silver", (("tier", "gold"),))
+NODES = (
+    Node("a", "A10", "NVIDIA-A10", True, (("nvidia.com/gpu", 4),), labels=(("tier", "gold"),)),
+    Node("b", "A10", "NVIDIA-A10", False, (), gpus=8, labels=(("tier", "gold"),)),
+)
+
+
+def statuses(used: Any, *objects: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
+    found = FleetSnapshot(**{"nodes": NODES, "pools": (GOLD,)} | changes)
+    return [status for _, status in pool_statuses(objects, found, used, NOW)]
+
+
+def test_a_pool_counts_nodes_gpus_and_what_is_in_use() -> None:
+    (told,) = statuses({"gold": PoolUse(12, 9, 4.5)}, pool("gold", {}))
+
+    assert {k: told[k] for k in ("nodes", "gpus", "freeGPUs", "costPerHour", "observedGeneration")} == {
+        "nodes": 2, "gpus": 12, "freeGPUs": 9, "costPerHour": "4.50", "observedGeneration": 4,
+    }  # fmt: skip
+    assert told["conditions"][0]["status"] == "True"
+
+
+def test_until_somebody_has_looked_what_is_in_use_stays_and_afterwards_nothing_is_made_up() -> None:
+    before = pool("gold", {}) | {"status": {"freeGPUs": 3, "costPerHour": "1.00"}}
+
+    assert statuses(None, before)[0]["freeGPUs"] == 3
+    assert "freeGPUs" not in statuses({}, before)[0]
+
+
+def test_an_unchanged_pool_has_an_unchanged_status() -> None:
+    (first,) = statuses({}, pool("gold", {}))
+    again = pool("gold", {}) | {"status": first}
+    found = FleetSnapshot(nodes=NODES, pools=(GOLD,))
+
+    assert [status for _, status in pool_statuses((again,), found, {}, NOW + 99)] == [first]
+
+
+def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so() -> None:
+    first, second = statuses({}, pool("gold", {}), pool("silver", {}), pools=(GOLD, SILVER))
+
+    assert (first["nodes"], second["nodes"]) == (2, 0)
+    assert second["conditions"][0]["reason"] == "Conflict"
+    assert "GPUPool gold" in second["conditions"][0]["message"]
+
+
+def test_a_pool_that_is_not_understood_says_why_and_counts_nothing() -> None:
+    (told,) = statuses({}, pool("bad", {}), invalid_pools=(InvalidPool("bad", "spec.x: no"),), pools=())
+
+    assert told["conditions"][0]["message"] == "spec.x: no"
+    assert "nodes" not in told
+
+
+def test_use_is_that_of_the_layout_a_plan_would_start_from() -> None:
+    one = intent("one")
+    labelled = replace(node("n", gpu=8), labels=(("p", "1"),))
+    priced = Pool("p", (("p", "1"),), price_per_gpu_hour=2.0)
+    found = fleet(labelled, claims=claims(one, shape(), "n", 3), pools=(priced,))
+
+    assert pool_use(observed(found, (one,)), found) == (("p", PoolUse(8, 5, 6.0)),)
+
+
+class Api:
+    """Answers LISTs as the test says."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    async def list(self, *_: Any) -> Listing:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    async def watch(self, *_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+        yield
+
+
+NOT_FOUND, FORBIDDEN = ApiError(404, "NotFound", "no"), ApiError(403, "Forbidden", "no")
+SOME = Listing([pool("gold", {})], "5")
+
+
+def of(api: Api, optional: bool = True) -> Mirror:
+    kind = GPU_POOLS if optional else LLM_DEPLOYMENTS
+    source = Source(kind, reduce.whole, optional=optional)
+    return Mirror(api, source, changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
+
+
+async def test_a_kind_that_is_not_served_is_empty_and_found_once_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "ABSENT_S", 0.01)
+    one = of(Api(NOT_FOUND, NOT_FOUND, NOT_FOUND, SOME))
+    task = asyncio.create_task(one.run())
+    with caplog.at_level(logging.INFO):
+        await one.wait_synced()
+        assert (len(one.store), one.absent) == (0, True)
+        assert await one.wait_for(lambda store: len(store) == 1, 10)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert not one.absent
+    said = [record.getMessage() for record in caplog.records]
+    assert len([text for text in said if "going on without" in text]) == 1
+
+
+async def test_what_may_no_longer_be_seen_is_taken_to_be_as_it_was() -> None:
+    one = of(Api(SOME, FORBIDDEN, NOT_FOUND))
+    await one.refresh_if_there()
+    await one.refresh_if_there()
+    assert len(one.store) == 1
+    await one.refresh_if_there()
+    assert len(one.store) == 0
+
+
+async def test_what_must_be_there_is_an_error_when_it_is_not() -> None:
+    with pytest.raises(ApiError):
+        await of(Api(NOT_FOUND), optional=False).refresh_if_there()
