@@ -1,6 +1,7 @@
 """What the joint plan makes of what the operator sees."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from tangram.planner.joint.pack import Limits
 from tangram.planner.joint.problem import joint
 from tangram.planner.joint.recommend import inputs_hash, recommend
 from tangram.planner.joint.snapshot_file import read_snapshot, snapshot_document
-from tests.support.fleet import claims, intent, node, shape, snapshot, workload
+from tests.support.fleet import claims, intent, node, shape, snapshot, tpot, workload
 
 H100 = "H100-80GB-SXM"
 SLICE, BIG, WHOLE = shape("1g.10gb"), shape("3g.40gb"), shape()
@@ -318,3 +319,14 @@ def test_a_damaged_snapshot_is_refused_with_its_path(path, value, says):
         read_snapshot(damaged(path, value), "fleet.yaml")
 
     assert says in str(refused.value)
+
+
+def test_whom_no_shape_serves_is_told_what_is_missing_and_which_settings_would_do():
+    a = intent("a", "image:///m/8b", tpot=tpot(3), mig=MIGPolicy.FORBIDDEN)
+
+    ((_, advice),) = recommend(snapshot(node("n0", gpu=1)), (a,)).advice
+
+    assert advice.because[0].startswith(f"TPOT: {H100}: ")
+    (change,) = advice.relaxations
+    looser = replace(a, tpot=tpot(math.ceil(float(change.text.removeprefix("TPOT ").removesuffix(" ms")))))
+    assert recommend(snapshot(node("n0", gpu=1)), (looser,)).document["unmet"] == []

@@ -28,6 +28,8 @@ def camel(name: str) -> str:
 
 def to_json(value: object, spelling: Spelling = as_it_is) -> Any:
     """Return a noun as what `json` can write. Fields that have their default are left out."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
@@ -153,4 +155,5 @@ def _path(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

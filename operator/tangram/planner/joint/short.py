@@ -1,6 +1,6 @@
 """Why a demand goes short, and the smallest changes that would serve it, each tried on the whole fleet."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +9,14 @@ from tangram.packing import Demand, Packing, Problem
 from tangram.planner.joint.demands import wide_demand
 from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
-from tangram.planner.joint.shapes import sized
+from tangram.planner.joint.shapeless import lacking, serves, settings
+from tangram.planner.joint.shapes import Sized, sized
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
 _MOST = 8  # explained in one plan, the most important first
 _GPUS = 4000  # that many GPUs' worth of explanations: each takes as long as the fleet is large
 _THINKING_S = 2.0  # deterministic, for each question: what rules it out, and what would help
+_MOST_TRIED = 3  # settings with which a shape would serve
 _SOLVE_S = 3.0  # deterministic, for trying one change
 
 
@@ -44,6 +46,9 @@ def short(asked: Joint, packing: Packing, who: str, limits: Limits | None = None
     from tangram.packing.explain import Thinking, core  # noqa: PLC0415 - loads the solver
     from tangram.packing.relax import relaxations  # noqa: PLC0415
 
+    each = asked.sized.get(who)
+    if each is not None and not each.offers:
+        return {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
     problem = _wide(asked, who)
     thinking = [Thinking() if limits is None else Thinking(_THINKING_S, _THINKING_S / 4) for _ in range(2)]
     found = core(problem, packing, who, thinking[0])
@@ -61,6 +66,28 @@ def short(asked: Joint, packing: Packing, who: str, limits: Limits | None = None
             for each in eased
         ],
     }
+
+
+def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict[str, Any]]:
+    """The settings with which the whole fleet serves one that no shape serves now: of each kind the first."""
+    from tangram.packing.solve import solve  # noqa: PLC0415 - loads the solver
+
+    tried, who = 0, each.wanted.id
+    for text, changes in settings(each):
+        changed = _demand_with(asked, who, changes)
+        if tried == _MOST_TRIED or not serves(changed):
+            continue
+        tried += 1
+        demands = tuple(changed if d.id == who else d for d in asked.problem.demands)
+        found = solve(replace(asked.problem, demands=demands), *filter(None, [_each_solve(limits)]))
+        if not any(u.demand == who for u in found.unmet):
+            yield {
+                "dimension": "objective" if {*changes} <= {"ttft_ms", "tpot_ms"} else "engine",
+                "subject": " and ".join(changes),
+                "value": next(iter(changes.values())),
+                "text": text,
+                "fleetCostPerHour": round(found.cost_per_hour, 6),
+            }
 
 
 def _each_solve(limits: Limits | None) -> Any:
@@ -100,16 +127,16 @@ def _knobs(asked: Joint, who: str) -> list[Any]:
 
 
 def _at(asked: Joint, who: str, field: str) -> Any:
+    return lambda value: _demand_with(asked, who, {field: value})
+
+
+def _demand_with(asked: Joint, who: str, changes: Mapping[str, Any]) -> Demand:
+    """Return a demand as it would be if its requests were others."""
     wanted, prices = asked.sized[who].wanted, asked.sized[who].assessed.prices
     skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
-    hourly: Mapping[str, float] = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
-
-    def demand_at(value: float) -> Demand:
-        changes: dict[str, Any] = {field: value}
-        looser = replace(wanted, request=replace(wanted.request, **changes))
-        try:
-            return wide_demand(sized(looser, skus, hourly), asked.problem)
-        except InputError as error:
-            raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
-
-    return demand_at
+    hourly = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
+    looser = replace(wanted, request=replace(wanted.request, **changes))
+    try:
+        return wide_demand(sized(looser, skus, hourly), asked.problem)
+    except InputError as error:
+        raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
