@@ -16,7 +16,7 @@ _CENT = 0.005
 _MOST_NODES = 4
 _PROVED = {
     "OPTIMAL": "proved best for the whole fleet",
-    "FEASIBLE": "the best for the whole fleet that was found in time, at most {gap:.1%} above the least",
+    "FEASIBLE": "the best for the whole fleet that was found, at most {gap:.2%} above the least",
     "FALLBACK": "nothing better was found in time: what runs stays",
 }
 _LIMITS = {"NotEnoughGPUs", "MaxReplicas", "Budget"}
