@@ -179,6 +179,23 @@ def test_what_the_engine_cannot_do_is_said(changes, text):
     assert not applied(made, m)
 
 
+def test_what_serves_is_still_scaled_where_every_shape_is_predicted_to_be_too_slow():
+    """A prediction takes nothing down, and holds nothing up either."""
+    m = intent(tpot=tpot(1), max_replicas=5)
+    observed = snapshot(
+        node("b", mig_1g_10gb=7),
+        claims=claims(m, SLICE, "b"),
+        workloads=(workload(m, SLICE),),
+        desired=((m.uid, 3),),
+    )
+    made, decisions = decide(observed, m)
+
+    assert decisions[m.uid].placed_reason == "SLOUnreachable"
+    assert "H100-80GB-SXM:1g.10gb goes on serving meanwhile" in decisions[m.uid].placed_message
+    assert decisions[m.uid].alternatives[0].rejected_because == "TPOT"
+    assert [(a.shape, a.replicas) for a in applied(made, m)] == [(SLICE, 3)]
+
+
 # --- GPUPools
 
 

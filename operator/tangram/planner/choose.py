@@ -16,7 +16,7 @@ def alternatives(case: Case, target: Target, room: Room) -> tuple[Alternative, .
     """Return the best of the shapes that lost, each with the one constraint that killed it."""
     losers = []
     for candidate in case.judged:
-        if target.candidate is not None and candidate.shape == target.candidate.shape:
+        if candidate == target.candidate and candidate.rejection is None:
             continue
         reason, message, count = candidate.rejection, candidate.message, case.intent.min_replicas
         if reason is None:

@@ -46,10 +46,15 @@ def request_of(intent: Intent, facts: CheckpointFacts) -> SizingRequest:
     return replace(from_intent(intent, architecture(facts)).request, rps=UNLOADED_RPS, kv_precision=_KV)
 
 
+def is_bound(facts: CheckpointFacts) -> bool:
+    """Whether speeds are the data sheet's and no predictions: nobody measured fp32."""
+    return facts.dtype == "fp32"
+
+
 @lru_cache(maxsize=_LOOKS)
 def look(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
     """Return what `shape` does for the checkpoint. The engine serves the weights as they are stored."""
-    if facts.dtype == "fp32":
+    if is_bound(facts):
         return _bound(facts, shape, request)
     known = _known(facts, request)
     verdict, idle = known.verdict(shape), known.idle(shape)
@@ -66,7 +71,7 @@ def look(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
 def rate(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> float | None:
     """Return the requests per second that one replica carries within the objectives, None: nobody knows."""
     unheard_of = catalog.gpu(shape.sku) is None or shape.tensor_parallel != 1
-    if facts.dtype == "fp32" or unheard_of or shape.precision != facts.dtype:
+    if is_bound(facts) or unheard_of or shape.precision != facts.dtype:
         return None
     verdict = _known(facts, request).verdict(shape)
     return None if isinstance(verdict, Rejection) or verdict.rate <= 0 else verdict.rate

@@ -7,7 +7,7 @@ from tangram.capacity import model_length
 from tangram.fleet import Action, Alternative, ApplyDeployment, Intent, RemoveDeployment, Shape, Workload
 from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.choose import alternatives, impossible
-from tangram.planner.judge import rate
+from tangram.planner.judge import is_bound, rate
 from tangram.planner.reasons import Reason
 from tangram.planner.rollout import Rollout, rollout, unit
 from tangram.planner.room import Room, kind_of
@@ -47,6 +47,9 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
     way = rollout(intent, mine, placed, replicas, holds, room, can_double=can_double)
     removed = tuple(w for w in others if _may_go(w, mine, others, intent, placed, _usable(w.shape, case)))
     reason, message = _verdict(case, target, chosen)
+    if chosen.rejection is not None:  # it serves, and is predicted to be too slow
+        reason, message = impossible(case, offered)
+        message += _still_serving(present)
     kept = ", ".join(str(w.shape) for w in others if w not in removed)
     notes = (
         _not_begun(case, target, mine, others),
@@ -151,7 +154,8 @@ def _verdict(case: Case, target: Target, chosen: Candidate) -> tuple[Reason, str
 def _placed(case: Case, target: Target, chosen: Candidate) -> str:
     text = f"{target.desired} on {chosen.shape} at {chosen.price_per_hour:.2f} $/h each"
     if chosen.tpot_ms is not None:
-        text += f", predicted {chosen.tpot_ms:.2f} ms per token when idle"
+        how = "at best" if is_bound(case.facts) else "predicted"
+        text += f", {how} {chosen.tpot_ms:.2f} ms per token when idle"
     if case.intent.traffic.requests_per_second:
         one = rate(case.facts, chosen.shape, case.request)
         text += f", good for {target.desired * one:.3g} requests/s in all" if one else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tangram.capacity.sizing import SizingRequest
 from tangram.fleet import CheckpointFacts, Intent, Shape, Workload
 from tangram.planner.candidates import Candidate, Offers
-from tangram.planner.judge import rate, replicas_for
+from tangram.planner.judge import TPOT, TTFT, rate, replicas_for
 from tangram.planner.pick import Offer, Pick, Wish, pick
 from tangram.planner.rollout import is_rolling
 from tangram.planner.room import Room, Unit, kind_of
@@ -35,6 +35,22 @@ class Case:
     def usable(self) -> tuple[Candidate, ...]:
         """Shapes that may be used, cheapest first."""
         return tuple(candidate for candidate in self.judged if candidate.rejection is None)
+
+    @property
+    def slow(self) -> Candidate | None:
+        """The shape that serves though it is predicted to miss an objective, where no shape may be used.
+
+        There it goes on, as many as are wanted: a prediction takes nothing down.
+        """
+        found = [
+            c for c in self.judged if c.rejection in (TPOT, TTFT) and (w := self.on(c.shape)) and w.available
+        ]
+        return None if self.usable else max(found, key=self.available_on, default=None)
+
+    def available_on(self, candidate: Candidate) -> int:
+        """Return how many replicas of a shape serve."""
+        mine = self.on(candidate.shape)
+        return mine.available if mine else 0
 
     @property
     def serving(self) -> bool:
@@ -159,7 +175,7 @@ def _unspoken(asks: list[_Ask], room: Room) -> Mapping[Unit, int]:
 
 
 def _ask(case: Case, offered: Offers, room: Room, groups: Mapping[Unit, int]) -> _Ask:
-    stays = _stays(case, room)
+    stays = _stays(case, room) or case.slow
     if stays is not None:
         offer = _offer(case, stays, case.desired, offered, room, groups, least=0)
         return _Ask(case, (stays,), Wish((offer,)), stays=True)
@@ -178,7 +194,7 @@ def _ask(case: Case, offered: Offers, room: Room, groups: Mapping[Unit, int]) ->
 def _stays(case: Case, room: Room) -> Candidate | None:
     """Return the shape that it runs on already, if that may be used and has room for the minimum."""
     running = [candidate for candidate in case.usable if case.on(candidate.shape) is not None]
-    running.sort(key=lambda c: -(w.available if (w := case.on(c.shape)) else 0))  # stable: then by price
+    running.sort(key=lambda c: -case.available_on(c))  # stable: then by price
     enough = (c for c in running if free_for(case, c.shape, room) >= case.intent.min_replicas)
     return next(enough, None)
 
