@@ -232,6 +232,8 @@ class Advisor:
         else:
             self._backoff.reset()
             self._told = ""
+            known = found or before
+            log.info("recommendation %s after %.1f s", known.name if known else "", self.worker.took_s)
         self._used_at = self.clock()
         self._rested_at = self._used_at + rest_s(self.worker.took_s)
         generations = {intent.uid: intent.generation for intent in question.intents}
