@@ -17,6 +17,7 @@ from tangram.shell import advisor as module
 from tangram.shell.advising import AdviceWorker, Advised, the_adviser
 from tangram.shell.advisor import Advisor, Debounce, essence, told_before
 from tangram.shell.backoff import Backoff, Penalties
+from tangram.shell.lease import NotLeader
 from tangram.shell.metrics import Metrics
 from tests.support.advisers import ADVICE, advises, dies, hangs, raises
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload
@@ -165,6 +166,34 @@ async def test_who_no_longer_leads_thinks_and_writes_no_more() -> None:
             )
             is None
         )
+
+
+async def test_what_another_term_thought_is_not_written_until_this_one_sees_the_same_fleet() -> None:
+    def lost() -> float:
+        raise NotLeader("another term")
+
+    async with running(advisor()) as one:
+        one.offer(fleet(8), (ONE,), lost)
+        await until(lambda: one.ready)
+        assert one.plans.written == []
+        one.offer(fleet(8), (ONE,), leads)
+        await until(lambda: one.plans.written)
+        assert one.worker._asked == 1
+
+
+async def test_a_bug_in_writing_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> float:
+        raise KeyError("bug")
+
+    async with running(advisor()) as one:
+        for _ in range(3):
+            one.offer(fleet(8), (ONE,), broken)
+            await until(lambda: one.ready)
+            await asyncio.sleep(0.1)
+        one.offer(fleet(8), (ONE,), leads)
+        await until(lambda: one.plans.written)
+
+    assert len([r for r in caplog.records if "KeyError" in r.getMessage()]) == 1
 
 
 def test_thinking_that_takes_long_rests_longer() -> None:

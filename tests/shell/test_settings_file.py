@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tangram.shell.settings import SettingsError, load_settings
+from tangram.shell.app import loop_dead_s
+from tangram.shell.client import REQUEST_TIMEOUT_S
+from tangram.shell.settings import Settings, SettingsError, load_settings
+from tangram.shell.worker import START_S
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -41,12 +44,23 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
         ("engineImage: e\nprices: {H100: .nan}", "prices.H100"),
         ("engineImage: e\ntickSeconds: 61", "tickSeconds"),
         ("engineImage: e\nplanDeadlineSeconds: 600", "planDeadlineSeconds"),
+        ("engineImage: e\nadvice: {settleSeconds: 40}", "advice"),
+        ("engineImage: e\nadvice: {deadlineSeconds: 601}", "advice.deadlineSeconds"),
         ("[", "not YAML"),
     ],
 )
 def test_a_wrong_file_is_refused_by_the_name_of_the_field(tmp_path: Path, text: str, names: str) -> None:
     with pytest.raises(SettingsError, match=names.replace(".", r"\.")):
         load_settings(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("deadline_s", [5.0, 30.0, 60.0])
+def test_a_planner_that_takes_all_of_its_time_is_not_taken_for_a_loop_that_is_stuck(
+    deadline_s: float,
+) -> None:
+    settings = Settings(engine_image="e", plan_deadline_seconds=deadline_s, tick_seconds=60)
+
+    assert loop_dead_s(settings) > settings.tick_seconds + START_S + deadline_s + REQUEST_TIMEOUT_S
 
 
 def test_a_missing_file_says_which(tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ class Answer:
     essence: tuple[Any, ...]
     generations: Mapping[str, int]  # of the LLMDeployments that were seen, by uid
     advised: Advised | None
+    advice: Mapping[str, Advice]  # by uid
+
+    @classmethod
+    def to(cls, question: Question, advised: Advised | None) -> "Answer":
+        """Return what was thought of a question."""
+        generations = {intent.uid: intent.generation for intent in question.intents}
+        return cls(question.essence, generations, advised, dict(advised.advice) if advised else {})
 
 
 def essence(snapshot: FleetSnapshot, intents: Everyone) -> tuple[Any, ...]:
@@ -155,16 +162,14 @@ class Advisor:
         """
         if self._answer is None:
             return told_before(intent, status)
-        if self._answer.advised is None:
-            return None
-        if self._answer.generations.get(intent.uid) != intent.generation:
-            return None
-        return dict(self._answer.advised.advice).get(intent.uid)
+        same = self._answer.generations.get(intent.uid) == intent.generation
+        return self._answer.advice.get(intent.uid) if same else None
 
     def pools(self) -> Mapping[str, PoolUse]:
         """Return the use of GPUPools when the fleet was last thought about, by name."""
-        known = self._answer is not None and self._answer.advised is not None
-        return dict(self._answer.advised.pools) if known else {}  # type: ignore[union-attr]
+        if self._answer is None or self._answer.advised is None:
+            return {}
+        return dict(self._answer.advised.pools)
 
     async def run(self) -> None:
         """Think and write until cancelled. No failure ends it."""
@@ -236,8 +241,7 @@ class Advisor:
             log.info("recommendation %s after %.1f s", known.name if known else "", self.worker.took_s)
         self._used_at = self.clock()
         self._rested_at = self._used_at + rest_s(self.worker.took_s)
-        generations = {intent.uid: intent.generation for intent in question.intents}
-        self._answer = Answer(question.essence, generations, found or before)
+        self._answer = Answer.to(question, found or before)
         self.news()
 
     def _failed(self, failure: WorkerFailed) -> None:
