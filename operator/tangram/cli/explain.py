@@ -13,7 +13,7 @@ from tangram.cli.explain_name import named
 from tangram.cli.explain_view import show
 from tangram.cli.output import document, output_option
 from tangram.cli.plan_files import Read, read_fleet
-from tangram.cli.plan_snapshot import Observed
+from tangram.cli.plan_snapshot import Observed, told_of
 from tangram.cli.planned import explained, facts_option, time_limit_option
 from tangram.cli.prices import prices_option
 from tangram.fleet import Intent
@@ -59,7 +59,7 @@ def explain(
     tangram explain llmdep/chat
     tangram explain llmdep/chat -f fleet.yaml -f models.yaml
     """
-    read = read_fleet(files, facts) if files else _cluster(Access(**access))
+    read = read_fleet(files, facts) if files else _cluster(Access(**access), facts)
     given = weighed(read.given, Terms(prices=tuple(prices.overrides.items())))
     known = [(each.namespace, each.name) for each in given.deployments]
     if read.observed is not None:
@@ -72,13 +72,14 @@ def explain(
         document(found, fmt)
 
 
-def _cluster(access: Access) -> Read:
+def _cluster(access: Access, facts: dict[str, Architecture]) -> Read:
     from tangram.cli.cluster import read_cluster  # noqa: PLC0415 - loads the cluster's client
 
     seen = read_cluster(access)
     for each in seen.notes:
         click.echo(f"tangram: {each}", err=True)
-    return Read(observed(seen.fleet, seen.intents), Observed(seen.fleet, seen.intents, {}))
+    told = told_of(seen.intents, facts)
+    return Read(observed(seen.fleet, seen.intents, told), Observed(seen.fleet, seen.intents, told))
 
 
 def _explained(read: Read, who: tuple[str, str], limits: Limits) -> dict[str, Any]:

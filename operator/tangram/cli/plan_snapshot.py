@@ -17,7 +17,7 @@ from tangram.planner.joint.nouns import FleetInput, Terms
 from tangram.planner.joint.snapshot_file import KIND as SNAPSHOT
 from tangram.planner.joint.snapshot_file import read_snapshot
 
-__all__ = ["SNAPSHOT", "Document", "Observed", "applied", "beside"]
+__all__ = ["SNAPSHOT", "Document", "Observed", "applied", "beside", "told_of"]
 
 _APPLIED = ("LLMDeployment", "GPUPool")
 Models = Mapping[str, Architecture]
@@ -51,7 +51,7 @@ def applied(snapshot: Document, documents: Iterable[Document], models: Models) -
     """Return the cluster as it would be with `documents` applied. Raises `InputError`."""
     fleet, everyone = read_snapshot(snapshot.body, snapshot.where)
     intents = {(each.namespace, each.name): each for each in everyone}
-    told = {each.uid: models[name] for each in everyone for name in _names(each) if name in models}
+    told = told_of(everyone, models)
     named: set[tuple[str, ...]] = set()
     notes: list[str] = []
     for each in documents:
@@ -65,8 +65,14 @@ def applied(snapshot: Document, documents: Iterable[Document], models: Models) -
     return Observed(fleet, tuple(intents.values()), told, tuple(notes))
 
 
-def _names(intent: Intent | InvalidIntent) -> tuple[str, str]:
-    return intent.name, identity(intent.namespace, intent.name)
+def told_of(intents: Iterable[Intent | InvalidIntent], models: Models) -> dict[str, Architecture]:
+    """Return the models that somebody says by name, by the uid of their LLMDeployment."""
+    return {
+        each.uid: models[name]
+        for each in intents
+        for name in (each.name, identity(each.namespace, each.name))
+        if name in models
+    }
 
 
 def _once(named: set[tuple[str, ...]], kind: str, name: str) -> None:
