@@ -116,7 +116,9 @@ class Question:
     def names(self) -> tuple[Name, ...]:
         """Every family that can be assumed, in the order in which it is tried to do without."""
         skus = [("gpus", sku) for sku in _skus(self.problem, self.demand)]
-        return (*((family, "") for family in _ORDER if family != "gpus"), *skus)  # type: ignore[arg-type]
+        absent = {"gpus"} | ({"budget"} if self.demand.budget_per_hour is None else set())
+        absent |= {"moves"} if self.problem.move_budget is None else set()
+        return (*((family, "") for family in _ORDER if family not in absent), *skus)  # type: ignore[arg-type]
 
     def ask(self, kept: frozenset[Name] | None = None) -> Answer:
         """Ask under the families in `kept`; None: under all."""
@@ -129,7 +131,8 @@ class Question:
         free = [name for name in self.names if name[0] not in _BUILT]
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
         self._serve(model, everyone)
-        _forbid_dear_bundles(model, everyone, self.demand, literals["budget", ""])
+        if ("budget", "") in literals:
+            _forbid_dear_bundles(model, everyone, self.demand, literals["budget", ""])
         _forbid_more_gpus(model, literals)
         self._protect_others(model, everyone, literals["priority", ""])
         if self.problem.move_budget is not None:

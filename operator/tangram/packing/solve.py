@@ -59,9 +59,12 @@ def _choose(fleet: Fleet, prices: Money, everyone: tuple[Want, ...], budget: Bud
     run = Run(build(fleet, prices, everyone, grouped), budget)
     budget.open(len(run.model.cp.proto.variables))
     if sum(len(want.options) for want in everyone) > narrow.MANY:
+        size = len(run.model.cp.proto.variables)
         run = narrow.Narrowing(fleet, prices, everyone, grouped, budget, run.model).choose()
         if run.solution is not None:
-            _share(run)
+            if all(stage.name != "dollars" for stage in run.stages):  # time was over before
+                run.note("dollars", run.model.dollars, MONEY, 0.0)
+            _share(run, size)
             run.whole = True
         return run, found is not None
     if not _serve_all(run, everyone):
@@ -87,12 +90,12 @@ def _serve_all(run: Run, everyone: tuple[Want, ...]) -> bool:
 def _spend(run: Run) -> bool:
     if not run.minimise("dollars", run.model.dollars, MONEY, 0.25):
         return False
-    _share(run)
+    _share(run, len(run.model.cp.proto.variables))
     return True
 
 
-def _share(run: Run) -> None:
-    if run.budget.is_large(len(run.model.cp.proto.variables)):  # nothing idles on a large fleet: not worth it
+def _share(run: Run, variables: int) -> None:
+    if run.budget.is_large(variables):  # nothing idles on a large fleet: not worth it
         run.note("share", run.model.share, MONEY, 0.0)
     else:
         run.minimise("share", run.model.share, MONEY, 0.3)

@@ -22,8 +22,10 @@ from tangram.planner.joint.short import explanations
 from tangram.planner.joint.steps import steps_document
 
 _HASH_DIGITS = 12
-# Of the time there is: sizing comes before the solver, steps and explanations after it.
-_SOLVING, _ALL = 0.5, 0.9
+# Of the time there is: until when the solver may think, until when reasons are looked for, and how much of it
+# steps may take. They are bounded by a count: with enough time the count does not depend on the limit.
+_SOLVING, _EXPLAINING, _STEPS = 0.5, 0.7, 0.15
+_STEPS_S = 9.0
 _FREELY = Limits()
 
 
@@ -56,7 +58,7 @@ def inputs_hash(given: FleetInput) -> str:
 def recommend(
     snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent], limits: Limits = _FREELY
 ) -> Recommendation:
-    """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it, the solver gets half.
+    """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it; the solver gets half.
 
     Without limits equal inputs give equal plans, byte for byte. Raises `InputError` for what contradicts
     itself; what a cluster shows never does.
@@ -85,11 +87,15 @@ def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
     asked = joint(given)
     packing = pack(asked, watch.part(_SOLVING))
     document = plan_document(asked, packing)
-    document |= steps_document(asked, packing, watch.part(_ALL).wall_s)
-    told = explanations(asked, packing, watch.part(_ALL))
+    told = explanations(asked, packing, watch.part(_EXPLAINING))
+    document |= steps_document(asked, packing, _steps_s(limits))
     for wanted, found in zip(given.deployments, document["deployments"], strict=True):
         found.update(told.get(wanted.id, {}))
     return Planned(asked, packing, document)
+
+
+def _steps_s(limits: Limits) -> float:
+    return _STEPS_S if limits.wall_s is None else min(_STEPS_S, limits.wall_s * _STEPS)
 
 
 def cost_per_hour(asked: Joint) -> float:
