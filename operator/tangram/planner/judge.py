@@ -5,19 +5,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tangram import catalog
-from tangram.capacity.from_facts import architecture_from_facts, footprint_from_facts
-from tangram.capacity.hardware import hardware
-from tangram.capacity.memory import Limits, memory_budget
+from tangram.capacity.from_facts import architecture_from_facts
 from tangram.capacity.sizing import Constraint, Rejection, SizingRequest
 from tangram.capacity.sizing.judged import KINDS, MODELS, Judged, judged
-from tangram.capacity.step import Coefficients, StepModel
 from tangram.catalog import Architecture
 from tangram.fleet import CheckpointFacts, Intent, Shape
 from tangram.planner.joint.alternatives import REASONS
 from tangram.planner.joint.deployment import UNLOADED_RPS, from_intent
+from tangram.planner.joint.engine import kv_precision
 
 DOES_NOT_FIT, TTFT, TPOT = (REASONS[c] for c in (Constraint.MEMORY, Constraint.TTFT, Constraint.TPOT))
-_KV = "bf16"  # of the engine, whatever is asked for: who asks for more is refused before
 _LOOKS = 8192
 
 
@@ -43,19 +40,16 @@ def request_of(intent: Intent, facts: CheckpointFacts) -> SizingRequest:
 
     Whether and how much a shape serves does not depend on how much is asked for.
     """
-    return replace(from_intent(intent, architecture(facts)).request, rps=UNLOADED_RPS, kv_precision=_KV)
-
-
-def is_bound(facts: CheckpointFacts) -> bool:
-    """Whether speeds are the data sheet's and no predictions: nobody measured fp32."""
-    return facts.dtype == "fp32"
+    return replace(
+        from_intent(intent, architecture(facts)).request,
+        rps=UNLOADED_RPS,
+        kv_precision=kv_precision(facts.dtype),
+    )
 
 
 @lru_cache(maxsize=_LOOKS)
 def look(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
     """Return what `shape` does for the checkpoint. The engine serves the weights as they are stored."""
-    if is_bound(facts):
-        return _bound(facts, shape, request)
     known = _known(facts, request)
     verdict, idle = known.verdict(shape), known.idle(shape)
     if isinstance(verdict, Rejection) and idle is None:
@@ -71,7 +65,7 @@ def look(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
 def rate(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> float | None:
     """Return the requests per second that one replica carries within the objectives, None: nobody knows."""
     unheard_of = catalog.gpu(shape.sku) is None or shape.tensor_parallel != 1
-    if is_bound(facts) or unheard_of or shape.precision != facts.dtype:
+    if unheard_of or shape.precision != facts.dtype:
         return None
     verdict = _known(facts, request).verdict(shape)
     return None if isinstance(verdict, Rejection) or verdict.rate <= 0 else verdict.rate
@@ -105,22 +99,3 @@ def _too_slow(tpot_ms: float, ttft_ms: float, request: SizingRequest, verdict: R
         prompt = f"the first token of a prompt of {request.input_tokens}"
         return reason, f"predicted {ttft_ms:.2f} ms to {prompt} when idle, objective {request.ttft_ms:g} ms"
     return reason, verdict.message
-
-
-def _bound(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
-    """The data sheet's bound of a lone request: what GPUs do in fp32 is in no table, and nobody measured it.
-
-    The shortest prompt is one token, which takes a step as a generated token does.
-    """
-    where, held = hardware(shape.sku, shape.profile), footprint_from_facts(facts)
-    limits = Limits(request.model_length(architecture(facts)), request.max_running)
-    budget = memory_budget(held, where, limits)
-    at_best = StepModel(held, where, Coefficients())
-    tpot_ms = at_best.decode_s(batch=1, context=1).total * 1e3
-    ttft_ms = at_best.prefill_s(tokens=1) * 1e3
-    if budget.missing:
-        return Look(tpot_ms, ttft_ms, budget.missing, DOES_NOT_FIT, str(budget))
-    for name, found, limit in ((TPOT, tpot_ms, request.tpot_ms), (TTFT, ttft_ms, request.ttft_ms)):
-        if limit is not None and found > limit:
-            return Look(tpot_ms, ttft_ms, 0.0, name, f"at best {found:.2f} ms, objective {limit:g} ms")
-    return Look(tpot_ms, ttft_ms)

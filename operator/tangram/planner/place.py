@@ -7,7 +7,7 @@ from tangram.capacity import model_length
 from tangram.fleet import Action, Alternative, ApplyDeployment, Intent, RemoveDeployment, Shape, Workload
 from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.choose import alternatives, impossible
-from tangram.planner.judge import is_bound, rate
+from tangram.planner.judge import rate
 from tangram.planner.reasons import Reason
 from tangram.planner.rollout import Rollout, rollout, unit
 from tangram.planner.room import Room, kind_of
@@ -154,8 +154,7 @@ def _verdict(case: Case, target: Target, chosen: Candidate) -> tuple[Reason, str
 def _placed(case: Case, target: Target, chosen: Candidate) -> str:
     text = f"{target.desired} on {chosen.shape} at {chosen.price_per_hour:.2f} $/h each"
     if chosen.tpot_ms is not None:
-        how = "at best" if is_bound(case.facts) else "predicted"
-        text += f", {how} {chosen.tpot_ms:.2f} ms per token when idle"
+        text += f", predicted {chosen.tpot_ms:.2f} ms per token when idle"
     if case.intent.traffic.requests_per_second:
         one = rate(case.facts, chosen.shape, case.request)
         text += f", good for {target.desired * one:.3g} requests/s in all" if one else ""

@@ -32,6 +32,11 @@ def lacks(intent: Intent, architecture: Architecture) -> str:
     return ""
 
 
+def kv_precision(dtype: str) -> str:
+    """Return what the engine keeps its KV cache in, for weights stored in `dtype`."""
+    return "fp32" if dtype == "fp32" else _KV
+
+
 def on_this_engine(wanted: Wanted, intent: Intent) -> Wanted:
     """Return what is wanted, kept to what the engine can do: one GPU or slice, weights as they are stored."""
     missing = lacks(intent, wanted.architecture)
@@ -39,6 +44,7 @@ def on_this_engine(wanted: Wanted, intent: Intent) -> Wanted:
         wanted,
         tensor_parallel=() if missing else (_DEGREE,),
         precision=AS_STORED,
+        request=replace(wanted.request, kv_precision=kv_precision(wanted.architecture.dtype)),
         impossible=missing,
         notes=(*wanted.notes, missing) if missing else wanted.notes,
     )
