@@ -18,7 +18,12 @@ from tangram.packing.wants import MONEY, UNMET, Money, Want
 
 MANY = 1500  # bundles in all
 _FEW = (8, 64)  # bundles per demand that are looked at first; more where those do not fit together
-_SHARE = 0.4  # of what is left to think with, for each relaxation and each search
+_SHARE = 0.35  # of what is left to think with, for each search
+_RELAXING_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
+_LEAST_S = 5.0  # deterministic seconds for the searches, unless a limit was given
+_PER_VARIABLE_S = 0.00005
+# Of a large fleet more bundles are not looked at for less than this: of the dollars, and of all demand.
+_GOOD_DOLLARS, _GOOD_UNMET = 0.01, 0.002
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
 
@@ -48,6 +53,7 @@ class Narrowing:
 
     def choose(self) -> Run:
         """Return the run that chose bundles; without a solution where there was no time for one."""
+        self.budget.open(len(self.full.cp.proto.variables), _LEAST_S, _PER_VARIABLE_S)
         priorities = sorted(self.full.unmet, reverse=True)
         for priority in priorities:  # nearly always everybody can have their best: one stage instead of many
             least = sum(want.least_unmet for want in self.everyone if want.priority == priority)
@@ -58,12 +64,14 @@ class Narrowing:
             _ = all(self._minimise(goal) for goal in (*priorities, None))
         run = self.best or Run(self.full, self.budget)
         run.stages = self.stages
+        self.budget.total_s += self.budget.spent_s  # to lay it out takes as long again
         run.complete = all(stage.proved for stage in self.stages)
         return run
 
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing: among few bundles, then, unless that will do, among all that may matter."""
-        relaxed = relax(self.full.cp, _terms(self.full, goal), *self.budget.left(_SHARE))
+        _, wall_s = self.budget.left(_SHARE)
+        relaxed = relax(self.full.cp, _terms(self.full, goal), _RELAXING_S, wall_s)
         if relaxed.impossible:
             return False
         nearest = (self._search(goal, self._nearest(relaxed, few)) for few in _FEW)
@@ -75,7 +83,7 @@ class Narrowing:
                 return False
             bound = max(bound, best.bound)
         self.best = best.run
-        if best.value - bound > self._gap * best.value:
+        if best.value - bound > max(self._gap * best.value, self._good(goal, best.value)):
             enough = int(best.value * (1 - self._gap))  # what is left out is worth more than this
             better = self._search(goal, self._possible(relaxed, enough))
             if better is not None:
@@ -112,6 +120,12 @@ class Narrowing:
     @property
     def _gap(self) -> float:
         return self.budget.gap(len(self.full.cp.proto.variables))
+
+    def _good(self, goal: Goal, value: int) -> float:
+        """Return how far from the bound is near enough, in the goal's units."""
+        if not self.budget.is_large(len(self.full.cp.proto.variables)):
+            return 0.0
+        return _GOOD_DOLLARS * value if goal is None else _GOOD_UNMET * UNMET * len(self.everyone)
 
     def _hint(self, model: Model) -> dict[int, int]:
         if self.best is None or self.best.solution is None:

@@ -37,9 +37,9 @@ class Budget:
     spent_s: float = 0.0
     wall_s: float = 0.0  # in the solver
 
-    def open(self, variables: int) -> None:
+    def open(self, variables: int, least_s: float = _LEAST_S, each_s: float = _PER_VARIABLE_S) -> None:
         """Set the deterministic limit for models of this size, unless one was given."""
-        by_size = _LEAST_S + _PER_VARIABLE_S * variables
+        by_size = least_s + each_s * variables
         self.total_s = by_size if self.limits.deterministic_s is None else self.limits.deterministic_s
 
     def left(self, share: float) -> tuple[float, float | None]:
