@@ -20,7 +20,7 @@ MANY = 1500  # bundles in all
 _FEW = (8, 64)  # bundles per demand that are looked at first; more where those do not fit together
 _SHARE = 0.35  # of what is left to think with, for each search
 _RELAXING_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
-_LEAST_S = 5.0  # deterministic seconds for the searches, unless a limit was given
+_LEAST_S = 3.5  # deterministic seconds for the searches, unless a limit was given
 _PER_VARIABLE_S = 0.00005
 # Of a large fleet more bundles are not looked at for less than this: of the dollars, and of all demand.
 _GOOD_DOLLARS, _GOOD_UNMET = 0.01, 0.002
