@@ -1,5 +1,6 @@
 """What a person would expect of a packing, one scene each."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -251,3 +252,60 @@ def test_nothing_asked_costs_nothing():
 
     assert (packed.status, packed.objective, packed.gap, packed.gpus_in_use) == ("OPTIMAL", 0.0, 0.0, 0)
     assert solve(Problem((), (one_of("a", ("1g.10gb", 1, 1)),), PRICES)).unmet[0].share == 1.0
+
+
+def scattered(pools: tuple[str, ...]) -> tuple[GPUState, ...]:
+    """One small slice of everybody's on each of many GPUs."""
+    return tuple(
+        GPUState(
+            f"g{n}",
+            f"n{n}",
+            SKU,
+            pool=pool,
+            mig_enabled=True,
+            instances=(Instance("1g.10gb", 0, f"s{n}", move_cost=0.001),),
+        )
+        for n, pool in enumerate(pools)
+    )
+
+
+def from_pools(problem, packing):
+    pools = {gpu.id: gpu.pool for gpu in problem.gpus}
+    return Counter(pools[move.source.gpu] for move in packing.moves)
+
+
+@pytest.mark.parametrize(("budget", "used"), [(None, 1), (0, 3), (1, 2), (2, 1)])
+def test_of_a_pool_no_more_replicas_move_away_than_its_budget(budget, used):
+    budgets = () if budget is None else (("calm", budget),)
+    problem = Problem(scattered(("calm", "calm", "calm", "busy", "busy")), (), move_budgets=budgets)
+
+    packed = solve(problem)
+
+    assert packed.gpus_in_use == used
+    assert budget is None or from_pools(problem, packed)["calm"] <= budget
+    assert packed.status == "OPTIMAL"
+
+
+def test_replicas_that_stop_because_fewer_are_wanted_are_no_moves_of_their_pool():
+    gpus = tuple(
+        replace(g, instances=(replace(g.instances[0], owner="a"),)) for g in scattered(("calm",) * 4)
+    )
+    fewer = Demand("a", (Bundle((Part(SKU, "1g.10gb", 1, 1),), 0.1),))
+
+    packed = solve(Problem(gpus, (fewer,), move_budgets=(("calm", 0),)))
+
+    assert (packed.gpus_in_use, packed.moves, packed.unmet) == (1, (), ())
+
+
+def test_a_move_is_counted_where_there_is_budget_for_it():
+    gpus = tuple(
+        replace(g, instances=(replace(g.instances[0], owner="a"),))
+        for g in scattered(("calm", "busy", "busy"))
+    )
+    other = Demand("a", (Bundle((Part(SKU, "2g.20gb", 1, 2),), 0.1),))
+    problem = Problem(gpus, (other,), move_budgets=(("calm", 0),))
+
+    packed = solve(problem)
+
+    assert from_pools(problem, packed) == {"busy": 2}
+    assert packed.unmet == ()

@@ -1,5 +1,6 @@
 """What an assignment costs, counted from the GPUs and not from the model: moves, dollars, what is idle."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ def account(
     assignment: Assignment,
 ) -> Account:
     """Return the bill of `assignment`; `chosen`: the number of the option taken, by want."""
-    moves = tuple(move for want in wants for move in _moves(want, assignment))
+    left = Counter(dict(fleet.problem.move_budgets))
+    moves = tuple(move for want in wants for move in _moves(fleet, want, assignment, left))
     move_cost = sum(move.cost for move in moves)
     cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
     cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
@@ -55,13 +57,15 @@ def account(
     )
 
 
-def _moves(want: Want, assignment: Assignment) -> list[Move]:
+def _moves(fleet: Fleet, want: Want, assignment: Assignment, left: Counter[str]) -> list[Move]:
     """Pair what stops with what starts: of one shape the cheapest move, the rest shrinks or is exchanged.
 
-    A replica may move to where it was: mig-manager clears a GPU before it makes the same slice again.
+    A replica may move to where it was: mig-manager clears a GPU before it makes the same slice again. Where
+    some only stop, those count as moved whose pool has most moves `left`.
     """
     sites = assignment.sites.get(want.id, ())
-    stopped = sorted((h for h in want.held if (h.shape, h.gpus, h.start) not in assignment.kept), key=_cheap)
+    gone = (h for h in want.held if (h.shape, h.gpus, h.start) not in assignment.kept)
+    stopped = sorted(gone, key=lambda h: (_scarcity(fleet, h, left), *_cheap(h)))
     started = [s for s in sites if (s.shape, s.gpus, s.start) not in assignment.kept]
     started.sort(key=lambda spot: (spot.shape, spot.gpus, spot.start))
     moves = []
@@ -73,7 +77,14 @@ def _moves(want: Want, assignment: Assignment) -> list[Move]:
             started.remove(twin)
     pairs = list(zip(stopped, started, strict=False))
     _, cost = exchanged(want, Counter(spot.shape for spot in sites))
-    return moves + [_move(want, held, spot, cost / len(pairs)) for held, spot in pairs]
+    moves += [_move(want, held, spot, cost / len(pairs)) for held, spot in pairs]
+    left.subtract(fleet.guarded.get(move.source.gpu, "") for move in moves)
+    return moves
+
+
+def _scarcity(fleet: Fleet, held: Held, left: Counter[str]) -> float:
+    pool = fleet.guarded.get(held.gpus[0])
+    return -math.inf if pool is None else -left[pool]
 
 
 def _cheap(held: Held) -> tuple[int, ShapeKey, tuple[str, ...], int]:

@@ -25,6 +25,8 @@ def build(fleet: Fleet, prices: Money, wants: tuple[Want, ...], columns: Columns
     _headroom(model, fleet)
     if fleet.problem.move_budget is not None:
         model.cp.add(model.moves.expression <= fleet.problem.move_budget)
+    for pool, budget in fleet.problem.move_budgets:
+        model.cp.add(model.leaving.get(pool, Terms()).expression <= budget)
     return model
 
 

@@ -8,7 +8,7 @@ play, else one by one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry import Placement
@@ -83,6 +83,7 @@ class Fleet:
     levels: Mapping[str, tuple[int, ...]]  # gang sizes in play, by SKU, ascending
     places: Mapping[str, str]  # GPU id -> place
     nodes: Mapping[str, str]  # GPU id -> node
+    guarded: Mapping[str, str] = field(default_factory=dict)  # GPU id -> its pool, if that has a move budget
     scattered: frozenset[str] = frozenset()  # SKUs to be used node by node in turn, for the sake of spread
 
 

@@ -33,6 +33,7 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
     for held in want.held:
         owned.setdefault(held.shape, {}).setdefault(model.columns.name(held), []).append(held)
     lasting: dict[ShapeKey, Terms] = {}
+    moves, stopping = Terms(), dict[str, Terms]()
     for shape, groups in sorted(owned.items()):
         taken = model.taken.get((want.id, shape), Terms())
         lasting[shape] = _lasting(model, want, shape, taken)
@@ -43,6 +44,9 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
             model.keeps[want.id, shape, label] = keep
             holders.setdefault(label, Terms()).add(keep)
             staying.add(keep)
+            stops = stopping.setdefault(str(label[-2]), Terms())
+            stops.constant += n
+            stops.add(keep, -1)
             if replicas[0].pinned:
                 pinned.add(keep)
             if len(groups) > 1:
@@ -57,9 +61,25 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
             n = sum(held.pinned for held in want.held if held.shape == shape)
             least = lasting[shape] if n == total else _at_most(model, want, shape, taken, n)
             model.cp.add(pinned.expression >= least.expression)
-        model.moves.extend(lasting[shape])
-        model.moves.extend(staying, -1)
-    _exchange(model, want, lasting)
+        moves.extend(lasting[shape])
+        moves.extend(staying, -1)
+    _exchange(model, want, lasting, moves)
+    model.moves.extend(moves)
+    _guard(model, want, moves, stopping)
+
+
+def _guard(model: Model, want: Want, moves: Terms, stopping: dict[str, Terms]) -> None:
+    """Say from which guarded pools the moves of a want are. Who stops because fewer are wanted is no move."""
+    if not any(stopping):  # no pool
+        return
+    split = Terms()
+    for pool, stops in stopping.items():
+        moved = model.cp.new_int_var(0, len(want.held), f"from.{want.id}.{pool}")
+        model.cp.add(moved <= stops.expression)
+        split.add(moved)
+        if pool:
+            model.leaving.setdefault(pool, Terms()).add(moved)
+    model.cp.add(split.expression >= moves.expression)
 
 
 def _balance(model: Model, lasting: Terms, staying: Terms, moving: Terms, cost: int) -> None:
@@ -86,12 +106,12 @@ def _at_most(model: Model, want: Want, shape: ShapeKey, taken: Terms, most: int)
     return found
 
 
-def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms]) -> None:
+def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms], moves: Terms) -> None:
     """What runs in one shape and is replaced by another. Fixed by the bundle, wherever its replicas stand."""
     if not want.is_divisible:
         for variable, option in zip(model.chosen[want.id], want.options, strict=True):
             count, cost = exchanged(want, dict(option.parts))
-            model.moves.add(variable, count)
+            moves.add(variable, count)
             model.dollars.add(variable, cost)
         return
     if len({shape for shapes, _ in want.divisible for shape in shapes} | set(lasting)) == 1:
@@ -106,7 +126,7 @@ def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms]) -> None:
         for terms, factor in ((started, 1), (gained, want.unit[shape])):
             terms.extend(taken, factor)
             terms.extend(last, -factor)
-    model.moves.add(_lesser(model, stopped, started, len(want.held)))
+    moves.add(_lesser(model, stopped, started, len(want.held)))
     model.dollars.add(_lesser(model, lost, gained, sum(held.cost for held in want.held)))
 
 

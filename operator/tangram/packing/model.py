@@ -76,6 +76,7 @@ class Model:
     dollars: Terms = field(default_factory=Terms)
     share: Terms = field(default_factory=Terms)
     moves: Terms = field(default_factory=Terms)
+    leaving: dict[str, Terms] = field(default_factory=dict)  # moves away from guarded pools, by pool
     recut: Terms = field(default_factory=Terms)
     stranded: Terms = field(default_factory=Terms)
     headroom: Terms = field(default_factory=Terms)

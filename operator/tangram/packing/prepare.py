@@ -19,7 +19,9 @@ def prepare(problem: Problem, everyone: tuple[Want, ...]) -> Fleet:
     hourly = {gpu.id: units(problem.price(gpu)) for gpu in problem.gpus}
     places, scattered = _places(problem, everyone)
     nodes = {gpu.id: gpu.node for gpu in problem.gpus}
-    return Fleet(problem, hourly, held, profiles, levels, places, nodes, scattered)
+    budgets = dict(problem.move_budgets)
+    guarded = {gpu.id: gpu.pool for gpu in problem.gpus if gpu.pool in budgets}
+    return Fleet(problem, hourly, held, profiles, levels, places, nodes, guarded, scattered)
 
 
 def _places(problem: Problem, everyone: tuple[Want, ...]) -> tuple[dict[str, str], frozenset[str]]:
@@ -49,7 +51,7 @@ def by_owner(fleet: Fleet) -> Namer:
     """Tell every owner apart: exact, and as many classes as there are kinds of GPUs."""
 
     def name(held: Held) -> Label:
-        return (held.owner, *_what(held), held.cost, int(held.pinned), fleet.places[held.gpus[0]])
+        return (held.owner, *_what(held), held.cost, int(held.pinned), *_where(fleet, held))
 
     return name
 
@@ -58,7 +60,7 @@ def by_shape(fleet: Fleet) -> Namer:
     """Tell only shapes apart: few classes, and moves are counted as if owners could swap slices."""
 
     def name(held: Held) -> Label:
-        return ("", *_what(held), 0, int(held.pinned), fleet.places[held.gpus[0]])
+        return ("", *_what(held), 0, int(held.pinned), *_where(fleet, held))
 
     return name
 
@@ -68,10 +70,14 @@ def by_fate(fleet: Fleet, losers: frozenset[str], *, costs: bool) -> Namer:
 
     def name(held: Held) -> Label:
         owner = held.owner if held.owner in losers else ""
-        place = fleet.places[held.gpus[0]]
-        return (owner, *_what(held), held.cost if costs else 0, int(held.pinned), place)
+        return (owner, *_what(held), held.cost if costs else 0, int(held.pinned), *_where(fleet, held))
 
     return name
+
+
+def _where(fleet: Fleet, held: Held) -> tuple[str, str]:
+    """Return the pool, if its replicas are guarded, and the place."""
+    return fleet.guarded.get(held.gpus[0], ""), fleet.places[held.gpus[0]]
 
 
 def _what(held: Held) -> tuple[str, str, int]:

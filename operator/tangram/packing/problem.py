@@ -138,6 +138,7 @@ class Problem:
     move_budget: int | None = None  # most replicas that may move; None: any number that pays
     horizon_h: float = 1.0  # hours over which a saving has to pay for the moves it costs
     boards: tuple[tuple[str, Board], ...] = ()  # (SKU, discovered geometry) instead of the catalog's
+    move_budgets: tuple[tuple[str, int], ...] = ()  # (pool, most replicas that may move away from its GPUs)
 
     def board(self, sku: str) -> Board | None:
         """Return the geometry of `sku`: discovered, else the catalog's; None: it cannot be cut."""

@@ -6,6 +6,8 @@ compute; headroom. Bundles are chosen in the first three. In the others they are
 owners that keep everything interchangeable: the model shrinks, and its answer is exact for these bundles.
 """
 
+from collections import Counter
+
 from tangram.packing import narrow
 from tangram.packing.build import build
 from tangram.packing.columns import Fleet, columns
@@ -46,9 +48,17 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     else:
         second = _settle(fleet, prices, everyone, first, budget)
         found = report.packing(first if second is None else second)
-    if problem.move_budget is not None and len(found.moves) > problem.move_budget:
-        return report.nothing_changes()
-    return found
+    return report.nothing_changes() if _moves_too_much(problem, found) else found
+
+
+def _moves_too_much(problem: Problem, found: Packing) -> bool:
+    """Whether more replicas move than budgets allow: the model may have counted without their owners."""
+    pools = {gpu.id: gpu.pool for gpu in problem.gpus} if problem.move_budgets else {}
+    away = Counter(pools.get(move.source.gpu, "") for move in found.moves)
+    budgets = dict(problem.move_budgets)
+    return (problem.move_budget is not None and len(found.moves) > problem.move_budget) or any(
+        n > budgets.get(pool, n) for pool, n in away.items()
+    )
 
 
 def _choose(fleet: Fleet, prices: Money, everyone: tuple[Want, ...], budget: Budget) -> tuple[Run, bool]:

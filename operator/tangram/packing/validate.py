@@ -18,6 +18,9 @@ def validate(problem: Problem) -> None:
     _unique("growable", (pool.name for pool in problem.growable))
     _number("horizon_h", problem.horizon_h, positive=True)
     _number("move_budget", problem.move_budget or 0)
+    _unique("move_budgets", (pool for pool, _ in problem.move_budgets))
+    for name, budget in problem.move_budgets:
+        _number(f"move_budgets.{name}", budget)
     for sku, price in problem.prices:
         _number(f"prices.{sku}", price)
     for gpu in problem.gpus:
