@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tangram.api.status import LLMDeploymentStatus
 from tangram.fleet import (
+    LAYOUT,
     Advice,
     FactsKey,
     Inspection,
@@ -490,6 +491,17 @@ def test_whom_the_recommended_plan_says_nothing_about_has_no_word_of_it():
     seen = advised(serving(m), m, Advice("fp-1", 2.0))
 
     assert not {"plan", "because", "relaxations"} & set(seen["placement"])
+
+
+def test_another_layout_is_told_to_whom_this_one_has_no_place_for_and_to_nobody_else():
+    layout = Relaxation(LAYOUT, "FleetPlan fp-1 serves it whole: 1 GPUs cut anew")
+    advice = Advice("fp-1", 0.0, (), (layout,))
+    short = advised(snapshot(node("b", mig_1g_10gb=2)), intent(min_replicas=3), advice)
+    m = intent()
+
+    assert short["placement"]["plan"] == "fp-1"
+    assert short["placement"]["relaxations"] == [{"dimension": "layout", "text": layout.text}]
+    assert not {"plan", "relaxations"} & set(advised(serving(m), m, advice)["placement"])
 
 
 def test_alternatives_say_how_many_would_be_needed_what_they_cost_and_why_not():

@@ -252,6 +252,18 @@ def test_who_goes_short_is_told_why_and_what_would_help():
     assert [(each.dimension, each.text) for each in advice.relaxations] == [("gpus", f"add one {H100}")]
 
 
+def test_who_only_another_layout_has_a_place_for_is_told_which_plan_has_it():
+    a = intent("a", "image:///m/8b", mig=MIGPolicy.REQUIRED)  # too large for the slices that there are
+
+    found = recommend(snapshot(on("p", mig_1g_10gb=7)), (a,))
+
+    ((_, advice),) = found.advice
+    assert found.better
+    assert [(each.dimension, each.text) for each in advice.relaxations] == [
+        ("layout", f"FleetPlan {found.inputs_hash} serves it whole: GPUs cut anew: 1")
+    ]
+
+
 def test_what_is_thought_ends_with_its_time():
     wanted = [intent(f"m{i}", "image:///m/8b", min_replicas=3, max_replicas=3) for i in range(6)]
     ticks = iter(range(10**6))

@@ -69,7 +69,9 @@ class AlternativeStatus(Model):
 class RelaxationStatus(Model):
     """A change that would serve an LLMDeployment whole."""
 
-    dimension: ShortText = Field(description="What would have to change, in one word: GPUs, TTFT, budget ...")
+    dimension: ShortText = Field(
+        description="What would have to change, in one word: layout, gpus, objective, budget ..."
+    )
     text: Text = Field(description="The smallest such change that was found to suffice, in a sentence.")
 
 

@@ -2,6 +2,7 @@
 
 from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 from tangram.fleet.plan import (
+    LAYOUT,
     Action,
     Advice,
     Alternative,
@@ -30,6 +31,7 @@ from tangram.fleet.snapshot import (
 )
 
 __all__ = [
+    "LAYOUT",
     "WHOLE_GPU",
     "Action",
     "Advice",

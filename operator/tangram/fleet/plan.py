@@ -77,11 +77,14 @@ class Alternative:
     message: str
 
 
+LAYOUT = "layout"  # dimension of a Relaxation: another layout of the GPUs that there are
+
+
 @dataclass(frozen=True, slots=True)
 class Relaxation:
     """The smallest change of one kind that would serve all of it; each was tried on the whole fleet."""
 
-    dimension: str  # GPUs, budget, TTFT, ...
+    dimension: str  # layout, gpus, budget, objective ...
     text: str
 
 

@@ -1,10 +1,19 @@
 """The whole status of one LLMDeployment. Unchanged inputs and the status before give it again."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from tangram.fleet import Advice, Alternative, CheckpointFacts, Decision, FleetSnapshot, Intent, Workload
+from tangram.fleet import (
+    LAYOUT,
+    Advice,
+    Alternative,
+    CheckpointFacts,
+    Decision,
+    FleetSnapshot,
+    Intent,
+    Workload,
+)
 from tangram.planner import conditions
 from tangram.planner.candidates import price
 from tangram.planner.conditions import FALSE, TRUE, Verdict, View
@@ -171,7 +180,7 @@ def _placement(v: View, advice: Advice | None) -> dict[str, Any] | None:
         block["predictedTPOTMilliseconds"] = _decimal(decision.predicted_tpot_ms)
     if decision.alternatives:
         block["alternatives"] = [_alternative(each) for each in decision.alternatives]
-    return block | _advice(advice)
+    return block | _advice(advice, short=decision.placed < decision.desired)
 
 
 def _alternative(each: Alternative) -> dict[str, Any]:
@@ -187,9 +196,16 @@ def _alternative(each: Alternative) -> dict[str, Any]:
     return block
 
 
-def _advice(advice: Advice | None) -> dict[str, Any]:
-    """What the recommended plan says, where it says anything about this one."""
-    if advice is None or not (advice.because or advice.relaxations):
+def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
+    """What the recommended plan says, where it says anything about this one.
+
+    That another layout would serve it helps who goes `short` on this one; the others have a place already.
+    """
+    if advice is None:
+        return {}
+    if not short:
+        advice = replace(advice, relaxations=tuple(r for r in advice.relaxations if r.dimension != LAYOUT))
+    if not (advice.because or advice.relaxations):
         return {}
     block: dict[str, Any] = {"plan": advice.plan}
     if advice.because:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tangram.fleet import Advice, FleetSnapshot, Intent, InvalidIntent, Relaxation
+from tangram.fleet import LAYOUT, Advice, FleetSnapshot, Intent, InvalidIntent, Relaxation
 from tangram.packing import Packing
 from tangram.packing.codec import to_json
 from tangram.planner.joint.answer import plan_document
@@ -110,18 +110,37 @@ def _changes(packing: Packing) -> bool:
 
 def _advice(plan: Planned, name: str, current: float) -> Iterable[tuple[str, Advice]]:
     saves = round(current - plan.packing.cost_per_hour, 4) + 0.0  # never -0.0
-    short = {item.demand for item in plan.packing.unmet}
+    missed = {item.demand: item.share for item in plan.packing.unmet}
     moved = {move.owner for move in plan.packing.moves}
+    anew = _on_new_ground(plan)
     for wanted, found in zip(plan.asked.given.deployments, plan.document["deployments"], strict=True):
-        if wanted.id in short | moved:
-            yield (
-                wanted.id,
-                Advice(
-                    plan=name,
-                    saves_per_hour=saves,
-                    because=tuple(found.get("because", ())),
-                    relaxations=tuple(
-                        Relaxation(each["dimension"], each["text"]) for each in found.get("relaxations", ())
-                    ),
-                ),
-            )
+        if wanted.id in missed.keys() | moved | anew:
+            told = [Relaxation(each["dimension"], each["text"]) for each in found.get("relaxations", ())]
+            if wanted.id in anew:
+                told.insert(0, Relaxation(LAYOUT, _layout(plan.packing, name, missed.get(wanted.id, 0.0))))
+            yield wanted.id, Advice(name, saves, tuple(found.get("because", ())), tuple(told))
+
+
+def _on_new_ground(plan: Planned) -> set[str]:
+    """Owners of replicas on GPUs that are cut anew, and on nodes that are still to come."""
+    there = {gpu.id for gpu in plan.asked.problem.gpus}
+    return {
+        placed.owner
+        for layout in plan.packing.layouts
+        if layout.recut or layout.id not in there
+        for placed in layout.instances
+        if placed.owner is not None
+    }
+
+
+def _layout(packing: Packing, name: str, missed: float) -> str:
+    """Say what carrying the plan out would do for one that has no place on the slices that exist."""
+    recut, moves, nodes = (
+        sum(layout.recut for layout in packing.layouts),
+        len(packing.moves),
+        sum(count for _, count in packing.grown),
+    )
+    counts = (("GPUs cut anew", recut), ("replicas moved", moves), ("new nodes", nodes))
+    steps = [f"{what}: {count}" for what, count in counts if count]
+    whole = "serves it whole" if missed <= 0 else f"serves {1 - missed:.0%} of it"
+    return f"FleetPlan {name} {whole}: {', '.join(steps)}"
