@@ -42,15 +42,15 @@ class Case:
 
 CASES = {
     "100": Case(100, 20, (5.0, 20.0), 5.0),
-    "1000": Case(1_000, 200, (6.6, 26.4), 5.0),
-    "10000": Case(10_000, 500, (24.0, 96.0), 60.0),
+    "1000": Case(1_000, 200, (6.2, 24.8), 5.0),
+    "10000": Case(10_000, 500, (22.0, 88.0), 60.0),
 }
 
 
 def prepare(case: Case, seed: int) -> tuple[Problem, list[Any]]:
     kinds = [Nodes(sku, round(case.gpus / NODE * part), NODE) for sku, part in zip(SKUS, PARTS, strict=True)]
     rng = random.Random(f"scale {case.gpus} {seed}")
-    models = TINY * 40 + SMALL + LARGE  # mostly models that live on small slices
+    models = TINY[:1] * 60 + TINY * 20 + SMALL + LARGE  # mostly models that live on small slices
     low, high = case.spend
     return Problem(fleet(kinds), ()), draw(rng, models, SKUS, case.deployments, {"low": low, "high": high})
 

@@ -18,10 +18,11 @@ from tangram.packing.wants import MONEY, UNMET, Money, Want
 
 MANY = 1500  # bundles in all
 _FEW = (8, 64)  # bundles per demand that are looked at first; more where those do not fit together
-_SHARE = 0.35  # of what is left to think with, for each search
+_SHARES = 0.35, 0.5  # of what is left to think with, for a search among few bundles and among all
 _RELAXING_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
 _LEAST_S = 3.5  # deterministic seconds for the searches, unless a limit was given
 _PER_VARIABLE_S = 0.00005
+_WALL_PER_VARIABLE_S = 0.00008  # without so much nobody would be served
 # Of a large fleet more bundles are not looked at for less than this: of the dollars, and of all demand.
 _GOOD_DOLLARS, _GOOD_UNMET = 0.01, 0.002
 
@@ -53,7 +54,9 @@ class Narrowing:
 
     def choose(self) -> Run:
         """Return the run that chose bundles; without a solution where there was no time for one."""
-        self.budget.open(len(self.full.cp.proto.variables), _LEAST_S, _PER_VARIABLE_S)
+        size = len(self.full.cp.proto.variables)
+        self.budget.open(size, _LEAST_S, _PER_VARIABLE_S)
+        self.budget.least_s = _WALL_PER_VARIABLE_S * size
         priorities = sorted(self.full.unmet, reverse=True)
         for priority in priorities:  # nearly always everybody can have their best: one stage instead of many
             least = sum(want.least_unmet for want in self.everyone if want.priority == priority)
@@ -70,7 +73,7 @@ class Narrowing:
 
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing: among few bundles, then, unless that will do, among all that may matter."""
-        _, wall_s = self.budget.left(_SHARE)
+        _, wall_s = self.budget.left(_SHARES[0])
         relaxed = relax(self.full.cp, _terms(self.full, goal), _RELAXING_S, wall_s)
         if relaxed.impossible:
             return False
@@ -78,14 +81,14 @@ class Narrowing:
         best = next((found for found in nearest if found is not None), None)
         bound = float(relaxed.bound)
         if best is None:
-            best = self._search(goal, self.everyone)
+            best = self._search(goal, self.everyone, _SHARES[1])
             if best is None:
                 return False
             bound = max(bound, best.bound)
         self.best = best.run
         if best.value - bound > max(self._gap * best.value, self._good(goal, best.value)):
             enough = int(best.value * (1 - self._gap))  # what is left out is worth more than this
-            better = self._search(goal, self._possible(relaxed, enough))
+            better = self._search(goal, self._possible(relaxed, enough), _SHARES[1])
             if better is not None:
                 bound = max(bound, min(better.bound, enough))
                 best = min(better, best, key=lambda found: found.value)
@@ -103,14 +106,14 @@ class Narrowing:
             model = self.best.model
             model.cp.add(_terms(model, goal).expression <= value)
 
-    def _search(self, goal: Goal, wants: tuple[Want, ...]) -> _Best | None:
+    def _search(self, goal: Goal, wants: tuple[Want, ...], share: float = _SHARES[0]) -> _Best | None:
         """Minimise among the bundles that these wants have."""
         model = build(self.fleet, self.prices, wants, self.columns)
         for earlier, value in self.reached.items():
             model.cp.add(_terms(model, earlier).expression <= value)
         terms = _terms(model, goal)
         model.cp.minimize(terms.expression)
-        found = solve_model(model.cp, self.budget, _SHARE, self._hint(model), self._gap)
+        found = solve_model(model.cp, self.budget, share, self._hint(model), self._gap)
         if found.solution is None:
             return None
         run = Run(model, self.budget, found.solution, whole=False)

@@ -36,6 +36,7 @@ class Budget:
     total_s: float = 0.0  # deterministic
     spent_s: float = 0.0
     wall_s: float = 0.0  # in the solver
+    least_s: float = 0.01  # wall-clock seconds that any solve may take: the guard gives way to that
 
     def open(self, variables: int, least_s: float = _LEAST_S, each_s: float = _PER_VARIABLE_S) -> None:
         """Set the deterministic limit for models of this size, unless one was given."""
@@ -46,7 +47,7 @@ class Budget:
         """Return deterministic and wall seconds for a solve that may take `share` of what is left."""
         spent = self.limits.clock() if self.limits.clock is not None else self.wall_s
         part = max(share, _HALF)  # the guard is not the plan: half of what it leaves may always be used
-        wall = None if self.limits.wall_s is None else max(0.01, (self.limits.wall_s - spent) * part)
+        wall = None if self.limits.wall_s is None else max(self.least_s, (self.limits.wall_s - spent) * part)
         return max(0.01, (self.total_s - self.spent_s) * share), wall
 
     def is_large(self, variables: int) -> bool:

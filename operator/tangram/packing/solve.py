@@ -75,7 +75,7 @@ def _choose(fleet: Fleet, prices: Money, everyone: tuple[Want, ...], budget: Bud
             if all(stage.name != "dollars" for stage in run.stages):  # time was over before
                 run.note("dollars", run.model.dollars, MONEY, 0.0)
             _share(run, size)
-            run.whole = True
+            run.whole = True  # from here on bundles are settled
         return run, found is not None
     if not _serve_all(run, everyone):
         run = Run(build(fleet, prices, everyone, grouped), budget)
@@ -105,7 +105,8 @@ def _spend(run: Run) -> bool:
 
 
 def _share(run: Run, variables: int) -> None:
-    if run.budget.is_large(variables):  # nothing idles on a large fleet: not worth it
+    # Not worth it where dollars may be left, nor on a large fleet, where nothing idles.
+    if run.budget.is_large(variables) or not (run.whole or run.complete):
         run.note("share", run.model.share, MONEY, 0.0)
     else:
         run.minimise("share", run.model.share, MONEY, 0.3)
