@@ -103,7 +103,7 @@ def test_a_plan_is_kept_with_what_it_costs_and_saves_and_how_good_it_is():
         "solveSeconds": "1.23",
         "gpus": "2/6",
         "gpusInUse": 2,
-        "totalGPUs": 6,
+        "gpuCount": 6,
         "unmet": 1,
         "totalDeployments": 2,
         "totalLayouts": 3,
@@ -126,10 +126,16 @@ def test_layouts_are_told_by_class_those_that_are_cut_first_then_the_most_freque
             ],
             "gpus": ["node-8/0"],
         },
-        {"count": 4, "sku": "H100-80GB-SXM", "gpus": ["node-0/0", "node-1/0", "node-2/0"]},
+        {
+            "count": 4,
+            "sku": "H100-80GB-SXM",
+            "recut": False,
+            "gpus": ["node-0/0", "node-1/0", "node-2/0"],
+        },
         {
             "count": 1,
             "sku": "L40S",
+            "recut": False,
             "slices": [{"profile": "gpu", "starts": [0], "owner": "chat"}],
             "gpus": ["node-9/0"],
         },
@@ -193,7 +199,7 @@ def test_ten_thousand_gpus_and_five_hundred_models_fit_an_object(long_names):
     kept = {name: len(value) for name, value in spec.items() if isinstance(value, list)}
     assert min(kept.values()) > 0
     # What is left out is counted, and what is kept comes first.
-    assert (spec["totalGPUs"], spec["totalDeployments"], spec["totalSteps"]) == (10_000, 500, 29_999)
+    assert (spec["gpuCount"], spec["totalDeployments"], spec["totalSteps"]) == (10_000, 500, 29_999)
     assert (spec["totalMoves"], spec["unmet"]) == (5000, 500)
     assert kept["layouts"] < spec["totalLayouts"]
     assert [step["number"] for step in spec["steps"]] == list(range(1, kept["steps"] + 1))
@@ -227,7 +233,7 @@ def test_what_tangram_plans_fits_the_api(files):
     spec = spec_of(plan)
 
     assert_fits_the_api(spec)
-    assert sum(layout["count"] for layout in spec["layouts"]) == len(plan["gpus"]) == spec["totalGPUs"]
+    assert sum(layout["count"] for layout in spec["layouts"]) == len(plan["gpus"]) == spec["gpuCount"]
     told = Counter()
     for layout in spec["layouts"]:
         for each in layout.get("slices", ()):

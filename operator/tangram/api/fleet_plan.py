@@ -157,7 +157,7 @@ class FleetPlanSpec(Model):
     solve_seconds: Decimal = Field(description="How long it took to decide.")
     gpus: ShortText = Field(description='GPUs in use over all GPUs, for people: "3/6".')
     gpus_in_use: Count = Field(alias="gpusInUse", description="GPUs on which a replica is, new ones too.")
-    total_gpus: Count = Field(alias="totalGPUs", description="All GPUs of the plan, new ones too.")
+    gpu_count: Count = Field(description="All GPUs of the plan, new ones too.")
     unmet: Count = Field(description="How many LLMDeployments go short.")
     short: tuple[UnmetDemand, ...] = Field(
         default=(),

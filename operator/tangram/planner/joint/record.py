@@ -51,7 +51,7 @@ def record(
         "solveSeconds": f"{max(0.0, solve_s):.2f}",
         "gpus": f"{document['gpusInUse']}/{len(gpus)}",
         "gpusInUse": document["gpusInUse"],
-        "totalGPUs": len(gpus),
+        "gpuCount": len(gpus),
         "unmet": len(document["unmet"]),
         "totalDeployments": len(document["deployments"]),
         "totalLayouts": len(classes),
@@ -99,7 +99,7 @@ def _layouts(gpus: Iterable[Document]) -> list[dict[str, Any]]:
 
 
 def _layout(kept: bool, sku: str, cut: tuple[Any, ...], names: list[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {"count": len(names), "sku": _cut(sku)} | ({} if kept else {"recut": True})
+    told: dict[str, Any] = {"count": len(names), "sku": _cut(sku)} | {"recut": not kept}
     if cut:
         told["slices"] = [
             {"profile": profile, "starts": list(starts)} | ({"owner": _cut(owner)} if owner else {})
