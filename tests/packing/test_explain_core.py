@@ -184,3 +184,16 @@ def test_all_that_a_core_does_not_name_does_not_help_and_each_that_it_names_is_n
                 assert unmet(other | {one}) == pytest.approx(least, abs=1e-5), one
         judged += 1
     assert judged
+
+
+@pytest.mark.parametrize(("budget", "bound"), [(1, ()), (0, ("moves",))])
+def test_the_move_budget_of_a_pool_is_named(budget, bound):
+    gpus = tuple(cut(f"g{n}", Instance("1g.10gb", 0, f"s{n}"), pool="calm") for n in range(2))
+    problem = Problem(gpus, (wants("a", "7g.80gb", 1),), move_budgets=(("calm", budget),))
+
+    found = core(problem, solve(problem), "a")
+
+    families = () if found is None else tuple(binding.family for binding in found.bindings)
+    assert set(bound) <= set(families)
+    assert bool(families) == bool(bound)
+    assert not bound or any("at most 0 in pool calm" in binding.subject for binding in found.bindings)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tangram.fleet import WHOLE_GPU, Spread
-from tangram.packing.explain import Question, Thinking, missed, named
 from tangram.packing.problem import ANY_SKU, Bundle, Demand, GPUState, Instance, Problem, ShapeKey
+from tangram.packing.question import Question, Thinking, missed, named
 from tangram.packing.result import Packing
 from tangram.packing.search import Limits
 from tangram.packing.solve import solve
