@@ -264,6 +264,33 @@ def test_who_only_another_layout_has_a_place_for_is_told_which_plan_has_it():
     ]
 
 
+def two_that_wait_for_each_other(*newcomers):
+    """Each alone on a GPU that is cleared when it is cut anew, so that neither can go first."""
+    a, b = intent("a", "image:///m/8b"), intent("b", "image:///m/8b")
+    seen = snapshot(
+        on("p", mig_1g_10gb=7, mig_3g_40gb=2),
+        workloads=(workload(a, BIG, 1), workload(b, BIG, 1)),
+        claims=(*claims(a, BIG, "n0"), *claims(b, BIG, "n0")),
+    )
+    return seen, (a, b, *newcomers)
+
+
+def test_of_plans_that_serve_as_much_one_is_recommended_to_which_steps_lead():
+    found = recommend(*two_that_wait_for_each_other())
+
+    assert (found.document["moves"], found.better) == ([], False)
+    assert "stepsMissing" not in found.document
+    assert "no order of steps leads there" in found.document["notes"][-1]
+
+
+def test_who_would_go_short_without_it_is_worth_a_plan_that_says_what_is_missing():
+    c = intent("c", "image:///m/8b")
+    found = recommend(*two_that_wait_for_each_other(c))
+
+    assert found.document["unmet"] == []
+    assert found.document["stepsMissing"]["text"]
+
+
 def test_what_is_thought_ends_with_its_time():
     wanted = [intent(f"m{i}", "image:///m/8b", min_replicas=3, max_replicas=3) for i in range(6)]
     ticks = iter(range(10**6))

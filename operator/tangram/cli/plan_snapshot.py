@@ -168,4 +168,5 @@ def _over(base: Terms, more: Terms) -> Terms:
         move_cost=base.move_cost if more.move_cost is None else more.move_cost,
         move_budget=base.move_budget if more.move_budget is None else more.move_budget,
         horizon_h=base.horizon_h if more.horizon_h is None else more.horizon_h,
+        reachable=base.reachable,
     )

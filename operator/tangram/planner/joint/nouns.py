@@ -28,6 +28,7 @@ class Terms:
     move_cost: float | None = None  # USD of moving an instance of somebody without an LLMDeployment
     move_budget: int | None = None  # most replicas that may move
     horizon_h: float | None = None  # hours over which a saving pays for moves
+    reachable: bool = False  # of plans that serve as much, one to which steps lead before a cheaper one
 
 
 @dataclass(frozen=True, slots=True)

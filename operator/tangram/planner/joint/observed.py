@@ -37,7 +37,9 @@ def observed(
         deployments=deployments,
         pools=pools,
         pods_told=True,
-        terms=Terms(prices=tuple(sorted(snapshot.prices)), move_budget=_move_budget(snapshot)),
+        terms=Terms(
+            prices=tuple(sorted(snapshot.prices)), move_budget=_move_budget(snapshot), reachable=True
+        ),
         inferred=frozenset(gpu.id for gpu in seen.gpus),
         notes=(*seen.notes, *conflicts, *unplanned),
     )

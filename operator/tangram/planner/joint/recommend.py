@@ -18,13 +18,14 @@ from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.observed import observed
 from tangram.planner.joint.pack import Limits, pack
 from tangram.planner.joint.problem import Joint, joint
+from tangram.planner.joint.reach import reached
 from tangram.planner.joint.short import explanations
 from tangram.planner.joint.steps import steps_document
 
 _HASH_DIGITS = 12
 # Of the time there is: until when the solver may think, until when reasons are looked for, and how much of it
 # steps may take. They are bounded by a count: with enough time the count does not depend on the limit.
-_SOLVING, _EXPLAINING, _STEPS = 0.5, 0.7, 0.15
+_SOLVING, _AGAIN, _EXPLAINING, _STEPS = 0.45, 0.65, 0.8, 0.15
 _STEPS_S = 9.0
 _FREELY = Limits()
 
@@ -85,10 +86,14 @@ def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
     """
     watch = limits.started()
     asked = joint(given)
-    packing = pack(asked, watch.part(_SOLVING))
+    effort = _steps_s(limits)
+    first = pack(asked, watch.part(_SOLVING))
+    way = reached(asked, first, watch.part(_AGAIN), lambda p: steps_document(asked, p, effort))
+    packing = way.packing
     document = plan_document(asked, packing)
+    document["notes"] += way.notes
     told = explanations(asked, packing, watch.part(_EXPLAINING))
-    document |= steps_document(asked, packing, _steps_s(limits))
+    document |= way.steps
     for wanted, found in zip(given.deployments, document["deployments"], strict=True):
         found.update(told.get(wanted.id, {}))
     return Planned(asked, packing, document)

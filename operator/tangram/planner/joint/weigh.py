@@ -20,6 +20,7 @@ def weighed(given: FleetInput, flags: Terms) -> FleetInput:
         move_cost=told.move_cost if flags.move_cost is None else flags.move_cost,
         move_budget=told.move_budget if flags.move_budget is None else flags.move_budget,
         horizon_h=told.horizon_h if flags.horizon_h is None else flags.horizon_h,
+        reachable=told.reachable,
     )
     return replace(given, terms=terms)
 

@@ -1,0 +1,47 @@
+"""A plan that nobody can carry out is of little use: of plans that serve as much, one to which steps lead."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tangram.packing import Packing
+from tangram.planner.joint.pack import Limits, pack
+from tangram.planner.joint.problem import Joint
+
+Steps = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A plan, how to get there, and what is to be said of it."""
+
+    packing: Packing
+    steps: Steps
+    notes: tuple[str, ...] = ()
+
+
+def reached(asked: Joint, packing: Packing, limits: Limits, steps_of: Callable[[Packing], Steps]) -> Reached:
+    """Return `packing` if steps lead there or somebody would go short otherwise, else the best without moves.
+
+    Replicas that wait for each other's places are what blocks steps; where nobody moves, nobody waits.
+    """
+    first = Reached(packing, steps_of(packing))
+    if not asked.given.terms.reachable or "stepsMissing" not in first.steps or not packing.moves:
+        return first
+    still = replace(asked, problem=replace(asked.problem, move_budget=0))
+    other = pack(still, limits)
+    second = steps_of(other)
+    if "stepsMissing" in second or _shorter(other, packing):
+        return first
+    cheaper = f"{packing.cost_per_hour:.2f} $/h would do, but no order of steps leads there: "
+    return Reached(other, second, (cheaper + first.steps["stepsMissing"]["text"],))
+
+
+def _shorter(other: Packing, packing: Packing) -> bool:
+    """Whether `other` leaves more unserved, the highest priority first."""
+    priorities = sorted({item.priority for each in (other, packing) for item in each.unmet}, reverse=True)
+    missed = [
+        [round(sum(i.share for i in each.unmet if i.priority == p), 6) for p in priorities]
+        for each in (other, packing)
+    ]
+    return missed[0] > missed[1]
