@@ -234,6 +234,14 @@ def test_live_replicas_move_where_their_pool_allows_it(fields, moves):
     assert (found.current_cost_per_hour > found.document["costPerHour"]) == moves
 
 
+def test_each_pool_has_a_budget_of_its_own():
+    """That nobody may move in one pool says nothing about another."""
+    seen, wanted = fragmented(policy=PoolPolicy.FULL)
+    other = pool("other", policy=PoolPolicy.FULL, disruption_budget=0)
+
+    assert recommend(replace(seen, pools=(*seen.pools, other)), wanted).document["moves"]
+
+
 def test_advice_tells_who_moves_what_the_fleet_saves():
     found = recommend(*fragmented(policy=PoolPolicy.FULL))
 

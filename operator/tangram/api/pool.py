@@ -95,12 +95,12 @@ class GPUPoolSpec(Model):
     backend: Literal["NVML", "MIGManager"] | None = Field(
         default=None,
         description="How GPUs of this pool are cut. NVML: slice by slice. MIGManager: by NVIDIA's MIG "
-        "manager, which clears a GPU to change it. Default: NVML.",
+        "manager, which clears a GPU to change it. Default: planned as if GPUs were cleared.",
     )
     disruption_budget: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
         default=None,
-        description="Most replicas that one plan may move. Of the pools in which replicas may be moved "
-        "(policy Full or Recommend) the least holds for the whole plan. Default: any number that pays.",
+        description="Most replicas that one plan may move away from GPUs of this pool. Default: any number "
+        "that pays.",
     )
     nodes: PoolNodesSpec = Field(
         default_factory=PoolNodesSpec,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
-from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Pool, PoolPolicy, Workload
+from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Pool, Workload
 from tangram.packing import ShapeKey
 from tangram.planner.joint.deployment import Wanted, from_intent, identity
 from tangram.planner.joint.engine import on_this_engine
@@ -37,22 +37,10 @@ def observed(
         deployments=deployments,
         pools=pools,
         pods_told=True,
-        terms=Terms(
-            prices=tuple(sorted(snapshot.prices)), move_budget=_move_budget(snapshot), reachable=True
-        ),
+        terms=Terms(prices=tuple(sorted(snapshot.prices)), reachable=True),
         inferred=frozenset(gpu.id for gpu in seen.gpus),
         notes=(*seen.notes, *conflicts, *unplanned),
     )
-
-
-def _move_budget(snapshot: FleetSnapshot) -> int | None:
-    """Return the least of what pools allow in which live replicas may move at all."""
-    budgets = [
-        pool.disruption_budget
-        for pool in snapshot.pools
-        if pool.disruption_budget is not None and pool.policy in {PoolPolicy.FULL, PoolPolicy.RECOMMEND}
-    ]
-    return min(budgets, default=None)
 
 
 def _pools(snapshot: FleetSnapshot, seen: Seen) -> tuple[tuple[Pool, ...], list[str]]:

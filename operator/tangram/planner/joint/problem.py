@@ -72,6 +72,11 @@ def _fleet(given: FleetInput) -> Problem:
         headroom=given.headroom,
         growable=tuple(pools),
         move_budget=terms.move_budget,
+        move_budgets=tuple(
+            (pool.name, pool.disruption_budget)
+            for pool in sorted(given.pools)
+            if pool.disruption_budget is not None
+        ),
         horizon_h=HORIZON_H if terms.horizon_h is None else terms.horizon_h,
     )
 
