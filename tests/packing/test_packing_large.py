@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Bundle, Demand, GPUState, Instance, Part, Problem, Spread, prepare, solve
+from tangram.packing import (
+    Bundle,
+    Demand,
+    GPUState,
+    Instance,
+    Part,
+    Problem,
+    Spread,
+    narrow,
+    prepare,
+    solve,
+)
 from tangram.packing.board import board
 from tangram.packing.geometry import Placement, check
 from tests.support.packing_problems import small
@@ -105,3 +116,50 @@ def test_a_large_fleet_that_is_well_is_left_alone(monkeypatch):
     packed = solve.solve(Problem(gpus, demands))
 
     assert (packed.moves, packed.unmet, any(layout.recut for layout in packed.layouts)) == ((), (), False)
+
+
+def many(running: bool) -> Problem:
+    """Two replicas of each of 120 demands, which would do with many other things as well."""
+    owners = [f"d{n:03}" for n in range(120)]
+    sizes = {"1g.10gb": 7, "1g.20gb": 4, "2g.20gb": 3, "3g.40gb": 2, "4g.40gb": 1, WHOLE_GPU: 1}
+    choices = tuple(
+        Bundle((Part(SKU, profile, 1, count),), count / sizes[profile], 0.0 if count > 1 else 0.5)
+        for profile in sizes
+        for count in (1, 2, 3)
+    )
+    gpus = tuple(
+        GPUState(
+            f"g{n:03}",
+            f"n{n // 8:02}",
+            SKU,
+            convertible=not running or n >= 120,
+            mig_enabled=running and n < 120,
+            instances=tuple(Instance("3g.40gb", 4 * i, owners[(n + i) % 120]) for i in range(2))
+            if running and n < 120
+            else (),
+        )
+        for n in range(160)
+    )
+    return Problem(gpus, tuple(Demand(owner, choices) for owner in owners))
+
+
+def test_a_guard_that_is_over_at_once_leaves_whoever_runs_where_they_are():
+    problem = many(running=True)
+    assert sum(len(demand.bundles) for demand in problem.demands) > narrow.MANY
+
+    packed = solve.solve(problem, solve.Limits(wall_s=1e-6, clock=lambda: 10.0))
+
+    assert packed.unmet == ()
+    assert packed.bound <= packed.objective
+    where = {(i.owner, layout.id) for layout in packed.layouts for i in layout.instances if i.owner}
+    moved = {move.owner for move in packed.moves}
+    stays = {(i.owner, gpu.id) for gpu in problem.gpus for i in gpu.instances if i.owner not in moved}
+    assert stays <= where
+    assert packed.objective <= sum(problem.price(gpu) for gpu in problem.gpus if gpu.instances) + 1e-3
+
+
+def test_a_guard_that_is_over_at_once_serves_everybody_on_an_empty_fleet():
+    packed = solve.solve(many(running=False), solve.Limits(wall_s=1e-6, clock=lambda: 10.0))
+
+    assert packed.unmet == ()
+    assert 0 < packed.bound <= packed.objective
