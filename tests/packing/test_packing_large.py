@@ -119,8 +119,8 @@ def test_a_large_fleet_that_is_well_is_left_alone(monkeypatch):
 
 
 def many(running: bool) -> Problem:
-    """Two replicas of each of 120 demands, which would do with many other things as well."""
-    owners = [f"d{n:03}" for n in range(120)]
+    """Two replicas of each of 90 demands, which would do with many other things as well."""
+    owners = [f"d{n:03}" for n in range(90)]
     sizes = {"1g.10gb": 7, "1g.20gb": 4, "2g.20gb": 3, "3g.40gb": 2, "4g.40gb": 1, WHOLE_GPU: 1}
     choices = tuple(
         Bundle((Part(SKU, profile, 1, count),), count / sizes[profile], 0.0 if count > 1 else 0.5)
@@ -132,13 +132,13 @@ def many(running: bool) -> Problem:
             f"g{n:03}",
             f"n{n // 8:02}",
             SKU,
-            convertible=not running or n >= 120,
-            mig_enabled=running and n < 120,
-            instances=tuple(Instance("3g.40gb", 4 * i, owners[(n + i) % 120]) for i in range(2))
-            if running and n < 120
+            convertible=not running or n >= 90,
+            mig_enabled=running and n < 90,
+            instances=tuple(Instance("3g.40gb", 4 * i, owners[(n + i) % 90]) for i in range(2))
+            if running and n < 90
             else (),
         )
-        for n in range(160)
+        for n in range(120)
     )
     return Problem(gpus, tuple(Demand(owner, choices) for owner in owners))
 
