@@ -196,3 +196,36 @@ def test_whatever_a_document_holds_there_is_an_answer_or_one_line(planner, kind,
 
     assert (status, err.count("\n")) in {(0, 0), (2, 1)}, err
     assert bool(out) == (status == 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" * 50_000, "fleet.yaml:1: not YAML: more than 200 levels deep"),
+        ('{"a":' * 50_000, "fleet.yaml:1: not YAML: more than 200 levels deep"),
+        ("- " * 50_000 + "x", "fleet.yaml:1: not YAML: more than 200 levels deep"),
+        ("kind: List\nitems: &x\n- kind: List\n  items: *x\n", "too deep"),
+        ("kind: Inventory\ngpus: []\ngpus: []\n", "fleet.yaml:3: not YAML: the key 'gpus' is there twice"),
+        ('{"kind": "Inventory", "gpus": [], "gpus": []}', "the key 'gpus' is there twice"),
+    ],
+)
+def test_text_that_would_end_the_process_or_lose_what_it_says_is_refused(tmp_path, text, problem):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+
+    status, out, err = run("plan", "-f", path)
+
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert problem in err
+
+
+def test_a_merged_key_may_be_set_again(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "kind: Inventory\ngpus:\n- &one {id: a, sku: L4}\n- {<<: *one, id: b}\n- {id: c, <<: *one}\n"
+    )
+
+    status, out, _ = run("plan", "-f", path)
+
+    assert status == 0
+    assert "3 L4 empty" in out

@@ -1,15 +1,13 @@
 """`-f FILE`: every document of every file, by kind."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tangram.catalog import Architecture, InputError
+from tangram.cli.documents import documents
 from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside
 from tangram.planner.joint.deployment import wanted
 from tangram.planner.joint.inventory import inventory, slice_request
@@ -23,7 +21,7 @@ from tangram.planner.joint.pools import pool
 LARGEST_FILE = 256 << 20
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod", SNAPSHOT)
 Models = Mapping[str, Architecture]
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEEPEST_LIST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +37,37 @@ def read_fleet(names: tuple[str, ...], models: Models) -> Read:
 
     `models`: what LLMDeployments serve, by name, where the user says it.
     """
-    documents = [document for name in names for document in _documents_of(name)]
-    if not documents:
+    found = [document for name in names for document in _documents_of(name)]
+    if not found:
         raise InputError("--file", f"{', '.join(names)}: there is no document in it")
-    snapshots = [each for each in documents if each.kind == SNAPSHOT]
+    snapshots = [each for each in found if each.kind == SNAPSHOT]
     if len(snapshots) > 1:
         raise InputError(snapshots[1].where, f"is a second snapshot; {snapshots[0].where} is the first")
     if not snapshots:
-        return Read(join([_read(each, models) for each in documents]))
-    fleet = applied(snapshots[0], [each for each in documents if each.applies], models)
-    more = [_read(each, models) for each in documents if not each.applies and each is not snapshots[0]]
+        return Read(join([_read(each, models) for each in found]))
+    fleet = applied(snapshots[0], [each for each in found if each.applies], models)
+    more = [_read(each, models) for each in found if not each.applies and each is not snapshots[0]]
     given = observed(fleet.snapshot, fleet.intents, fleet.told)
     return Read(beside(replace(given, notes=(*fleet.notes, *given.notes)), more), fleet)
 
 
 def _documents_of(name: str) -> Iterator[Document]:
     shown = "standard input" if name == "-" else name
-    for number, document in enumerate(_documents(_text(name, shown), shown), 1):
+    for number, document in enumerate(documents(_text(name, shown), shown), 1):
         if document is None:
             continue
         yield from _parts(document, f"{shown}: document {number}")
 
 
-def _parts(document: Any, where: str) -> Iterator[Document]:
+def _parts(document: Any, where: str, depth: int = 0) -> Iterator[Document]:
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
         raise InputError(where, "is no object with a kind")
     kind = document.get("kind")
     if isinstance(kind, str) and kind.endswith("List") and isinstance(document.get("items"), list):
+        if depth == _DEEPEST_LIST:  # an alias may even put a list into itself
+            raise InputError(where, "is a list in a list in a list: too deep")
         for i, item in enumerate(document["items"]):
-            yield from _parts(item, f"{where}: items[{i}]")
+            yield from _parts(item, f"{where}: items[{i}]", depth + 1)
     elif kind not in KINDS:
         raise InputError(where, f"kind is {kind!r}; known are {', '.join(KINDS)}")
     else:
@@ -109,19 +109,3 @@ def _bytes(path: Path, shown: str) -> bytes:
         raise InputError("--file", f"{shown!r} is a directory")
     with path.open("rb") as stream:
         return stream.read(LARGEST_FILE + 1)
-
-
-def _documents(text: str, shown: str) -> Iterator[Any]:
-    if text.lstrip().startswith("{"):
-        try:  # ten times faster than YAML, of which JSON is a part
-            yield json.loads(text)
-            return
-        except (ValueError, RecursionError):
-            pass
-    try:
-        yield from yaml.load_all(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise InputError(f"{shown}{line}", f"not YAML: {problem}") from error
