@@ -39,7 +39,7 @@ from e2e.silicon import kwok
 from tangram.shell.auth import load_kubeconfig
 from tangram.shell.client import ApiClient
 from tangram.shell.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES
-from tests.support.apiserver import CRD_FILE, CRDS, OperatorProcess, eventually, llm
+from tests.support.apiserver import CRD_FOLDER, CRDS, OperatorProcess, eventually, llm
 from tests.support.fault_proxy import FaultProxy
 
 PAGE_BYTES = 4096
@@ -174,9 +174,10 @@ def is_ready(item: dict[str, Any]) -> bool:
 
 
 async def furnish(client: ApiClient, count: int) -> None:
-    """The CRD and the nodes."""
-    await client.apply(CRDS, yaml.safe_load(CRD_FILE.read_text()), manager="person", force=True)
-    await eventually(lambda: client.served(LLM_DEPLOYMENTS), what="CRD served")
+    """The CRDs and the nodes."""
+    for file in sorted(CRD_FOLDER.glob("*.yaml")):
+        await client.apply(CRDS, yaml.safe_load(file.read_text()), manager="person", force=True)
+    await eventually(lambda: client.served(LLM_DEPLOYMENTS), what="CRDs served")
     for node in kwok.nodes(count):
         bare = {key: value for key, value in node.items() if key != "status"}
         await client.apply(NODES, bare, manager="person", force=True)
