@@ -45,7 +45,8 @@ def _shallow(text: str) -> None:
     if text.count("[") + text.count("{") < _MANY and not _INDENTED.search(text):
         return
     depth = 0
-    for event in yaml.parse(text, Loader=_Fast):
+    events: Iterator[Any] = yaml.parse(text, Loader=_Fast)
+    for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
