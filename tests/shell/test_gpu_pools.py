@@ -120,7 +120,38 @@ def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so()
 
     assert (first["nodes"], second["nodes"]) == (2, 0)
     assert second["conditions"][0]["reason"] == "Conflict"
-    assert "GPUPool gold" in second["conditions"][0]["message"]
+    assert second["conditions"][0]["message"] == (
+        "node a belongs to GPUPool gold already (and 1 more of its nodes to others): make the selectors"
+        " exclude each other"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "remark"),
+    [
+        (GOLD, ""),
+        (replace(GOLD, selector=(("tier", "glod"),)), "; no GPU node has all of its labels"),
+        (
+            replace(GOLD, selector=(("tier", "glod"),), max_nodes=3),
+            "; no GPU node has all of its labels; plans add no nodes, because nodes.sku does not say what"
+            " they would have",
+        ),
+        (
+            replace(GOLD, selector=(("tier", "glod"),), max_nodes=3, sku="L4"),
+            "; no GPU node has all of its labels",
+        ),
+        (
+            replace(GOLD, max_nodes=3, sku="L4"),
+            "; plans add no nodes, because its own have A10 and nodes.sku is L4",
+        ),
+        (replace(GOLD, max_nodes=2, sku="L4"), ""),
+    ],
+)
+def test_what_a_person_may_not_have_meant_is_said_of_an_accepted_pool(one: Pool, remark: str) -> None:
+    (told,) = statuses({}, pool("gold", {}), pools=(one,))
+
+    assert told["conditions"][0]["status"] == "True"
+    assert told["conditions"][0]["message"] == f"the spec is valid{remark}"
 
 
 def test_a_pool_that_is_not_understood_says_why_and_counts_nothing() -> None:

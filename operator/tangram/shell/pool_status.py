@@ -1,6 +1,6 @@
 """The status of a GPUPool: whether it is understood, and what belongs to it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
 from tangram.planner.joint.pools import claiming
@@ -69,15 +69,32 @@ def _accepted(pool: Pool | InvalidPool, members: Mapping[Node, list[str]]) -> tu
     """Return status, reason and message of Accepted."""
     if isinstance(pool, InvalidPool):
         return "False", "InvalidSpec", pool.message
-    for node, names in members.items():
-        if pool.name in names[1:]:
-            return (
-                "False",
-                "Conflict",
-                f"node {node.name} belongs to GPUPool {names[0]} already: make the selectors exclude each"
-                " other",
-            )
-    return "True", "Valid", ""
+    lost = sorted((node.name, names[0]) for node, names in members.items() if pool.name in names[1:])
+    if lost:
+        (node, owner), more = lost[0], len(lost) - 1
+        others = f" (and {more} more of its nodes to others)" if more else ""
+        return (
+            "False",
+            "Conflict",
+            f"node {node} belongs to GPUPool {owner} already{others}: make the selectors exclude each other",
+        )
+    return "True", "Valid", "; ".join(("the spec is valid", *_remarks(pool, members)))
+
+
+def _remarks(pool: Pool, members: Mapping[Node, list[str]]) -> Iterator[str]:
+    """Say what a person may not have meant."""
+    mine = [node for node, names in members.items() if names[0] == pool.name]
+    skus = sorted({node.sku for node in mine if node.sku})
+    if not mine:
+        yield "no GPU node has all of its labels"
+    if pool.max_nodes is None or pool.max_nodes <= len(mine):
+        return
+    if not skus and pool.sku is None:
+        yield "plans add no nodes, because nodes.sku does not say what they would have"
+    if len({*skus, *([pool.sku] if pool.sku else [])}) > 1:
+        yield f"plans add no nodes, because its own have {', '.join(skus)}" + (
+            f" and nodes.sku is {pool.sku}" if pool.sku else ""
+        )
 
 
 def _condition(obj: Object, verdict: tuple[str, str, str], before: Object, now: float) -> Object:
