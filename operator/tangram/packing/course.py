@@ -7,6 +7,7 @@ replacement serves, if its demand's minimum permits. Of all ways to go on, the o
 taken down, then the fewest detours. Each brings one replica to its place for good: it ends.
 """
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -18,7 +19,10 @@ from tangram.packing.problem import Problem
 from tangram.packing.script import Script
 from tangram.packing.seats import Ends, Seat
 from tangram.packing.steps import Pace
+from tangram.packing.waiting import Waiting
 from tangram.packing.world import Effort, World
+
+_LOOK, _FREE, _SEARCH = 8, 4, 16  # what looking at a place, at who is in its way and for a spare place costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,7 @@ class Course:
     world: World
     script: Script
     crews: dict[str, Crew]
-    pending: list[Seat]  # where replicas have to come, sorted
-    leaving: set[Seat]  # replicas that have to go
+    waiting: Waiting  # where replicas have to come, and who has to go
     fixed: frozenset[Seat]  # may be given up but not moved
     restarts: bool = True  # may replicas be taken down before their replacement serves?
     patient: bool = False  # do demands that only grow wait until the others are where they go?
@@ -73,6 +76,16 @@ class Course:
     effort: Effort = field(default_factory=Effort)
     # Shapes for which there is no spare place at all, as long as nobody comes or goes.
     nowhere: set[tuple[tuple[str, str, int], ...]] = field(default_factory=set)
+
+    @property
+    def pending(self) -> dict[Seat, None]:
+        """Where replicas have to come, sorted."""
+        return self.waiting.pending
+
+    @property
+    def leaving(self) -> set[Seat]:
+        """Replicas that have to go."""
+        return self.waiting.leaving
 
     def run(self) -> None:
         """Write steps until everything is where it is wanted, or nothing can go on."""
@@ -86,28 +99,40 @@ class Course:
                 self._take(way)
             elif self.patient:
                 self.patient = False
+                self.waiting.fresh |= self.pending.keys()
             else:
                 break
         self._tidy()
 
     def _bring(self) -> bool:
-        """Start whoever's place is free, and drain as it goes."""
-        waiting, self.pending = self.pending, []
-        for seat in waiting:
+        """Start whoever's place is free, in order, and drain as it goes. Looks where something changed."""
+        waiting, before = self.waiting, len(self.pending)
+        queue, behind = sorted(waiting.fresh & self.pending.keys()), set[Seat]()
+        waiting.fresh = set()
+        queued = set(queue)
+        while queue:
+            seat = heapq.heappop(queue)
             crew = self.crews[seat.owner]
             later = self.patient and not crew.old
+            self.effort.left -= _LOOK
             if later or crew.there >= crew.surge or not self._is_open(seat):
-                self.pending.append(seat)
                 continue
             self._start(seat)
             crew.come += 1
             if crew.may_drain:
                 self._drain_one(seat.owner)
-        return len(self.pending) < len(waiting)
+            ahead = {each for each in waiting.fresh if each > seat}
+            behind |= waiting.fresh - ahead
+            for each in ahead - queued:
+                heapq.heappush(queue, each)
+            queued |= ahead
+            waiting.fresh = set()
+        waiting.fresh |= behind
+        return len(self.pending) < before
 
     def _is_open(self, seat: Seat) -> bool:
         world = self.world
-        if any(gpu in world.ends.impossible for gpu in seat.gpus) or world.blockers(seat):
+        if any(gpu in world.ends.impossible for gpu in seat.gpus) or self.waiting.blockers(seat):
             return False
         gpu, place = seat.gpus[0], Placement(seat.start, seat.profile)
         if seat.profile == WHOLE_GPU or place in world.slices[gpu] or gpu in world.uncleared:
@@ -120,6 +145,7 @@ class Course:
         self._make(seat, temporary=temporary)
         self.script.bring(seat, temporary=temporary)
         self.world.sit(seat)
+        self.waiting.came(seat, temporary=temporary)
         self.crews[seat.owner].there += 1
 
     def _make(self, seat: Seat, *, temporary: bool) -> None:
@@ -163,7 +189,8 @@ class Course:
 
     def _drain(self) -> bool:
         done = False
-        for owner in sorted({seat.owner for seat in self.leaving}):
+        owners, self.waiting.crews = self.waiting.crews, set()
+        for owner in sorted(owner for owner in owners if self.waiting.leaving_of(owner)):
             while self.crews[owner].may_drain:
                 self._drain_one(owner)
                 done = True
@@ -171,45 +198,63 @@ class Course:
 
     def _drain_one(self, owner: str) -> None:
         """Drain the replica that most others wait for."""
-        regions = [self.world.region(seat) for seat in self.pending]
-        mine = [seat for seat in self.leaving if seat.owner == owner]
-        self._stop(min(mine, key=lambda seat: (-self._wanted(seat, regions), seat)))
-
-    def _wanted(self, seat: Seat, regions: list[Mapping[str, int]]) -> int:
-        masks = [(gpu, self._mask(seat, gpu)) for gpu in seat.gpus]
-        return sum(any(mask & region.get(gpu, 0) for gpu, mask in masks) for region in regions)
-
-    def _mask(self, seat: Seat, gpu: str) -> int:
-        if seat.profile == WHOLE_GPU:
-            return -1
-        return self.world.mask(gpu, Placement(seat.start, seat.profile))
+        mine = self.waiting.leaving_of(owner)
+        self.effort.left -= len(mine)
+        self._stop(min(mine, key=lambda seat: (-self.waiting.wanting(seat), seat)))
 
     def _stop(self, seat: Seat, *, restart: bool = False) -> None:
         self.script.drain(seat, restart=restart)
         self.world.leave(seat)
-        self.leaving.discard(seat)
         crew = self.crews[seat.owner]
+        self.waiting.gone(seat, makes_room=crew.there >= crew.surge)
         crew.gone += 1
         crew.there -= 1
 
     def _way(self) -> Way | None:
         """Return the cheapest way to free any place that somebody waits for."""
-        best: Way | None = None
         self.nowhere.clear()
+        order = []
         for goal in self.pending:
+            if self.effort.over:
+                return None
+            detours = self._detours(goal)
+            if detours is not None:
+                order.append((detours, len(self.waiting.blockers(goal)), goal))
+                if not detours:
+                    return self._free(goal)
+        best: Way | None = None
+        for _, _, goal in sorted(order):
             if self.effort.over:
                 return None
             way = self._free(goal)
             if way is not None and (best is None or way.cost < best.cost):
                 best = way
-                if not way.restarts and not way.detours:
+                if not way.restarts:  # the others would take more detours, or restarts
                     break
         return best
 
-    def _free(self, goal: Seat) -> Way | None:
-        world, blockers = self.world, self.world.blockers(goal)
+    def _detours(self, goal: Seat) -> int | None:
+        """Return how many detours free a place if nobody has to restart; None: it cannot be freed."""
+        self.effort.left -= _FREE
+        world, blockers = self.world, self.waiting.blockers(goal)
         if not blockers or goal in self.hopeless or any(gpu in world.ends.impossible for gpu in goal.gpus):
             return None
+        gone: Counter[str] = Counter()
+        detours = 0
+        for seat in blockers:
+            crew = self.crews[seat.owner]
+            if seat not in self.leaving:
+                return None
+            if crew.there - gone[seat.owner] > crew.least:
+                gone[seat.owner] += 1
+            else:
+                detours += 1
+        crew = self.crews[goal.owner]
+        full = not detours and crew.there - gone[goal.owner] >= crew.surge
+        return None if full else detours
+
+    def _free(self, goal: Seat) -> Way | None:
+        world, blockers = self.world, self.waiting.blockers(goal)
         taken: Counter[str] = Counter()
         for gpu, mask in world.region(goal).items():
             taken[gpu] |= mask
@@ -229,7 +274,7 @@ class Course:
                 there[seat.owner] -= 1
             else:
                 for gpu in spare.gpus:
-                    taken[gpu] |= self._mask(spare, gpu)
+                    taken[gpu] |= self.waiting.mask(spare, gpu)
             moves.append((seat, spare, early and spare is None))
         if there[goal.owner] >= self.crews[goal.owner].surge:
             return None
@@ -244,18 +289,18 @@ class Course:
         """
         if seat in self.fixed:
             return None
-        self.effort.left -= len(self.pending)
-        kinds = {self._shape(goal): goal for goal in reversed(self.pending) if goal.owner == seat.owner}
+        goals = sorted(self.waiting.goals_of(seat.owner), reverse=True)
+        self.effort.left -= _SEARCH + len(goals)
+        kinds = {self._shape(goal): goal for goal in goals}
         kinds.pop(self._shape(seat), None)
         shapes = (self._shape(seat), *sorted(kinds))
         if shapes in self.nowhere:
             return None
-        regions = [self.world.region(goal) for goal in self.pending]
         tried = (seat, *(kinds[shape] for shape in sorted(kinds)))
         for kind in tried:
             first: Seat | None = None
             for place in self.world.places(kind, taken, self.effort):
-                if not self._wanted(place, regions):
+                if not self.waiting.wanting(place):
                     return place
                 first = first or place
             if first is not None:
@@ -275,11 +320,10 @@ class Course:
             if not self._is_open(spare):  # engines that an earlier spare place took
                 break
             self._start(spare, temporary=True)
-            self.leaving.add(spare)
+            self.waiting.goes(spare)
             self._stop(seat)
             self.crews[seat.owner].gone -= 1  # it has not gone for good
         if self._is_open(way.goal):
-            self.pending.remove(way.goal)
             self._start(way.goal)
             self.crews[way.goal.owner].come += 1
         else:
@@ -320,8 +364,8 @@ def course(
     effort: Effort | None = None,
 ) -> Course:
     """Return one attempt, run to its end, or to the end of `effort`."""
-    pending = sorted(both.wanted - both.kept)
-    leaving = set(both.now - both.kept)
+    kept = both.kept
+    pending, leaving = sorted(both.wanted - kept), both.now - kept
     declared = dict(pace.min_available)
     now, wanted = (Counter(seat.owner for seat in seats) for seats in (both.now, both.wanted))
     old, new = Counter(seat.owner for seat in leaving), Counter(seat.owner for seat in pending)
@@ -339,9 +383,8 @@ def course(
     pinned = {(g.id, i.start) for g in problem.gpus for i in g.instances if not i.movable}
     fixed = frozenset(seat for seat in leaving if any(site in pinned for site in seat.sites))
     script = Script(both.gpus, pace.per_node)
-    world = World(problem, both)
-    found = Course(
-        world, script, crews, pending, leaving, fixed, restarts, patient, effort=effort or Effort()
-    )
+    world = World(problem, both, kept)
+    waiting = Waiting.of(world, pending, leaving)
+    found = Course(world, script, crews, waiting, fixed, restarts, patient, effort=effort or Effort())
     found.run()
     return found

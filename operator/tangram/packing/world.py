@@ -11,6 +11,7 @@ from tangram.packing.problem import GPUState, Problem
 from tangram.packing.seats import Ends, Seat
 
 Region = Mapping[str, int]  # GPU -> memory slices as a mask
+_CUT = 8  # what asking the geometry costs
 
 
 @dataclass(slots=True)
@@ -31,12 +32,14 @@ class World:
 
     problem: Problem
     ends: Ends
+    kept: frozenset[Seat]  # go on undisturbed
     mig_on: dict[str, bool] = field(default_factory=dict)
     slices: dict[str, set[Placement]] = field(default_factory=dict)
     holders: dict[str, dict[int, Seat]] = field(default_factory=dict)  # GPU -> start -> who
     uncleared: set[str] = field(default_factory=set)  # mig-manager has yet to clear these
     by_node: dict[str, list[str]] = field(default_factory=dict)
     by_sku: dict[str, list[str]] = field(default_factory=dict)
+    nodes: dict[str, dict[str, None]] = field(default_factory=dict)  # SKU -> nodes
 
     def __post_init__(self) -> None:
         """Begin with the fleet as it is."""
@@ -46,6 +49,7 @@ class World:
             self.slices[name], self.mig_on[name], self.holders[name] = set(cut), gpu.mig_enabled, {}
             self.by_node.setdefault(gpu.node, []).append(name)
             self.by_sku.setdefault(gpu.sku, []).append(name)
+            self.nodes.setdefault(gpu.sku, {})[gpu.node] = None
         for seat in self.ends.now:
             self.sit(seat)
 
@@ -99,7 +103,7 @@ class World:
         if seat.profile != WHOLE_GPU and self.mig_on[gpu] and gpu not in self.uncleared:
             stay = {Placement(h.start, h.profile) for h in self.holders[gpu].values() if h not in found}
             if not self.fits(gpu, stay | {Placement(seat.start, seat.profile)}):  # engines, compute
-                found |= {h for h in self.holders[gpu].values() if h not in self.ends.kept}
+                found |= {h for h in self.holders[gpu].values() if h not in self.kept}
         return sorted(found)
 
     def fits(self, gpu: str, layout: Iterable[Placement]) -> bool:
@@ -135,8 +139,7 @@ class World:
     def places(self, seat: Seat, taken: Mapping[str, int], effort: Effort) -> Iterator[Seat]:
         """Yield where else a replica could stand right now: slices that exist first. `taken`: not there."""
         if seat.profile == WHOLE_GPU:
-            effort.left -= len(self.by_sku[self.gpu(seat.gpus[0]).sku])
-            yield from self._whole(seat, taken)
+            yield from self._whole(seat, taken, effort)
             return
         creatable: list[Seat] = []
         board = self.board(seat.gpus[0])
@@ -151,15 +154,19 @@ class World:
                     continue
                 if place in self.slices[name] and option.start not in self.holders[name]:
                     yield Seat(seat.owner, seat.profile, (name,), option.start)
-                elif place not in self.slices[name] and self.in_the_way(name, place) is not None:
+                elif place not in self.slices[name] and self._creatable(name, place, effort):
                     creatable.append(Seat(seat.owner, seat.profile, (name,), option.start))
         yield from creatable
 
-    def _whole(self, seat: Seat, taken: Mapping[str, int]) -> Iterator[Seat]:
+    def _creatable(self, name: str, place: Placement, effort: Effort) -> bool:
+        effort.left -= _CUT
+        return self.in_the_way(name, place) is not None
+
+    def _whole(self, seat: Seat, taken: Mapping[str, int], effort: Effort) -> Iterator[Seat]:
         size = len(seat.gpus)
-        nodes = {self.gpu(name).node: None for name in self.by_sku[self.gpu(seat.gpus[0]).sku]}
-        for node in nodes:
+        for node in self.nodes[self.gpu(seat.gpus[0]).sku]:
             members = self.by_node[node]
+            effort.left -= len(members)
             free = [
                 name
                 for name in members
