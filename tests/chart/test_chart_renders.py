@@ -281,6 +281,8 @@ def test_notes_tell_the_next_command_and_what_is_missing(helm, tmp_path):
     bare = notes()
     assert "kubectl apply" in bare
     assert "kubectl get llmdep" in bare
+    assert "kubectl get fleetplans" in bare
+    assert "GPUPool" in bare
     assert "prometheus.url is not set" in bare
     assert "prometheus.url is not set" not in notes(prometheus={"url": "http://p:9090"})
     assert "REMOVES" in notes(crds={"keep": False})
