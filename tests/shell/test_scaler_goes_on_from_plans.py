@@ -16,8 +16,9 @@ def rounds(cluster, scaler, count):
     for step in range(count):
         scaled = scaler.decide(wanted, cluster.observed.workloads, {}, NOW + step)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
-        made = plan(replace(cluster.observed, desired=desired), wanted, NOW + step)
-        scaler.adopt(made.decisions)
+        seen_now = replace(cluster.observed, desired=desired, desired_of=scaler.counted())
+        made = plan(seen_now, wanted, NOW + step)
+        scaler.adopt(made.decisions, seen_now.workloads)
         cluster.perform(made)
         cluster.settle()
         seen.append([w.replicas for w in cluster.observed.workloads])

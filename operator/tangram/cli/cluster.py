@@ -23,7 +23,7 @@ from tangram.shell.mirror import Mirror
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.scaler import Scaler, params_of
 from tangram.shell.settings import Settings
-from tangram.shell.view import Told, View, intents, recorded_replicas, snapshot
+from tangram.shell.view import Told, View, intents, recorded_replicas, recorded_variants, snapshot
 
 _CLUSTER = "cluster"
 _NEVER_S = 1e9
@@ -120,22 +120,22 @@ async def _seen(client: ApiClient, access: Access) -> Seen:
         settings.engine_image, tuple(manifests.tolerations(settings)), tuple(sorted(settings.prices.items()))
     )
     bare = snapshot(view, told, now, skip)
-    return Seen(
-        replace(bare, desired=_desired(settings, view, bare, everyone, now)), everyone, tuple(skipped)
-    )
+    return Seen(_with_wishes(settings, view, bare, everyone, now), everyone, tuple(skipped))
 
 
-def _desired(
+def _with_wishes(
     settings: Settings,
     view: View,
     bare: FleetSnapshot,
     everyone: tuple[Intent | InvalidIntent, ...],
     now: float,
-) -> tuple[tuple[str, int], ...]:
-    """Return what the scaling law wants without a metric: what each status says, within present bounds."""
+) -> FleetSnapshot:
+    """Add what the scaling law wants without a metric: what each status says, within present bounds."""
     valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
-    scaled = Scaler(params_of(settings), None).decide(valid, bare.workloads, recorded_replicas(view), now)
-    return tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
+    scaler = Scaler(params_of(settings), None)
+    scaled = scaler.decide(valid, bare.workloads, recorded_replicas(view), now, recorded_variants(view))
+    desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
+    return replace(bare, desired=desired, desired_of=scaler.counted())
 
 
 async def _view(client: ApiClient, settings: Settings) -> View:

@@ -129,6 +129,8 @@ class FleetSnapshot:
     invalid_pools: tuple[InvalidPool, ...] = ()  # sorted by name
     # LLMDeployment uid -> replicas that the scaling law wants now; absent: hold what is there
     desired: tuple[tuple[str, int], ...] = ()
+    # of which shape `desired` counts replicas; absent: of the one that it runs on
+    desired_of: tuple[tuple[str, Shape], ...] = ()
     engine_image: str = ""
     prices: tuple[tuple[str, float], ...] = field(
         default=()

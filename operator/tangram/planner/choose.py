@@ -20,7 +20,7 @@ def alternatives(case: Case, target: Target, room: Room) -> tuple[Alternative, .
             continue
         reason, message, count = candidate.rejection, candidate.message, case.intent.min_replicas
         if reason is None:
-            count = case.desired if case.on(candidate.shape) else case.replicas(candidate)
+            count = case.replicas(candidate)
             free = free_for(case, candidate.shape, room)
             reason, message = _lost_on(case, candidate, target, free, count)
         losers.append(Alternative(candidate.shape, count, count * candidate.price_per_hour, reason, message))

@@ -13,6 +13,7 @@ from tangram.fleet import (
     InvalidIntent,
     Plan,
     RemoveDeployment,
+    Shape,
     Workload,
 )
 from tangram.planner.candidates import Offers, candidates, offers
@@ -50,7 +51,10 @@ def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Pl
         )
         for intent in ordered
     }
-    judged = {i.uid: _case(i, bases[i.uid], offered, present.get(i.uid, ())) for i in active}
+    counted = dict(snapshot.desired_of)
+    judged = {
+        i.uid: _case(i, bases[i.uid], offered, present.get(i.uid, ()), counted.get(i.uid)) for i in active
+    }
     space = room(snapshot, ordered, desired)
     cases = tuple(case for case in judged.values() if isinstance(case, Case))
     goals = targets(cases, offered, space)
@@ -123,7 +127,7 @@ class _Unfit:
 
 
 def _case(
-    intent: Intent, base: _Base, offered: Offers, present: tuple[Workload, ...]
+    intent: Intent, base: _Base, offered: Offers, present: tuple[Workload, ...], counted: Shape | None
 ) -> Case | _Unfit | None:
     """Judge every shape for one LLMDeployment. What goes wrong there concerns nobody else."""
     facts = base.model.facts
@@ -135,7 +139,7 @@ def _case(
             return _Unfit(Reason.INFEASIBLE, missing)
         request = request_of(intent, facts)
         judged = candidates(intent, facts, request, offered, [workload.shape for workload in present])
-        return Case(intent, facts, request, judged, present, base.desired)
+        return Case(intent, facts, request, judged, present, base.desired, counted)
     except InputError as error:
         return _Unfit(Reason.INFEASIBLE, f"{error.field} {error.problem}")
     except Exception as error:  # noqa: BLE001 - a bug of ours: told to whom it concerns, the rest is planned

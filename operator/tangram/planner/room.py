@@ -125,9 +125,13 @@ def _keep_promises(
     result: Room, snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]
 ) -> None:
     promised: dict[str, dict[Kind, int]] = defaultdict(lambda: defaultdict(int))
+    counted = dict(snapshot.desired_of)
     for workload in snapshot.workloads:
         uid = workload.owner_uid
-        promised[uid][kind_of(workload.shape)] += min(workload.replicas, wanted.get(uid, workload.replicas))
+        limit = workload.replicas
+        if counted.get(uid, workload.shape) == workload.shape:
+            limit = min(limit, wanted.get(uid, limit))
+        promised[uid][kind_of(workload.shape)] += limit
     for intent in intents:
         for kind, count in sorted(promised[intent.uid].items()):
             result.take(intent.uid, kind, count)

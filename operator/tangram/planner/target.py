@@ -29,7 +29,8 @@ class Case:
     request: SizingRequest
     judged: tuple[Candidate, ...]  # usable ones first, cheapest first
     present: tuple[Workload, ...]
-    desired: int  # what the scaling law wants of the shape that it runs on
+    desired: int  # what the scaling law wants of the shape that it counts
+    counted: Shape | None = None  # that shape; None: the one that it runs on
 
     @property
     def usable(self) -> tuple[Candidate, ...]:
@@ -62,7 +63,9 @@ class Case:
         return next((workload for workload in self.present if workload.shape == shape), None)
 
     def replicas(self, candidate: Candidate) -> int:
-        """Return how many replicas of a shape it does not run on carry what is expected of it."""
+        """Return how many replicas of a shape carry what is expected of it."""
+        if candidate.shape == self.counted or (self.counted is None and self.on(candidate.shape)):
+            return self.desired
         low, high = self.intent.min_replicas, self.intent.max_replicas
         told = self.intent.traffic.requests_per_second
         carried = self._carried()
@@ -71,22 +74,26 @@ class Case:
         one = rate(self.facts, candidate.shape, self.request)
         if one is None:
             return self.desired
-        least = low if self.present else self.desired
+        least = low if self._reference else self.desired
         needed = replicas_for(carried if carried is not None else told or 0.0, one)
         return min(max(needed, least), high)
 
     def _carried(self) -> float | None:
-        """Return the requests per second that what runs is good for, None: nobody knows, or only the minimum
-        runs. Counted in replicas that there are: what the law wants may be of another shape already.
+        """Return the requests per second that what is wanted is good for, None: nobody knows, or only the
+        minimum is wanted. Shortage does not lessen it: what is wanted counts, not what runs.
         """
-        if not self.present:
+        shape, told = self._reference, self.intent.traffic.requests_per_second
+        if shape is None or (self.desired <= self.intent.min_replicas and not told):
             return None
-        most = min(self.present, key=lambda w: (-w.available, -w.replicas, w.shape))
-        count = min(most.replicas, self.intent.max_replicas)
-        if count <= self.intent.min_replicas and not self.intent.traffic.requests_per_second:
-            return None
-        one = rate(self.facts, most.shape, self.request)
-        return None if one is None else count * one
+        one = rate(self.facts, shape, self.request)
+        return None if one is None else self.desired * one
+
+    @property
+    def _reference(self) -> Shape | None:
+        """The shape of which so many are wanted; None: nothing runs yet."""
+        if self.counted is not None or not self.present:
+            return self.counted
+        return min(self.present, key=lambda w: (-w.available, -w.replicas, w.shape)).shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +184,14 @@ def _unspoken(asks: list[_Ask], room: Room) -> Mapping[Unit, int]:
 def _ask(case: Case, offered: Offers, room: Room, groups: Mapping[Unit, int]) -> _Ask:
     stays = _stays(case, room) or case.slow
     if stays is not None:
-        offer = _offer(case, stays, case.desired, offered, room, groups, least=0)
+        offer = _offer(case, stays, case.replicas(stays), offered, room, groups, least=0)
         return _Ask(case, (stays,), Wish((offer,)), stays=True)
     made = []
     for candidate in case.usable:
         mine = case.on(candidate.shape)
         # A move to where the minimum has no room could never end: it is not begun, and takes nothing.
         begun = not case.serving or (mine is not None and mine.available > 0)
-        count = case.desired if mine is not None else case.replicas(candidate)
+        count = case.replicas(candidate)
         least = 1 if begun else case.intent.min_replicas
         made.append((candidate, _offer(case, candidate, count, offered, room, groups, least=least)))
     made.sort(key=lambda each: each[1].wanted * each[1].price)  # stable: then as they are judged
@@ -258,7 +265,14 @@ def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> Target:
 
 
 def _nearest(ask: _Ask, room: Room) -> int:
-    """Return which shape is told of where none has room: one that serves, else the one with most room."""
+    """Return which shape is told of where none has room: that of which replicas are wanted and there, one that
+    serves, else the one with most room.
+    """
+    counted = [
+        i for i, c in enumerate(ask.candidates) if c.shape == ask.case.counted and ask.case.on(c.shape)
+    ]
+    if counted:
+        return counted[0]
     serving = [i for i, c in enumerate(ask.candidates) if (w := ask.case.on(c.shape)) and w.available]
     if serving:
         return serving[0]

@@ -87,6 +87,7 @@ def essence(snapshot: FleetSnapshot, intents: Everyone) -> tuple[Any, ...]:
         snapshot.facts,
         snapshot.pools,
         snapshot.desired,
+        snapshot.desired_of,
         snapshot.engine_image,
         snapshot.prices,
     )

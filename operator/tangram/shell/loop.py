@@ -27,7 +27,7 @@ from tangram.shell.planning import PlanWorker
 from tangram.shell.pool_status import pool_statuses
 from tangram.shell.scaler import Scaled, Scaler
 from tangram.shell.statuses import NewStatus, StatusWriter
-from tangram.shell.view import Told, View, intents, recorded_replicas, snapshot
+from tangram.shell.view import Told, View, intents, recorded_replicas, recorded_variants, snapshot
 from tangram.shell.worker import WorkerFailed
 from tangram.shell.writer import Writer
 
@@ -160,7 +160,7 @@ class Reconciler:
         scaled, seen = self._observe(view, valid, now)
         self.advisor.offer(seen, everyone, self.guard.bound())
         plan = await self._plan(seen, everyone, now)
-        self.scaler.adopt(plan.decisions)
+        self.scaler.adopt(plan.decisions, seen.workloads)
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
             await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid})
@@ -205,11 +205,11 @@ class Reconciler:
         self, view: View, valid: tuple[Intent, ...], now: float
     ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
         bare = snapshot(view, self.told, now, self._skipped)
-        recorded = recorded_replicas(view)
-        scaled = self.scaler.decide(valid, bare.workloads, recorded, now)
+        recorded, variants = recorded_replicas(view), recorded_variants(view)
+        scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
-        return scaled, replace(bare, desired=desired, problems=problems)
+        return scaled, replace(bare, desired=desired, desired_of=self.scaler.counted(), problems=problems)
 
     def _skipped(self, obj: Object, error: Exception) -> None:
         """Tell of an object that could not be understood: our bug, brought out by its owner."""

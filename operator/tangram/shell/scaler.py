@@ -5,7 +5,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tangram.fleet import Decision, Intent, Workload
+from tangram.fleet import Decision, Intent, Shape, Workload
 from tangram.scaling import ScalingDecision, ScalingMemory, ScalingParams, Signal, classify, decide
 from tangram.shell.metrics_reader import MetricsReader
 from tangram.shell.settings import Settings
@@ -40,6 +40,7 @@ class Scaler:
     params: ScalingParams
     reader: MetricsReader | None
     _memories: dict[str, ScalingMemory] = field(default_factory=dict)
+    _shapes: dict[str, Shape] = field(default_factory=dict)  # of which the memories count replicas
 
     def decide(
         self,
@@ -47,35 +48,62 @@ class Scaler:
         workloads: tuple[Workload, ...],
         recorded: Mapping[str, int],
         now: float,
+        variants: Mapping[str, str] | None = None,
     ) -> Mapping[str, Scaled]:
         """Return what each LLMDeployment wants now, by UID.
 
-        `recorded` is what their statuses say was wanted last: an operator that has just started goes on
-        from there.
+        `recorded` is what their statuses say was wanted last, and `variants` of which shape: an operator
+        that has just started goes on from there.
         """
         for gone in self._memories.keys() - {intent.uid for intent in intents}:
             del self._memories[gone]
+            self._shapes.pop(gone, None)
         by_owner: dict[str, list[Workload]] = {}
         for workload in workloads:
             by_owner.setdefault(workload.owner_uid, []).append(workload)
+        for intent in intents:
+            if intent.uid not in self._memories:
+                self._recall(intent.uid, by_owner.get(intent.uid, []), variants or {})
         return {
             intent.uid: self._decide_one(intent, by_owner.get(intent.uid, []), recorded.get(intent.uid), now)
             for intent in intents
         }
 
-    def adopt(self, decisions: Iterable[Decision]) -> None:
+    def counted(self) -> tuple[tuple[str, Shape], ...]:
+        """Return of which shape the law's numbers count replicas, by UID, where that is known."""
+        return tuple(sorted(self._shapes.items()))
+
+    def adopt(self, decisions: Iterable[Decision], workloads: Iterable[Workload]) -> None:
         """Go on from the numbers that were decided: what expected traffic needs at first, or what carries on
-        another shape what ran on the last one.
+        another shape what ran on the last one. `workloads` are those that were decided upon.
+
+        Until a move is over the law goes on in replicas of the old shape: it may come to nothing.
         """
+        runs_on: dict[str, set[Shape]] = {}
+        for workload in workloads:
+            runs_on.setdefault(workload.owner_uid, set()).add(workload.shape)
         for decision in decisions:
-            memory = self._memories.get(decision.owner_uid)
-            if decision.shape is not None and memory is not None and memory.replicas != decision.desired:
-                memory = replace(memory, replicas=decision.desired, spare_since=None)
-                self._memories[decision.owner_uid] = memory
+            uid, shape = decision.owner_uid, decision.shape
+            memory, there = self._memories.get(uid), runs_on.get(uid, set())
+            if shape is None or memory is None:
+                continue
+            arrived = there == {shape} or (not there and decision.placed > 0)
+            if not arrived and self._shapes.get(uid) != shape:
+                continue
+            self._shapes[uid] = shape
+            if memory.replicas != decision.desired:
+                self._memories[uid] = replace(memory, replicas=decision.desired, spare_since=None)
+
+    def _recall(self, uid: str, workloads: list[Workload], variants: Mapping[str, str]) -> None:
+        """Remember of which shape a status counts replicas, if there is a Deployment of it."""
+        found = [w.shape for w in workloads if w.shape.variant == variants.get(uid)]
+        if found:
+            self._shapes[uid] = found[0]
 
     def clear(self) -> None:
         """Forget everything: at the start of a term another operator may have acted."""
         self._memories.clear()
+        self._shapes.clear()
 
     def _decide_one(
         self, intent: Intent, workloads: list[Workload], recorded: int | None, now: float

@@ -129,6 +129,15 @@ def recorded_replicas(view: View) -> dict[str, int]:
     return {uid: replicas for uid, replicas in recorded if isinstance(replicas, int)}
 
 
+def recorded_variants(view: View) -> dict[str, str]:
+    """Return of which shape each status counts replicas, by UID: the shape's name in Deployments."""
+    recorded = (
+        (uid_of(obj), ((obj.get("status") or {}).get("placement") or {}).get("variant"))
+        for obj in view.llm_deployments
+    )
+    return {uid: variant for uid, variant in recorded if isinstance(variant, str)}
+
+
 def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str] = ()) -> Node:
     """Return a node: which GPU it has and how much of it pods with `tolerations` may be given.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
-from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Pool, Workload
+from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Pool, Shape, Workload
 from tangram.packing import ShapeKey
 from tangram.planner.joint.deployment import Wanted, from_intent, identity
 from tangram.planner.joint.engine import on_this_engine
@@ -65,6 +65,7 @@ def _deployments(
 ) -> tuple[tuple[Wanted, ...], frozenset[str], list[str]]:
     """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
     verdicts, facts, wishes = acceptance(ordered), dict(snapshot.facts), dict(snapshot.desired)
+    counted = dict(snapshot.desired_of)
     workloads: dict[str, list[Workload]] = {}
     for workload in snapshot.workloads:
         workloads.setdefault(workload.owner_uid, []).append(workload)
@@ -74,7 +75,8 @@ def _deployments(
         if accepted and isinstance(intent, Intent):
             inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
             model = told.get(intent.uid) or (architecture_from_facts(inspected) if inspected else None)
-            present = _present(intent, workloads.get(intent.uid, []), wishes.get(intent.uid))
+            uid = intent.uid
+            present = _present(intent, workloads.get(uid, []), wishes.get(uid), counted.get(uid))
             wanted = "its checkpoint has not been inspected" if model is None else _wanted(intent, model)
             if isinstance(wanted, Wanted):
                 found.append(replace(wanted, present=present))
@@ -95,11 +97,16 @@ def _wanted(intent: Intent, model: Architecture) -> Wanted | str:
     return replace(found, uniform=True)
 
 
-def _present(intent: Intent, workloads: list[Workload], wish: int | None) -> tuple[ShapeKey, int] | None:
-    """Return the shape that it runs on, of several the one that serves most, and how many are wanted."""
+def _present(
+    intent: Intent, workloads: list[Workload], wish: int | None, counted: Shape | None
+) -> tuple[ShapeKey, int] | None:
+    """Return the shape of which replicas are wanted, and how many: where nobody says which, the one that it
+    runs on, of several the one that serves most.
+    """
     if not workloads:
         return None
     best = min(workloads, key=lambda w: (-w.available, -w.replicas, w.shape, w.name, w.uid))
     there = max(each.replicas for each in workloads) if wish is None else wish
     count = min(max(there, intent.min_replicas), intent.max_replicas)
-    return ShapeKey(best.shape.sku, best.shape.profile, best.shape.tensor_parallel), count
+    shape = best.shape if counted is None else counted
+    return ShapeKey(shape.sku, shape.profile, shape.tensor_parallel), count
