@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 from tangram.packing.model import Model, Terms
 from tangram.packing.problem import ShapeKey
 from tangram.packing.targets import Label
-from tangram.packing.wants import Held, Want, exchanged
+from tangram.packing.wants import Exchange, Held, Want
 
 
 def add_keeping(model: Model) -> None:
@@ -109,8 +109,9 @@ def _at_most(model: Model, want: Want, shape: ShapeKey, taken: Terms, most: int)
 def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms], moves: Terms) -> None:
     """What runs in one shape and is replaced by another. Fixed by the bundle, wherever its replicas stand."""
     if not want.is_divisible:
+        exchange = Exchange(want)
         for variable, option in zip(model.chosen[want.id], want.options, strict=True):
-            count, cost = exchanged(want, dict(option.parts))
+            count, cost = exchange.of(dict(option.parts))
             moves.add(variable, count)
             model.dollars.add(variable, cost)
         return

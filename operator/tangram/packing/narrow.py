@@ -25,6 +25,7 @@ _PER_VARIABLE_S = 0.00005
 _WALL_PER_VARIABLE_S = 0.00008  # without so much nobody would be served
 # Of a large fleet more bundles are not looked at for less than this: of the dollars, and of all demand.
 _GOOD_DOLLARS, _GOOD_UNMET = 0.01, 0.002
+_MOST_LEFT = 10_000  # bundles of a large fleet: among more nothing better is found in time
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
 
@@ -56,6 +57,7 @@ class Narrowing:
         """Return the run that chose bundles; without a solution where there was no time for one."""
         size = len(self.full.cp.proto.variables)
         self.budget.open(size, _LEAST_S, _PER_VARIABLE_S)
+        self.budget.large = self.budget.is_large(size)
         self.budget.least_s = _WALL_PER_VARIABLE_S * size
         priorities = sorted(self.full.unmet, reverse=True)
         for priority in priorities:  # nearly always everybody can have their best: one stage instead of many
@@ -77,7 +79,10 @@ class Narrowing:
         relaxed = relax(self.full.cp, _terms(self.full, goal), _RELAXING_S, wall_s)
         if relaxed.impossible:
             return False
-        nearest = (self._search(goal, self._nearest(relaxed, few)) for few in _FEW)
+        gap = self._gap
+        if goal is not None:  # of what is unmet, a share of all demand
+            gap = max(gap, self._good(goal, 0) / 2 / max(1, relaxed.bound))
+        nearest = (self._search(goal, self._nearest(relaxed, few), gap=gap) for few in _FEW)
         best = next((found for found in nearest if found is not None), None)
         bound = float(relaxed.bound)
         if best is None:
@@ -88,7 +93,10 @@ class Narrowing:
         self.best = best.run
         if best.value - bound > max(self._gap * best.value, self._good(goal, best.value)):
             enough = int(best.value * (1 - self._gap))  # what is left out is worth more than this
-            better = self._search(goal, self._possible(relaxed, enough), _SHARES[1])
+            possible = self._possible(relaxed, enough)
+            left = sum(len(want.options) for want in possible)
+            hopeless = self.budget.is_large(0) and left > _MOST_LEFT
+            better = None if hopeless else self._search(goal, possible, _SHARES[1])
             if better is not None:
                 bound = max(bound, min(better.bound, enough))
                 best = min(better, best, key=lambda found: found.value)
@@ -106,14 +114,16 @@ class Narrowing:
             model = self.best.model
             model.cp.add(_terms(model, goal).expression <= value)
 
-    def _search(self, goal: Goal, wants: tuple[Want, ...], share: float = _SHARES[0]) -> _Best | None:
+    def _search(
+        self, goal: Goal, wants: tuple[Want, ...], share: float = _SHARES[0], gap: float = 0.0
+    ) -> _Best | None:
         """Minimise among the bundles that these wants have."""
         model = build(self.fleet, self.prices, wants, self.columns)
         for earlier, value in self.reached.items():
             model.cp.add(_terms(model, earlier).expression <= value)
         terms = _terms(model, goal)
         model.cp.minimize(terms.expression)
-        found = solve_model(model.cp, self.budget, share, self._hint(model), self._gap)
+        found = solve_model(model.cp, self.budget, share, self._hint(model), gap)
         if found.solution is None:
             return None
         run = Run(model, self.budget, found.solution, whole=False)
@@ -122,11 +132,11 @@ class Narrowing:
 
     @property
     def _gap(self) -> float:
-        return self.budget.gap(len(self.full.cp.proto.variables))
+        return self.budget.gap(0)
 
     def _good(self, goal: Goal, value: int) -> float:
         """Return how far from the bound is near enough, in the goal's units."""
-        if not self.budget.is_large(len(self.full.cp.proto.variables)):
+        if not self.budget.is_large(0):
             return 0.0
         return _GOOD_DOLLARS * value if goal is None else _GOOD_UNMET * UNMET * len(self.everyone)
 

@@ -36,6 +36,7 @@ class Budget:
     total_s: float = 0.0  # deterministic
     spent_s: float = 0.0
     wall_s: float = 0.0  # in the solver
+    large: bool = False  # the models are cut down from a large one: a good answer will do for them as well
     least_s: float = 0.01  # wall-clock seconds that any solve may take: the guard gives way to that
 
     def open(self, variables: int, least_s: float = _LEAST_S, each_s: float = _PER_VARIABLE_S) -> None:
@@ -52,7 +53,7 @@ class Budget:
 
     def is_large(self, variables: int) -> bool:
         """Whether only a good answer is looked for, not the best."""
-        return variables > _LARGE and self.limits.gap is None
+        return (self.large or variables > _LARGE) and self.limits.gap is None
 
     def gap(self, variables: int) -> float:
         """Return the relative gap at which a stage may end."""

@@ -101,12 +101,24 @@ def exchanged(want: Want, parts: Mapping[ShapeKey, int]) -> tuple[int, int]:
 
     What runs beyond what is wanted of its shape stops; what is wanted beyond what runs of its shape starts.
     """
-    running = want.running
-    stopped = {shape: max(0, n - parts.get(shape, 0)) for shape, n in running.items()}
-    started = {shape: max(0, n - running.get(shape, 0)) for shape, n in parts.items()}
-    lost = sum(want.mean_cost(shape) * n for shape, n in stopped.items())
-    gained = sum(want.unit[shape] * n for shape, n in started.items())
-    return min(sum(stopped.values()), sum(started.values())), min(lost, gained)
+    return Exchange(want).of(parts)
+
+
+class Exchange:
+    """What bundles of one want replace: what runs is counted once."""
+
+    def __init__(self, want: Want) -> None:
+        self._unit = want.unit
+        self._running = want.running
+        self._mean = {shape: want.mean_cost(shape) for shape in self._running}
+
+    def of(self, parts: Mapping[ShapeKey, int]) -> tuple[int, int]:
+        """Return how many replicas of other shapes `parts` replaces, and its cost."""
+        stopped = {shape: max(0, n - parts.get(shape, 0)) for shape, n in self._running.items()}
+        started = {shape: max(0, n - self._running.get(shape, 0)) for shape, n in parts.items()}
+        lost = sum(self._mean[shape] * n for shape, n in stopped.items())
+        gained = sum(self._unit[shape] * n for shape, n in started.items())
+        return min(sum(stopped.values()), sum(started.values())), min(lost, gained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +251,13 @@ def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
 
 def _options(demand: Demand, held: tuple[Held, ...]) -> tuple[Option, ...]:
     found = []
+    running = Counter(replica.shape for replica in held)
+    pinned = Counter(replica.shape for replica in held if replica.pinned)
     for index, bundle in enumerate(demand.bundles):
         parts = tuple(sorted((part.shape, part.count) for part in bundle.parts if part.count))
         if demand.budget_per_hour is not None and bundle.price_per_hour > demand.budget_per_hour + 1e-9:
             continue
-        if _stops_what_is_pinned(dict(parts), held):
+        if pinned and _stops_what_is_pinned(dict(parts), running, pinned):
             continue
         unmet = math.ceil(bundle.unmet * UNMET - 1e-6)
         found.append(Option(index, parts, units(bundle.price_per_hour), unmet))
@@ -252,9 +266,9 @@ def _options(demand: Demand, held: tuple[Held, ...]) -> tuple[Option, ...]:
     return tuple(found)
 
 
-def _stops_what_is_pinned(parts: Mapping[ShapeKey, int], held: tuple[Held, ...]) -> bool:
+def _stops_what_is_pinned(
+    parts: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int], pinned: Mapping[ShapeKey, int]
+) -> bool:
     """Whether a bundle would replace a replica that must stay: it may be given up, but not moved."""
-    running = Counter(replica.shape for replica in held)
-    pinned = Counter(replica.shape for replica in held if replica.pinned)
-    starts = any(count > running[shape] for shape, count in parts.items())
+    starts = any(count > running.get(shape, 0) for shape, count in parts.items())
     return starts and any(count > parts.get(shape, 0) for shape, count in pinned.items())
