@@ -9,8 +9,9 @@ from functools import cache
 
 from tangram.catalog import gpu
 from tangram.packing import Demand, GPUState, Problem
-from tangram.planner.joint.demands import demand, size_all
+from tangram.planner.joint.demands import demand, running_replicas, size_all
 from tangram.planner.joint.deployment import wanted
+from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapes import Offer, Sized, replicas
 
 # Model, requests' tokens in and out, objectives (P90, ms; None: not asked).
@@ -111,7 +112,10 @@ def deployment(number: int, each: Sized, rps: float) -> Sized:
 
 def demands(deployments: Sequence[Sized], fleet_now: Problem) -> tuple[Demand, ...]:
     """As the product turns LLMDeployments into demands."""
-    return tuple(sorted((demand(each, fleet_now) for each in deployments), key=lambda d: d.id))
+    rooms = Rooms(fleet_now, [each.wanted.id for each in deployments])
+    running = running_replicas(fleet_now)
+    found = (demand(each, fleet_now, rooms, running) for each in deployments)
+    return tuple(sorted(found, key=lambda each: each.id))
 
 
 def cheapest_rate(each: Sized) -> Offer:
