@@ -4,7 +4,8 @@ subresource.
 
 import asyncio
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tangram.shell.backoff import Penalties
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 STATUS = "tangram-status"
 CONCURRENCY = 8
+_UNDECLARED = re.compile(r"(?:^|[ :])\.status((?:\.\w+)+): field not declared in schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class StatusWriter:
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
     _sent: dict[str, tuple[Object, Object]] = field(default_factory=dict)  # uid -> (sent, stored)
     _refused: dict[str, str] = field(default_factory=dict)  # uid -> why, as it was logged
+    _undeclared: set[tuple[str, str]] = field(default_factory=set)  # kind and field, as they were logged
 
     async def write(self, statuses: list[NewStatus]) -> list[NewStatus]:
         """Write what changed; return what was written."""
@@ -80,20 +83,50 @@ class StatusWriter:
             "status": new.status,
         }
         try:
-            result = await self.client.apply(
-                kind, body, manager=STATUS, force=True, subresource="status", guard=self.guard
-            )
+            result, whole = await self._apply(kind, body)
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and "uid" in error.message.lower()):
                 return False  # deleted, or deleted and created again: the mirror will tell
             self.penalties.fail(_key(new), self.clock(), error.retry_after_s)
             self._tell(new, error)
             return False
-        self.penalties.succeed(_key(new))
-        self._sent[uid_of(new.obj)] = (new.status, result.get("status") or {})
         self._refused.pop(uid_of(new.obj), None)
         self.expectations.written(kind, result, self.clock())
+        if whole:
+            self.penalties.succeed(_key(new))
+            self._sent[uid_of(new.obj)] = (new.status, result.get("status") or {})
+        else:  # the rest is tried again: CRDs may be upgraded at any time
+            self.penalties.fail(_key(new), self.clock())
         return True
+
+    async def _apply(self, kind: Kind, body: Object) -> tuple[Object, bool]:
+        """Apply, without the fields that an older CRD does not have; say whether all of it was taken."""
+        whole = True
+        while True:
+            try:
+                result = await self.client.apply(
+                    kind, body, manager=STATUS, force=True, subresource="status", guard=self.guard
+                )
+            except ApiError as error:
+                found = _UNDECLARED.search(error.message)
+                path = found[1].split(".")[1:] if found else []
+                less = _without(body["status"], path)
+                if less == body["status"]:
+                    raise
+                self._tell_undeclared(kind, ".".join(path))
+                body, whole = body | {"status": less}, False
+            else:
+                return result, whole
+
+    def _tell_undeclared(self, kind: Kind, path: str) -> None:
+        if (kind.kind, path) not in self._undeclared:
+            self._undeclared.add((kind.kind, path))
+            log.warning(
+                "the CRD of %s is older than this operator and has no status.%s: statuses go without it until"
+                " CRDs are upgraded",
+                kind.kind,
+                path,
+            )
 
     def _tell(self, new: NewStatus, error: ApiError) -> None:
         """Log a refusal, but not the same one again and again."""
@@ -104,3 +137,14 @@ class StatusWriter:
 
 def _key(new: NewStatus) -> str:
     return f"status {uid_of(new.obj)}"
+
+
+def _without(status: Object, path: Sequence[str]) -> Object:
+    """Return the status without one field; as it is where there is no such field."""
+    if not path or path[0] not in status:
+        return status
+    key, *rest = path
+    if not rest:
+        return {name: value for name, value in status.items() if name != key}
+    inner = status[key]
+    return status | {key: _without(inner, rest)} if isinstance(inner, dict) else status

@@ -1,0 +1,69 @@
+"""Statuses are written even where the CRDs are older than the operator."""
+
+import logging
+from typing import Any
+
+from tangram.shell.backoff import Penalties
+from tangram.shell.client import ApiError
+from tangram.shell.expect import Expectations
+from tangram.shell.kinds import LLM_DEPLOYMENTS
+from tangram.shell.statuses import NewStatus, StatusWriter
+
+WANTED = {"readyReplicas": 1, "placement": {"sku": "L4", "alternatives": [1], "because": ["x"]}}
+OBJECT = {"metadata": {"name": "chat", "namespace": "a", "uid": "u"}}
+
+
+class OldServer:
+    """An API server that knows no field of `unknown`, and names one of them at a time."""
+
+    def __init__(self, *unknown: str) -> None:
+        self.unknown, self.asked = list(unknown), 0
+
+    async def apply(self, _kind: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        self.asked += 1
+        for name in self.unknown:
+            if name in body["status"]["placement"]:
+                why = f".status.placement.{name}: field not declared in schema"
+                raise ApiError(
+                    500, "InternalError", f"failed to create typed patch object (a/chat; v1): {why}"
+                )
+        return body | {"metadata": OBJECT["metadata"] | {"resourceVersion": "2"}}
+
+
+def writer(server: OldServer, clock: list[float]) -> StatusWriter:
+    expectations = Expectations(lambda _kind, _namespace: {})
+    return StatusWriter(server, lambda: None, expectations, Penalties(), lambda: clock[0])  # type: ignore[arg-type]
+
+
+async def test_what_an_older_crd_does_not_have_is_left_out_told_once_and_tried_again(caplog) -> None:
+    server, clock = OldServer("alternatives", "because"), [0.0]
+    statuses = writer(server, clock)
+    with caplog.at_level(logging.WARNING):
+        first = await statuses.write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)])
+        clock[0] = 2.0
+        again = await statuses.write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)])
+
+    assert (len(first), len(again), server.asked) == (1, 1, 6)
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split(":")[0] for text in told] == [
+        f"the CRD of LLMDeployment is older than this operator and has no status.placement.{name}"
+        for name in ("alternatives", "because")
+    ]
+
+    server.unknown, clock[0] = [], 99.0
+    await statuses.write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)])
+    stored = OBJECT | {"status": WANTED}
+    await statuses.write([NewStatus(stored, WANTED, LLM_DEPLOYMENTS)])
+    assert server.asked == 7
+
+
+async def test_a_refusal_of_another_kind_is_no_reason_to_ask_again() -> None:
+    server, clock = OldServer("not-there"), [0.0]
+
+    async def refuses(*_: Any, **__: Any) -> None:
+        server.asked += 1
+        raise ApiError(500, "InternalError", ".status.nothing.there: field not declared in schema")
+
+    server.apply = refuses  # type: ignore[method-assign, assignment]
+    assert await writer(server, clock).write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)]) == []
+    assert server.asked == 1
