@@ -9,6 +9,7 @@ taken down, then the fewest detours. Each brings one replica to its place for go
 
 import heapq
 import math
+from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from tangram.packing.steps import Pace
 from tangram.packing.waiting import Waiting
 from tangram.packing.world import Effort, World
 
-_LOOK, _FREE, _SEARCH = 8, 4, 16  # what looking at a place, at who is in its way and for a spare place costs
+_LOOK, _FREE, _SEARCH = 8, 1, 16  # what looking at a place, at who is in its way and for a spare place costs
+_MANY = 512  # of more than that, only some are compared before one of them is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Course:
     fixed: frozenset[Seat]  # may be given up but not moved
     restarts: bool = True  # may replicas be taken down before their replacement serves?
     patient: bool = False  # do demands that only grow wait until the others are where they go?
+    last: Seat | None = None  # for which a way was taken
     hopeless: set[Seat] = field(default_factory=set)  # places that could not be freed after all
     effort: Effort = field(default_factory=Effort)
     # Shapes for which there is no spare place at all, as long as nobody comes or goes.
@@ -92,7 +95,7 @@ class Course:
         for pool, node, gpus in self.world.ends.new_nodes:
             self.script.add_node(pool, node, gpus)
         while True:
-            while self._bring() | self._drain():
+            while self._bring() | self._drain() and not self.effort.out_of_time:
                 pass
             way = self._way()
             if way is not None:
@@ -213,10 +216,25 @@ class Course:
     def _way(self) -> Way | None:
         """Return the cheapest way to free any place that somebody waits for."""
         self.nowhere.clear()
+        goals = list(self.pending)
+        if len(goals) > _MANY and self.last is not None:
+            after = bisect(goals, self.last)
+            goals = goals[after:] + goals[:after]
+        best: Way | None = None
+        for begin in range(0, len(goals), _MANY):
+            way = self._best(goals[begin : begin + _MANY])
+            if way is not None and (best is None or way.cost < best.cost):
+                best = way
+            if (best is not None and not best.restarts) or self.effort.over:
+                break
+        self.last = None if best is None else best.goal
+        return best
+
+    def _best(self, goals: list[Seat]) -> Way | None:
+        """Return the cheapest way to free one of these places."""
+        self.effort.left -= _FREE * len(goals)
         order = []
-        for goal in self.pending:
-            if self.effort.over:
-                return None
+        for goal in goals:
             detours = self._detours(goal)
             if detours is not None:
                 order.append((detours, len(self.waiting.blockers(goal)), goal))
@@ -235,22 +253,19 @@ class Course:
 
     def _detours(self, goal: Seat) -> int | None:
         """Return how many detours free a place if nobody has to restart; None: it cannot be freed."""
-        self.effort.left -= _FREE
-        world, blockers = self.world, self.waiting.blockers(goal)
-        if not blockers or goal in self.hopeless or any(gpu in world.ends.impossible for gpu in goal.gpus):
+        impossible, owners = self.world.ends.impossible, self.waiting.owners(goal)
+        if not owners or goal in self.hopeless or any(gpu in impossible for gpu in goal.gpus):
             return None
-        gone: Counter[str] = Counter()
+        gone: dict[str, int] = dict.fromkeys(owners, 0)
         detours = 0
-        for seat in blockers:
-            crew = self.crews[seat.owner]
-            if seat not in self.leaving:
-                return None
-            if crew.there - gone[seat.owner] > crew.least:
-                gone[seat.owner] += 1
+        for owner in owners:
+            crew = self.crews[owner]
+            if crew.there - gone[owner] > crew.least:
+                gone[owner] += 1
             else:
                 detours += 1
         crew = self.crews[goal.owner]
-        full = not detours and crew.there - gone[goal.owner] >= crew.surge
+        full = not detours and crew.there - gone.get(goal.owner, 0) >= crew.surge
         return None if full else detours
 
     def _free(self, goal: Seat) -> Way | None:

@@ -28,6 +28,7 @@ class Script:
     operated: dict[str, int] = field(default_factory=dict)  # GPU -> last operation on its slices
     made: dict[Site, int] = field(default_factory=dict)
     vacated: dict[Site, int] = field(default_factory=dict)
+    emptied: dict[str, dict[Site, int]] = field(default_factory=dict)  # the same by GPU
     arrived: dict[Site, int] = field(default_factory=dict)
     node_starts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # (start, arrival)
     node_geometry: dict[str, int] = field(default_factory=dict)
@@ -95,14 +96,14 @@ class Script:
         after += [self.drains[seat.owner]] if seat.owner in self.drains else []
         number = self._replica("drain-replica", seat, after, restart=restart)
         self.drains[seat.owner] = number
-        self.vacated |= dict.fromkeys(seat.sites, number)
+        for site in seat.sites:
+            self.vacated[site] = self.emptied.setdefault(site[0], {})[site] = number
 
     def _operation(self, gpu: str) -> list[int]:
         return [self.operated[gpu]] if gpu in self.operated else []
 
     def _left(self, gpus: Iterable[str]) -> list[int]:
-        names = set(gpus)
-        return [number for (gpu, _), number in self.vacated.items() if gpu in names]
+        return [number for gpu in gpus for number in self.emptied.get(gpu, {}).values()]
 
     def _quiet(self, node: str) -> list[int]:
         """No replica is starting on the node, no other geometry is being set."""

@@ -5,7 +5,7 @@ Which slice of its node a pod really gets, the scheduler and the device plugin d
 about counts per node and profile, and about slices wherever the node agent picks the pod to remove.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -27,17 +27,21 @@ _GAVE_UP = "so many replicas wait for each other's places that the search for an
 
 
 def transition(
-    problem: Problem, packing: Packing, pace: Pace = _DEFAULT, effort: int | None = None
+    problem: Problem,
+    packing: Packing,
+    pace: Pace = _DEFAULT,
+    effort: int | None = None,
+    late: Callable[[], bool] | None = None,
 ) -> Transition:
     """Return the ordered steps from `problem` as it is to what `packing` wants. Deterministic.
 
     Where they cannot end there, `missing` says why; the steps then go as far as they can without taking
     anything down early. Raises `InputError` for a pace at which nothing could move.
     `effort`: most GPUs and replicas looked at for spare places, a count that bounds the time; where it ends
-    before an order is found, `missing` says so.
+    before an order is found, `missing` says so. `late` says when time is over: a guard, not part of the plan.
     """
     _check(pace)
-    thinking = Effort() if effort is None else Effort(effort)
+    thinking = _effort(effort, late)
     case = _Case(problem, packing, pace, thinking)
     found = case.run()
     if _arrived(found):
@@ -45,9 +49,12 @@ def transition(
     missing = Missing(_blocked(found)) if thinking.over else _missing(case, found)
     if thinking.over:  # nothing is proved: there may be an order, or a remedy, that was not found
         missing = replace(missing, reasons=(*missing.reasons, _GAVE_UP))
-    rest = Effort() if effort is None else Effort(effort)
-    safe = course(problem, ends(problem, packing), pace, restarts=False, effort=rest)
+    safe = course(problem, ends(problem, packing), pace, restarts=False, effort=_effort(effort, late))
     return Transition(tuple(safe.script.steps), missing)
+
+
+def _effort(effort: int | None, late: Callable[[], bool] | None) -> Effort:
+    return Effort(late=late) if effort is None else Effort(effort, late)
 
 
 def _check(pace: Pace) -> None:

@@ -25,6 +25,7 @@ class Waiting:
     _regions: dict[str, list[Region]] = field(default_factory=dict)
     _blockers: dict[str, dict[Seat, list[Seat]]] = field(default_factory=dict)
     _counts: dict[str, dict[Seat, int]] = field(default_factory=dict)
+    _owners: dict[str, dict[Seat, tuple[str, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, world: World, pending: Iterable[Seat], leaving: Iterable[Seat]) -> "Waiting":
@@ -75,6 +76,14 @@ class Waiting:
             known[goal] = self.world.blockers(goal)
         return known[goal]
 
+    def owners(self, goal: Seat) -> tuple[str, ...]:
+        """Return whose replicas have to leave before a wanted one may come; none: nobody's, or one stays."""
+        known = self._owners.setdefault(self._node(goal), {})
+        if goal not in known:
+            there = self.blockers(goal)
+            known[goal] = tuple(s.owner for s in there) if self.leaving.issuperset(there) else ()
+        return known[goal]
+
     def wanting(self, seat: Seat) -> int:
         """Return how many wait for what a replica takes up. What they need never lies on another node."""
         node = self._node(seat)
@@ -98,7 +107,7 @@ class Waiting:
         node = self._node(seat)
         self.crews.add(seat.owner)
         self.fresh |= self._goals_at.get(node, {}).keys()
-        for known in (self._regions, self._blockers, self._counts):
+        for known in (self._regions, self._blockers, self._owners, self._counts):
             known.pop(node, None)
 
     def _node(self, seat: Seat) -> str:

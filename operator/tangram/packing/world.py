@@ -1,6 +1,6 @@
 """The fleet half way: which slices exist, who holds them, what stands in the way of a replica."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tangram.catalog import InputError
@@ -19,11 +19,17 @@ class Effort:
     """How much thinking is left, in GPUs and replicas looked at: a count, so equal inputs end equal."""
 
     left: int = 10_000_000
+    late: Callable[[], bool] | None = None  # whether there is no time left, whatever is left of the count
 
     @property
     def over(self) -> bool:
         """Whether nothing is left."""
-        return self.left <= 0
+        return self.left <= 0 or self.out_of_time
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether even what needs no thought has to end."""
+        return self.late is not None and self.late()
 
 
 @dataclass(slots=True)

@@ -17,6 +17,10 @@ class Limits:
     wall_s: float | None = None
     clock: Callable[[], float] | None = None  # seconds; without one the solver counts its own
 
+    def times(self, share: float) -> "Limits":
+        """Return a share of the time; no limit where there is none."""
+        return self if self.wall_s is None else Limits(max(LEAST_S, self.wall_s * share), self.clock)
+
     def started(self) -> "Watch":
         """Return a watch that runs from now on."""
         return Watch(self, self.clock() if self.clock is not None else 0.0)
@@ -36,6 +40,11 @@ class Watch:
             return self.limits
         spent = 0.0 if clock is None else clock() - self.began
         return Limits(max(LEAST_S, wall_s * share - spent), clock)
+
+    def late(self) -> bool:
+        """Whether the time is over; never where nobody measures it."""
+        wall_s, clock = self.limits.wall_s, self.limits.clock
+        return wall_s is not None and clock is not None and clock() - self.began >= wall_s
 
 
 _FREELY = Limits()

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.packing import Packing
-from tangram.planner.joint.pack import Limits, pack
 from tangram.planner.joint.problem import Joint
 
 Steps = dict[str, Any]
@@ -20,7 +19,12 @@ class Reached:
     notes: tuple[str, ...] = ()
 
 
-def reached(asked: Joint, packing: Packing, limits: Limits, steps_of: Callable[[Packing], Steps]) -> Reached:
+def reached(
+    asked: Joint,
+    packing: Packing,
+    solved: Callable[[Joint], Packing],
+    steps_of: Callable[[Packing], Steps],
+) -> Reached:
     """Return `packing` if steps lead there or somebody would go short otherwise, else the best without moves.
 
     Replicas that wait for each other's places are what blocks steps; where nobody moves, nobody waits.
@@ -29,9 +33,11 @@ def reached(asked: Joint, packing: Packing, limits: Limits, steps_of: Callable[[
     if not asked.given.terms.reachable or "stepsMissing" not in first.steps or not packing.moves:
         return first
     still = replace(asked, problem=replace(asked.problem, move_budget=0))
-    other = pack(still, limits)
+    other = solved(still)
+    if other.status == "FALLBACK" or _shorter(other, packing):  # no time to think is no reason to move nobody
+        return first
     second = steps_of(other)
-    if "stepsMissing" in second or _shorter(other, packing):
+    if "stepsMissing" in second:
         return first
     cheaper = f"{packing.cost_per_hour:.2f} $/h would do, but no order of steps leads there: "
     return Reached(other, second, (cheaper + first.steps["stepsMissing"]["text"],))

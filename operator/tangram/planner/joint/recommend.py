@@ -23,10 +23,9 @@ from tangram.planner.joint.short import explanations
 from tangram.planner.joint.steps import steps_document
 
 _HASH_DIGITS = 12
-# Of the time there is: until when the solver may think, until when reasons are looked for, and how much of it
-# steps may take. They are bounded by a count: with enough time the count does not depend on the limit.
-_SOLVING, _AGAIN, _EXPLAINING, _STEPS = 0.45, 0.65, 0.8, 0.15
-_STEPS_S = 9.0
+# Of the time there is: until when the solver may think, think again, and reasons be looked for; and how long
+# steps may take. All of them are bounded by counts first: these only matter where there is little time.
+_SOLVING, _AGAIN, _EXPLAINING, _STEPS = 0.5, 0.72, 0.87, 0.12
 _FREELY = Limits()
 
 
@@ -86,9 +85,13 @@ def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
     """
     watch = limits.started()
     asked = joint(given)
-    effort = _steps_s(limits)
     first = pack(asked, watch.part(_SOLVING))
-    way = reached(asked, first, watch.part(_AGAIN), lambda p: steps_document(asked, p, effort))
+    way = reached(
+        asked,
+        first,
+        solved=lambda other: pack(other, watch.part(_AGAIN)),
+        steps_of=lambda found: steps_document(asked, found, limits.times(_STEPS)),
+    )
     packing = way.packing
     document = plan_document(asked, packing)
     document["notes"] += way.notes
@@ -97,10 +100,6 @@ def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
     for wanted, found in zip(given.deployments, document["deployments"], strict=True):
         found.update(told.get(wanted.id, {}))
     return Planned(asked, packing, document)
-
-
-def _steps_s(limits: Limits) -> float:
-    return _STEPS_S if limits.wall_s is None else min(_STEPS_S, limits.wall_s * _STEPS)
 
 
 def cost_per_hour(asked: Joint) -> float:

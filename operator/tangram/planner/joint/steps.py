@@ -5,20 +5,21 @@ from typing import Any
 from tangram.packing import Packing
 from tangram.packing.steps import Missing, Pace, Spare, Step
 from tangram.packing.transition import transition
+from tangram.planner.joint.pack import Limits
 from tangram.planner.joint.problem import Joint
 
-_EFFORT_PER_S = 400_000  # of a slow core: what a limit of time leaves for steps, counted, not measured
-_MOST_S = 25.0
+_EFFORT = 3_000_000  # what is thought about an order: some seconds of a slow core, counted, not measured
+_FREELY = Limits()
 
 
-def steps_document(asked: Joint, packing: Packing, wall_s: float | None = None) -> dict[str, Any]:
+def steps_document(asked: Joint, packing: Packing, limits: Limits = _FREELY) -> dict[str, Any]:
     """Return `steps` and, where they do not end in the plan, `stepsMissing`. Equal inputs give equal steps.
 
     An LLMDeployment never falls below scaling.min. Whom nobody sized has no minimum: it is taken down before
-    its replacement serves only where there is no other way.
+    its replacement serves only where there is no other way. `limits` end the search early.
     """
-    effort = round(_EFFORT_PER_S * min(_MOST_S, wall_s if wall_s is not None else _MOST_S))
-    found = transition(asked.problem, packing, Pace(min_available=_minima(asked)), max(1, effort))
+    pace = Pace(min_available=_minima(asked))
+    found = transition(asked.problem, packing, pace, _EFFORT, limits.started().late)
     told: dict[str, Any] = {"steps": [_step(step) for step in found.steps]}
     return told if found.missing is None else told | {"stepsMissing": _missing(found.missing)}
 
