@@ -451,3 +451,73 @@ def test_what_was_solved_once_is_remembered_while_nothing_that_matters_changes(s
     rested = plan(cluster.observed, wanted, NOW)
     assert len(solved) == before
     assert repr(rested) == repr(plan(cluster.observed, wanted[::-1], NOW + 60))
+
+
+def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
+    def fails(problem, limits):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(solving, "solve", fails)
+    pick.pick.cache_clear()
+    old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
+    observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
+    made, decisions = decide(observed, old, young)
+    pick.pick.cache_clear()
+
+    assert [a.shape for a in applied(made, old)] == [SLICE]
+    assert (decisions[old.uid].placed, decisions[young.uid].placed) == (1, 0)
+    assert "the joint decision failed (ZeroDivisionError: division by zero)" in (
+        decisions[old.uid].placed_message
+    )
+
+
+def test_one_whose_place_cannot_be_told_stops_nobody(monkeypatch):
+    bad, good = intent("bad", created_at=1.0), intent("good")
+    real = plan.__globals__["place"]
+
+    def place(case, *rest):
+        if case.intent.uid == bad.uid:
+            raise KeyError("x")
+        return real(case, *rest)
+
+    monkeypatch.setitem(plan.__globals__, "place", place)
+    _, decisions = decide(snapshot(node("b", mig_1g_10gb=2)), bad, good)
+
+    assert decisions[bad.uid].placed_reason == "NotJudged"
+    assert decisions[good.uid].placed_reason == "Placed"
+
+
+# --- of which shape so many are wanted
+
+
+def test_a_lost_node_does_not_lessen_what_is_wanted():
+    """Five of L4 were wanted and one had room; its node is lost, and nothing else has room either."""
+    m = intent(uri="image:///m/8b", max_replicas=9)
+    observed = snapshot(
+        node("a", "L4", usable=False, gpu=1),
+        node("b", "A10", usable=False, gpu=1),
+        claims=claims(m, L4, "a"),
+        workloads=(workload(m, L4, 1, available=0),),
+        desired=((m.uid, 5),),
+        desired_of=((m.uid, L4),),
+    )
+    _, decisions = decide(observed, m)
+
+    assert (decisions[m.uid].shape, decisions[m.uid].placed, decisions[m.uid].desired) == (L4, 0, 5)
+
+
+def test_whoever_comes_back_to_a_shape_gets_as_many_of_it_as_before():
+    """Six slices were to become two whole GPUs; then the slices' node came back."""
+    m = intent(max_replicas=12)
+    observed = snapshot(
+        node("a", gpu=4),
+        node("b", mig_1g_10gb=6),
+        claims=claims(m, SLICE, "b", 6),
+        workloads=(workload(m, SLICE, 6), workload(m, WHOLE, 2, available=0)),
+        desired=((m.uid, 6),),
+        desired_of=((m.uid, SLICE),),
+    )
+    made, decisions = decide(observed, m)
+
+    assert (decisions[m.uid].shape, decisions[m.uid].placed) == (SLICE, 6)
+    assert [(a.shape, a.replicas) for a in applied(made, m)] == [(SLICE, 6)]

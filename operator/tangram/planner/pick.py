@@ -6,7 +6,7 @@ everybody can have what is best for themselves, and remembers what it answered.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tangram.fleet import WHOLE_GPU
@@ -19,6 +19,7 @@ _WINDOWS = 4  # and those that come after all of them take what is left in turn
 _EFFORT_S = 0.6
 _TIE = 1e-4  # USD per place on the list of preferences: far below any price
 _EPSILON = 1e-9
+_MOST_TOLD = 300
 
 Group = int  # number of a group of units that are alike
 
@@ -53,6 +54,7 @@ class Pick:
     offer: int | None = None
     count: int = 0
     units: tuple[tuple[Group, int], ...] = ()
+    failed: str = ""  # why nothing was decided jointly: a bug of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,11 @@ def pick(wishes: tuple[Wish, ...], free: Free, prices: Prices) -> tuple[Pick, ..
     in_turn = _in_turn(menus, list(free))
     if all(got.rank == menu[0].rank for got, menu in zip(in_turn, menus, strict=True)):
         return tuple(way.pick for way in in_turn)  # each has what is best for it alone: nothing is better
-    together = _together(menus, free, prices) or _by_windows(menus, free, prices)
+    try:
+        together = _together(menus, free, prices) or _by_windows(menus, free, prices)
+    except Exception as error:  # noqa: BLE001 - a bug of ours: everybody is served in turn, and told
+        failed = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
+        return tuple(replace(way.pick, failed=failed) for way in in_turn)
     best = together if _value(together) <= _value(in_turn) else in_turn
     return tuple(way.pick for way in best)
 

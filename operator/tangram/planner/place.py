@@ -54,6 +54,9 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
     notes = (
         _not_begun(case, target, mine, others),
         way.waits,
+        f"given in turn: the joint decision failed ({target.failed}); please report this"
+        if target.failed
+        else "",
         f"{kept} stays until enough replicas of {chosen.shape} are available" if kept else "",
     )
     return Placement(

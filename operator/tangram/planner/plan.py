@@ -143,8 +143,12 @@ def _case(
     except InputError as error:
         return _Unfit(Reason.INFEASIBLE, f"{error.field} {error.problem}")
     except Exception as error:  # noqa: BLE001 - a bug of ours: told to whom it concerns, the rest is planned
-        told = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
-        return _Unfit(Reason.NOT_JUDGED, f"its shapes could not be judged ({told}); please report this")
+        return _not_judged("its shapes could not be judged", error)
+
+
+def _not_judged(what: str, error: Exception) -> _Unfit:
+    told = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
+    return _Unfit(Reason.NOT_JUDGED, f"{what} ({told}); please report this")
 
 
 _MOST_TOLD = 300
@@ -167,7 +171,11 @@ def _decide(
         return base.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
     if isinstance(case, _Unfit):
         return base.decision(case.reason, f"{case.message}; what runs is left as it is"), service
-    placement = place(case, goals[intent.uid], offered, space)
+    try:
+        placement = place(case, goals[intent.uid], offered, space)
+    except Exception as error:  # noqa: BLE001 - a bug of ours: told to whom it concerns, the rest is planned
+        unfit = _not_judged("its place could not be told", error)
+        return base.decision(unfit.reason, f"{unfit.message}; what runs is left as it is"), service
     decision = base.decision(placement.reason, placement.message)
     return _placed(decision, placement), [*service, *placement.actions]
 

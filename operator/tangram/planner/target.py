@@ -105,6 +105,7 @@ class Target:
     replicas: int = 0  # of them that have a place
     most: int = NO_LIMIT  # replicas that its budget allows now
     waits: str = ""  # what a move waits for, where that is not room
+    failed: str = ""  # why nothing was decided jointly: a bug of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> Target:
     useless = offer.most < min(offer.wanted, max(1, offer.least))
     if useless or (offer.most < offer.wanted and made.count >= offer.most):
         waits = _over_budget(case, candidate, offer, offered)
-    return Target(candidate, offer.wanted, made.count, offer.most, waits)
+    return Target(candidate, offer.wanted, made.count, offer.most, waits, made.failed)
 
 
 def _nearest(ask: _Ask, room: Room) -> int:

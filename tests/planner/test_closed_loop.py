@@ -1,0 +1,241 @@
+"""Plans played on a wilful Kubernetes: laws hold after every round, and when it stands still plans do, too."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, Traffic
+from tangram.planner import pick, plan
+from tangram.planner.candidates import offers
+from tangram.planner.judge import rate, request_of
+from tests.support.fleet import CHECKPOINTS, NOW, intent, node
+from tests.support.kubernetes import Kubernetes
+
+POOLS = (
+    Pool("both", (("half", "yes"),)),
+    Pool("left", (("side", "left"),)),
+    Pool("right", (("side", "right"),), 9.0),
+)
+H100 = "H100-80GB-SXM"
+CALM = ("wish", "change", "new", "delete", "nothing")
+ROUGH = (*CALM, "cordon", "lose", "regain", "regain", "stranger", "stranger", "leave")
+PEOPLE_KEEP = (
+    "tpot", "denied_skus", "mig", "priority", "pools", "traffic", "budget_per_hour", "model_uri",
+    "min_replicas",
+)  # fmt: skip
+REST_ROUNDS = 30
+
+
+def nodes(rng):
+    made = []
+    for i in range(rng.randint(1, 4)):
+        sku = rng.choice([H100, H100, "L4", "A10"])
+        profiles = ["gpu", "mig_1g_10gb", "mig_1g_20gb", "mig_3g_40gb"]
+        chosen = rng.sample(profiles, rng.randint(1, 3)) if sku == H100 else ["gpu"]
+        offer = {profile: rng.randint(1, 4) for profile in chosen}
+        left, right = ("side", "left"), ("side", "right")
+        labels = rng.choice([(), (left,), (right,), (("half", "yes"), left)])
+        made.append(replace(node(f"n{i}", sku, **offer), labels=labels))
+    return made
+
+
+def an_intent(rng, number, *, pooled, frugal):
+    low = rng.randint(1, 2)
+    return intent(
+        f"m{number}",
+        rng.choice(["image:///m/1b"] * 3 + ["image:///m/8b"]),
+        created_at=NOW - rng.randint(0, 2),
+        min_replicas=low,
+        max_replicas=low + rng.choice([0, 1, 3, 6]),
+        tpot=rng.choice([None, None, Objective(90, 5), Objective(90, 9)]),
+        denied_skus=rng.choice([(), (), ("L4",), (H100,)]),
+        mig=rng.choice([MIGPolicy.ALLOWED] * 4 + [MIGPolicy.FORBIDDEN, MIGPolicy.REQUIRED]),
+        priority=rng.choice([0, 0, 0, 5]),
+        pools=rng.choice([(), (), ("left",), ("left", "right"), ("both",)]) if pooled else (),
+        traffic=Traffic(requests_per_second=rng.choice([None, None, 0.5, 30.0])),
+        budget_per_hour=rng.choice([None, None, None, 1.0, 2.0, 6.0]) if frugal else None,
+    )
+
+
+class Life:
+    """One cluster, and what people and fate do to it."""
+
+    def __init__(self, seed, *, rough, pooled, frugal):
+        self.rng, self.events = Random(seed), ROUGH if rough else CALM
+        self.rough, self.kind = rough, {"pooled": pooled, "frugal": frugal}
+        self.world = Kubernetes(nodes(self.rng), POOLS if pooled else (), [], self.rng)
+        self.born, self.loads = 0, {}
+        for _ in range(self.rng.randint(1, 4)):
+            self.new()
+
+    def new(self):
+        self.world.change(an_intent(self.rng, self.born, **self.kind))
+        self.born += 1
+
+    def happen(self):
+        """One event. Rounds may still be at work on the last one."""
+        event, rng, world = self.rng.choice(self.events), self.rng, self.world
+        uids, names = sorted(world.intents), sorted(world.nodes)
+        match event:
+            case "new":
+                self.new()
+            case "wish" if uids:
+                self._wish(world.intents[rng.choice(uids)])
+            case "change" if uids:
+                self._change(world.intents[rng.choice(uids)])
+            case "delete" if uids:
+                world.delete(rng.choice(uids))
+            case "cordon" | "lose" | "regain":
+                getattr(world, event)(rng.choice(names))
+            case "stranger":
+                world.stranger_comes()
+            case "leave":
+                world.stranger_goes()
+
+    def _wish(self, m):
+        """What the scaling law orders."""
+        count = self.rng.randint(m.min_replicas, m.max_replicas)
+        self.world.desired[m.uid] = count
+        self.loads.pop(m.uid, None)
+        if m.uid in self.world.counted and count > m.min_replicas:
+            self.loads[m.uid] = (count, self.world.counted[m.uid])
+
+    def _change(self, old):
+        new = an_intent(self.rng, int(old.name[1:]), **self.kind)
+        kept = self.rng.sample(PEOPLE_KEEP, 7)
+        new = replace(new, **{key: getattr(old, key) for key in (*kept, "created_at")})
+        new = replace(
+            new,
+            generation=old.generation + 1,
+            max_replicas=max(new.min_replicas, new.max_replicas),
+            max_model_len=self.rng.choice([4096, 4096, 2048]),
+        )
+        self.world.change(new)
+        self.loads.pop(new.uid, None)
+
+    def round(self, *, promptly=False):
+        """See, plan, perform, with the laws checked; then time passes."""
+        seen = self.world.seen()
+        made = plan(seen, tuple(self.world.intents.values()), NOW)
+        self._same_in_any_order(seen, made)
+        self._no_unit_is_given_twice(seen, made)
+        self._nobody_is_preempted(seen, made)
+        served, cost = self._served(), self._cost(seen)
+        self.world.perform(made)
+        now_served, now_cost = self._served(), self._cost(self.world.seen())
+        for m in self.world.intents.values():
+            assert now_served[m.uid] >= min(served[m.uid], m.min_replicas)
+            if m.budget_per_hour is not None:  # prices change with the pools named, and budgets are lowered
+                assert now_cost[m.uid] <= max(m.budget_per_hour, cost[m.uid]) + 1e-6
+        self.world.pass_time(promptly=promptly)
+        return made
+
+    def _served(self):
+        found = Counter()
+        for each in self.world.deployments.values():
+            found[each.owner.uid] += min(each.available, each.replicas)
+        return found
+
+    def _cost(self, seen):
+        offered, found = offers(seen), Counter()
+        for w in seen.workloads:
+            found[w.owner_uid] += w.replicas * offered.price(w.shape, self.world.intents[w.owner_uid].pools)
+        return found
+
+    def _same_in_any_order(self, seen, made):
+        def mixed(items):
+            return tuple(self.rng.sample(list(items), len(items)))
+
+        if self.rng.random() < 0.3:
+            pick.pick.cache_clear()
+        other = replace(
+            seen, workloads=mixed(seen.workloads), claims=mixed(seen.claims), nodes=mixed(seen.nodes)
+        )
+        assert plan(other, mixed(self.world.intents.values()), NOW + 5) == made
+
+    def _no_unit_is_given_twice(self, seen, made):
+        """What grows has room beside all that is held and all that is placed."""
+        there, held = Counter(), defaultdict(Counter)
+        usable = {n.name: n for n in seen.nodes if n.usable}
+        for n in usable.values():
+            for resource, count in n.allocatable:
+                there[n.sku, resource] += count
+        for claim in seen.claims:
+            n = usable.get(claim.node)
+            if n is not None and claim.owner_uid in self.world.intents:
+                held[n.sku, claim.resource][claim.owner_uid] += claim.count
+            elif n is not None:
+                there[n.sku, claim.resource] -= claim.count
+        before = {(w.owner_uid, w.shape): w.replicas for w in seen.workloads}
+        for kind in {
+            (a.shape.sku, a.shape.resource)
+            for a in made.actions
+            if isinstance(a, ApplyDeployment) and a.replicas > before.get((a.owner_uid, a.shape), 0)
+        }:
+            for d in made.decisions:
+                if d.shape is not None and (d.shape.sku, d.shape.resource) == kind:
+                    held[kind][d.owner_uid] = max(held[kind][d.owner_uid], d.placed)
+            assert sum(held[kind].values()) <= there[kind]
+
+    def _nobody_is_preempted(self, seen, made):
+        """Only what fewer are wanted of shrinks, or what its own budget does not allow."""
+        before = {(w.owner_uid, w.shape): w.replicas for w in seen.workloads}
+        wanted = {d.owner_uid: d.desired for d in made.decisions}
+        for a in made.actions:
+            if isinstance(a, ApplyDeployment) and self.world.intents[a.owner_uid].budget_per_hour is None:
+                assert a.replicas >= min(before.get((a.owner_uid, a.shape), 0), wanted[a.owner_uid])
+
+    def rest(self):
+        """The world stands still: plans do so after a few rounds, without wavering on the way."""
+        told, before, still = defaultdict(list), None, 0
+        for _ in range(REST_ROUNDS):
+            made = self.round(promptly=True)
+            for d in made.decisions:
+                if told[d.owner_uid][-1:] != [(d.shape, d.desired)]:
+                    told[d.owner_uid].append((d.shape, d.desired))
+            now = made, self.world.state()
+            still = still + 1 if now == before else 0
+            before = now
+            if still == 3:
+                break
+        assert still == 3, "it never comes to rest"
+        assert all(len(changes) <= 2 for changes in told.values()), f"it wavers: {dict(told)}"
+        return made
+
+    def what_is_told_is_true(self, made):
+        for d in made.decisions:
+            mine = [each for each in self.world.deployments.values() if each.owner.uid == d.owner_uid]
+            if d.placed_reason == "Placed":
+                assert [each.shape for each in mine] == [d.shape]
+            if not self.rough and d.shape is not None:
+                assert sum(each.available for each in mine if each.shape == d.shape) >= d.placed
+            if d.placed_reason == "Placed" and d.owner_uid in self.loads:
+                self._carries_what_was_wanted(d)
+
+    def _carries_what_was_wanted(self, d):
+        """Shortage, moves and returns lose nothing of what the law ordered."""
+        m, (count, of) = self.world.intents[d.owner_uid], self.loads[d.owner_uid]
+        facts = CHECKPOINTS[m.model_uri]
+        request = request_of(m, facts)
+        then, now = rate(facts, of, request), rate(facts, d.shape, request)
+        if then and now and d.desired < m.max_replicas:
+            assert d.desired * now >= count * then * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rough", "pooled", "frugal"),
+    [(False, False, False), (False, True, True), (True, False, False), (True, True, True)],
+)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_laws_hold_in_every_round_and_plans_come_to_rest(rough, pooled, frugal, seed):
+    life = Life(seed, rough=rough, pooled=pooled, frugal=frugal)
+    for _ in range(life.rng.randint(1, 10)):
+        life.happen()
+        for _ in range(life.rng.randint(0, 4)):
+            life.round()
+    life.what_is_told_is_true(life.rest())
