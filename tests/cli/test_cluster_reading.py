@@ -284,7 +284,7 @@ def test_a_snapshot_is_the_cluster_in_a_file(plane, cluster, tmp_path):
 
     status, out, err = run("snapshot", "-o", path, *flags)
     assert (status, out) == (0, "")
-    assert err == f"{path}: 2 GPU nodes, 2 LLMDeployments\n"
+    assert err == f"{path}: 2 GPU nodes, 0 GPUPools, 2 LLMDeployments\n"
     _, printed, _ = run("snapshot", *flags)
     run("snapshot", "-o", other, *flags)
 

@@ -36,7 +36,7 @@ def test_the_table_says_cost_bound_layout_and_moves(planner):
 
     assert (status, err) == (0, "")
     assert out.startswith("Proved best: 1 of 3 GPUs in use, ")
-    for words in ("bound", "gap 0.00%", "SLICEREQUEST", "new 3g.40gb", "MOVES", "1 L4 empty", "1 moves"):
+    for words in ("bound", "gap 0.00%", "SLICEREQUEST", "new 3g.40gb", "MOVES", "1 L4 empty", "1 move for"):
         assert words in out
 
 
@@ -300,3 +300,16 @@ def test_help_names_every_kind():
 
     for kind in ("Snapshot", "Inventory", "SliceRequest", "GPUPool", "LLMDeployment", "Node"):
         assert kind in out
+
+
+def test_a_long_reason_goes_on_in_the_next_line_and_is_said_once(planner):
+    asks = llm()
+    asks["spec"]["placement"] = {"budgetPerHour": 0.01}
+    _, wide, _ = planner.run(FLEET, NEW, asks, columns=400)
+    _, narrow, _ = planner.run(FLEET, NEW, asks, columns=70)
+
+    (row,) = [line for line in wide.splitlines() if line.startswith("chat") and "budget" in line]
+    reason = row.split("  ")[-1]
+    assert wide.count(reason) == 1
+    assert " ".join(reason.split()) in " ".join(narrow.split())
+    assert max(map(len, narrow.splitlines())) <= 70

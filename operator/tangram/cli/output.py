@@ -19,6 +19,7 @@ import yaml
 FORMATS = ("table", "json", "yaml")
 UNVERIFIED_MARK = "*"
 _GAP = 2  # blanks between columns
+_PROSE = 60  # columns of a terminal that prose asks for before others are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Column:
     title: str
     right: bool = False  # numbers
     rank: int = 0  # 0: always shown; the highest goes first where the terminal is narrow
+    prose: bool = False  # goes on in the next line where the terminal is narrow
 
 
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +68,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their columns' titles."""
     width = terminal_width()
     kept = _that_fit(columns, rows, width)
-    _render([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    shown = [columns[i] for i in kept]
+    _render(shown, _wrapped(shown, [[row[i] for i in kept] for row in rows], width))
     dropped = [column.title for i, column in enumerate(columns) if i not in kept]
     if dropped:
         note(
@@ -99,14 +102,43 @@ def _that_fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: i
     if width is None:
         return kept
     sizes = [
-        max(len(text) for text in (column.title, *(row[i] for row in rows)))
-        for i, column in enumerate(columns)
+        min(size, _PROSE) if c.prose else size for c, size in zip(columns, _sizes(columns, rows), strict=True)
     ]
     for i in sorted(kept, key=lambda i: (-columns[i].rank, -i)):
         if sum(sizes[k] + _GAP for k in kept) - _GAP <= width or columns[i].rank == 0:
             break
         kept.remove(i)
     return kept
+
+
+def _sizes(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [
+        max(len(text) for text in (column.title, *(row[i] for row in rows)))
+        for i, column in enumerate(columns)
+    ]
+
+
+def _wrapped(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
+) -> list[Sequence[str]]:
+    """Return the rows with prose that is too wide as several, of which only the first has the rest."""
+    sizes = _sizes(columns, rows)
+    over = 0 if width is None else sum(sizes) + _GAP * (len(sizes) - 1) - width
+    prose = next((i for i, column in enumerate(columns) if column.prose), None)
+    if over <= 0 or prose is None:
+        return list(rows)
+    room, found = max(sizes[prose] - over, _PROSE // 2), list[Sequence[str]]()
+    for row in rows:
+        lines = textwrap.wrap(row[prose], room, break_on_hyphens=False) or [""]
+        for number, line in enumerate(lines):
+            rest = row if number == 0 else [""] * len(row)
+            found.append([line if i == prose else text for i, text in enumerate(rest)])
+    return found
+
+
+def counted(count: int, what: str) -> str:
+    """Return `1 move`, `2 moves`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _render(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

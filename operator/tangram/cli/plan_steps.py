@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, note, table
+from tangram.cli.output import Column, counted, note, table
 from tangram.fleet import WHOLE_GPU
 
 _MOST = 12
@@ -21,12 +21,12 @@ def show_steps(plan: Mapping[str, Any]) -> None:
             Column("STEPS", right=True),
             Column("DO"),
             Column("WHO"),
-            Column("WHERE"),
+            Column("WHERE", prose=True),
             Column("AFTER", rank=1),
         )
         table(columns, [_row(step) for step in steps[:_MOST]])
     if len(steps) > _MOST:
-        note(f"{len(steps) - _MOST} more steps; -o json has all.")
+        note(f"{counted(len(steps) - _MOST, 'more step')}; -o json has all.")
     if missing is not None:
         click.echo()
         blocked = missing["blocked"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, note, notes, table
+from tangram.cli.output import Column, counted, note, notes, table
 from tangram.cli.plan_steps import show_steps
 from tangram.cli.plan_strips import show_strips
 from tangram.fleet import WHOLE_GPU
@@ -46,8 +46,12 @@ def money(usd: float) -> str:
 
 def _summary(plan: Mapping[str, Any]) -> str:
     idle = f", {money(plan['idlePerHour'])} of it for idle parts" if plan["idlePerHour"] >= _CENT else ""
-    moves = f", {len(plan['moves'])} moves for {money(plan['moveCost'])} $" if plan["moves"] else ", no moves"
-    new = "".join(f", {each['count']} new nodes in {each['pool']}" for each in plan["newNodes"])
+    moves = (
+        f", {counted(len(plan['moves']), 'move')} for {money(plan['moveCost'])} $"
+        if plan["moves"]
+        else ", no moves"
+    )
+    new = "".join(f", {counted(each['count'], 'new node')} in {each['pool']}" for each in plan["newNodes"])
     return (
         f"{_PROVED[plan['status']]}: {plan['gpusInUse']} of {len(plan['gpus'])} GPUs in use,"
         f" {money(plan['costPerHour'])} $/h{idle}{new}{moves}. Objective {money(plan['objective'])} $"
@@ -84,7 +88,7 @@ def _explained(plan: Mapping[str, Any]) -> None:
         Column("$/h", right=True),
         Column("FLEET $/h", right=True, rank=1),
         Column("REASON", rank=2),
-        Column("WHY"),
+        Column("WHY", prose=True),
     )
     rows = []
     for other in each["alternatives"]:
@@ -171,7 +175,7 @@ def _moves(plan: Mapping[str, Any]) -> None:
     rows = [[m["owner"], _site(m["from"]), _site(m["to"]), money(m["cost"])] for m in moves[:_MOST_MOVES]]
     table(columns, rows)
     if len(moves) > _MOST_MOVES:
-        note(f"{len(moves) - _MOST_MOVES} more moves; -o json has all.")
+        note(f"{counted(len(moves) - _MOST_MOVES, 'more move')}; -o json has all.")
 
 
 def _site(site: Mapping[str, Any]) -> str:
@@ -197,13 +201,19 @@ def _unmet(plan: Mapping[str, Any]) -> None:
         Column("PRIORITY", right=True, rank=2),
         Column("SHARE", right=True),
         Column("SLICES", right=True, rank=1),
-        Column("WHY"),
+        Column("WHY", prose=True),
     )
     table(columns, rows)
 
 
 def _notes(plan: Mapping[str, Any]) -> list[str]:
-    found = [f"{each['name']}: {text}" for each in plan["deployments"] for text in each["notes"]]
+    said = {(u["name"], u["reason"]) for u in plan["unmet"]}
+    found = [
+        f"{each['name']}: {text}"
+        for each in plan["deployments"]
+        for text in each["notes"]
+        if (each["name"], text) not in said
+    ]
     found += plan["notes"]
     if plan["moves"]:
         found.append("> stands where it moves to.")

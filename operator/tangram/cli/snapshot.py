@@ -9,6 +9,7 @@ import yaml
 
 from tangram.catalog import InputError
 from tangram.cli.access import Access, access_options
+from tangram.cli.output import counted
 
 
 @click.command(name="snapshot")
@@ -41,8 +42,9 @@ def snapshot(output: str | None, **access: str | None) -> None:
         click.echo(_text(document, as_json=False), nl=False)
         return
     _write(Path(output), _text(document, as_json=output.endswith(".json")))
-    nodes, wanted = len(seen.fleet.nodes), len(seen.intents)
-    click.echo(f"{output}: {_counted(nodes, 'GPU node')}, {_counted(wanted, 'LLMDeployment')}", err=True)
+    pools = len(seen.fleet.pools) + len(seen.fleet.invalid_pools)
+    held = ((len(seen.fleet.nodes), "GPU node"), (pools, "GPUPool"), (len(seen.intents), "LLMDeployment"))
+    click.echo(f"{output}: {', '.join(counted(*each) for each in held)}", err=True)
 
 
 def _text(document: dict[str, Any], *, as_json: bool) -> str:
@@ -57,7 +59,3 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         raise InputError("--output", f"cannot write {str(path)!r}: {error}") from error
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
