@@ -12,7 +12,7 @@ from tangram.planner.joint.observed import observed
 from tangram.shell import mirror as module
 from tangram.shell import reduce
 from tangram.shell.advising import PoolUse
-from tangram.shell.client import ApiError, Listing
+from tangram.shell.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS
 from tangram.shell.mirror import Mirror, Source
 from tangram.shell.pool_status import pool_statuses
@@ -227,3 +227,26 @@ async def test_what_may_no_longer_be_seen_is_taken_to_be_as_it_was() -> None:
 async def test_what_must_be_there_is_an_error_when_it_is_not() -> None:
     with pytest.raises(ApiError):
         await of(Api(NOT_FOUND), optional=False).refresh_if_there()
+
+
+async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Api):
+        async def watch(self, *_: Any, **__: Any) -> Any:
+            now[0] += WATCH_INACTIVITY_S
+            raise ApiError(0, "", "Timeout on reading data from socket")
+            yield
+
+    now = [0.0]
+    monkeypatch.setattr(module.Backoff, "next_s", lambda _self: 0.001)
+    source = Source(GPU_POOLS, reduce.whole, optional=True)
+    one = Mirror(Silent(SOME), source, changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
+    task = asyncio.create_task(one.run())
+
+    async def listed_again() -> None:
+        while one.lists < 3:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(listed_again(), 10)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert one.age_s <= WATCH_INACTIVITY_S

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from tangram.shell.backoff import Backoff
-from tangram.shell.client import ApiClient, ApiError, Listing, WatchEvent
+from tangram.shell.client import WATCH_INACTIVITY_S, ApiClient, ApiError, Listing, WatchEvent
 from tangram.shell.kinds import Kind
 from tangram.shell.store import Reduce, Store, as_version
 
@@ -195,6 +195,8 @@ class Mirror:
                 delay = backoff.next_s()
                 log.warning("watch of %s: %s; again in %.1f s", self.source, error.message, delay)
                 await asyncio.sleep(delay)
+                if self.age_s >= WATCH_INACTIVITY_S:
+                    raise Gone from error  # a new kind has no bookmarks at first: only a LIST confirms it
             if self.store.version > before:
                 backoff.reset()
 
