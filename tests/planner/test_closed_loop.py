@@ -1,4 +1,4 @@
-"""Plans played on a wilful Kubernetes: laws hold after every round, and when it stands still plans do, too."""
+"""Plans played on a wilful Kubernetes: laws hold in every round; when it stands still, so do plans."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace

@@ -1,11 +1,10 @@
 """The whole status of one LLMDeployment. Unchanged inputs and the status before give it again."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from tangram.fleet import (
-    LAYOUT,
     Advice,
     Alternative,
     CheckpointFacts,
@@ -180,7 +179,7 @@ def _placement(v: View, advice: Advice | None) -> dict[str, Any] | None:
         block["predictedTPOTMilliseconds"] = _decimal(decision.predicted_tpot_ms)
     if decision.alternatives:
         block["alternatives"] = [_alternative(each) for each in decision.alternatives]
-    return block | _advice(advice, short=decision.placed < decision.desired)
+    return block | _advice(advice, short=decision.placed_reason != Reason.PLACED)
 
 
 def _alternative(each: Alternative) -> dict[str, Any]:
@@ -199,12 +198,10 @@ def _alternative(each: Alternative) -> dict[str, Any]:
 def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
     """What the recommended plan says, where it says anything about this one.
 
-    That another layout would serve it helps who goes `short` on this one; the others have a place already.
+    What rules it out and what would serve it is true of who goes `short`; the others have a place already.
     """
-    if advice is None:
+    if advice is None or not short:
         return {}
-    if not short:
-        advice = replace(advice, relaxations=tuple(r for r in advice.relaxations if r.dimension != LAYOUT))
     if not (advice.because or advice.relaxations):
         return {}
     block: dict[str, Any] = {"plan": advice.plan}

@@ -266,8 +266,8 @@ def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> Target:
 
 
 def _nearest(ask: _Ask, room: Room) -> int:
-    """Return which shape is told of where none has room: that of which replicas are wanted and there, one that
-    serves, else the one with most room.
+    """Return which shape is told of where none has room: that of which replicas are wanted, one that serves,
+    else the one with most room.
     """
     counted = [
         i for i, c in enumerate(ask.candidates) if c.shape == ask.case.counted and ask.case.on(c.shape)

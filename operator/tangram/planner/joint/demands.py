@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Demand, Problem, ShapeKey
+from tangram.packing import Demand, Part, Problem, ShapeKey
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.menu import menu
 from tangram.planner.joint.room import Rooms
@@ -61,15 +61,32 @@ def wide_demand(each: Sized, fleet: Problem) -> Demand:
 
 
 def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Demand:
-    wanted = each.wanted
+    wanted, mine = each.wanted, running.get(each.wanted.id, {})
+    bundles = menu(each, room, mine)
+    kept, budget = _kept(each, mine), wanted.budget_per_hour
+    if budget is not None and kept:
+        bundles = tuple(b for b in bundles if b.price_per_hour <= budget + 1e-9 or b.parts in kept)
+        over = (b.price_per_hour for b in bundles if b.parts in kept)
+        budget = max(budget, *over, 0.0)
     return Demand(
         id=wanted.id,
-        bundles=menu(each, room, running.get(wanted.id, {})),
+        bundles=bundles,
         priority=wanted.priority,
         spread=wanted.spread,
-        budget_per_hour=wanted.budget_per_hour,
+        budget_per_hour=budget,
         pools=wanted.pools,
     )
+
+
+def _kept(each: Sized, running: Mapping[ShapeKey, int]) -> set[tuple[Part, ...]]:
+    """Return what runs of the minimum: a budget does not take it down, here as in the cluster."""
+    if not each.wanted.uniform:
+        return set()
+    return {
+        (Part(key.sku, key.profile, key.tensor_parallel, min(count, each.wanted.least)),)
+        for key, count in running.items()
+        if each.wanted.least
+    }
 
 
 def running_replicas(fleet: Problem) -> Running:

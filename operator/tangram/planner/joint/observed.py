@@ -79,12 +79,29 @@ def _deployments(
             present = _present(intent, workloads.get(uid, []), wishes.get(uid), counted.get(uid))
             wanted = "its checkpoint has not been inspected" if model is None else _wanted(intent, model)
             if isinstance(wanted, Wanted):
-                found.append(replace(wanted, present=present))
+                pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
+                found.append(replace(wanted, present=present, pools=pools))
                 continue
             why = wanted
         kept.add(intent.uid)
         notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {why}")
     return tuple(sorted(found, key=lambda wanted: wanted.id)), frozenset(kept), notes
+
+
+def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
+    """Return the pools all of whose nodes belong to `named` ones, too.
+
+    A GPU belongs to the first of the pools that claim it, but pods may run on every node of a pool they name.
+    """
+    claims = [claiming(node, snapshot.pools) for node in snapshot.nodes] if named else []
+    return [
+        pool.name
+        for pool in sorted(snapshot.pools)
+        if pool.name not in named
+        and pool.max_nodes is None  # nobody knows who will claim new nodes
+        and (mine := [names for names in claims if names[:1] == [pool.name]])
+        and all(set(names) & set(named) for names in mine)
+    ]
 
 
 def _wanted(intent: Intent, model: Architecture) -> Wanted | str:

@@ -5,6 +5,7 @@ The same function plans what the operator sees and what a file holds: equal inpu
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,7 @@ def recommend(
         inputs_hash=name,
         document=plan.document,
         current_cost_per_hour=current,
-        better=_changes(plan.packing),
+        better=_changes(plan.packing) or _takes_away(plan),
         advice=tuple(sorted((ids[who], told) for who, told in _advice(plan, name, current))),
     )
 
@@ -110,6 +111,14 @@ def cost_per_hour(asked: Joint) -> float:
 
 def _changes(packing: Packing) -> bool:
     return bool(packing.moves or packing.grown) or any(layout.recut for layout in packing.layouts)
+
+
+def _takes_away(plan: Planned) -> bool:
+    """Whether somebody who goes short is to lose what runs: the operator alone does not do that."""
+    short = {item.demand for item in plan.packing.unmet}
+    now = Counter(i.owner for gpu in plan.asked.problem.gpus for i in gpu.instances if i.owner in short)
+    then = Counter(p.owner for at in plan.packing.layouts for p in at.instances if p.owner in short)
+    return any(then[owner] < count for owner, count in now.items())
 
 
 def _advice(plan: Planned, name: str, current: float) -> Iterable[tuple[str, Advice]]:
