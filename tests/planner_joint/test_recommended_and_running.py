@@ -49,3 +49,11 @@ def test_a_plan_that_takes_what_runs_from_a_lower_priority_is_not_in_force():
 
     assert [each["name"] for each in found.document["unmet"]] == ["ns/low"]
     assert found.better
+
+
+def test_no_way_out_is_told_that_only_another_engine_has():
+    m = intent(uri="image:///m/70b")
+    (told,) = recommend(snapshot(node("a", gpu=8)), (m,)).document["deployments"]
+
+    assert told["alternatives"]
+    assert not any("servesWith" in each for each in told["alternatives"])

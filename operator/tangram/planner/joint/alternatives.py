@@ -9,6 +9,7 @@ from tangram.fleet import Shape
 from tangram.packing import Choice
 from tangram.planner.joint.menu import unmet
 from tangram.planner.joint.room import Rooms
+from tangram.planner.joint.shapeless import SETTINGS
 from tangram.planner.joint.shapes import Offer, Sized, replicas
 
 MOST = 5
@@ -100,6 +101,8 @@ def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:
         found["costPerHour"] = round(max(1, each.wanted.least) * price * part, 6)
     if math.isfinite(rejection.excess):
         found["excess"] = round(rejection.excess, 4)
-    if relaxation is not None:
+    # In the cluster the engine serves what is stored, on one GPU: what only another could do is no way out.
+    any_engine = not each.wanted.uniform
+    if relaxation is not None and (any_engine or {name for name, _ in relaxation.changes} <= set(SETTINGS)):
         found["servesWith"] = relaxation.text
     return found

@@ -7,7 +7,7 @@ from tangram.planner.joint.shapes import Sized
 
 _NEAREST = 12  # rejected shapes that are asked what would help
 # Of what a shape needs to serve: the request's field, what people call it, and its unit.
-_SETTINGS = {
+SETTINGS = {
     "ttft-ms": ("ttft_ms", "TTFT", " ms"),
     "tpot-ms": ("tpot_ms", "TPOT", " ms"),
     "max-model-len": ("max_model_len", "engine.maxModelLen", ""),
@@ -35,10 +35,10 @@ def settings(each: Sized) -> Iterator[tuple[str, dict[str, float]]]:
     seen: set[str] = set()
     for rejection in sorted(each.rejected, key=lambda r: (r.excess, str(r.shape)))[:_NEAREST]:
         found = each.assessed.relaxation(rejection)
-        if found is None or found.text in seen or not {name for name, _ in found.changes} <= set(_SETTINGS):
+        if found is None or found.text in seen or not {name for name, _ in found.changes} <= set(SETTINGS):
             continue
         seen.add(found.text)
-        told = [(*_SETTINGS[name], float(value)) for name, value in found.changes]
+        told = [(*SETTINGS[name], float(value)) for name, value in found.changes]
         text = " and ".join(f"{label} {value:g}{unit}" for _, label, unit, value in told)
         yield text, {field: value if unit else int(value) for field, _, unit, value in told}
 
