@@ -6,7 +6,7 @@ served whole and assumes one literal per family of constraints. Families that ch
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -50,11 +50,18 @@ class Thinking:
     seconds: float = 5.0  # CP-SAT's unit: one to three seconds on one core
     each: float = 1.0  # most for one question
     spent: float = 0.0
+    built: int = 0  # bundles in all models that were made: what else took time, as a count
+    late: Callable[[], bool] | None = None  # whether time is over: a guard, not part of the answer
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing at all is to be looked at any more."""
+        return self.late is not None and self.late()
 
     @property
     def left(self) -> float:
         """What the next question may take; 0: no more."""
-        return max(0.0, min(self.each, self.seconds - self.spent))
+        return 0.0 if self.over else max(0.0, min(self.each, self.seconds - self.spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,7 @@ class Question:
         kept = frozenset(self.names) if kept is None else kept
         families = {family for family, _ in kept}
         problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
+        self.thinking.built += sum(len(demand.bundles) for demand in problem.demands)
         model, everyone = _model(problem)
         free = [name for name in self.names if name[0] not in _BUILT]
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}

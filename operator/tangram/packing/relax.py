@@ -7,6 +7,7 @@ value can only help, by halving. Nobody else may lose by it, except to a higher 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from tangram.fleet import WHOLE_GPU, Spread
@@ -22,6 +23,7 @@ Dimension = Literal["gpus", "budget", "objective", "spread", "priority", "moves"
 _MOST_SHAPES = 6  # shapes of which more is tried, the cheapest per replica first
 _MOST_SOLVES = 3  # of one dimension, from the smallest change that is possible on
 _EPSILON = 1e-6
+_SOLVE = 3  # models in one solve
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,15 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A problem that differs in one value."""
+    """A problem that differs in one value. It is made when it is looked at: few of many values are."""
 
     value: float
-    problem: Problem
+    made: Problem | Callable[[], Problem]
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, made anew each time."""
+        return self.made if isinstance(self.made, Problem) else self.made()
 
 
 @dataclass(slots=True)
@@ -70,13 +77,19 @@ class _Trial:
 
     def possible(self, change: _Change) -> bool:
         """Whether the demand could be served whole beside everybody as important: no objective, fast."""
-        demand = named(change.problem, self.demand.id)
-        return Question(change.problem, self.packing, demand, self.thinking).ask().feasible is True
+        problem = change.problem
+        demand = named(problem, self.demand.id)
+        return Question(problem, self.packing, demand, self.thinking).ask().feasible is True
 
     def works(self, change: _Change, *, may_hurt: bool = False) -> Packing | None:
         """Solve again. None: it does not help, or somebody else would be served less."""
-        found = solve(change.problem, self.limits)
-        if missed(found, named(change.problem, self.demand.id)) > 0:
+        if self.thinking.over:
+            return None
+        # A solve makes several models, and thinks about them.
+        problem = change.problem
+        self.thinking.built += _SOLVE * sum(len(demand.bundles) for demand in problem.demands)
+        found = solve(problem, self.limits)
+        if missed(found, named(problem, self.demand.id)) > 0:
             return None
         return found if may_hurt or not self.losers(found) else None
 
@@ -144,7 +157,7 @@ def _more(trial: _Trial) -> Iterator[Relaxation]:
     shapes = _shapes(trial)
     for shape, price, most in shapes[:_MOST_SHAPES]:
         counts = [n for n in range(1, most + 1) if best is None or n * price < best.added_per_hour]
-        changes = [_Change(n, _add(trial.problem, {shape: n})) for n in counts]
+        changes = [_Change(n, partial(_add, trial.problem, {shape: n})) for n in counts]
         found = trial.first(changes)
         if found is not None:
             change, packed = found

@@ -26,7 +26,7 @@ from tangram.planner.joint.steps import steps_document
 _HASH_DIGITS = 12
 # Of the time there is: until when the solver may think, think again, and reasons be looked for; and how long
 # steps may take. All of them are bounded by counts first: these only matter where there is little time.
-_SOLVING, _AGAIN, _EXPLAINING, _STEPS = 0.5, 0.72, 0.87, 0.12
+_SOLVING, _AGAIN, _EXPLAINING, _STEPS = 0.6, 0.72, 0.8, 0.1
 _FREELY = Limits()
 
 
@@ -59,7 +59,7 @@ def inputs_hash(given: FleetInput) -> str:
 def recommend(
     snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent], limits: Limits = _FREELY
 ) -> Recommendation:
-    """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it; the solver gets half.
+    """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it; the solver gets 60 %.
 
     Without limits equal inputs give equal plans, byte for byte. Raises `InputError` for what contradicts
     itself; what a cluster shows never does.

@@ -15,45 +15,59 @@ from tangram.planner.joint.shapes import Sized, sized
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
 _MOST = 8  # explained in one plan, the most important first
 _GPUS = 4000  # that many GPUs' worth of explanations: each takes as long as the fleet is large
+_BUILT = 100_000  # bundles in models made for explanations, after which no other is begun: some seconds
 _THINKING_S = 2.0  # deterministic, for each question: what rules it out, and what would help
 _MOST_TRIED = 3  # settings with which a shape would serve
+_SOLVE = 3  # models in one solve
 _SOLVE_S = 3.0  # deterministic, for trying one change
 
 
 def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, dict[str, Any]]:
     """Return `because` and `relaxations` of LLMDeployments that go short, by id.
 
-    Of many, those of the highest priority; how many depends on the fleet's size alone, and on `limits`.
+    Of many, those of the highest priority; how many depends on the fleet alone, and on `limits`.
     """
-    watch, found = limits.started(), {}
+    watch, found, built = limits.started(), {}, 0
     most = min(_MOST, max(1, _GPUS // max(1, len(asked.problem.gpus))))
+    if packing.status == "FALLBACK":  # nobody knows who goes short: there was no time for a plan
+        return {}
     ranked = sorted(packing.unmet, key=lambda item: (-item.priority, -item.share, item.demand))
     for item in [item for item in ranked if item.demand in asked.sized][:most]:
         left = watch.part(1.0)
-        if left.wall_s is not None and left.wall_s <= LEAST_S:
+        if built > _BUILT or (left.wall_s is not None and left.wall_s <= LEAST_S):
             break
-        found[item.demand] = short(asked, packing, item.demand, left)
+        found[item.demand], more = _short(asked, packing, item.demand, left)
+        built += more
     return found
 
 
-def short(asked: Joint, packing: Packing, who: str, limits: Limits | None = None) -> dict[str, Any]:
-    """Return `because` and `relaxations` of one demand; nothing where it is served whole.
+def short(asked: Joint, packing: Packing, who: str) -> dict[str, Any]:
+    """Return `because` and `relaxations` of one demand, thought about for as long as it takes.
 
-    `limits`: of a plan that explains many; without any, this one is thought about for as long as it takes.
+    Nothing where it is served whole.
     """
+    return _short(asked, packing, who, None)[0]
+
+
+def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> tuple[dict[str, Any], int]:
+    """Return the same, and how many bundles there were in the models made for it."""
     if not any(u.demand == who and u.share > 0 for u in packing.unmet):
-        return {}
+        return {}, 0
     from tangram.packing.explain import Thinking, core  # noqa: PLC0415 - loads the solver
     from tangram.packing.relax import relaxations  # noqa: PLC0415
 
     each = asked.sized.get(who)
     if each is not None and not each.offers:
-        return {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
+        told = {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
+        return told, _MOST_TRIED * _SOLVE * sum(len(demand.bundles) for demand in asked.problem.demands)
     problem = _wide(asked, who)
-    thinking = [Thinking() if limits is None else Thinking(_THINKING_S, _THINKING_S / 4) for _ in range(2)]
+    thinking = [Thinking(), Thinking()]
+    if limits is not None:
+        late = limits.started().late
+        thinking = [Thinking(_THINKING_S, _THINKING_S / 4, late=late) for _ in range(2)]
     found = core(problem, packing, who, thinking[0])
     eased = relaxations(problem, packing, who, _knobs(asked, who), thinking[1], _each_solve(limits))
-    return {
+    told = {
         "because": [] if found is None else [str(binding) for binding in found.bindings],
         "relaxations": [
             {
@@ -66,6 +80,7 @@ def short(asked: Joint, packing: Packing, who: str, limits: Limits | None = None
             for each in eased
         ],
     }
+    return told, sum(each.built for each in thinking)
 
 
 def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict[str, Any]]:
