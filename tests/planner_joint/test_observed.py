@@ -377,3 +377,25 @@ def test_whom_no_shape_serves_is_told_what_is_missing_and_which_settings_would_d
     (change,) = advice.relaxations
     looser = replace(a, tpot=tpot(math.ceil(float(change.text.removeprefix("TPOT ").removesuffix(" ms")))))
     assert recommend(snapshot(node("n0", gpu=1)), (looser,)).document["unmet"] == []
+
+
+@pytest.mark.parametrize("change", [{"pools": ("gone",)}, {"tpot": tpot(1)}, {"precision": "int4"}])
+def test_live_replicas_that_no_shape_serves_any_more_are_never_drained_for_others(change):
+    a = intent("a", "image:///m/8b", min_replicas=2, max_replicas=2, **change)
+    b = intent("b", "image:///m/8b", min_replicas=2, max_replicas=2, mig=MIGPolicy.FORBIDDEN)
+    seen = snapshot(node("n0", gpu=2), **running(a, WHOLE, "n0", 2))
+
+    found = recommend(seen, (a, b))
+    owner = {i["owner"] for gpu in found.document["gpus"] for i in gpu["instances"]}
+
+    assert owner == {"ns/a"}
+    assert not [step for step in found.document["steps"] if step["kind"] == "drain-replica"]
+    assert not found.better
+    assert {each["name"] for each in found.document["unmet"]} == {"ns/a", "ns/b"}
+
+
+def test_who_names_a_pool_that_is_not_there_is_told_so_and_nothing_that_would_not_help():
+    a = intent("a", pools=("nowhere",))
+    ((_, advice),) = recommend(snapshot(node("n0", gpu=2)), (a,)).advice
+
+    assert (advice.because, advice.relaxations) == (("placement: no GPU is in GPUPool nowhere",), ())

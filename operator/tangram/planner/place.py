@@ -46,7 +46,7 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
     can_double = replicas < target.most
     way = rollout(intent, mine, placed, replicas, holds, room, can_double=can_double)
     removed = tuple(w for w in others if _may_go(w, mine, others, intent, placed, _usable(w.shape, case)))
-    reason, message = _verdict(case, target, chosen)
+    reason, message = _verdict(case, target, chosen, offered)
     if chosen.rejection is not None:  # it serves, and is predicted to be too slow
         reason, message = impossible(case, offered)
         message += _still_serving(present)
@@ -140,17 +140,20 @@ def _may_go(
     return new is not None and new.settled and new.available >= enough
 
 
-def _verdict(case: Case, target: Target, chosen: Candidate) -> tuple[Reason, str]:
+def _verdict(case: Case, target: Target, chosen: Candidate, offered: Offers) -> tuple[Reason, str]:
     placed, desired = target.replicas, target.desired
     if placed == desired:
         return Reason.PLACED, _placed(case, target, chosen)
     told = f"{placed} of {desired} replicas placed"
     if target.waits:
         return Reason.OVER_BUDGET, f"{told}; {target.waits}"
+    pools = case.intent.pools
+    if pools and not set(pools) & set(offered.pools):
+        return Reason.INSUFFICIENT_CAPACITY, f"{told}; there is no GPUPool {' or '.join(pools)}"
     missing = desired - placed
     needs = "needs" if missing == 1 else "need"
     what = f"a free {unit(chosen.shape)} on {chosen.shape.sku}"
-    where = f" in {' or '.join(case.intent.pools)}" if case.intent.pools else ""
+    where = f" in {' or '.join(pools)}" if pools else ""
     return Reason.INSUFFICIENT_CAPACITY, f"{told}; {missing} more {needs} {what}{where}"
 
 

@@ -170,6 +170,8 @@ def _placement(v: View, advice: Advice | None) -> dict[str, Any] | None:
     target: Workload | None = v.target
     if shape is None and target is not None:  # nothing is decided: what is there stays
         shape, placed = target.shape, target.replicas
+    elif target is not None and target.shape == shape:  # what serves is told, though it has no place by now
+        placed = max(placed, target.available)
     if shape is None and not decision.alternatives and advice is None:
         return None
     block: dict[str, Any] = {"display": f"{shape} x{placed}" if shape else "none", "placedReplicas": placed}
@@ -221,10 +223,13 @@ def _decimal(value: float) -> str:
 
 
 def _cost(v: View, snapshot: FleetSnapshot) -> float:
-    """USD per hour: the placed replicas, and those of shapes that are on their way out."""
-    others = (w for w in v.workloads if w.shape != v.decision.shape)
-    leaving = sum(w.replicas * (price(w.shape, dict(snapshot.prices)) or 0.0) for w in others)
-    return v.decision.price_per_hour + leaving
+    """USD per hour: what is placed, what serves without a place, and shapes that are on their way out."""
+    decision, prices = v.decision, dict(snapshot.prices)
+    beside = [
+        (w.shape, w.replicas if w.shape != decision.shape else max(0, w.available - decision.placed))
+        for w in v.workloads
+    ]
+    return decision.price_per_hour + sum(count * (price(shape, prices) or 0.0) for shape, count in beside)
 
 
 def _url(intent: Wanted, snapshot: FleetSnapshot) -> str | None:

@@ -152,10 +152,11 @@ def _requests(given: FleetInput, packing: Packing) -> list[dict[str, Any]]:
 
 def _unmet(asked: Joint, packing: Packing) -> list[dict[str, Any]]:
     counts = {request.name: request.count for request in asked.given.requests}
+    said = {wanted.id: wanted.priority for wanted in asked.given.deployments}
     return [
         {
             "name": item.demand,
-            "priority": item.priority,
+            "priority": said.get(item.demand, item.priority),
             "share": _round(item.share),
             **({"count": round(item.share * counts[item.demand])} if item.demand in counts else {}),
             "reason": reason(asked, item, packing.status),

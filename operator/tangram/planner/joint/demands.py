@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tangram.catalog import InputError
+from tangram.catalog import InputError, share
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Demand, Part, Problem, ShapeKey
+from tangram.packing import Bundle, Demand, Part, Problem, ShapeKey
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.menu import menu
 from tangram.planner.joint.room import Rooms
@@ -14,6 +14,8 @@ from tangram.planner.joint.shapes import Sized, sized
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
 _ANY_ROOM = 10**6
+FIRST = 2 * 10**9  # above every priority that can be written
+_UNSERVED = 0.999  # of the demand of replicas that run where they should not: a little better than none
 
 
 def size_all(
@@ -63,6 +65,8 @@ def wide_demand(each: Sized, fleet: Problem) -> Demand:
 def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Demand:
     wanted, mine = each.wanted, running.get(each.wanted.id, {})
     bundles = menu(each, room, mine)
+    if wanted.uniform and mine and not any(bundle.parts for bundle in bundles):
+        return _as_it_runs(each, mine)
     kept, budget = _kept(each, mine), wanted.budget_per_hour
     if budget is not None and kept:
         bundles = tuple(b for b in bundles if b.price_per_hour <= budget + 1e-9 or b.parts in kept)
@@ -76,6 +80,16 @@ def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Dema
         budget_per_hour=budget,
         pools=wanted.pools,
     )
+
+
+def _as_it_runs(each: Sized, running: Mapping[ShapeKey, int]) -> Demand:
+    """Return what runs where it should not and has no other place: nobody takes that away, too."""
+    prices = each.assessed.prices
+    parts, per_hour = [], 0.0
+    for key, count in sorted(running.items()):
+        parts.append(Part(key.sku, key.profile, key.tensor_parallel, count))
+        per_hour += count * key.tensor_parallel * (prices.of(key.sku) or 0.0) * share(key.sku, key.profile)
+    return Demand(each.wanted.id, (Bundle(tuple(parts), per_hour, _UNSERVED),), FIRST)
 
 
 def _kept(each: Sized, running: Mapping[ShapeKey, int]) -> set[tuple[Part, ...]]:

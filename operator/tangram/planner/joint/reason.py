@@ -12,8 +12,8 @@ def reason(asked: Joint, item: Unmet, status: str) -> str:
         return "time ran out before any better plan was found"
     if each is None:
         return item.reason
-    if not each.offers:
-        return each.wanted.impossible or _no_shape(each)
+    if (missing := nowhere(each, asked)) or not each.offers:
+        return missing or each.wanted.impossible or _no_shape(each)
     demand = next(d for d in asked.problem.demands if d.id == item.demand)
     if any(bundle.unmet == 0 for bundle in demand.bundles):
         return item.reason
@@ -22,6 +22,13 @@ def reason(asked: Joint, item: Unmet, status: str) -> str:
         return f"scaling.max allows {most} replicas, too few for its traffic on any shape"
     where = f"what is in {' and '.join(each.wanted.pools)}" if each.wanted.pools else "the whole fleet"
     return f"{where} has no room for all of it"
+
+
+def nowhere(each: Sized, asked: Joint) -> str:
+    """Return that no GPU is where it has to be, the empty string where one is."""
+    pools = each.wanted.pools
+    known = {gpu.pool for gpu in asked.problem.gpus} | {pool.name for pool in asked.problem.growable}
+    return "" if not pools or known & set(pools) else f"no GPU is in GPUPool {' or '.join(pools)}"
 
 
 def _no_shape(each: Sized) -> str:

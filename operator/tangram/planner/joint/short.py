@@ -9,6 +9,7 @@ from tangram.packing import Demand, Packing, Problem
 from tangram.planner.joint.demands import wide_demand
 from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
+from tangram.planner.joint.reason import nowhere
 from tangram.planner.joint.shapeless import lacking, serves, settings
 from tangram.planner.joint.shapes import Sized, sized
 
@@ -57,6 +58,8 @@ def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> t
     from tangram.packing.relax import relaxations  # noqa: PLC0415
 
     each = asked.sized.get(who)
+    if each is not None and (missing := nowhere(each, asked)):
+        return {"because": [f"placement: {missing}"], "relaxations": []}, 0
     if each is not None and not each.offers:
         told = {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
         return told, _MOST_TRIED * _SOLVE * sum(len(demand.bundles) for demand in asked.problem.demands)
