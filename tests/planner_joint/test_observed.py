@@ -399,3 +399,14 @@ def test_who_names_a_pool_that_is_not_there_is_told_so_and_nothing_that_would_no
     ((_, advice),) = recommend(snapshot(node("n0", gpu=2)), (a,)).advice
 
     assert (advice.because, advice.relaxations) == (("placement: no GPU is in GPUPool nowhere",), ())
+
+
+def test_a_snapshot_that_was_cut_off_between_two_lines_is_refused():
+    text = json.dumps(snapshot_document(snapshot(node("n0", gpu=1)), (intent("a"), intent("b"))))
+    document = json.loads(text)
+    document["spec"]["intents"].pop()
+
+    with pytest.raises(InputError, match=r"holds\.intents: is 2, and there are 1: the document is cut off"):
+        read_snapshot(document, "file")
+    del document["spec"]["holds"]
+    assert len(read_snapshot(document, "file")[1]) == 1

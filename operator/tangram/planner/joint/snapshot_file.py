@@ -23,16 +23,28 @@ Everyone = tuple[Intent | InvalidIntent, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Spec:
-    """What the document holds."""
+class _Holds:
+    """How many of what there are: a document that was cut off at the end of a line would plan less."""
 
+    nodes: int
+    claims: int
+    workloads: int
+    intents: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What the document holds; how much, first."""
+
+    holds: _Holds | None = None
     fleet: FleetSnapshot = field(default_factory=FleetSnapshot)
     intents: Everyone = ()
 
 
 def snapshot_document(snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent]) -> dict[str, Any]:
     """Return the document. It holds what plans depend on, field for field; defaults are left out."""
-    spec = _Spec(snapshot, tuple(intents))
+    everyone = tuple(intents)
+    spec = _Spec(_count(snapshot, everyone), snapshot, everyone)
     return {"apiVersion": API_VERSION, "kind": KIND, "spec": to_json(spec, camel)}
 
 
@@ -47,11 +59,28 @@ def read_snapshot(document: Mapping[str, Any], where: str) -> tuple[FleetSnapsho
     where = f"{where}: spec"
     _numbers(document["spec"], where)
     spec = from_json(_Spec, document["spec"], where, camel)
+    _whole(spec, f"{where}.holds")
     _fleet(spec.fleet, f"{where}.fleet")
     for i, intent in enumerate(spec.intents):
         if isinstance(intent, Intent):
             _intent(intent, f"{where}.intents[{i}]")
     return spec.fleet, spec.intents
+
+
+def _count(fleet: FleetSnapshot, intents: Everyone) -> _Holds:
+    return _Holds(len(fleet.nodes), len(fleet.claims), len(fleet.workloads), len(intents))
+
+
+def _whole(spec: _Spec, where: str) -> None:
+    found = _count(spec.fleet, spec.intents)
+    if spec.holds is None or spec.holds == found:
+        return
+    said = ((name, getattr(spec.holds, name), getattr(found, name)) for name in _Holds.__slots__)
+    name, promised, there = next(each for each in said if each[1] != each[2])
+    raise InputError(
+        f"{where}.{name}",
+        f"is {promised}, and there are {there}: the document is cut off; after an edit leave `holds` out",
+    )
 
 
 def _numbers(value: object, where: str) -> None:
