@@ -493,6 +493,19 @@ def test_whom_the_recommended_plan_says_nothing_about_has_no_word_of_it():
     assert not {"plan", "because", "relaxations"} & set(seen["placement"])
 
 
+def test_what_has_no_place_is_not_said_to_wait_for_pods():
+    m = intent(min_replicas=3)
+    seen = snapshot(
+        node("b", mig_1g_10gb=2),
+        workloads=(workload(m, shape("1g.10gb"), 2),),
+        claims=claims(m, shape("1g.10gb"), "b", 2),
+    )
+    told = conditions(see(seen, m))["Available"]
+
+    assert told["reason"] == "WaitingForPlacement"
+    assert told["message"].startswith("2 of at least 3 available; the others wait for Placed")
+
+
 def test_another_layout_is_told_to_whom_this_one_has_no_place_for_and_to_nobody_else():
     layout = Relaxation(LAYOUT, "FleetPlan fp-1 serves it whole: 1 GPUs cut anew")
     advice = Advice("fp-1", 0.0, (), (layout,))

@@ -410,3 +410,8 @@ def test_a_snapshot_that_was_cut_off_between_two_lines_is_refused():
         read_snapshot(document, "file")
     del document["spec"]["holds"]
     assert len(read_snapshot(document, "file")[1]) == 1
+
+
+def test_counts_that_fit_no_layout_are_refused_without_trying_them_all():
+    impossible = replace(node("n0", mig_1g_10gb=31, mig_2g_20gb=22, mig_3g_40gb=9, mig_4g_40gb=9), gpus=14)
+    assert "fit no layout of 14" in " ".join(observed(snapshot(impossible), ()).notes)

@@ -103,16 +103,22 @@ def available(v: View) -> Verdict:
         return Verdict(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {v.minimum} available")
     if v.problem:
         return Verdict(FALSE, v.problem.reason, v.problem.message)
-    if not v.workloads and v.decision.placed:
-        return Verdict(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {v.decision.shape}")
     if not v.workloads:
-        return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
+        return _not_begun(v)
     said = sorted({w.message for w in v.workloads if w.message})
     have = f"{v.available} of at least {v.minimum} available"
     if said:
         return Verdict(FALSE, Reason.REPLICAS_NOT_STARTING, f"{have}; {'; '.join(said)}")
+    if v.available >= sum(w.replicas for w in v.workloads):  # all that were given a place serve
+        return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, f"{have}; the others wait for Placed")
     names = ", ".join(w.name for w in v.workloads)
     return Verdict(FALSE, Reason.REPLICAS_STARTING, f"{have}; waits for the pods of {names} to become ready")
+
+
+def _not_begun(v: View) -> Verdict:
+    if v.decision.placed:
+        return Verdict(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {v.decision.shape}")
+    return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
 
 
 def scaling_active(v: View) -> Verdict:

@@ -97,10 +97,18 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
     usual = min(DEFAULT_TOKENS, max(2, longest // 2))
     traffic = intent.traffic
     objectives = [each for each in (intent.ttft, intent.tpot) if each is not None]
+    input_tokens = traffic.input_tokens or max(1, int(usual * INPUT_SHARE))
+    output_tokens = traffic.output_tokens or max(1, usual - int(usual * INPUT_SHARE))
+    if input_tokens + output_tokens > longest:
+        raise InputError(
+            "spec.traffic:",
+            f"the mean request has {input_tokens} + {output_tokens} tokens, more than the longest that"
+            f" engine.maxModelLen and the checkpoint allow, {longest}",
+        )
     try:
         return SizingRequest(
-            input_tokens=traffic.input_tokens or max(1, int(usual * INPUT_SHARE)),
-            output_tokens=traffic.output_tokens or max(1, usual - int(usual * INPUT_SHARE)),
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
             rps=traffic.requests_per_second or UNLOADED_RPS,
             ttft_ms=intent.ttft.milliseconds if intent.ttft else None,
             tpot_ms=intent.tpot.milliseconds if intent.tpot else None,

@@ -4,6 +4,7 @@ A Node says how many slices of each profile it offers, not where they lie nor wh
 one of those that fit, and marked as inferred; re-cutting such a GPU is planned as if all of it were cleared.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,7 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 COUNT_LABEL = "nvidia.com/gpu.count"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 MOST_PER_NODE = 64
+_MOST_TRIED = 2000  # ways of sharing slices out over the GPUs of one node
 MOST_UNITS = 16 * MOST_PER_NODE  # of one resource
 
 
@@ -162,21 +164,30 @@ def _even(cut: Board, wanted: Multiset, gpus: int) -> list[Multiset] | None:
     return [share] * gpus if layout_of(cut, share) is not None else None
 
 
-def _split(cut: Board, left: dict[str, int], gpus: int) -> list[Multiset] | None:
+def _split(cut: Board, left: Mapping[str, int], gpus: int) -> list[Multiset] | None:
     """Give each GPU in turn the multiset that takes most of what is left; the first that works out."""
-    if not any(left.values()):
-        return [()] * gpus
-    if not gpus:
-        return None
-    fits = [m for m in multisets(cut) if m and all(left.get(p, 0) >= n for p, n in m)]
     size = {o.profile: o.mask.bit_count() for o in cut.options}
+    fits = [m for m in multisets(cut) if m and all(left.get(p, 0) >= n for p, n in m)]
     fits.sort(key=lambda m: (-sum(size[p] * n for p, n in m), -len(m), m))
-    for chosen in fits[:4]:
-        rest = {p: n - dict(chosen).get(p, 0) for p, n in left.items()}
-        found = _split(cut, rest, gpus - 1)
-        if found is not None:
-            return [chosen, *found]
-    return None
+    dead: set[tuple[Multiset, int]] = set()  # what was tried in vain: GPUs are alike, so orders do not matter
+
+    def share(left: Mapping[str, int], gpus: int) -> list[Multiset] | None:
+        if not any(left.values()):
+            return [()] * gpus
+        asked = (tuple(sorted(left.items())), gpus)
+        too_much = sum(size[p] * n for p, n in left.items()) > gpus * cut.memory_slices
+        if too_much or asked in dead or len(dead) > _MOST_TRIED:
+            return None
+        fitting = (m for m in fits if all(left[p] >= n for p, n in m))
+        for chosen in itertools.islice(fitting, 4):
+            rest = {p: n - dict(chosen).get(p, 0) for p, n in left.items()}
+            found = share(rest, gpus - 1)
+            if found is not None:
+                return [chosen, *found]
+        dead.add(asked)
+        return None
+
+    return share(left, gpus) if all(p in size for p, n in left.items() if n) else None
 
 
 def _instances(cut: Board, wanted: Multiset) -> tuple[Instance, ...]:
