@@ -84,6 +84,8 @@ class Narrowing:
             gap = max(gap, self._good(goal, 0) / 2 / max(1, relaxed.bound))
         nearest = (self._search(goal, self._nearest(relaxed, few), gap=gap) for few in _FEW)
         best = next((found for found in nearest if found is not None), None)
+        if best is None and all(want.is_divisible or staying(want) is not None for want in self.everyone):
+            best = self._search(goal, tuple(self._fixed(want) for want in self.everyone))
         bound = float(relaxed.bound)
         if best is None:
             best = self._search(goal, self.everyone, _SHARES[1])
@@ -170,6 +172,10 @@ class Narrowing:
             return {i for i, variable in enumerate(chosen) if relaxed.least(variable) <= enough}
 
         return tuple(self._left(want, kept(want)) for want in self.everyone)
+
+    def _fixed(self, want: Want) -> Want:
+        """Leave only what runs: where budgets are tight that is a start, and hard to find among others."""
+        return replace(want, options=tuple(want.options[i] for i in shortlist(want)))
 
     def _left(self, want: Want, kept: set[int]) -> Want:
         """Keep these options, what runs, what was chosen last, and one that leaves least unmet."""

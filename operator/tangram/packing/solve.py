@@ -26,6 +26,7 @@ __all__ = ["Limits", "solve"]
 # Above this many classes, owners are told apart only after their bundles are settled.
 _MOST_CLASSES = 300
 _MOST_SETTLED = 3000
+_DOUBTFUL = 0.05  # so far from its bound a stage may be from what would have been found with more time
 _NO_LIMITS = Limits()
 
 
@@ -33,14 +34,15 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     """Pack `problem`. Raises `InputError` where it contradicts itself; else there always is a packing."""
     validate(problem)
     prices = money(problem)
-    everyone = wants(problem, prices, held_replicas(problem, prices))
-    fleet = prepare(problem, everyone)
+    whole = wants(problem, prices, held_replicas(problem, prices))
+    fleet = prepare(problem, whole)
     budget = Budget(limits)
-    first, exact = _choose(fleet, prices, everyone, budget)
+    first, exact = _choose(fleet, prices, whole, budget)
     everyone = first.model.wants
     report = Report(fleet, prices, everyone, first)
+    stays = Report(fleet, prices, whole, first)  # with every bundle: narrowed ones may lack what runs
     if first.solution is None:
-        return report.nothing_changes()
+        return stays.nothing_changes()
     if exact:
         _fix(first)
         _tidy(first, fleet)
@@ -48,7 +50,24 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     else:
         second = _settle(fleet, prices, everyone, first, budget)
         found = report.packing(first if second is None else second)
-    return report.nothing_changes() if _moves_too_much(problem, found) else found
+    if _moves_too_much(problem, found):
+        return stays.nothing_changes()
+    if all(_near(stage) for stage in found.stages[: _paid(found)]):
+        return found
+    return min(found, stays.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
+
+
+def _near(stage: Stage) -> bool:
+    return stage.proved or stage.value - stage.bound <= _DOUBTFUL * max(1.0, stage.value)
+
+
+def _paid(found: Packing) -> int:
+    """Return how many stages there are up to the dollars: what a packing is worth."""
+    return next(i for i, stage in enumerate(found.stages, 1) if stage.name == "dollars")
+
+
+def _worth(found: Packing) -> tuple[float, ...]:
+    return tuple(round(stage.value, 6) for stage in found.stages[: _paid(found)])
 
 
 def _moves_too_much(problem: Problem, found: Packing) -> bool:
