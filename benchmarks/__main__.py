@@ -12,7 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("operator_loop", "plan_time", "engine_vs_transformers", "outside_client", "sizing_time", "recommend_time")
+NAMES = (
+    "operator_loop",
+    "plan_time",
+    "engine_vs_transformers",
+    "outside_client",
+    "sizing_time",
+    "recommend_time",
+)
 
 
 def main() -> int:

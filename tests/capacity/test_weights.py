@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.from_facts import MLP_SIZE, architecture_from_facts
 from tangram.capacity.hardware import hardware
+from tangram.capacity.step import Coefficients, StepModel
 from tangram.capacity.weights import kind_of, rank_tensors, weight_bytes
 from tangram.catalog import Architecture, InputError, known_model, known_models
 from tangram.catalog.precision import PRECISIONS, precision
@@ -375,3 +376,13 @@ def test_kinds_add_up_to_the_whole():
     matrices, blocks = 58 * 256 * 3, (7168 // 128) * (2048 // 8 // 128)
     assert kinds[Kind.EXPERT] == matrices * (7168 * 2048 // 8 + 4 * blocks)
     assert kinds[Kind.SHARED_EXPERT] == 58 * 3 * (7168 * 2048 // 8 + 4 * blocks)
+
+
+def test_fp32_takes_its_bytes_and_is_no_faster_than_sixteen_bits() -> None:
+    where = hardware("H100-80GB-SXM")
+    wide, half = (of("Llama-3.1-8B", form, form, sku=where.sku) for form in ("fp32", "bf16"))
+    steps = [StepModel(each, where, Coefficients()) for each in (wide, half)]
+
+    assert (wide.compute, wide.weight_bytes) == ("fp32", 2 * half.weight_bytes)
+    assert steps[0].flops == steps[1].flops
+    assert steps[0].decode_s(8, 512).total > steps[1].decode_s(8, 512).total
