@@ -1,14 +1,16 @@
 """Very many bundles: few are looked at, and the relaxation proves that this does. Forced on small fleets."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from tangram.packing import narrow, solve
+from tangram.packing import narrow, search, solve
 from tangram.packing.build import build
 from tangram.packing.columns import columns
 from tangram.packing.linear import priced, relax, rows_of
 from tangram.packing.prepare import by_owner, prepare
+from tangram.packing.search import Found, solve_model
 from tangram.packing.wants import held_replicas, money, wants
 from tests.support.packing_problems import small
 from tests.support.packing_reference import MONEY, UNMET, boolean_optimum
@@ -78,3 +80,33 @@ def test_a_model_without_room_for_everybody_is_told_from_one_with_room():
     for terms in model.unmet.values():
         model.cp.add(terms.expression <= -1)
     assert relax(model.cp, model.dollars, 10.0, None).impossible
+
+
+def nothing_found(*_args):
+    return Found(None, 0.0, proved=False)
+
+
+def anything_found(cp, *rest):
+    """What a search has that ends before it has compared anything."""
+    cp.clear_objective()
+    return replace(solve_model(cp, *rest), bound=0.0, proved=False)
+
+
+def worth(packed):
+    return [round(s.value, 6) for s in packed.stages if s.name.startswith("unmet") or s.name == "dollars"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_that_thinking_ended_early_is_never_worse_than_what_runs(seed, monkeypatch):
+    monkeypatch.setattr(narrow, "MANY", -1)
+    problem = small(seed)
+    with monkeypatch.context() as patched:
+        patched.setattr(narrow, "solve_model", nothing_found)
+        patched.setattr(search, "solve_model", nothing_found)
+        stays = solve.solve(problem)
+    monkeypatch.setattr(narrow, "solve_model", anything_found)
+
+    packed = solve.solve(problem)
+
+    assert stays.status == "FALLBACK"
+    assert worth(packed) <= worth(stays)

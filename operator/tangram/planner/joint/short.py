@@ -16,7 +16,7 @@ from tangram.planner.joint.shapes import Sized, sized
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
 _MOST = 8  # explained in one plan, the most important first
 _GPUS = 4000  # that many GPUs' worth of explanations: each takes as long as the fleet is large
-_BUILT = 100_000  # bundles in models made for explanations, after which no other is begun: some seconds
+_BUILT = 50_000  # bundles in models made for explanations, after which no other is begun: some seconds
 _THINKING_S = 2.0  # deterministic, for each question: what rules it out, and what would help
 _MOST_TRIED = 3  # settings with which a shape would serve
 _SOLVE = 3  # models in one solve
