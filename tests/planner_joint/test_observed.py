@@ -288,7 +288,7 @@ def test_of_plans_that_serve_as_much_one_is_recommended_to_which_steps_lead():
 
     assert (found.document["moves"], found.better) == ([], False)
     assert "stepsMissing" not in found.document
-    assert "no order of steps leads there" in found.document["notes"][-1]
+    assert "no step leads there" in found.document["notes"][-1]
 
 
 def test_who_would_go_short_without_it_is_worth_a_plan_that_says_what_is_missing():

@@ -25,12 +25,14 @@ def reached(
     solved: Callable[[Joint], Packing],
     steps_of: Callable[[Packing], Steps],
 ) -> Reached:
-    """Return `packing` if steps lead there or somebody would go short otherwise, else the best without moves.
+    """Return `packing` if some step leads there or somebody would go short, else the best without moves.
 
-    Replicas that wait for each other's places are what blocks steps; where nobody moves, nobody waits.
+    Replicas that wait for each other's places are what blocks steps; where nobody moves, nobody waits. Where
+    some steps can be taken, one that is blocked is no reason to give up what the others save.
     """
     first = Reached(packing, steps_of(packing))
-    if not asked.given.terms.reachable or "stepsMissing" not in first.steps or not packing.moves:
+    blocked = "stepsMissing" in first.steps and not first.steps["steps"]
+    if not asked.given.terms.reachable or not blocked or not packing.moves:
         return first
     still = replace(asked, problem=replace(asked.problem, move_budget=0))
     other = solved(still)
@@ -39,7 +41,7 @@ def reached(
     second = steps_of(other)
     if "stepsMissing" in second:
         return first
-    cheaper = f"{packing.cost_per_hour:.2f} $/h would do, but no order of steps leads there: "
+    cheaper = f"{packing.cost_per_hour:.2f} $/h would do, but no step leads there: "
     return Reached(other, second, (cheaper + first.steps["stepsMissing"]["text"],))
 
 
