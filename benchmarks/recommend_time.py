@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan_time import facts_of
+from benchmarks.plan_time import KINDS, facts_of
 from benchmarks.sizing_time import machine
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.catalog import InputError, gpu, known_model, known_models
@@ -59,14 +59,6 @@ from tests.support.fleet import IMAGE, NOW, intent, workload
 
 SEED = 7
 LIMIT_S = 51.0  # what the operator leaves a recommendation of its deadline of 60 s
-KINDS = (  # SKU, label, what a node offers whole, what it offers where it is cut
-    ("H100-80GB-SXM", "NVIDIA-H100-80GB-HBM3", {"gpu": 8},
-     {"gpu": 4, "mig-1g.10gb": 7, "mig-3g.40gb": 4, "mig-2g.20gb": 3, "mig-1g.20gb": 1}),
-    ("A100-80GB-SXM", "NVIDIA-A100-SXM4-80GB", {"gpu": 8},
-     {"gpu": 4, "mig-1g.10gb": 8, "mig-3g.40gb": 3, "mig-4g.40gb": 1, "mig-2g.20gb": 3}),
-    ("A30", "NVIDIA-A30", {"gpu": 4}, {"gpu": 2, "mig-1g.6gb": 4, "mig-2g.12gb": 2}),
-    ("L40S", "NVIDIA-L40S", {"gpu": 4}, {"gpu": 4}),
-)  # fmt: skip
 PER_ROUND = sum(whole["gpu"] for _, _, whole, _ in KINDS)
 POOLS = ("full", "recommend", "idle", "ignore", "")  # by node, in turn
 POLICIES = {

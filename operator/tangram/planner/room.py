@@ -50,11 +50,6 @@ class Room:
         """Units that nobody holds, of those that `uid` may use."""
         return sum(self.free.get(unit, 0) for unit in self.units(uid, kind))
 
-    def for_owner(self, uid: str, shape: Shape) -> int:
-        """Units that `uid` may use for replicas of `shape`: those it holds and the free ones."""
-        kind = kind_of(shape)
-        return self.holds(uid, kind) + self.left(uid, kind)
-
     def give(self, uid: str, unit: Unit, count: int) -> int:
         """Let `uid` hold `count` more units of one place, or as many as there are. Returns how many more."""
         more = max(0, min(count, self.free.get(unit, 0)))

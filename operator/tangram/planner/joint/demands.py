@@ -14,7 +14,7 @@ from tangram.planner.joint.shapes import Sized, sized
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
 _ANY_ROOM = 10**6
-FIRST = 2 * 10**9  # above every priority that can be written
+_FIRST = 2 * 10**9  # above every priority that can be written
 _UNSERVED = 0.999  # of the demand of replicas that run where they should not: a little better than none
 
 
@@ -89,7 +89,7 @@ def _as_it_runs(each: Sized, running: Mapping[ShapeKey, int]) -> Demand:
     for key, count in sorted(running.items()):
         parts.append(Part(key.sku, key.profile, key.tensor_parallel, count))
         per_hour += count * key.tensor_parallel * (prices.of(key.sku) or 0.0) * share(key.sku, key.profile)
-    return Demand(each.wanted.id, (Bundle(tuple(parts), per_hour, _UNSERVED),), FIRST)
+    return Demand(each.wanted.id, (Bundle(tuple(parts), per_hour, _UNSERVED),), _FIRST)
 
 
 def _kept(each: Sized, running: Mapping[ShapeKey, int]) -> set[tuple[Part, ...]]:
