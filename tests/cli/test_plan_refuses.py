@@ -31,7 +31,18 @@ ONE = gpu("g0")
 CASES = {
     "duplicate GPUs": ([inventory(ONE, ONE)], "GPU g0: is there more than once"),
     "duplicate GPUs of two files": ([inventory(ONE), inventory(ONE)], "GPU g0: is there more than once"),
-    "overlap": ([inventory(gpu("g0", "4g.40gb@0=a", "2g.20gb@2=b"))], "2g.20gb@2 overlaps"),
+    "overlap": (
+        [inventory(gpu("g0", "4g.40gb@0=a", "2g.20gb@2=b"))],
+        "2g.20gb@2 (of b) overlaps 4g.40gb@0 (of a)",
+    ),
+    "a whole GPU beside a slice": (
+        [inventory(gpu("g0", "gpu@0=a", "1g.10gb@5"))],
+        "gpus[0]: instances: GPU g0: 1g.10gb@5 (free) overlaps gpu@0 (of a)",
+    ),
+    "a whole GPU twice": (
+        [inventory(gpu("g0", "gpu@0=a", "gpu@0=b"))],
+        "GPU g0: gpu@0 (of b) overlaps gpu@0 (of a)",
+    ),
     "illegal start": ([inventory(gpu("g0", "4g.40gb@4=a"))], "4g.40gb may start at 0"),
     "unknown profile on the board": ([inventory(gpu("g0", "3g.20gb@0=a"))], "no profile '3g.20gb'"),
     "unknown profile asked for": (

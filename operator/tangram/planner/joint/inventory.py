@@ -67,6 +67,7 @@ def _gpu(fields: Fields) -> GPUState:
     sku = read.sku(fields)
     instances = [_instance(each, sku) for each in read.objects(fields, "instances")]
     instances += [_instance(each, sku) for each in read.objects(fields, "free")]
+    _apart(fields, gpu_id, sku, instances)
     backend = read.optional_word(fields, "backend") or "nvml"
     if backend not in _BACKENDS:
         raise fields.error("backend", f"is {backend!r}, must be {' or '.join(_BACKENDS)}")
@@ -88,6 +89,33 @@ def _gpu(fields: Fields) -> GPUState:
         price_per_hour=read.price(fields, "pricePerGPUHour"),
         instances=tuple(sorted(instances, key=lambda i: (i.start, i.profile))),
     )
+
+
+def _apart(fields: Fields, gpu_id: str, sku: str, instances: list[Instance]) -> None:
+    """Raise `InputError` naming the first two instances that share memory slices."""
+    used = 0
+    seen: list[Instance] = []
+    for each in sorted(instances, key=lambda i: (i.start, i.profile)):
+        mask = _covers(sku, each)
+        if used & mask:
+            other = next(one for one in seen if _covers(sku, one) & mask)
+            raise fields.error("instances", f"GPU {gpu_id}: {_told(each)} overlaps {_told(other)}")
+        used |= mask
+        seen.append(each)
+
+
+def _covers(sku: str, instance: Instance) -> int:
+    """Return memory slices as bits: all of them for a whole GPU, none for what no board has there."""
+    if instance.profile == WHOLE_GPU:
+        return -1
+    cut = board(sku)
+    option = cut.option(instance.profile, instance.start) if cut else None
+    return option.mask if option else 0
+
+
+def _told(instance: Instance) -> str:
+    whose = "free" if instance.owner is None else f"of {instance.owner}"
+    return f"{instance.profile}@{instance.start} ({whose})"
 
 
 def _instance(fields: Fields, sku: str) -> Instance:
