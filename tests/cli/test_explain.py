@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.cli.explain_name import named
+from tangram.cli.explain_name import asked
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document
@@ -170,11 +170,11 @@ NAMES = {
     "two": (TWO, "llmdep/chat", (), "in each of the namespaces a, b: say which with -n"),
     "elsewhere": (TWO, "llmdep/solo", ("-n", "a"), "no LLMDeployment solo in namespace a; one is in b"),
     "nowhere": (TWO, "llmdep/sola", ("-n", "a"), "in namespace a; did you mean solo?"),
-    "another kind": ((FLEET, llm()), "pod/chat", (), "'pod/chat': LLMDeployments are explained"),
+    "another kind": ((FLEET, llm()), "pod/chat", (), "'pod/chat': only LLMDeployments are explained, as"),
     "no name": ((FLEET, llm()), "llmdep/", (), "'llmdep/' is not llmdep/NAME"),
     "nothing": ((FLEET, llm()), "", (), "'' is not llmdep/NAME"),
     "too much": ((FLEET, llm()), "llmdep/a/b/c", (), "'llmdep/a/b/c' is not llmdep/NAME"),
-    "slashes": ((FLEET, llm()), "//", (), "LLMDeployments are explained"),
+    "slashes": ((FLEET, llm()), "//", (), "LLMDeployments are explained, as"),
     "no fleet": ((llm(),), "llmdep/zebra", (), "there is no LLMDeployment zebra"),
 }  # fmt: skip
 
@@ -184,6 +184,15 @@ def test_a_name_that_is_none_is_one_line_that_helps(planner, case):
     documents, what, flags, problem = NAMES[case]
 
     assert problem in refused(planner, *documents, what=what, flags=flags)
+
+
+@pytest.mark.parametrize("what", ["pod/chat", "llmdep/", "llmdep/a/b/c", "", "/"])
+def test_what_cannot_be_explained_is_refused_before_anything_is_read(tmp_path, what):
+    for source in (("-f", tmp_path / "nothing.yaml"), ("--kubeconfig", tmp_path / "nothing")):
+        status, out, err = run("explain", what, *source)
+
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "llmdep/NAME or llmdep/NAMESPACE/NAME" in err
 
 
 def test_a_namespace_chooses_among_equals(planner):
@@ -208,4 +217,4 @@ words = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 def test_whatever_the_name_is_it_is_found_or_refused(what, namespace):
     known = [("default", "chat"), ("a", "chat"), ("a", "code")]
     with contextlib.suppress(InputError):
-        assert named(what, namespace, known) in known
+        assert asked(what, namespace).among(known) in known

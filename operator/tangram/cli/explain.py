@@ -9,7 +9,7 @@ from tangram.catalog import Architecture
 from tangram.catalog.prices import Prices
 from tangram.cli.access import Access, access_options
 from tangram.cli.explain_document import asks, decided, planned_for, runs_on
-from tangram.cli.explain_name import named
+from tangram.cli.explain_name import asked
 from tangram.cli.explain_view import show
 from tangram.cli.output import document, output_option
 from tangram.cli.plan_files import Read, read_fleet
@@ -59,13 +59,13 @@ def explain(
     tangram explain llmdep/chat
     tangram explain llmdep/chat -f fleet.yaml -f models.yaml
     """
+    wanted = asked(what, namespace)  # before a cluster is read for nothing
     read = read_fleet(files, facts) if files else _cluster(Access(**access), facts)
     given = weighed(read.given, Terms(prices=tuple(prices.overrides.items())))
     known = [(each.namespace, each.name) for each in given.deployments]
     if read.observed is not None:
         known = [(each.namespace, each.name) for each in read.observed.intents]
-    who = named(what, namespace, known)
-    found = _explained(Read(given, read.observed), who, limits)
+    found = _explained(Read(given, read.observed), wanted.among(known), limits)
     if fmt == "table":
         show(found)
     else:

@@ -1,50 +1,55 @@
 """`llmdep/NAME`: which LLMDeployment is meant, and what to say when there is none or more than one."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tangram.catalog import InputError
 
 FIELD = "explain"
 _KINDS = ("llmdep", "llmdeployment", "llmdeployments", "llmdeployments.tangram.dev")
+_FORMS = "llmdep/NAME or llmdep/NAMESPACE/NAME"
 _MOST_NAMES = 8
 
 Known = tuple[str, str]
 """Namespace and name."""
 
 
-def named(words: Sequence[str], namespace: str | None, known: Sequence[Known]) -> Known:
-    """Return the LLMDeployment that `llmdep/NAME`, `llmdep/NAMESPACE/NAME`, `llmdep NAME` or `NAME` means.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody typed, understood without looking at any fleet."""
 
-    Raises `InputError`: with the nearest names where there is none, with the namespaces where there are more.
-    """
-    where, name = _parts(words, known)
-    where = namespace if where is None else where
-    found = [each for each in known if each[1] == name and where in {None, each[0]}]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        places = ", ".join(sorted(each[0] for each in found))
-        raise InputError(
-            FIELD, f"{name} is an LLMDeployment in each of the namespaces {places}: say which with -n"
-        )
-    raise InputError(FIELD, _nothing(name, where, known))
+    name: str
+    namespace: str | None  # None: whichever has it
+
+    def among(self, known: Sequence[Known]) -> Known:
+        """Return the one LLMDeployment that is meant.
+
+        Raises `InputError`: with the nearest names where there is none, with the namespaces where
+        there are more.
+        """
+        name, where = self.name, self.namespace
+        found = [each for each in known if each[1] == name and where in {None, each[0]}]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            places = ", ".join(sorted(each[0] for each in found))
+            raise InputError(
+                FIELD, f"{name} is an LLMDeployment in each of the namespaces {places}: say which with -n"
+            )
+        raise InputError(FIELD, _nothing(name, where, known))
 
 
-def _parts(words: Sequence[str], known: Sequence[Known]) -> tuple[str | None, str]:
+def asked(words: Sequence[str], namespace: str | None) -> Asked:
+    """Read `llmdep/NAME`, `llmdep/NAMESPACE/NAME`, `llmdep NAME` or `NAME`; `InputError` for the rest."""
     text = "/".join(words)
-    kind, _, rest = text.partition("/")
-    if not rest and "/" not in text:
-        rest = text  # a name alone
-    elif kind.lower() not in _KINDS:
-        if tuple(text.split("/")) in known:
-            rest = text
-        else:
-            raise InputError(FIELD, f"{text!r}: LLMDeployments are explained, as llmdep/NAME")
-    where, slash, name = rest.rpartition("/")
+    kind, slash, rest = text.partition("/")
+    if slash and kind.lower() not in _KINDS:
+        raise InputError(FIELD, f"{text!r}: only LLMDeployments are explained, as {_FORMS}")
+    where, slash, name = (rest if slash else text).rpartition("/")
     if not name or "/" in where or (slash and not where):
-        raise InputError(FIELD, f"{text!r} is not llmdep/NAME")
-    return where or None, name
+        raise InputError(FIELD, f"{text!r} is not {_FORMS}")
+    return Asked(name, where or namespace)
 
 
 def _nothing(name: str, where: str | None, known: Sequence[Known]) -> str:
