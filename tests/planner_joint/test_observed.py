@@ -9,6 +9,7 @@ import pytest
 from tangram.catalog import InputError
 from tangram.fleet import InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
 from tangram.packing import ShapeKey
+from tangram.planner.joint.edition import edition
 from tangram.planner.joint.observed import observed
 from tangram.planner.joint.pack import Limits
 from tangram.planner.joint.problem import joint
@@ -323,6 +324,27 @@ def test_the_hash_names_the_inputs():
     assert inputs_hash(observed(seen, (a,))) == inputs_hash(observed(seen, (a,)))
     assert inputs_hash(observed(seen, (a,))) != inputs_hash(observed(seen, (replace(a, priority=1),)))
     assert len(inputs_hash(observed(seen, (a,)))) == 12
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        ("tangram.__version__", "0.1.0.dev1"),
+        ("tangram.planner.joint.edition._FACTS", ("tangram.catalog",)),
+    ],
+)
+def test_another_version_and_other_facts_give_another_name(monkeypatch, what, changed):
+    given = observed(snapshot(node("n0", gpu=1)), (intent("a"),))
+    ours = inputs_hash(given)
+
+    monkeypatch.setattr(what, changed)
+    edition.cache_clear()
+    theirs = inputs_hash(given)
+    monkeypatch.undo()
+    edition.cache_clear()
+
+    assert theirs != ours
+    assert inputs_hash(given) == ours
 
 
 def damaged(path, value):

@@ -252,6 +252,33 @@ async def test_a_new_leader_writes_no_plan_again(here: World, proxy: FaultProxy,
     assert proxy.writes() == []
 
 
+async def test_after_an_upgrade_one_plan_is_written_and_the_old_one_superseded(
+    here: World, proxy: FaultProxy, operator
+) -> None:
+    process = operator(advice=QUICK)
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    ours = await planned(here, "tiny")
+    await proxy.quiet()
+    await process.stop()
+    name, old = ours["metadata"]["name"], "0" * 12  # as a version before would have named it
+    await here.client.delete(FLEET_PLANS, "", name, uid=uid_of(ours))
+    await _made(here, old, ours["spec"] | {"inputsHash": old}, ours["metadata"]["labels"])
+    proxy.trace.clear()
+
+    process.start()
+
+    async def replaced() -> bool:
+        plans = {p["metadata"]["name"]: p.get("status") for p in await here.all(FLEET_PLANS)}
+        told = {each: (status or {}).get("state") for each, status in plans.items()}
+        return told == {old: "Superseded", name: ours["status"]["state"]}
+
+    await eventually(replaced, 60, "the plan under its new name")
+    await proxy.quiet()
+    written = [each for each in proxy.writes() if each.plural == "fleetplans"]
+    assert len(written) == 3  # one plan, its state, and the state of the one before
+
+
 async def test_a_pool_counts_its_nodes_and_says_when_it_is_not_understood(
     here: World, proxy: FaultProxy, operator
 ) -> None:

@@ -15,6 +15,7 @@ from tangram.packing import Packing
 from tangram.packing.codec import to_json
 from tangram.planner.joint.answer import plan_document
 from tangram.planner.joint.deployment import identity
+from tangram.planner.joint.edition import edition
 from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.observed import observed
 from tangram.planner.joint.pack import Limits, pack
@@ -51,8 +52,9 @@ class Recommendation:
 
 
 def inputs_hash(given: FleetInput) -> str:
-    """Return what names the plan: equal inputs, equal hash."""
-    text = json.dumps(to_json(given), sort_keys=True, separators=(",", ":"), default=sorted)
+    """Return what names the plan: equal inputs to the same Tangram, equal hash."""
+    asked = {"given": to_json(given), "edition": edition()}
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), default=sorted)
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
 
