@@ -401,7 +401,30 @@ def test_whom_no_shape_serves_is_told_what_is_missing_and_which_settings_would_d
     assert recommend(snapshot(node("n0", gpu=1)), (looser,)).document["unmet"] == []
 
 
-@pytest.mark.parametrize("change", [{"pools": ("gone",)}, {"tpot": tpot(1)}, {"precision": "int4"}])
+NO_SHAPE = pytest.mark.parametrize(
+    "change", [{"pools": ("gone",)}, {"tpot": tpot(1)}, {"precision": "int4"}], ids=str
+)
+
+
+@NO_SHAPE
+def test_live_replicas_that_no_shape_serves_any_more_are_not_moved_either(change):
+    a = intent("a", "image:///m/8b", min_replicas=1, max_replicas=1, **change)
+    b = intent("b", "image:///m/8b", min_replicas=1, max_replicas=1)
+    seen = snapshot(
+        replace(node("n0", mig_3g_40gb=2), gpus=1),
+        replace(on("p", name="n1", mig_3g_40gb=2), gpus=1),
+        pools=(pool("p", policy=PoolPolicy.IGNORE),),  # b stays, and beside it is room
+        workloads=(workload(a, BIG, 1), workload(b, BIG, 1)),
+        claims=(*claims(a, BIG, "n0", 1), *claims(b, BIG, "n1", 1)),
+    )
+
+    found = recommend(seen, (a, b))
+
+    assert found.document["moves"] == []
+    assert not found.better
+
+
+@NO_SHAPE
 def test_live_replicas_that_no_shape_serves_any_more_are_never_drained_for_others(change):
     a = intent("a", "image:///m/8b", min_replicas=2, max_replicas=2, **change)
     b = intent("b", "image:///m/8b", min_replicas=2, max_replicas=2, mig=MIGPolicy.FORBIDDEN)

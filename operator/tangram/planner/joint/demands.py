@@ -50,16 +50,20 @@ def _loaded(each: Sized) -> Wanted:
     return wanted if wanted.rps is not None else replace(wanted, least=max(wanted.least, count))
 
 
-def demand(each: Sized, fleet: Problem, rooms: Rooms | None = None, running: Running | None = None) -> Demand:
-    """Return one LLMDeployment for the solver. Whoever asks for many counts rooms and replicas once."""
-    rooms = (Rooms(fleet, (each.wanted.id,)) if rooms is None else rooms).inside(each.wanted.pools)
-    running = running_replicas(fleet) if running is None else running
-    return _demand(each, {offer.key: rooms.of(offer.key) for offer in each.offers}, running)
+def demand(each: Sized, rooms: Rooms, running: Running) -> Demand:
+    """Return one LLMDeployment for the solver."""
+    inside = rooms.inside(each.wanted.pools)
+    return _demand(each, {offer.key: inside.of(offer.key) for offer in each.offers}, running)
 
 
-def wide_demand(each: Sized, fleet: Problem) -> Demand:
+def wide_demand(each: Sized, running: Running) -> Demand:
     """Return the same, with what the fleet has no room for on its menu, too."""
-    return _demand(each, {offer.key: _ANY_ROOM for offer in each.offers}, running_replicas(fleet))
+    return _demand(each, {offer.key: _ANY_ROOM for offer in each.offers}, running)
+
+
+def stays(demand: Demand) -> bool:
+    """Whether nothing but what runs is on the menu: no move of it could be carried out."""
+    return demand.priority == _FIRST
 
 
 def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Demand:

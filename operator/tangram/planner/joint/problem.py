@@ -9,7 +9,7 @@ from tangram.packing import slice_request as raw_demand
 from tangram.packing.problem import price_of
 from tangram.packing.wants import money
 from tangram.planner.joint import profiles
-from tangram.planner.joint.demands import demand, running_replicas, size_all
+from tangram.planner.joint.demands import Running, demand, running_replicas, size_all, stays
 from tangram.planner.joint.nouns import FleetInput, SliceRequest
 from tangram.planner.joint.pools import growable
 from tangram.planner.joint.room import Rooms
@@ -28,6 +28,7 @@ class Joint:
     given: FleetInput
     problem: Problem
     sized: Mapping[str, Sized] = field(default_factory=dict)  # by LLMDeployment
+    running: Running = field(default_factory=dict)
 
 
 def joint(given: FleetInput) -> Joint:
@@ -44,9 +45,10 @@ def joint(given: FleetInput) -> Joint:
             f"SliceRequest {taken[0]}", "an LLMDeployment has this name; each demand needs its own"
         )
     rooms, running = Rooms(fleet, sized), running_replicas(fleet)
-    asked = (demand(one, fleet, rooms, running) for one in sized.values())
+    asked = [demand(one, rooms, running) for one in sized.values()]
     demands = sorted((*asked, *raw), key=lambda each: each.id)
-    return Joint(given, replace(fleet, demands=tuple(demands)), sized)
+    gpus = _pinned(fleet.gpus, frozenset(each.id for each in asked if stays(each)))
+    return Joint(given, replace(fleet, gpus=gpus, demands=tuple(demands)), sized, running)
 
 
 def _fleet(given: FleetInput) -> Problem:
@@ -79,6 +81,18 @@ def _fleet(given: FleetInput) -> Problem:
         ),
         horizon_h=HORIZON_H if terms.horizon_h is None else terms.horizon_h,
     )
+
+
+def _pinned(gpus: tuple[GPUState, ...], owners: frozenset[str]) -> tuple[GPUState, ...]:
+    """Return the GPUs with what `owners` run where it is."""
+
+    def pinned(gpu: GPUState) -> GPUState:
+        return replace(
+            gpu,
+            instances=tuple(replace(i, movable=i.movable and i.owner not in owners) for i in gpu.instances),
+        )
+
+    return tuple(pinned(gpu) if any(i.owner in owners for i in gpu.instances) else gpu for gpu in gpus)
 
 
 def _raw_move_cost(at: GPUState, given: FleetInput) -> float:

@@ -123,7 +123,7 @@ def _wide(asked: Joint, who: str) -> Problem:
     each = asked.sized.get(who)
     if each is None or not each.offers:
         return asked.problem
-    demands = (wide_demand(each, asked.problem) if d.id == who else d for d in asked.problem.demands)
+    demands = (wide_demand(each, asked.running) if d.id == who else d for d in asked.problem.demands)
     return replace(asked.problem, demands=tuple(demands))
 
 
@@ -155,6 +155,6 @@ def _demand_with(asked: Joint, who: str, changes: Mapping[str, Any]) -> Demand:
     hourly = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
     looser = replace(wanted, request=replace(wanted.request, **changes))
     try:
-        return wide_demand(sized(looser, skus, hourly), asked.problem)
+        return wide_demand(sized(looser, skus, hourly), asked.running)
     except InputError as error:
         raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
