@@ -33,11 +33,13 @@ def _labels(selector: dict[str, str]) -> dict[str, str]:
 
 
 class PoolNodesSpec(Model):
-    """Between how many nodes the pool may grow and shrink, and what new ones are like."""
+    """How many nodes the cluster autoscaler keeps and may add, and what new ones are like."""
 
     min: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] = Field(
         default=0,
-        description="Fewest nodes, as the cluster autoscaler has it. Plans take no nodes away.",
+        description="Fewest nodes, as the cluster autoscaler has it: for people to read, and never above max. "
+        "No plan heeds it: plans take no nodes away, and GPUs that a plan leaves empty cost nothing in it, "
+        "those of these nodes included.",
     )
     max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = Field(
         default=None,
