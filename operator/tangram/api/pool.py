@@ -37,9 +37,9 @@ class PoolNodesSpec(Model):
 
     min: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] = Field(
         default=0,
-        description="Fewest nodes, as the cluster autoscaler has it: for people to read, and never above max. "
-        "No plan heeds it: plans take no nodes away, and GPUs that a plan leaves empty cost nothing in it, "
-        "those of these nodes included.",
+        description="Fewest nodes, as the cluster autoscaler has it: for people to read, and never above "
+        "max. No plan heeds it: plans take no nodes away, and GPUs that a plan leaves empty cost nothing in "
+        "it, those of these nodes included.",
     )
     max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = Field(
         default=None,
