@@ -1,16 +1,18 @@
 """Several LLMDeployments at once: who gets what is decided for all of them together."""
 
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.fleet import ApplyDeployment, Objective, Pool, RemoveDeployment, Spread, Traffic
+from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDeployment, Spread, Traffic
 from tangram.packing import solve as solving
 from tangram.planner import pick, plan, status
 from tangram.planner.candidates import offers
+from tangram.planner.room import kind_of, room
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
 
 SLICE, BIG_SLICE, WHOLE, L4 = shape("1g.10gb"), shape("1g.20gb"), shape(), shape(sku="L4")
@@ -124,6 +126,138 @@ def test_under_shortage_nobody_waits_for_one_of_a_lower_priority(asked, units):
     for m in in_turn:
         assert decisions[m.uid].placed == min(left, m.min_replicas)
         left -= decisions[m.uid].placed
+
+
+# --- spread
+
+APART = Spread(node=0.5)
+
+
+def in_zone(name, made):
+    return replace(made, zone=name)
+
+
+@pytest.mark.parametrize(
+    ("spread", "nodes"),
+    [
+        (APART, (node("a", mig_1g_10gb=7), node("c", "L4", gpu=1), node("d", "L4", gpu=1))),
+        (
+            Spread(zone=0.5),
+            (
+                *(in_zone("x", node(name, mig_1g_10gb=7)) for name in ("a", "b")),
+                *(in_zone(name, node(name, "L4", gpu=1)) for name in ("x", "y")),
+            ),
+        ),
+    ],
+    ids=("nodes", "zones"),
+)
+def test_a_newcomer_gets_a_shape_that_can_be_spread_as_it_asks_though_another_is_cheaper(spread, nodes):
+    m = intent(min_replicas=2, spread=spread)
+    _, decisions = decide(snapshot(*nodes), m)
+
+    assert (decisions[m.uid].shape, decisions[m.uid].placed) == (L4, 2)
+    (lost,) = decisions[m.uid].alternatives
+    assert (lost.shape, lost.rejected_because) == (SLICE, "Spread")
+    assert "placement.spread" in lost.message
+
+
+def test_units_that_others_hold_spread_nobody():
+    m, other = intent("m", min_replicas=2, spread=APART), intent("other", "image:///m/8b")
+    observed = snapshot(
+        *(node(name, mig_1g_10gb=2) for name in "ab"),
+        *(node(name, "L4", gpu=1) for name in "cd"),
+        claims=claims(other, SLICE, "b", 2),
+        workloads=(workload(other, SLICE, 2),),
+    )
+    _, decisions = decide(observed, m)
+
+    assert decisions[m.uid].shape == L4
+
+
+def test_where_no_shape_can_be_spread_the_cheapest_serves():
+    m = intent(min_replicas=2, spread=APART)
+    _, decisions = decide(snapshot(node("a", mig_1g_10gb=7), node("c", "L4", gpu=2)), m)
+
+    assert (decisions[m.uid].shape, decisions[m.uid].placed) == (SLICE, 2)
+
+
+def test_nobody_goes_short_so_that_another_is_spread():
+    first = intent("first", min_replicas=2, spread=APART, priority=1)
+    second = intent("second", min_replicas=2, mig=MIGPolicy.FORBIDDEN)
+    nodes = (node("a", mig_1g_10gb=7), node("c", "L4", gpu=1), node("d", "L4", gpu=1))
+    _, decisions = decide(snapshot(*nodes), first, second)
+
+    assert [decisions[m.uid].shape for m in (first, second)] == [SLICE, L4]
+    assert [decisions[m.uid].placed for m in (first, second)] == [2, 2]
+
+
+def test_of_two_who_ask_for_it_one_is_spread_where_there_is_room_for_one():
+    first, second = (intent(name, min_replicas=2, spread=APART) for name in ("first", "second"))
+    nodes = (node("a", mig_1g_10gb=7), node("c", "L4", gpu=1), node("d", "L4", gpu=1))
+    _, decisions = decide(snapshot(*nodes), first, second)
+
+    assert sorted(d.shape for d in decisions.values()) == [SLICE, L4]
+    assert [d.placed for d in decisions.values()] == [2, 2]
+
+
+def test_what_runs_is_not_moved_to_be_spread():
+    m = intent(min_replicas=2, spread=APART)
+    observed = snapshot(
+        node("a", mig_1g_10gb=7),
+        *(node(name, "L4", gpu=1) for name in "cd"),
+        claims=claims(m, SLICE, "a", 2),
+        workloads=(workload(m, SLICE, 2),),
+    )
+    made, decisions = decide(observed, m)
+
+    assert decisions[m.uid].shape == SLICE
+    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+
+
+asks = st.tuples(st.integers(1, 3), st.booleans(), st.sampled_from(MIGPolicy))
+
+
+@given(st.lists(asks, min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=4, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_whoever_asks_to_be_spread_everybody_has_as_many_replicas(asked, units):
+    cut, whole = units[:2], units[2:]
+    observed = snapshot(
+        *(node(f"a{i}", mig_1g_10gb=n) for i, n in enumerate(cut) if n),
+        *(node(f"c{i}", "L4", gpu=n) for i, n in enumerate(whole) if n),
+    )
+
+    def placed(share):
+        wanted = tuple(
+            intent(f"m{i}", min_replicas=n, mig=mig, spread=Spread(node=share if spread else 1.0))
+            for i, (n, spread, mig) in enumerate(asked)
+        )
+        return [decision.placed for decision in decide(observed, *wanted)[1].values()]
+
+    assert placed(0.5) == placed(1.0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 3)), max_size=5),
+    st.integers(1, 6),
+    st.sampled_from((0.2, 0.34, 0.5, 1.0)),
+    st.sampled_from((0.34, 0.5, 1.0)),
+)
+def test_apart_is_what_trying_every_way_finds(nodes, count, on_node, in_zone):
+    observed = snapshot(
+        *(replace(node(f"n{i}", mig_1g_10gb=n), zone=zone) for i, (zone, n) in enumerate(nodes) if n)
+    )
+    m = intent()
+    found = room(observed, (m,), {}).apart(m.uid, kind_of(SLICE), count, Spread(on_node, in_zone))
+
+    def fits(ways):
+        by_zone = Counter()
+        for (zone, _), n in zip(nodes, ways, strict=True):
+            by_zone[zone] += n
+        limit, limits = -(-on_node * count // 1), -(-in_zone * count // 1)
+        return max(ways, default=0) <= max(1, limit) and max(by_zone.values(), default=0) <= max(1, limits)
+
+    ways = itertools.product(*(range(n + 1) for _, n in nodes))
+    assert found == any(sum(way) == count and fits(way) for way in ways)
 
 
 # --- how many

@@ -1,5 +1,6 @@
 """What a person wants: one `LLMDeployment`, reduced to what decisions need."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,6 +36,11 @@ class Spread:
 
     node: float = 1.0
     zone: float = 1.0
+
+    def allows(self, replicas: int) -> tuple[int, int]:
+        """Return how many of so many replicas may stand on one node, and in one zone; at least one."""
+        node, zone = (max(1, math.ceil(share * replicas - 1e-9)) for share in (self.node, self.zone))
+        return node, zone
 
 
 @dataclass(frozen=True, slots=True)

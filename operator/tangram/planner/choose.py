@@ -6,10 +6,19 @@ from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.judge import DOES_NOT_FIT, TPOT, TTFT
 from tangram.planner.reasons import Reason
 from tangram.planner.room import Room
-from tangram.planner.target import Case, Target, free_for
+from tangram.planner.target import Case, Target, apart, free_for
 
 _MOST = 5
-_FIT_ORDER = {"NotEnoughGPUs": 0, "Budget": 1, "Dearer": 1, "Fleet": 1, TPOT: 2, TTFT: 2, DOES_NOT_FIT: 3}
+_FIT_ORDER = {
+    "NotEnoughGPUs": 0,
+    "Budget": 1,
+    "Dearer": 1,
+    "Fleet": 1,
+    "Spread": 1,
+    TPOT: 2,
+    TTFT: 2,
+    DOES_NOT_FIT: 3,
+}
 
 
 def alternatives(case: Case, target: Target, room: Room) -> tuple[Alternative, ...]:
@@ -22,13 +31,15 @@ def alternatives(case: Case, target: Target, room: Room) -> tuple[Alternative, .
         if reason is None:
             count = case.replicas(candidate)
             free = free_for(case, candidate.shape, room)
-            reason, message = _lost_on(case, candidate, target, free, count)
+            reason, message = _lost_on(case, candidate, target, free, count, room)
         losers.append(Alternative(candidate.shape, count, count * candidate.price_per_hour, reason, message))
     losers.sort(key=lambda a: (_FIT_ORDER.get(a.rejected_because, len(_FIT_ORDER)), a.cost_per_hour, a.shape))
     return tuple(losers[:_MOST])
 
 
-def _lost_on(case: Case, candidate: Candidate, target: Target, free: int, count: int) -> tuple[str, str]:
+def _lost_on(
+    case: Case, candidate: Candidate, target: Target, free: int, count: int, room: Room
+) -> tuple[str, str]:
     cost, budget = count * candidate.price_per_hour, case.intent.budget_per_hour
     if free < count:
         return "NotEnoughGPUs", f"room for {free} of {count}"
@@ -39,11 +50,18 @@ def _lost_on(case: Case, candidate: Candidate, target: Target, free: int, count:
         return "Fleet", "not chosen"
     against = target.desired * chosen.price_per_hour
     prices = f"{cost:.2f} $/h for {count}, against {against:.2f} $/h for {target.desired}"
-    if case.on(chosen.shape) is not None and cost < against:
+    if cost >= against:
+        return "Dearer", prices
+    if case.on(chosen.shape) is not None:
         return "Dearer", f"{prices}: running replicas are not moved for less money"
-    if cost < against:
-        return "Fleet", f"{prices}: but others would go short, or cost more"
-    return "Dearer", prices
+    spreads = apart(case, chosen.shape, target.desired, room)
+    return _cheaper(prices, crowded=spreads and not apart(case, candidate.shape, count, room))
+
+
+def _cheaper(prices: str, *, crowded: bool) -> tuple[str, str]:
+    if crowded:
+        return "Spread", f"{prices}: free on too few nodes or zones for placement.spread"
+    return "Fleet", f"{prices}: but others would go short, or cost more"
 
 
 def impossible(case: Case, offered: Offers) -> tuple[Reason, str]:

@@ -19,6 +19,7 @@ _WINDOWS = 4  # and those that come after all of them take what is left in turn
 _EFFORT_S = 0.6
 _TIE = 1e-4  # USD per place on the list of preferences: far below any price
 _EPSILON = 1e-9
+_CROWDED = "crowded"  # what a way takes up that cannot be spread as is asked
 _MOST_TOLD = 300
 
 Group = int  # number of a group of units that are alike
@@ -34,6 +35,7 @@ class Offer:
     least: int  # replicas below which it is of no use
     held: int  # of them have their place already
     price: float  # USD per hour of one replica
+    apart: bool = True  # whether as many as there is room for could be spread as is asked
 
     def unmet(self, count: int) -> float:
         """Share of the wish that so many replicas leave unserved."""
@@ -62,11 +64,12 @@ class _Way:
     pick: Pick
     unmet: float
     price: float
+    crowded: bool = False  # it cannot be spread, and another offer can
 
     @property
-    def rank(self) -> tuple[float, float, int]:
-        """By what is left unserved, then by price, then as the offers stand."""
-        return self.unmet, self.price, -1 if self.pick.offer is None else self.pick.offer
+    def rank(self) -> tuple[float, bool, float, int]:
+        """By what is left unserved, then whether it is spread, then by price, then as the offers stand."""
+        return self.unmet, self.crowded, self.price, -1 if self.pick.offer is None else self.pick.offer
 
 
 Free = tuple[int, ...]  # units of each group
@@ -75,7 +78,9 @@ Prices = tuple[float, ...]  # USD per hour of one unit of each group
 
 @lru_cache(maxsize=16)
 def pick(wishes: tuple[Wish, ...], free: Free, prices: Prices) -> tuple[Pick, ...]:
-    """Return who gets what: first that the earlier goes short less, then the least dollars. Pure."""
+    """Return who gets what: first that the earlier goes short less, then that most are spread, then the least
+    dollars. Pure.
+    """
     menus = [_ways(wish, free) for wish in wishes]
     in_turn = _in_turn(menus, list(free))
     if all(got.rank == menu[0].rank for got, menu in zip(in_turn, menus, strict=True)):
@@ -89,22 +94,26 @@ def pick(wishes: tuple[Wish, ...], free: Free, prices: Prices) -> tuple[Pick, ..
     return tuple(way.pick for way in best)
 
 
-def _value(ways: Sequence[_Way]) -> tuple[tuple[float, ...], float]:
-    return tuple(round(way.unmet, 9) for way in ways), round(sum(way.price for way in ways), 6)
+def _value(ways: Sequence[_Way]) -> tuple[tuple[float, ...], int, float]:
+    unmet = tuple(round(way.unmet, 9) for way in ways)
+    return unmet, sum(way.crowded for way in ways), round(sum(way.price for way in ways), 6)
 
 
 def _ways(wish: Wish, free: Free) -> list[_Way]:
     """Return every way to serve a wish, the best first, the last one always possible."""
     found: list[_Way] = []
     nothing = _Way(Pick(), 1.0, 0.0)
+    spreads = any(offer.apart for offer in wish.offers)
     for number, offer in enumerate(wish.offers):
+        crowded = spreads and not offer.apart
         for count in _counts(offer, free):
             cost = count * offer.price
             placings = _placings(offer.groups, count - offer.held, free)
-            found += (_Way(Pick(number, count, units), offer.unmet(count), cost) for units in placings)
+            unmet = offer.unmet(count)
+            found += (_Way(Pick(number, count, units), unmet, cost, crowded) for units in placings)
         kept = min(offer.held, offer.most, offer.wanted)
         if kept >= max(1, offer.least):
-            found.append(_Way(Pick(number, kept), offer.unmet(kept), kept * offer.price))
+            found.append(_Way(Pick(number, kept), offer.unmet(kept), kept * offer.price, crowded))
     found = list(dict.fromkeys([*found, nothing]))
     found.sort(key=lambda way: (*way.rank, way.pick.units))
     sunk = next(i for i, way in enumerate(found) if not way.pick.units)
@@ -148,7 +157,9 @@ def _in_turn(menus: Sequence[list[_Way]], left: list[int]) -> list[_Way]:
 
 
 def _together(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> list[_Way] | None:
-    """Everybody as well served as alone, at the least dollars; None: that cannot be, or was not found."""
+    """Everybody as well served as alone, most of them spread, at the least dollars; None: that cannot be, or
+    was not found.
+    """
     best = [[way for way in menu if way.unmet <= menu[0].unmet + _EPSILON] for menu in menus]
     least = sum(min(sum(n for _, n in way.pick.units) for way in menu) for menu in best)
     if least > sum(free):
@@ -195,7 +206,7 @@ def _solved(
         )
         for number, menu in enumerate(menus)
     )
-    problem = Problem(gpus=tuple(_units(menus, free, prices)), demands=demands)
+    problem = Problem(gpus=(*_crowding(menus), *_units(menus, free, prices)), demands=demands)
     packing = solve(problem, Limits(deterministic_s=_EFFORT_S))
     chosen = {choice.demand: choice.bundle for choice in packing.choices}
     picked = [(menu, chosen[demand.id]) for menu, demand in zip(menus, demands, strict=True)]
@@ -204,7 +215,9 @@ def _solved(
 
 def _bundle(way: _Way, rank: int) -> Bundle:
     parts = tuple(Part(_name(group), WHOLE_GPU, 1, n) for group, n in way.pick.units)
-    return Bundle(parts, way.price + rank * _TIE, way.unmet)
+    if way.crowded:
+        parts += (Part(_CROWDED, WHOLE_GPU, 1, 1),)
+    return Bundle(tuple(sorted(parts)), way.price + rank * _TIE, way.unmet)
 
 
 def _units(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> Iterator[GPUState]:
@@ -219,6 +232,14 @@ def _units(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> Iterator[
         for number in range(min(count, free[group])):
             name = f"{_name(group)}/{number:06}"
             yield GPUState(name, name, _name(group), price_per_hour=prices[group])
+
+
+def _crowding(menus: Sequence[list[_Way]]) -> Iterator[GPUState]:
+    """Return what the solver pays for who is not spread: each more than all that may be saved by it."""
+    dear = 1.0 + sum(max(way.price for way in menu) for menu in menus)
+    for number in range(sum(any(way.crowded for way in menu) for menu in menus)):
+        name = f"{_CROWDED}/{number:06}"
+        yield GPUState(name, name, _CROWDED, price_per_hour=dear)
 
 
 def _name(group: Group) -> str:

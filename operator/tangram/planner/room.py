@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tangram.fleet import FleetSnapshot, Intent, Shape
+from tangram.fleet import FleetSnapshot, Intent, Shape, Spread
 from tangram.planner.order import Wanted
 
 Kind = tuple[str, str]  # (SKU, resource)
@@ -28,6 +28,15 @@ def allowed(pools: tuple[str, ...], place: Place) -> bool:
     return not pools or any(name in pools for name in place)
 
 
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Units of one kind on one node that strangers leave."""
+
+    zone: str
+    free: int
+    held: Mapping[str, int]  # by owner uid
+
+
 @dataclass(slots=True)
 class Room:
     """Free units, and who holds how many. Changes while a plan is made."""
@@ -36,6 +45,7 @@ class Room:
     held: dict[tuple[str, Unit], int] = field(default_factory=dict)  # by (owner uid, unit)
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GPUPools that an owner names
     by_kind: dict[Kind, tuple[Unit, ...]] = field(default_factory=dict)
+    spots: Mapping[Unit, list[Spot]] = field(default_factory=dict)  # as observed; what is given has no node
 
     def units(self, uid: str, kind: Kind) -> tuple[Unit, ...]:
         """Units of `kind` that `uid` may use, those first that the fewest others may."""
@@ -49,6 +59,15 @@ class Room:
     def left(self, uid: str, kind: Kind) -> int:
         """Units that nobody holds, of those that `uid` may use."""
         return sum(self.free.get(unit, 0) for unit in self.units(uid, kind))
+
+    def apart(self, uid: str, kind: Kind, count: int, spread: Spread) -> bool:
+        """Whether `count` replicas could stand as far apart as `spread` asks, if they got every free unit."""
+        on_node, in_zone = spread.allows(count)
+        zones: dict[str, int] = defaultdict(int)
+        for unit in self.units(uid, kind):
+            for spot in self.spots.get(unit, ()):
+                zones[spot.zone] += min(on_node, spot.free + spot.held.get(uid, 0))
+        return sum(min(in_zone, n) for n in zones.values()) >= count
 
     def give(self, uid: str, unit: Unit, count: int) -> int:
         """Let `uid` hold `count` more units of one place, or as many as there are. Returns how many more."""
@@ -80,6 +99,7 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
             ours[(claim.node, claim.resource)][claim.owner_uid] += claim.count
         else:
             strangers[(claim.node, claim.resource)] += claim.count
+    spots: dict[Unit, list[Spot]] = defaultdict(list)
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
         if not node.usable or node.sku is None:
             continue
@@ -87,13 +107,15 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
         for resource, count in node.allocatable:
             left = max(0, count - strangers[(node.name, resource)])
             unit = (node.sku, resource, place)
+            here: dict[str, int] = {}
             for uid in sorted(ours.get((node.name, resource), ())):
-                used = min(left, ours[(node.name, resource)][uid])
-                held[(uid, unit)] += used
-                left -= used
+                here[uid] = min(left, ours[(node.name, resource)][uid])
+                held[(uid, unit)] += here[uid]
+                left -= here[uid]
             free[unit] += left
+            spots[unit].append(Spot(node.zone, left, here))
     pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
-    result = Room(dict(free), dict(held), pools, _by_kind(free, pools))
+    result = Room(dict(free), dict(held), pools, _by_kind(free, pools), spots)
     _keep_promises(result, snapshot, intents, wanted)
     return result
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tangram.capacity.sizing import SizingRequest
-from tangram.fleet import CheckpointFacts, Intent, Shape, Workload
+from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload
 from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.judge import TPOT, TTFT, rate, replicas_for
 from tangram.planner.pick import Offer, Pick, Wish, pick
@@ -154,6 +154,12 @@ def free_for(case: Case, shape: Shape, room: Room) -> int:
     return own(case, shape, room) + room.left(case.intent.uid, kind_of(shape))
 
 
+def apart(case: Case, shape: Shape, count: int, room: Room) -> bool:
+    """Whether so many replicas of `shape` could be spread as is asked."""
+    spread = case.intent.spread
+    return spread == Spread() or room.apart(case.intent.uid, kind_of(shape), count, spread)
+
+
 def _picked(
     asks: list[_Ask], units: tuple[Unit, ...], offered: Offers, free: Mapping[Unit, int]
 ) -> dict[str, Pick]:
@@ -217,14 +223,15 @@ def _offer(
     *,
     least: int,
 ) -> Offer:
-    uid, kind = case.intent.uid, kind_of(candidate.shape)
+    uid, kind, most = case.intent.uid, kind_of(candidate.shape), _affordable(case, candidate, offered)
     return Offer(
         groups=tuple(groups[unit] for unit in room.units(uid, kind)),
         wanted=wanted,
-        most=_affordable(case, candidate, offered),
+        most=most,
         least=least,
         held=min(own(case, candidate.shape, room), wanted),
         price=candidate.price_per_hour,
+        apart=apart(case, candidate.shape, min(wanted, most, free_for(case, candidate.shape, room)), room),
     )
 
 
