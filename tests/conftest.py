@@ -31,3 +31,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("apiserver") or item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.filterwarnings(LATE_TLS))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(300))  # they wait long before they give up

@@ -11,7 +11,7 @@ from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS
 from tests.support.apiserver import OperatorProcess, eventually, llm, prepare, world
 from tests.support.plans import run
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PODS
 from tests.support.apiserver import World, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
 
 QUICK_LEASE = {"leaseSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.5}
 

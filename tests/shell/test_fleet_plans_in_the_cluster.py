@@ -19,7 +19,7 @@ from tangram.shell.kinds import (
 from tests.support.apiserver import World, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
 
 QUICK = {"settleSeconds": 0.5, "latestSeconds": 3}
 COUNTS = ("Recommended", "InForce")

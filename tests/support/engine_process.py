@@ -27,7 +27,8 @@ def _request(method: str, url: str, **options: Any) -> httpx.Response:
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = 10.0) -> Any:
-    """The first truthy result of `check`, which is asked again and again for a bounded time."""
+    """The first truthy result of `check`, asked again and again for `seconds` of a quiet machine."""
+    seconds *= 3  # this one may be busy
     deadline = time.monotonic() + seconds
     while True:
         result = check()
