@@ -47,8 +47,23 @@ CASES = {
     "unknown profile on the board": ([inventory(gpu("g0", "3g.20gb@0=a"))], "no profile '3g.20gb'"),
     "unknown profile asked for": (
         [inventory(ONE), request("r", "5g.50gb", 1)],
-        "'5g.50gb' is no MIG profile",
+        "SliceRequest r: profile: '5g.50gb' is no MIG profile of H100-80GB-SXM",
     ),
+    "profile that the board asked for has not": (
+        [inventory(ONE), request("r", "3g.40gb", 1, sku="A30")],
+        "SliceRequest r: profile: '3g.40gb' is no MIG profile of A30",
+    ),
+    "another version": (
+        [{**request("r", "gpu", 1), "apiVersion": "tangram.dev/v2"}],
+        "SliceRequest: apiVersion: is 'tangram.dev/v2', this reads tangram.dev/v1alpha1",
+    ),
+    "another version of a Node": (
+        [{"kind": "Node", "apiVersion": "v2", "metadata": {"name": "n"}}],
+        "Node: apiVersion: is 'v2', this reads v1",
+    ),
+    "price of 400 digits": ([inventory(ONE, prices={H100: 10**400})], "not a number of zero or more"),
+    "move cost of 400 digits": ([inventory(ONE, moveCost=10**400)], "000..., not a number of zero or more"),
+    "move cost that no sum can hold": ([inventory(ONE, moveCost=1e15)], "moveCost: is 1000000000000000.0"),
     "unknown SKU": ([inventory(gpu("g0", sku="H1000"))], "gpus[0]: sku: no GPU is called 'H1000'"),
     "SKU without MIG": ([inventory(gpu("g0", "1g.10gb@0=a", sku="L4"))], "MIG cannot cut L4"),
     "negative price": ([inventory(ONE, prices={H100: -1})], "is -1, not a number of zero or more"),

@@ -167,3 +167,17 @@ def test_documents_may_come_from_many_files_and_standard_input(planner, monkeypa
     Stdin.buffer.close()
     assert status == 0
     assert {owner for *_, owner in held(json.loads(out))} == {"small", "big"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (request("r", "3g.20gb", 2), "no GPU of this fleet can be cut into 3g.20gb"),
+        (request("r", "gpu", 2, sku="A30"), "this fleet has no A30"),
+    ],
+)
+def test_a_board_that_is_not_there_is_an_answer_and_not_an_error(planner, asked, reason):
+    plan = planner.plan(empty(1), asked)
+
+    assert plan["unmet"] == [{"name": "r", "priority": 0, "share": 1, "count": 2, "reason": reason}]
+    assert plan["objective"] == 0

@@ -34,7 +34,7 @@ class Fields:
                 raise self.error(key, "is missing")
             value = default
         if not _is_whole(value) or not minimum <= value <= maximum:
-            raise self.error(key, f"is {_short(value)}, not a whole number from {minimum} to {maximum}")
+            raise self.error(key, f"is {short(value)}, not a whole number from {minimum} to {maximum}")
         return int(value)
 
     def sizes(self, key: str) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ class Fields:
         if value is None:
             return ()
         if not isinstance(value, list | tuple) or not all(_is_whole(each) and each >= 0 for each in value):
-            raise self.error(key, f"is {_short(value)}, not a list of whole numbers")
+            raise self.error(key, f"is {short(value)}, not a list of whole numbers")
         return tuple(int(each) for each in value)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -52,14 +52,14 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.error(key, f"is {_short(value)}, not true or false")
+            raise self.error(key, f"is {short(value)}, not true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
         value = self.values.get(key, default)
         if not isinstance(value, str):
-            raise self.error(key, "is missing" if value is None else f"is {_short(value)}, not a string")
+            raise self.error(key, "is missing" if value is None else f"is {short(value)}, not a string")
         return value
 
     def names(self, key: str) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Fields:
         if value is None:
             return ()
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
-            raise self.error(key, f"is {_short(value)}, not a list of strings")
+            raise self.error(key, f"is {short(value)}, not a list of strings")
         return tuple(value)
 
     def under(self, key: str) -> "Fields | None":
@@ -77,13 +77,13 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise self.error(key, f"is {_short(value)}, not an object")
+            raise self.error(key, f"is {short(value)}, not an object")
         return Fields(value, f"{self.where}: {_plain(key)}")
 
 
 def _plain(key: str) -> str:
     """A key that a stranger chose, on one line."""
-    return key if key.isprintable() and len(key) <= 200 else _short(key)
+    return key if key.isprintable() and len(key) <= 200 else short(key)
 
 
 def _is_whole(value: object) -> bool:
@@ -92,6 +92,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Return what somebody wrote, cut to what fits into one line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

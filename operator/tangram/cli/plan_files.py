@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tangram.api.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
 from tangram.cli.documents import documents
 from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside
@@ -20,6 +21,7 @@ from tangram.planner.joint.pools import pool
 
 LARGEST_FILE = 256 << 20
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod", SNAPSHOT)
+CORE = ("Node", "Pod")  # kinds of Kubernetes itself
 Models = Mapping[str, Architecture]
 _DEEPEST_LIST = 4
 
@@ -71,7 +73,16 @@ def _parts(document: Any, where: str, depth: int = 0) -> Iterator[Document]:
     elif kind not in KINDS:
         raise InputError(where, f"kind is {kind!r}; known are {', '.join(KINDS)}")
     else:
+        _versioned(document, f"{where}: {kind}")
         yield Document(str(kind), document, f"{where}: {kind}")
+
+
+def _versioned(document: Mapping[str, Any], where: str) -> None:
+    """Raise `InputError` for another version of a kind: its fields may mean something else."""
+    known = "v1" if document["kind"] in CORE else f"{GROUP}/{VERSION}"
+    said = document.get("apiVersion", known)
+    if said != known:
+        raise InputError(f"{where}: apiVersion", f"is {said!r}, this reads {known}")
 
 
 def _read(document: Document, models: Models) -> FleetInput:

@@ -31,7 +31,7 @@ def inventory(document: Mapping[str, Any], where: str) -> FleetInput:
         headroom=tuple(_headroom(each) for each in read.objects(fields, "headroom")),
         terms=Terms(
             prices=read.prices(fields),
-            move_cost=read.number(fields, "moveCost"),
+            move_cost=read.move_cost(fields),
             move_budget=fields.size("moveBudget", 0, minimum=0) if fields.has("moveBudget") else None,
             horizon_h=_horizon(fields),
         ),
@@ -128,7 +128,7 @@ def _instance(fields: Fields, sku: str) -> Instance:
         start=fields.size("start", 0, minimum=0, maximum=63),
         owner=read.optional_word(fields, "owner"),
         movable=fields.flag("movable", default=True),
-        move_cost=read.number(fields, "moveCost"),
+        move_cost=read.move_cost(fields),
         gang=read.optional_word(fields, "gang"),
     )
 

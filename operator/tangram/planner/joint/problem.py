@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tangram import catalog
 from tangram.catalog import InputError
 from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem
 from tangram.packing import slice_request as raw_demand
@@ -103,10 +104,24 @@ def _raw_move_cost(at: GPUState, given: FleetInput) -> float:
 
 
 def _raw(request: SliceRequest, skus: frozenset[str]) -> Demand:
-    profile = _full_name(request, {request.sku} if request.sku else skus)
-    return raw_demand(
-        request.name, profile, request.count, sku=request.sku or ANY_SKU, priority=request.priority
-    )
+    candidates = {request.sku} if request.sku else skus
+    profile = _full_name(request, candidates)
+    sku = request.sku or ANY_SKU
+    if candidates and not any(profiles.has(each, profile) for each in candidates):
+        elsewhere = None if request.sku else _board_with(profile)
+        if elsewhere is None:
+            which = " or ".join(sorted(candidates))
+            raise InputError(
+                f"SliceRequest {request.name}: profile", f"{profile!r} is no MIG profile of {which}"
+            )
+        sku = elsewhere  # none of these GPUs has it: all of it stays unmet
+    return raw_demand(request.name, profile, request.count, sku=sku, priority=request.priority)
+
+
+def _board_with(profile: str) -> str | None:
+    """Return a GPU of the catalog that can be cut so, one with a price if there is any."""
+    found = [facts for sku in catalog.skus() if profiles.has(sku, profile) and (facts := catalog.gpu(sku))]
+    return min(found, key=lambda facts: facts.price_per_hour is None).sku if found else None
 
 
 def _full_name(request: SliceRequest, skus: frozenset[str] | set[str]) -> str:

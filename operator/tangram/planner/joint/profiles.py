@@ -2,6 +2,7 @@
 
 import re
 
+from tangram.fleet import WHOLE_GPU
 from tangram.packing import board
 
 _SHORT = re.compile(r"[1-9][0-9]?g")
@@ -23,3 +24,9 @@ def plain(sku: str, short: str) -> str | None:
 def full(sku: str, profile: str) -> str:
     """Return the name as NVIDIA prints it; what is not short, or unknown, as it is."""
     return (plain(sku, profile) if is_short(profile) else None) or profile
+
+
+def has(sku: str, profile: str) -> bool:
+    """Whether there is such a slice, or whole GPU, on a board."""
+    cut = board(sku)
+    return profile == WHOLE_GPU or (cut is not None and profile in cut.profiles)

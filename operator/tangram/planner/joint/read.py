@@ -1,15 +1,16 @@
 """Checked access to documents that people write by hand; every error has its path."""
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import InputError, gpu
-from tangram.catalog.fields import Fields
+from tangram.catalog.fields import Fields, short
 from tangram.catalog.lookup import find_gpu
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR, nearest
+
+MOST_USD_OF_A_MOVE = 1e6  # sums of them stay whole numbers of micro-dollars
 
 
 def closed(fields: Fields, known: Iterable[str]) -> None:
@@ -22,16 +23,20 @@ def closed(fields: Fields, known: Iterable[str]) -> None:
             raise fields.error(str(key), f"is unknown; {hint}")
 
 
-def number(fields: Fields, key: str, default: float | None = None, most: float = math.inf) -> float | None:
-    """Return a finite number from 0 to `most`."""
+def number(fields: Fields, key: str, most: float) -> float | None:
+    """Return a number from 0 to `most`, None where the key is not there."""
     value = fields.values.get(key)
     if value is None:
-        return default
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or not 0 <= value <= most:
-        limit = f" and at most {most:g}" if most < math.inf else ""
-        raise fields.error(key, f"is {value!r}, not a number of zero or more{limit}")
+        return None
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 0 <= value <= most:  # no float() before: it raises where an integer is too long
+        raise fields.error(key, f"is {short(value)}, not a number of zero or more and at most {most:g}")
     return float(value)
+
+
+def move_cost(fields: Fields) -> float | None:
+    """Return USD of moving something, None where nobody says."""
+    return number(fields, "moveCost", MOST_USD_OF_A_MOVE)
 
 
 def objects(fields: Fields, key: str) -> tuple[Fields, ...]:

@@ -1,6 +1,7 @@
 """Why a demand is not served whole, in one sentence, from what is known without solving again."""
 
 from tangram.packing import Unmet
+from tangram.planner.joint import profiles
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.shapes import Sized, replicas
 
@@ -11,7 +12,7 @@ def reason(asked: Joint, item: Unmet, status: str) -> str:
     if status == "FALLBACK":
         return "time ran out before any better plan was found"
     if each is None:
-        return item.reason
+        return _no_board(asked, item.demand) or item.reason
     if (missing := nowhere(each, asked)) or not each.offers:
         return missing or each.wanted.impossible or _no_shape(each)
     demand = next(d for d in asked.problem.demands if d.id == item.demand)
@@ -29,6 +30,16 @@ def nowhere(each: Sized, asked: Joint) -> str:
     pools = each.wanted.pools
     known = {gpu.pool for gpu in asked.problem.gpus} | {pool.name for pool in asked.problem.growable}
     return "" if not pools or known & set(pools) else f"no GPU is in GPUPool {' or '.join(pools)}"
+
+
+def _no_board(asked: Joint, name: str) -> str:
+    """Return that no GPU of the fleet has what a SliceRequest asks for, the empty string where one has."""
+    wanted = next(request for request in asked.given.requests if request.name == name)
+    skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
+    if wanted.sku is not None:
+        return "" if wanted.sku in skus else f"this fleet has no {wanted.sku}"
+    some = any(profiles.has(sku, profiles.full(sku, wanted.profile)) for sku in skus)
+    return "" if some else f"no GPU of this fleet can be cut into {wanted.profile}"
 
 
 def _no_shape(each: Sized) -> str:
