@@ -1,6 +1,6 @@
 """From what was read to what is packed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tangram import catalog
@@ -39,7 +39,8 @@ def joint(given: FleetInput) -> Joint:
     hourly = money(fleet)
     prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if given.deployments else {}
     sized = size_all(given.deployments, skus, prices)
-    raw = [_raw(request, skus) for request in given.requests]
+    here = frozenset(g.sku for g in fleet.gpus)
+    raw = [_raw(request, here, skus) for request in given.requests]
     taken = sorted({request.name for request in given.requests} & {each.id for each in given.deployments})
     if taken:
         raise InputError(
@@ -103,25 +104,35 @@ def _raw_move_cost(at: GPUState, given: FleetInput) -> float:
     return RAW_MOVE_SHARE * hourly
 
 
-def _raw(request: SliceRequest, skus: frozenset[str]) -> Demand:
-    candidates = {request.sku} if request.sku else skus
-    profile = _full_name(request, candidates)
-    sku = request.sku or ANY_SKU
-    if candidates and not any(profiles.has(each, profile) for each in candidates):
-        elsewhere = None if request.sku else _board_with(profile)
-        if elsewhere is None:
-            which = " or ".join(sorted(candidates))
-            raise InputError(
-                f"SliceRequest {request.name}: profile", f"{profile!r} is no MIG profile of {which}"
-            )
-        sku = elsewhere  # none of these GPUs has it: all of it stays unmet
+def _raw(request: SliceRequest, here: frozenset[str], skus: frozenset[str]) -> Demand:
+    """`here`: SKUs of GPUs that there are; `skus`: those of nodes that may come, too."""
+    profile = _full_name(request, {request.sku} if request.sku else skus)
+    sku = _only_sku(request, profile, here, skus)
     return raw_demand(request.name, profile, request.count, sku=sku, priority=request.priority)
 
 
-def _board_with(profile: str) -> str | None:
-    """Return a GPU of the catalog that can be cut so, one with a price if there is any."""
+def _only_sku(request: SliceRequest, profile: str, here: frozenset[str], skus: frozenset[str]) -> str:
+    """Return the SKU that can serve a request, `ANY_SKU` where any may. Raises `InputError`: there is none."""
+
+    def having(among: Iterable[str]) -> list[str]:
+        return sorted(sku for sku in among if profiles.has(sku, profile))
+
+    if request.sku is None:
+        if not here or having(here):
+            return ANY_SKU
+        known = having(skus) or _boards_with(profile)  # the latter: no GPU has it, all of it stays unmet
+    else:
+        known = having({request.sku})
+    if not known:
+        which = " or ".join(sorted({request.sku} if request.sku else skus))
+        raise InputError(f"SliceRequest {request.name}: profile", f"{profile!r} is no MIG profile of {which}")
+    return known[0]
+
+
+def _boards_with(profile: str) -> list[str]:
+    """Return the GPUs of the catalog that can be cut so, those with a price first."""
     found = [facts for sku in catalog.skus() if profiles.has(sku, profile) and (facts := catalog.gpu(sku))]
-    return min(found, key=lambda facts: facts.price_per_hour is None).sku if found else None
+    return [facts.sku for facts in sorted(found, key=lambda facts: facts.price_per_hour is None)]
 
 
 def _full_name(request: SliceRequest, skus: frozenset[str] | set[str]) -> str:
