@@ -215,6 +215,35 @@ def test_mig_manager_never_resets_a_node_that_serves():
     assert found.steps == ()
 
 
+def empty(name):
+    return gpu(name, node="n", mig_enabled=False, convertible=True, backend="mig-manager")
+
+
+def test_mig_modes_of_an_empty_node_change_before_anything_starts_there():
+    wanted = packing_of(layout("a", (4, "3g.40gb", "new")), layout("b", (4, "3g.40gb", "new")))
+
+    found = transition(problem_of(empty("a"), empty("b")), wanted)
+
+    assert found.complete
+    assert [step.kind for step in found.steps][:3] == ["set-mode", "set-mode", "set-geometry"]
+    perform(problem_of(empty("a"), empty("b")), wanted, Pace(), {"new": 0}, {"new": 2}, found.steps)
+
+
+def test_who_starts_first_leaves_a_node_empty_until_the_mig_modes_have_changed():
+    old = [gpu(name, ("7g.80gb", 0, f"old-{name}"), node="n", backend="mig-manager") for name in "bc"]
+    problem = problem_of(empty("a"), *old, gpu("d"), gpu("e"))
+    half = [layout(name, (4, "3g.40gb", f"new-{name}")) for name in "abc"]
+    away = [layout(name, (0, "7g.80gb", owner)) for name, owner in (("d", "old-b"), ("e", "old-c"))]
+
+    found = transition(problem, packing_of(*half, *away))
+
+    assert found.complete
+    assert not any(step.restart for step in found.steps)
+    owners = [*(f"new-{name}" for name in "abc"), "old-b", "old-c"]
+    minimum = {owner: int(owner.startswith("old")) for owner in owners}
+    perform(problem, packing_of(*half, *away), Pace(), minimum, dict.fromkeys(owners, 2), found.steps)
+
+
 def test_a_growing_demand_starts_side_by_side_up_to_the_nodes_limit():
     slots = [("1g.10gb", start, None) for start in range(7)]
     wanted = packing_of(layout("a", *((start, "1g.10gb", "chat") for start in range(7))))

@@ -116,7 +116,7 @@ class Course:
         while queue:
             seat = heapq.heappop(queue)
             crew = self.crews[seat.owner]
-            later = self.patient and not crew.old
+            later = self.patient and (not crew.old or self._awaits_mode(seat))
             self.effort.left -= _LOOK
             if later or crew.there >= crew.surge or not self._is_open(seat):
                 continue
@@ -154,6 +154,7 @@ class Course:
     def _make(self, seat: Seat, *, temporary: bool) -> None:
         """Make the slice, or the whole GPUs, that a replica needs and that nobody holds."""
         world = self.world
+        self._modes(world.gpu(seat.gpus[0]).node)
         for gpu in seat.gpus:
             self._mode(gpu, on=seat.profile != WHOLE_GPU)
         gpu, place = seat.gpus[0], Placement(seat.start, seat.profile)
@@ -164,6 +165,20 @@ class Course:
                 self._destroy(gpu, other)
             self.script.create(gpu, place, temporary=temporary and place not in world.ends.slices[gpu])
             world.slices[gpu].add(place)
+
+    def _modes(self, node: str) -> None:
+        """Change every MIG mode that needs an empty node while nobody is there: soon somebody will be."""
+        if not any(self.world.holders[gpu] for gpu in self.world.by_node[node]):
+            for gpu in self.world.awaiting_mode(node):
+                self._mode(gpu, on=self.world.ends.mig_on[gpu])
+
+    def _awaits_mode(self, seat: Seat) -> bool:
+        """Whether its node is going to be empty, for a MIG mode to change, and this replica would not leave."""
+        world, node = self.world, self.world.gpu(seat.gpus[0]).node
+        if not world.awaiting_mode(node):
+            return False
+        held = [each for gpu in world.by_node[node] for each in world.holders[gpu].values()]
+        return bool(held) and self.leaving.issuperset(held)
 
     def _mode(self, gpu: str, *, on: bool) -> None:
         world = self.world
@@ -347,6 +362,8 @@ class Course:
     def _tidy(self) -> None:
         """Free slices: destroy what nobody wants, make what is wanted and still missing."""
         world = self.world
+        for node in world.by_node:
+            self._modes(node)
         for gpu in world.ends.gpus:
             if gpu in world.ends.impossible or (world.holders[gpu] and gpu in world.uncleared):
                 continue

@@ -67,6 +67,16 @@ class World:
         """Return the geometry of a GPU."""
         return self.problem.board(self.gpu(name).sku)
 
+    def awaiting_mode(self, node: str) -> list[str]:
+        """Return the GPUs whose MIG mode has to change, which mig-manager does only on an empty node."""
+        return [
+            name
+            for name in self.by_node[node]
+            if self.gpu(name).backend == "mig-manager"
+            and self.mig_on[name] != self.ends.mig_on[name]
+            and name not in self.ends.impossible
+        ]
+
     def sit(self, seat: Seat) -> None:
         """Put a replica on its place."""
         for gpu, start in seat.sites:
