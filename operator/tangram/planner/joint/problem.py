@@ -112,7 +112,7 @@ def _raw(request: SliceRequest, here: frozenset[str], skus: frozenset[str]) -> D
 
 
 def _only_sku(request: SliceRequest, profile: str, here: frozenset[str], skus: frozenset[str]) -> str:
-    """Return the SKU that can serve a request, `ANY_SKU` where any may. Raises `InputError`: there is none."""
+    """Return the SKU that has to serve a request, `ANY_SKU` where any may. Raises `InputError`."""
 
     def having(among: Iterable[str]) -> list[str]:
         return sorted(sku for sku in among if profiles.has(sku, profile))
