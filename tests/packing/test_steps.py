@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.packing import from_json, to_json
+from tangram.packing import from_json, slice_request, to_json
 from tangram.packing.seats import ends
 from tangram.packing.solve import Limits, solve
 from tangram.packing.steps import Pace, Transition
@@ -242,6 +242,22 @@ def test_who_starts_first_leaves_a_node_empty_until_the_mig_modes_have_changed()
     owners = [*(f"new-{name}" for name in "abc"), "old-b", "old-c"]
     minimum = {owner: int(owner.startswith("old")) for owner in owners}
     perform(problem, packing_of(*half, *away), Pace(), minimum, dict.fromkeys(owners, 2), found.steps)
+
+
+@pytest.mark.parametrize(
+    "profiles", [["1g.10gb+me"], ["1g.10gb", "1g.20gb"], ["2g.20gb", "1g.10gb+me", "1g.10gb"]]
+)
+def test_a_packing_says_where_the_driver_puts_slices_of_a_gpu_that_it_gives_to_mig(profiles):
+    demands = tuple(slice_request(f"r{n}", profile, 1) for n, profile in enumerate(profiles))
+    problem = replace(problem_of(empty("a")), demands=demands)
+
+    packing = solve(problem)
+    both = ends(problem, packing)
+
+    (cut,) = packing.layouts
+    assert [(p.start, p.profile) for p in cut.instances] == [(p.start, p.profile) for p in both.slices["a"]]
+    placed = {(seat.owner, seat.profile, seat.start) for seat in both.wanted}
+    assert {(p.owner, p.profile, p.start) for p in cut.instances if p.owner} == placed
 
 
 def test_a_growing_demand_starts_side_by_side_up_to_the_nodes_limit():

@@ -7,14 +7,14 @@ the high end first, where they spoil least.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.board import Board
 from tangram.packing.columns import Columns, Fleet, GrownClass, Kind, Namer
 from tangram.packing.fill import fill, urgency
-from tangram.packing.geometry import IllegalLayout, Placement, check
+from tangram.packing.geometry import IllegalLayout, Placement, check, creation_order, multiset
 from tangram.packing.problem import GPUState, ShapeKey
 from tangram.packing.result import GPULayout, Placed
 from tangram.packing.spreading import cap
@@ -88,8 +88,18 @@ def _whole(work: Work, columns: Columns, counts: Counts) -> list[Unit]:
             units.append(Unit(group.kind, left, len(left) == group.kind.node_size))
     for made, n in zip(columns.converted, counts.converted, strict=True):
         for gpu, target in zip(sorted(given.get(made.kind, [])), _repeat(made.targets, n), strict=True):
-            work.targets[gpu] = target
+            work.targets[gpu] = _as_made(work, gpu, target)
     return units
+
+
+def _as_made(work: Work, gpu: str, target: Target) -> Target:
+    """Return the same slices where they will be: mig-manager knows counts only, the driver the places."""
+    state = work.gpus[gpu]
+    board = work.fleet.problem.board(state.sku)
+    if board is None or state.backend != "mig-manager":
+        return target
+    order = creation_order(board, multiset(target.layout))
+    return target if order is None else replace(target, layout=tuple(sorted(order)))
 
 
 def _keep_gangs(work: Work, ids: tuple[str, ...], target: Target, columns: Columns) -> list[str]:

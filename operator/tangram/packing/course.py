@@ -173,7 +173,7 @@ class Course:
                 self._mode(gpu, on=self.world.ends.mig_on[gpu])
 
     def _awaits_mode(self, seat: Seat) -> bool:
-        """Whether its node is going to be empty, for a MIG mode to change, and this replica would not leave."""
+        """Whether its node is going to be empty, for a MIG mode to change, and this replica would stay."""
         world, node = self.world, self.world.gpu(seat.gpus[0]).node
         if not world.awaiting_mode(node):
             return False
