@@ -8,7 +8,8 @@ import pytest
 from tangram.packing import narrow, search, solve
 from tangram.packing.build import build
 from tangram.packing.columns import columns
-from tangram.packing.linear import priced, relax, rows_of
+from tangram.packing.linear import Relaxation, priced, rows_of
+from tangram.packing.mixed import rounded
 from tangram.packing.prepare import by_owner, prepare
 from tangram.packing.search import Found, solve_model
 from tangram.packing.wants import held_replicas, money, wants
@@ -67,7 +68,7 @@ def test_whatever_the_dual_values_the_bound_and_what_bundles_cost_on_top_are_tru
     for size in (0.0, 10.0, 1e5):
         bound, _ = priced(cost, low, high, rows, [rng.uniform(-size, size) for _ in rows])
         assert bound + model.dollars.constant <= best
-    relaxed = relax(model.cp, model.dollars, 10.0, None)
+    relaxed = Relaxation(model.cp).solve(model.dollars, 10.0, None)
     assert relaxed.bound <= best
     taken = [v for chosen in model.chosen.values() for v in chosen if solution[v.index]]
     assert all(relaxed.least(variable) <= best for variable in taken)
@@ -76,10 +77,40 @@ def test_whatever_the_dual_values_the_bound_and_what_bundles_cost_on_top_are_tru
 def test_a_model_without_room_for_everybody_is_told_from_one_with_room():
     model = model_of(small(3))
 
-    assert not relax(model.cp, model.dollars, 10.0, None).impossible
+    assert not Relaxation(model.cp).solve(model.dollars, 10.0, None).impossible
     for terms in model.unmet.values():
         model.cp.add(terms.expression <= -1)
-    assert relax(model.cp, model.dollars, 10.0, None).impossible
+    assert Relaxation(model.cp).solve(model.dollars, 10.0, None).impossible
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounding_finds_solutions_of_the_model_and_nearly_the_best(seed):
+    problem = small(seed)
+    model = model_of(problem)
+    unmet = model.unmet[max(model.unmet)]
+    best = boolean_optimum(problem)[0]
+
+    found = rounded(model.cp, unmet, 0, None)
+
+    if found is None:  # some constraints are not linear
+        assert any(demand.divisible for demand in problem.demands)
+        return
+    for index, value in enumerate(found):
+        model.cp.add(model.cp.get_int_var_from_proto_index(index) == value)
+    checked = solve_model(model.cp, search.Budget(search.Limits(), total_s=10.0), 1.0)
+    assert checked.solution == found
+    assert best <= unmet.value(found) <= best + 0.1 * UNMET
+
+
+def test_a_search_that_finds_nothing_is_saved_by_rounding(monkeypatch):
+    monkeypatch.setattr(narrow, "MANY", -1)
+    problem = next(p for p in map(small, range(100)) if not any(d.divisible for d in p.demands))
+    monkeypatch.setattr(narrow, "solve_model", nothing_found)
+
+    packed = solve.solve(problem)
+
+    assert [stage.name for stage in packed.stages if stage.name.startswith("unmet")]
+    assert packed.status != "FALLBACK"
 
 
 def nothing_found(*_args):
@@ -102,6 +133,7 @@ def test_a_plan_that_thinking_ended_early_is_never_worse_than_what_runs(seed, mo
     problem = small(seed)
     with monkeypatch.context() as patched:
         patched.setattr(narrow, "solve_model", nothing_found)
+        patched.setattr(narrow, "rounded", lambda *_args: None)
         patched.setattr(search, "solve_model", nothing_found)
         stays = solve.solve(problem)
     monkeypatch.setattr(narrow, "solve_model", anything_found)

@@ -10,7 +10,7 @@ from tangram.packing.assign import Assignment
 from tangram.packing.columns import Fleet
 from tangram.packing.problem import Part, ShapeKey
 from tangram.packing.result import Choice, Move, Site, Unmet
-from tangram.packing.wants import MONEY, UNMET, Held, Money, Want, exchanged
+from tangram.packing.wants import MONEY, UNMET, Held, Money, Want
 from tangram.packing.work import Spot
 
 
@@ -58,7 +58,7 @@ def account(
 
 
 def _moves(fleet: Fleet, want: Want, assignment: Assignment, left: Counter[str]) -> list[Move]:
-    """Pair what stops with what starts: of one shape the cheapest move, the rest shrinks or is exchanged.
+    """Pair what stops with what starts: of one shape first, then of others, the cheapest. The rest shrinks.
 
     A replica may move to where it was: mig-manager clears a GPU before it makes the same slice again. Where
     some only stop, those count as moved whose pool has most moves `left`.
@@ -67,7 +67,7 @@ def _moves(fleet: Fleet, want: Want, assignment: Assignment, left: Counter[str])
     gone = (h for h in want.held if (h.shape, h.gpus, h.start) not in assignment.kept)
     stopped = sorted(gone, key=lambda h: (_scarcity(fleet, h, left), *_cheap(h)))
     started = [s for s in sites if (s.shape, s.gpus, s.start) not in assignment.kept]
-    started.sort(key=lambda spot: (spot.shape, spot.gpus, spot.start))
+    started.sort(key=lambda spot: (want.unit[spot.shape], spot.shape, spot.gpus, spot.start))
     moves = []
     for held in list(stopped):
         twin = next((spot for spot in started if spot.shape == held.shape), None)
@@ -75,9 +75,8 @@ def _moves(fleet: Fleet, want: Want, assignment: Assignment, left: Counter[str])
             moves.append(_move(want, held, twin, held.cost))
             stopped.remove(held)
             started.remove(twin)
-    pairs = list(zip(stopped, started, strict=False))
-    _, cost = exchanged(want, Counter(spot.shape for spot in sites))
-    moves += [_move(want, held, spot, cost / len(pairs)) for held, spot in pairs]
+    for held, spot in zip(stopped, started, strict=False):
+        moves.append(_move(want, held, spot, held.cost if want.own else want.unit[spot.shape]))
     left.subtract(fleet.guarded.get(move.source.gpu, "") for move in moves)
     return moves
 

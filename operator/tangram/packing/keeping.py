@@ -1,8 +1,9 @@
 """Replicas that run: which go on where they are, and what it costs to move the others.
 
 Of one shape, as many as both run and are wanted either stay or move; each that moves has its own cost. What
-runs beyond that in one shape may be replaced by what is wanted beyond it in another: that costs the lesser of
-the two sides' worth. Growing and shrinking cost nothing.
+runs beyond that in one shape moves to what is wanted beyond it in another, as far as there is such a one: at
+its own cost, where somebody said that, else at the price of the new one's start. Growing and shrinking cost
+nothing.
 """
 
 from ortools.sat.python import cp_model
@@ -33,11 +34,14 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
     for held in want.held:
         owned.setdefault(held.shape, {}).setdefault(model.columns.name(held), []).append(held)
     lasting: dict[ShapeKey, Terms] = {}
-    moves, stopping = Terms(), dict[str, Terms]()
+    moves, stopping, moved_ones = Terms(), dict[str, Terms](), Terms()
+    costs = {held.cost for held in want.held}
+    trades = want.own and not want.hidden and len(want.shapes) > 1
     for shape, groups in sorted(owned.items()):
         taken = model.taken.get((want.id, shape), Terms())
         lasting[shape] = _lasting(model, want, shape, taken)
         staying, moving, pinned = Terms(), Terms(), Terms()
+        differ = len(costs if trades else {held.cost for held in want.held if held.shape == shape}) > 1
         for label, replicas in sorted(groups.items()):
             n, cost = len(replicas), min(held.cost for held in replicas)
             keep = model.cp.new_int_var(0, n, f"keep.{want.id}")
@@ -49,13 +53,15 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
             stops.add(keep, -1)
             if replicas[0].pinned:
                 pinned.add(keep)
-            if len(groups) > 1:
+            if differ:
                 moved = model.cp.new_int_var(0, n, f"move.{want.id}")
                 model.cp.add(keep + moved <= n)
                 moving.add(moved)
                 model.dollars.add(moved, cost)
         total = len([held for held in want.held if held.shape == shape])
-        _balance(model, lasting[shape], staying, moving, min(h.cost for h in want.held if h.shape == shape))
+        moved_ones.extend(moving)
+        each = 0 if trades else min(held.cost for held in want.held if held.shape == shape)
+        _balance(model, lasting[shape], staying, moving, each)
         model.cp.add(staying.expression <= taken.expression)
         if pinned.variables:
             n = sum(held.pinned for held in want.held if held.shape == shape)
@@ -64,6 +70,10 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
         moves.extend(lasting[shape])
         moves.extend(staying, -1)
     _exchange(model, want, lasting, moves)
+    if trades and len(costs) > 1:
+        model.cp.add(moved_ones.expression >= moves.expression)
+    elif trades:
+        model.dollars.extend(moves, min(costs))
     model.moves.extend(moves)
     _guard(model, want, moves, stopping)
 
@@ -102,7 +112,9 @@ def _at_most(model: Model, want: Want, shape: ShapeKey, taken: Terms, most: int)
         found.add(model.lesser(most, taken))
         return found
     for variable, option in zip(model.chosen[want.id], want.options, strict=True):
-        found.add(variable, min(most, dict(option.parts).get(shape, 0)))
+        for part, n in option.parts:
+            if part == shape:
+                found.add(variable, min(most, n))
     return found
 
 
@@ -111,24 +123,20 @@ def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms], moves: T
     if not want.is_divisible:
         exchange = Exchange(want)
         for variable, option in zip(model.chosen[want.id], want.options, strict=True):
-            count, cost = exchange.of(dict(option.parts))
+            count, cost = exchange.of(option.parts)
             moves.add(variable, count)
             model.dollars.add(variable, cost)
         return
     if len({shape for shapes, _ in want.divisible for shape in shapes} | set(lasting)) == 1:
         return  # there is no other shape
-    stopped, started, lost, gained = Terms(), Terms(), Terms(), Terms()
+    stopped, started = Terms(), Terms()
     for shape in want.shapes:
-        taken, last = model.taken.get((want.id, shape), Terms()), lasting.get(shape, Terms())
-        n = sum(held.shape == shape for held in want.held)
-        for terms, factor in ((stopped, 1), (lost, want.mean_cost(shape))):
-            terms.constant += factor * n
-            terms.extend(last, -factor)
-        for terms, factor in ((started, 1), (gained, want.unit[shape])):
-            terms.extend(taken, factor)
-            terms.extend(last, -factor)
+        last = lasting.get(shape, Terms())
+        stopped.constant += sum(held.shape == shape for held in want.held)
+        stopped.extend(last, -1)
+        started.extend(model.taken.get((want.id, shape), Terms()))
+        started.extend(last, -1)
     moves.add(_lesser(model, stopped, started, len(want.held)))
-    model.dollars.add(_lesser(model, lost, gained, sum(held.cost for held in want.held)))
 
 
 def _lesser(model: Model, one: Terms, other: Terms, most: int) -> cp_model.IntVar:

@@ -5,7 +5,7 @@ priced by them, every constraint may be dropped, and the best of what is left bo
 They are rounded to 1024ths here, and that best is added up in whole numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ortools.linear_solver import linear_solver_pb2  # type: ignore[attr-defined]
@@ -43,34 +43,67 @@ class Row:
     one: bool = False  # exactly one of its Booleans
 
 
-def relax(cp: cp_model.CpModel, terms: Terms, deterministic_s: float, wall_s: float | None) -> Relaxed:
-    """Return a bound of `terms` in `cp`, whose objective is not looked at."""
-    domains = [list(variable.domain) for variable in cp.proto.variables]
-    low, high = [d[0] for d in domains], [d[-1] for d in domains]
-    cost = [0] * len(domains)
+class Relaxation:
+    """The linear relaxation of one model, whose constraints are read once."""
+
+    def __init__(self, cp: cp_model.CpModel) -> None:
+        domains = [list(variable.domain) for variable in cp.proto.variables]
+        self._low, self._high = [d[0] for d in domains], [d[-1] for d in domains]
+        self._rows = rows_of(cp)
+        self._request = linear_solver_pb2.MPModelRequest()
+        self._request.solver_type = linear_solver_pb2.MPModelRequest.GLOP_LINEAR_PROGRAMMING
+        for low, high in zip(self._low, self._high, strict=True):
+            self._request.model.variable.add(lower_bound=low, upper_bound=high)
+        for row in self._rows:
+            _add(self._request, row)
+
+    def solve(
+        self,
+        terms: Terms,
+        deterministic_s: float,
+        wall_s: float | None,
+        within: Iterable[tuple[Terms, int]] = (),
+    ) -> Relaxed:
+        """Return a bound of `terms` where others, `within`, are at most what is said."""
+        request = linear_solver_pb2.MPModelRequest()
+        request.CopyFrom(self._request)
+        request.solver_specific_parameters = f"max_deterministic_time: {deterministic_s}"
+        if wall_s is not None:
+            request.solver_time_limit_seconds = wall_s
+        cost = [0] * len(self._low)
+        for i, factor in _factors(terms).items():
+            cost[i] = factor
+            request.model.variable[i].objective_coefficient = factor
+        extra = [_at_most(other, most) for other, most in within]
+        for row in extra:
+            _add(request, row)
+        answer = ModelSolverHelper("GLOP").solve_serialized_request(request.SerializeToString())
+        found = linear_solver_pb2.MPSolutionResponse.FromString(answer)
+        if found.status != linear_solver_pb2.MPSOLVER_OPTIMAL:
+            return Relaxed(impossible=found.status == linear_solver_pb2.MPSOLVER_INFEASIBLE)
+        total, costs = priced(cost, self._low, self._high, [*self._rows, *extra], found.dual_value)
+        return Relaxed(impossible=False, bound=total + terms.constant, costs=costs)
+
+
+def _add(request: linear_solver_pb2.MPModelRequest, row: Row) -> None:
+    added = request.model.constraint.add(
+        lower_bound=-_INFINITY if row.low is None else row.low,
+        upper_bound=_INFINITY if row.high is None else row.high,
+    )
+    added.var_index.extend(row.variables)
+    added.coefficient.extend(row.factors)
+
+
+def _factors(terms: Terms) -> dict[int, int]:
+    found: dict[int, int] = {}
     for variable, factor in zip(terms.variables, terms.factors, strict=True):
-        cost[variable.index] += factor
-    rows = rows_of(cp)
-    request = linear_solver_pb2.MPModelRequest()
-    request.solver_type = linear_solver_pb2.MPModelRequest.GLOP_LINEAR_PROGRAMMING
-    request.solver_specific_parameters = f"max_deterministic_time: {deterministic_s}"
-    if wall_s is not None:
-        request.solver_time_limit_seconds = wall_s
-    for i, each in enumerate(cost):
-        request.model.variable.add(lower_bound=low[i], upper_bound=high[i], objective_coefficient=each)
-    for row in rows:
-        added = request.model.constraint.add(
-            lower_bound=-_INFINITY if row.low is None else row.low,
-            upper_bound=_INFINITY if row.high is None else row.high,
-        )
-        added.var_index.extend(row.variables)
-        added.coefficient.extend(row.factors)
-    answer = ModelSolverHelper("GLOP").solve_serialized_request(request.SerializeToString())
-    found = linear_solver_pb2.MPSolutionResponse.FromString(answer)
-    if found.status != linear_solver_pb2.MPSOLVER_OPTIMAL:
-        return Relaxed(impossible=found.status == linear_solver_pb2.MPSOLVER_INFEASIBLE)
-    total, costs = priced(cost, low, high, rows, found.dual_value)
-    return Relaxed(impossible=False, bound=total + terms.constant, costs=costs)
+        found[variable.index] = found.get(variable.index, 0) + factor
+    return found
+
+
+def _at_most(terms: Terms, most: int) -> Row:
+    factors = _factors(terms)
+    return Row(list(factors), list(factors.values()), None, most - terms.constant)
 
 
 def priced(

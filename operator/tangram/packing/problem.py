@@ -1,7 +1,7 @@
 """What is to be packed: GPUs as they are, what each demand would accept, what everything costs."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tangram import catalog
 from tangram.fleet import WHOLE_GPU, Spread
@@ -58,8 +58,7 @@ class Part:
         return ShapeKey(self.sku, self.profile, self.tensor_parallel)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ShapeKey:
+class ShapeKey(NamedTuple):
     """What one replica stands on: a slice, or `tensor_parallel` whole GPUs of one node."""
 
     sku: str

@@ -224,9 +224,9 @@ def _named_skus(problem: Problem, shape: ShapeKey) -> list[ShapeKey]:
         return [shape]
     skus = sorted({gpu.sku for gpu in problem.gpus})
     fits = [
-        s for s in skus if shape.profile == WHOLE_GPU or _start(problem, replace(shape, sku=s)) is not None
+        s for s in skus if shape.profile == WHOLE_GPU or _start(problem, shape._replace(sku=s)) is not None
     ]
-    return [replace(shape, sku=sku) for sku in fits]
+    return [shape._replace(sku=sku) for sku in fits]
 
 
 def _add(problem: Problem, counts: Mapping[ShapeKey, int]) -> Problem:

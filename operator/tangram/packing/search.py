@@ -116,11 +116,13 @@ class Run:
     complete: bool = True  # every stage so far was proved
     whole: bool = True  # the model has every bundle; else what it proves holds for those that it has
     impossible: bool = False  # the stages before cannot be had together
+    late: bool = False  # the last stage ended before anything was found
 
     def minimise(self, name: str, terms: Terms, scale: float, share: float) -> bool:
         """Minimise `terms`, keep its value for the stages to come. False: nothing was found."""
         self.model.cp.minimize(terms.expression)
         found = solve_model(self.model.cp, self.budget, share, self._hint())
+        self.late = found.solution is None
         if found.solution is None:
             self.complete = False
             self.impossible = found.impossible

@@ -166,6 +166,9 @@ def _tidy(run: Run, fleet: Fleet) -> None:
     disruption.extend(run.model.moves, 1 + len(problem.gpus) + new)
     disruption.extend(run.model.recut)
     run.minimise("disruption", disruption, 1, 0.15)
-    run.minimise("stranded", run.model.stranded, 1, 0.15)
+    if run.late:  # the model is too large for the time that is left
+        run.note("stranded", run.model.stranded, 1, 0.0)
+    else:
+        run.minimise("stranded", run.model.stranded, 1, 0.15)
     if problem.headroom:
         run.minimise("headroom", run.model.headroom, 1, 0.3)

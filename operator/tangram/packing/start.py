@@ -9,9 +9,9 @@ from tangram.packing.wants import Want
 
 def staying(want: Want) -> int | None:
     """Return which option is exactly what runs now, if that leaves as little unmet as any."""
-    running = want.running
+    running, least = want.running, want.least_unmet
     for number, option in enumerate(want.options):
-        if dict(option.parts) == running and option.unmet == want.least_unmet:
+        if option.unmet == least and dict(option.parts) == running:
             return number
     return None
 
@@ -50,9 +50,10 @@ def shortlist(want: Want) -> list[int]:
     if stays is not None:
         return [stays]
     best: dict[tuple[str, int], int] = {}
+    least = want.least_unmet
     for number, option in enumerate(want.options):
         skus = sorted({shape.sku for shape, _ in option.parts})
-        whole = option.unmet == want.least_unmet
+        whole = option.unmet == least
         key = (skus[0] if skus and whole else "", option.unmet)
         if key not in best or option.price < want.options[best[key]].price:
             best[key] = number

@@ -32,6 +32,7 @@ class Held:
     pinned: bool  # it stays where it is
     cost: int  # of moving it, in solver units
     gang: str | None = None
+    said: bool = False  # somebody said what moving it costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Want:
     unit: Mapping[ShapeKey, int]  # cost of starting one more replica, in solver units
     hidden: bool = False  # not a demand of the problem: somebody's movable instances
     pools: tuple[str, ...] = ()  # in which it may stand; none: anywhere
+    # Who gets another shape pays its own cost of moving, as somebody said. Else: the start of the new one.
+    own: bool = False
 
     @property
     def has_places(self) -> bool:
@@ -83,11 +86,6 @@ class Want:
         """How many replicas of each shape run now."""
         return dict(Counter(held.shape for held in self.held))
 
-    def mean_cost(self, shape: ShapeKey) -> int:
-        """Return what moving one of the replicas of a shape costs on average, rounded down; 0: none runs."""
-        costs = [held.cost for held in self.held if held.shape == shape]
-        return sum(costs) // len(costs) if costs else 0
-
     @property
     def shapes(self) -> tuple[ShapeKey, ...]:
         """Every shape that this want may take or holds, sorted."""
@@ -96,29 +94,38 @@ class Want:
         return tuple(sorted(found | {held.shape for held in self.held}))
 
 
-def exchanged(want: Want, parts: Mapping[ShapeKey, int]) -> tuple[int, int]:
-    """Return how many replicas of other shapes `parts` replaces, and its cost: the lesser of both sides.
+class Exchange:
+    """What bundles of one want replace: what runs is counted once.
 
     What runs beyond what is wanted of its shape stops; what is wanted beyond what runs of its shape starts.
+    As many as both stop and start are moves.
     """
-    return Exchange(want).of(parts)
-
-
-class Exchange:
-    """What bundles of one want replace: what runs is counted once."""
 
     def __init__(self, want: Want) -> None:
+        self._own = want.own
         self._unit = want.unit
         self._running = want.running
-        self._mean = {shape: want.mean_cost(shape) for shape in self._running}
+        self._all = sum(self._running.values())
 
-    def of(self, parts: Mapping[ShapeKey, int]) -> tuple[int, int]:
-        """Return how many replicas of other shapes `parts` replaces, and its cost."""
-        stopped = {shape: max(0, n - parts.get(shape, 0)) for shape, n in self._running.items()}
-        started = {shape: max(0, n - self._running.get(shape, 0)) for shape, n in parts.items()}
-        lost = sum(self._mean[shape] * n for shape, n in stopped.items())
-        gained = sum(self._unit[shape] * n for shape, n in started.items())
-        return min(sum(stopped.values()), sum(started.values())), min(lost, gained)
+    def of(self, parts: Iterable[tuple[ShapeKey, int]]) -> tuple[int, int]:
+        """Return how many move to another shape, and what starting costs: the cheapest, as many as move.
+
+        Where who moves pays its own cost, starting costs nothing.
+        """
+        stopped, starting = self._all, []
+        for shape, n in parts:
+            last = min(n, self._running.get(shape, 0))
+            stopped -= last
+            if n > last:
+                starting.append((self._unit[shape], n - last))
+        moves = min(stopped, sum(n for _, n in starting))
+        if self._own or not moves:
+            return moves, 0
+        cost, left = 0, moves
+        for unit, n in sorted(starting):
+            cost += unit * min(n, left)
+            left -= min(n, left)
+        return moves, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +186,9 @@ def held_replicas(problem: Problem, prices: Money) -> tuple[Held, ...]:
             shape = ShapeKey(gpu.sku, instance.profile)
             hours = start_h.get(instance.owner, DEFAULT_START_H)
             cost = prices.shape_hour(shape) * hours if instance.move_cost is None else instance.move_cost
-            found.append(
-                Held(instance.owner, shape, (gpu.id,), instance.start, not instance.movable, units(cost))
-            )
+            site, said = (gpu.id,), instance.move_cost is not None
+            pinned = not instance.movable
+            found.append(Held(instance.owner, shape, site, instance.start, pinned, units(cost), said=said))
     found += [_gang(gpus, prices, start_h) for _, gpus in sorted(gangs.items())]
     return tuple(sorted(found, key=_site))
 
@@ -198,7 +205,8 @@ def _gang(gpus: list[GPUState], prices: Money, start_h: Mapping[str, float]) -> 
     cost = sum(default if i.move_cost is None else i.move_cost for i in instances)
     pinned = not all(i.movable for i in instances)
     ids = tuple(sorted(gpu.id for gpu in gpus))
-    return Held(owner, shape, ids, 0, pinned, units(cost), instances[0].gang)
+    said = any(i.move_cost is not None for i in instances)
+    return Held(owner, shape, ids, 0, pinned, units(cost), instances[0].gang, said)
 
 
 def wants(problem: Problem, prices: Money, held: Iterable[Held]) -> tuple[Want, ...]:
@@ -225,7 +233,8 @@ def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...
     unit = {shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)}
     options = () if demand.divisible else _options(demand, held)
     spread, pools = demand.spread, demand.pools
-    return Want(demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools)
+    own = demand.divisible or any(replica.said for replica in held)
+    return Want(demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools, own=own)
 
 
 def _stranger(owner: str, held: tuple[Held, ...], priority: int) -> Want:
@@ -236,7 +245,7 @@ def _stranger(owner: str, held: tuple[Held, ...], priority: int) -> Want:
         counts[replica.shape] = counts.get(replica.shape, 0) + 1
         unit[replica.shape] = max(unit.get(replica.shape, 0), replica.cost)  # of one shape: never paid
     divisible = tuple(((shape,), count) for shape, count in sorted(counts.items()))
-    return Want(owner, priority, (), divisible, held, Spread(), unit, hidden=True)
+    return Want(owner, priority, (), divisible, held, Spread(), unit, hidden=True, own=True)
 
 
 def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
