@@ -192,3 +192,32 @@ def test_a_slice_that_only_new_nodes_have_is_a_reason_to_add_one(planner):
 
     assert (plan["unmet"], plan["newNodes"]) == ([], [{"pool": "elastic", "count": 1}])
     assert plan["objective"] == 0.5
+
+
+def test_a_replica_that_changes_its_slice_moves_at_the_cost_that_was_said(planner):
+    fleet = inventory(gpu("g0", "1g.10gb@0=r"), gpu("g1", "1g.10gb@0=s"), gpu("g2"), moveCost=3)
+
+    plan = planner.plan(fleet, request("r", "7g.80gb", 1), request("s", "1g.10gb", 1))
+
+    assert [(move["owner"], move["cost"]) for move in plan["moves"]] == [("r", 3)]
+    assert plan["moveCost"] == 3
+
+
+@pytest.mark.parametrize(("cost", "stays"), [(0.7, False), (0.9, True)])
+def test_nothing_moves_to_a_cheaper_board_unless_that_saves_more_than_the_move_costs(planner, cost, stays):
+    boards = gpu("g0", "gpu@0=r", sku="L40S"), gpu("g1", node="n1", sku="L4")
+    fleet = inventory(*boards, prices={"L4": 0.55, "L40S": 1.35}, moveCost=cost)
+
+    plan = planner.plan(fleet, request("r", "gpu", 1))
+
+    assert used(plan) == (["g0"] if stays else ["g1"])
+    assert plan["moveCost"] == (0 if stays else cost)
+
+
+def test_one_slice_instead_of_three_is_one_move_and_of_the_cheapest(planner):
+    slices = [{"profile": "1g.10gb", "start": n, "owner": "r", "moveCost": 1 + n} for n in (2, 0, 1)]
+
+    plan = planner.plan(inventory(gpu("g0") | {"instances": slices}), request("r", "7g.80gb", 1))
+
+    assert [(move["from"]["start"], move["cost"]) for move in plan["moves"]] == [(0, 1)]
+    assert plan["moveCost"] == 1

@@ -31,6 +31,10 @@ class Terms:
         self.problem = problem
         self.price = dict(problem.prices)
         self.held = defaultdict(list)  # demand -> [(shape, gpus, start, cost, pinned)]
+        # Demands whose replicas have a cost of moving of their own, whatever they move to.
+        self.own = {d.id for d in problem.demands if d.divisible} | {
+            i.owner for g in problem.gpus for i in g.instances if i.move_cost is not None
+        }
         gangs = defaultdict(list)
         starts = {d.id: d.start_h for d in problem.demands}
         for gpu in problem.gpus:
@@ -79,18 +83,16 @@ class Terms:
         return found
 
     def exchanged(self, demand: Demand, parts):
-        """(replicas, cost) of running shapes given up for shapes that do not run yet."""
-        held = self.held[demand.id]
-        running = Counter(shape for shape, *_ in held)
-        lost = gained = stopped = started = 0
-        for shape in {*running, *parts}:
-            less, more = running[shape] - parts.get(shape, 0), parts.get(shape, 0) - running[shape]
-            if less > 0:
-                mean = sum(cost for s, *_, cost, _ in held if s == shape) // running[shape]
-                stopped, lost = stopped + less, lost + less * mean
-            elif more > 0:
-                started, gained = started + more, gained + more * self.unit(demand, shape)
-        return min(stopped, started), min(lost, gained)
+        """(replicas, cost) of running shapes given up for shapes that do not run yet.
+
+        As many move as both stop and start. Each costs what it says itself, which is not counted here, or
+        what one of the new ones costs: the cheapest are charged.
+        """
+        running = Counter(shape for shape, *_ in self.held[demand.id])
+        stopped = (running - Counter(parts)).total()
+        started = sorted(self.unit(demand, shape) for shape in (Counter(parts) - running).elements())
+        moves = min(stopped, len(started))
+        return moves, 0 if demand.id in self.own else sum(started[:moves])
 
 
 def boolean_optimum(problem: Problem):
@@ -254,13 +256,16 @@ class _Boolean:
             bundles = self.terms.bundles(d)
             y = [self.m.new_bool_var("y") for _ in bundles]
             self.m.add_exactly_one(y)
+            changed = []
             for v, (parts, price, unmet) in zip(y, bundles, strict=True):
                 n, cost = self.terms.exchanged(d, parts)
                 self.unmet[d.priority].append(unmet * v)
                 self.share.append(price * v)
                 self.moves.append(n * v)
                 self.dollars.append(cost * v)
+                changed.append(n * v)
             self._spread(d, y, bundles)
+        going = []
         for shape in sorted(self.shapes[d.id]):
             running = sum(held[0] == shape for held in self.terms.held[d.id])
             pins = self.pins[d.id, shape]
@@ -274,15 +279,21 @@ class _Boolean:
                 least = sum(min(len(pins), n) * v for v, n in pairs)
             if pins:
                 self.m.add(sum(pins) >= least)
-            self._last(d, shape, lasting)
+            going += self._last(d, shape, lasting)
+        if d.id in self.terms.own and not d.divisible:
+            self.m.add(sum(going) == sum(changed))
 
     def _last(self, d, shape, lasting):
-        """Each replica that runs stays, moves or stops; as many stay or move as last."""
-        going_on = []
+        """Each replica that runs stays, moves, or stops for good or for another shape. Returns the latter.
+
+        As many stay or move as last.
+        """
+        going_on, going = [], []
         for key, _, keep, cost in [k for k in self.kept[d.id] if k[0] == shape]:
             assert key == shape
             move = self.m.new_bool_var("move")
-            self.m.add(keep + move <= 1)
+            going.append(self._goes(cost))
+            self.m.add(keep + move + going[-1] <= 1)
             self.dollars.append(cost * move)
             self.moves.append(move)
             going_on += [keep, move]
@@ -291,10 +302,19 @@ class _Boolean:
         for held, gpus, start, cost, _ in there:
             if (held, (gpus, start)) not in kept:
                 move = self.m.new_bool_var("move")
+                going.append(self._goes(cost))
+                self.m.add(move + going[-1] <= 1)
                 self.dollars.append(cost * move)
                 self.moves.append(move)
                 going_on.append(move)
         self.m.add(sum(going_on) == lasting)
+        return going
+
+    def _goes(self, cost):
+        """A Boolean: stops here and starts in another shape. Only where such a move has a cost of its own."""
+        goes = self.m.new_bool_var("goes")
+        self.dollars.append(cost * goes)
+        return goes
 
     def _divide(self, d):
         """A divisible demand of one shape: what is placed."""
@@ -372,14 +392,22 @@ def brute_force_optimum(problem: Problem):
 def _cost(problem, terms, combination, kept, used):
     total, moved = used, 0
     for d, (parts, _, _) in zip(problem.demands, combination, strict=True):
-        n, cost = terms.exchanged(d, parts)
-        for shape, many in parts.items():
+        changed, cost = terms.exchanged(d, parts)
+        left, same = (
+            [],
+            0,
+        )  # costs of those that leave their place; how many get the same shape
+        for shape in {held[0] for held in terms.held[d.id]}:
             running = [c for s, *_, c, _ in terms.held[d.id] if s == shape]
             stay = [c for (o, s, c), m in kept.items() for _ in range(m) if (o, s) == (d.id, shape)]
-            last = min(len(running), many)
+            last = min(len(running), parts.get(shape, 0))
+            stay = sorted(stay)[max(0, len(stay) - last) :]
             rest = sorted((Counter(running) - Counter(stay)).elements())
-            n, cost = n + max(0, last - len(stay)), cost + sum(rest[: max(0, last - len(stay))])
-        total, moved = total + cost, moved + n
+            n = last - len(stay)
+            same, cost, left = same + n, cost + sum(rest[:n]), left + rest[n:]
+        if d.id in terms.own:
+            cost += sum(sorted(left)[:changed])
+        total, moved = total + cost, moved + same + changed
     return total, moved
 
 
