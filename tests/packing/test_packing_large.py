@@ -1,11 +1,14 @@
 """What changes on large fleets: owners told apart late, nodes not at all. Forced on small ones here."""
 
+import contextlib
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import (
     Bundle,
@@ -163,3 +166,63 @@ def test_a_guard_that_is_over_at_once_serves_everybody_on_an_empty_fleet():
 
     assert packed.unmet == ()
     assert 0 < packed.bound <= packed.objective
+
+
+def scattered(seed: int, move_budget: int) -> Problem:
+    """Owners with slices here and there who want one fewer or up to two more; others want large ones."""
+    rng = random.Random(seed)
+    owned: Counter[str] = Counter()
+    gpus = []
+    for number in range(8):
+        instances: tuple[Instance, ...] = ()
+        for profile in rng.choices(("1g.10gb", "2g.20gb", "3g.40gb"), k=rng.randint(0, 3)):
+            starts = [o.start for o in board(SKU).options if o.profile == profile]
+            for start in rng.sample(starts, len(starts)):
+                places = [Placement(i.start, i.profile) for i in instances]
+                with contextlib.suppress(InputError):
+                    check(board(SKU), [*places, Placement(start, profile)])
+                    owner = f"{profile}-{rng.randrange(3)}"
+                    instances += (Instance(profile, start, owner),)
+                    owned[owner] += 1
+                    break
+        gpus.append(GPUState(f"g{number}", f"n{number // 4}", SKU, mig_enabled=True, instances=instances))
+    wanted = {owner: max(1, n + rng.randint(-1, 2)) for owner, n in sorted(owned.items())}
+    wanted |= {f"{profile}-x": 1 for profile in ("4g.40gb", "7g.80gb") if rng.random() < 0.75}
+    demands = (
+        Demand(name, (Bundle((Part(SKU, name[:7], 1, n),), 0.0),), divisible=True)
+        for name, n in sorted(wanted.items())
+    )
+    return Problem(tuple(gpus), tuple(demands), move_budget=move_budget)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2])
+def test_a_move_budget_is_kept_by_another_plan_not_by_having_none(budget, monkeypatch):
+    """Owners who are not told apart seem to swap slices for nothing: what they chose takes too many moves."""
+    late = 0
+    for seed in range(15, 35):
+        problem = scattered(seed, budget)
+        exact = solve.solve(problem)
+        with monkeypatch.context() as patch:
+            patch.setattr(solve, "_MOST_CLASSES", 0)
+            packed = solve.solve(problem)
+
+        assert packed.status != "FALLBACK"
+        assert legal(problem, packed)
+        assert len(packed.moves) <= budget
+        assert packed.stages[0].value == exact.stages[0].value or packed.status == "FEASIBLE"
+        late += packed.status == "OPTIMAL"
+    assert late >= 10
+
+
+def test_a_plan_that_moves_nobody_fills_free_room_and_claims_no_bound():
+    for seed in range(15, 25):
+        problem = scattered(seed, 0)
+        limits = solve.Limits()
+
+        packed = solve._without_moves(problem, limits, solve.Budget(limits))
+
+        assert legal(problem, packed)
+        assert (packed.status, packed.moves, packed.bound) == ("FEASIBLE", (), 0.0)
+        assert not any(stage.proved and stage.value for stage in packed.stages)
+        before = sum(len(gpu.instances) for gpu in problem.gpus)
+        assert sum(len(layout.instances) for layout in packed.layouts) > before

@@ -7,6 +7,7 @@ owners that keep everything interchangeable: the model shrinks, and its answer i
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from tangram.packing import narrow
 from tangram.packing.build import build
@@ -37,7 +38,17 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     whole = wants(problem, prices, held_replicas(problem, prices))
     fleet = prepare(problem, whole)
     budget = Budget(limits)
-    first, exact = _choose(fleet, prices, whole, budget)
+    found = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
+    if _moves_too_much(problem, found):  # who owns what was not told apart, and owners had to swap
+        found = _attempt(fleet, prices, whole, budget, _MOST_SETTLED)
+    return _without_moves(problem, limits, budget) if _moves_too_much(problem, found) else found
+
+
+def _attempt(fleet: Fleet, prices: Money, whole: tuple[Want, ...], budget: Budget, most: int) -> Packing:
+    """Return the best packing found. Owners are told apart when the bundles are chosen if that makes no more
+    than `most` classes; else only afterwards, and it may take more moves than were counted.
+    """
+    first, exact = _choose(fleet, prices, whole, budget, most)
     everyone = first.model.wants
     report = Report(fleet, prices, everyone, first)
     stays = Report(fleet, prices, whole, first)  # with every bundle: narrowed ones may lack what runs
@@ -50,11 +61,26 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     else:
         second = _settle(fleet, prices, everyone, first, budget)
         found = report.packing(first if second is None else second)
-    if _moves_too_much(problem, found):
-        return stays.nothing_changes()
     if all(_near(stage) for stage in found.stages[: _paid(found)]):
         return found
     return min(found, stays.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
+
+
+def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
+    """Return what can be had while everything that runs stays: a small problem, far from the best perhaps."""
+    gpus = tuple(
+        replace(gpu, instances=tuple(replace(each, movable=False) for each in gpu.instances))
+        for gpu in problem.gpus
+    )
+    still = replace(problem, gpus=gpus, move_budget=None, move_budgets=())
+    wall = None if limits.wall_s is None else budget.left(1.0)[1]
+    found = solve(still, replace(limits, wall_s=wall, clock=None))
+    if found.status == "FALLBACK":
+        return found
+    stages = tuple(replace(stage, bound=0.0, proved=stage.value == 0) for stage in found.stages)
+    return replace(
+        found, status="FEASIBLE", bound=0.0, gap=1.0 if found.objective > 0 else 0.0, stages=stages
+    )
 
 
 def _near(stage: Stage) -> bool:
@@ -80,9 +106,11 @@ def _moves_too_much(problem: Problem, found: Packing) -> bool:
     )
 
 
-def _choose(fleet: Fleet, prices: Money, everyone: tuple[Want, ...], budget: Budget) -> tuple[Run, bool]:
+def _choose(
+    fleet: Fleet, prices: Money, everyone: tuple[Want, ...], budget: Budget, most: int
+) -> tuple[Run, bool]:
     """Choose the bundles. True: with every owner told apart, so that the dollars are exact."""
-    found = columns(fleet, by_owner(fleet), _MOST_CLASSES)
+    found = columns(fleet, by_owner(fleet), most)
     grouped = found or columns(fleet, by_shape(fleet))
     assert grouped is not None  # noqa: S101 - without a limit there are columns
     run = Run(build(fleet, prices, everyone, grouped), budget)

@@ -35,9 +35,23 @@ def first_guess(model: Model) -> dict[int, int]:
         guess |= {v.index: len(group.members) * (t == same) for t, v in enumerate(counts)}
     for want in model.wants:
         stays = staying(want)
-        if stays is not None:
+        if want.is_divisible:
+            guess |= _pieces_as_they_run(model, want)
+        elif stays is not None:
             chosen = model.chosen[want.id]
             guess |= {v.index: int(number == stays) for number, v in enumerate(chosen)}
+    return guess
+
+
+def _pieces_as_they_run(model: Model, want: Want) -> dict[int, int]:
+    guess: dict[int, int] = {}
+    left = want.running
+    for number, (shapes, count) in enumerate(want.divisible):
+        for shape in shapes:
+            n = min(count, left.get(shape, 0))
+            left[shape] = left.get(shape, 0) - n
+            count -= n  # noqa: PLW2901 - what is still wanted of this part
+            guess[model.pieces[want.id, number, shape].index] = n
     return guess
 
 
@@ -62,7 +76,7 @@ def shortlist(want: Want) -> list[int]:
 
 def any_stays(model: Model) -> bool:
     """Whether any demand is served by what runs."""
-    return any(staying(want) is not None for want in model.wants)
+    return any(want.held if want.is_divisible else staying(want) is not None for want in model.wants)
 
 
 def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
