@@ -23,7 +23,7 @@ def test_few_bundles_are_enough_for_the_best_plan(batch, monkeypatch):
     monkeypatch.setattr(narrow, "_FEW", (1, 2))
     for seed in range(9000 + batch * 15, 9015 + batch * 15):
         problem = small(seed)
-        best = boolean_optimum(problem)
+        best = boolean_optimum(problem, drains=True)
 
         packed = solve.solve(problem)
 

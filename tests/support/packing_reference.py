@@ -82,6 +82,11 @@ class Terms:
             found.append(({}, 0, UNMET))
         return found
 
+    def drained(self, demand: Demand, bundles, parts, unmet):
+        """Replicas that run and go although more is wanted than the bundle serves."""
+        least = min(each[2] for each in bundles)
+        return max(0, len(self.held[demand.id]) - sum(parts.values())) if unmet > least else 0
+
     def exchanged(self, demand: Demand, parts):
         """(replicas, cost) of running shapes given up for shapes that do not run yet.
 
@@ -95,9 +100,12 @@ class Terms:
         return moves, 0 if demand.id in self.own else sum(started[:moves])
 
 
-def boolean_optimum(problem: Problem):
-    """Solve `problem` (divisible demands of one SKU each; no growth, no headroom) GPU by GPU."""
-    return _Boolean(problem).solve()
+def boolean_optimum(problem: Problem, *, drains: bool = False):
+    """Solve `problem` (divisible demands of one SKU each; no growth, no headroom) GPU by GPU.
+
+    `drains`: who runs may go for who does not and is as important.
+    """
+    return _Boolean(problem).solve(drains=drains)
 
 
 class _Boolean:
@@ -108,8 +116,9 @@ class _Boolean:
         self.kept = defaultdict(list)  # demand -> [(shape, site, variable, cost)]
         self.pins = defaultdict(list)  # (demand, shape) -> kept pinned
         self.dollars, self.share, self.moves, self.unmet = [], [], [], defaultdict(list)
+        self.drained = defaultdict(list)  # by priority: replicas that run, are wanted and go
 
-    def solve(self):
+    def solve(self, *, drains):
         self.shapes = self._shapes()
         nodes = defaultdict(list)
         for gpu in self.problem.gpus:
@@ -120,16 +129,21 @@ class _Boolean:
             self._demand(demand)
         if self.problem.move_budget is not None:
             self.m.add(sum(self.moves) <= self.problem.move_budget)
-        stages = [self.unmet[p] for p in sorted(self.unmet, reverse=True)] + [self.dollars, self.share]
+        stages = []
+        for priority in sorted(self.unmet, reverse=True):
+            stages += [(self.unmet[priority], True)]
+            stages += [] if drains else [(self.drained[priority], False)]
         found = []
-        for stage in stages:
+        for stage, told in (*stages, (self.dollars, True), (self.share, True)):
             self.m.minimize(sum(stage))
             solver = cp_model.CpSolver()
             solver.parameters.num_workers = 1
             solver.parameters.max_deterministic_time = 60
             assert solver.solve(self.m) == cp_model.OPTIMAL
-            found.append(round(solver.objective_value))
-            self.m.add(sum(stage) <= found[-1])
+            least = round(solver.objective_value)
+            self.m.add(sum(stage) <= least)
+            if told:
+                found.append(least)
         return found
 
     def _shapes(self):
@@ -260,6 +274,7 @@ class _Boolean:
             for v, (parts, price, unmet) in zip(y, bundles, strict=True):
                 n, cost = self.terms.exchanged(d, parts)
                 self.unmet[d.priority].append(unmet * v)
+                self.drained[d.priority].append(self.terms.drained(d, bundles, parts, unmet) * v)
                 self.share.append(price * v)
                 self.moves.append(n * v)
                 self.dollars.append(cost * v)
@@ -325,6 +340,8 @@ class _Boolean:
         mine = sum(self.taken[d.id, shape])
         self.m.add(mine <= part.count)
         self.unmet[d.priority].append(max(1, UNMET // part.count) * (part.count - mine))
+        held = min(part.count, sum(held[0] == shape for held in self.terms.held[d.id]))
+        self.drained[d.priority].append(held - self._lesser(held, mine))
         self.share.append(round(self.terms.hourly(shape) * MONEY) * mine)
         return {shape: mine}
 
@@ -376,7 +393,11 @@ def brute_force_optimum(problem: Problem):
         for parts, _, _ in combination:
             need.update(parts)
         pairs = list(zip(problem.demands, combination, strict=True))
-        unmet = [sum(c[2] for d, c in pairs if d.priority == p) for p in priorities]
+        unmet = []
+        for p in priorities:
+            mine = [(d, parts, short) for d, (parts, _, short) in pairs if d.priority == p]
+            gone = (terms.drained(d, terms.bundles(d), parts, short) for d, parts, short in mine)
+            unmet += [sum(short for *_, short in mine), sum(gone)]
         if best is not None and unmet > best[: len(unmet)]:
             continue
         share = sum(c[1] for c in combination)
@@ -386,7 +407,8 @@ def brute_force_optimum(problem: Problem):
                 if problem.move_budget is None or moves <= problem.move_budget:
                     found = [*unmet, cost, share]
                     best = found if best is None else min(best, found)
-    return best
+    assert best is not None  # nobody gets anything: that is always possible
+    return [*best[: 2 * len(priorities) : 2], *best[2 * len(priorities) :]]
 
 
 def _cost(problem, terms, combination, kept, used):

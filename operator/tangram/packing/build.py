@@ -41,6 +41,9 @@ def _choices(model: Model, prices: Money) -> None:
         model.chosen[want.id] = mine
         for variable, option in zip(mine, want.options, strict=True):
             unmet.add(variable, option.unmet)
+            if option.unmet > want.least_unmet:
+                gone = max(0, len(want.held) - option.replicas)
+                model.drained.setdefault(want.priority, Terms()).add(variable, gone)
             model.share.add(variable, option.price)
             for shape, count in option.parts:
                 model.taken.setdefault((want.id, shape), Terms()).add(variable, count)
@@ -58,6 +61,10 @@ def _divide(model: Model, prices: Money, want: Want, unmet: Terms) -> None:
             model.taken.setdefault((want.id, shape), Terms()).add(piece)
             model.share.add(piece, units(prices.shape_hour(shape)))
         model.cp.add(placed.expression <= count)
+        if here := min(count, sum(want.running.get(shape, 0) for shape in shapes)):
+            gone = model.cp.new_int_var(0, here, f"{want.id}.gone")
+            model.cp.add(gone + placed.expression >= here)
+            model.drained.setdefault(want.priority, Terms()).add(gone)
         unmet.extend(placed, -weight)
         unmet.constant += weight * count
 

@@ -38,6 +38,12 @@ class Terms:
         """The same for CP-SAT."""
         return cp_model.LinearExpr.weighted_sum(self.variables, self.factors) + self.constant
 
+    @property
+    def most(self) -> int:
+        """An upper bound, for factors of zero and more."""
+        domains = (int(variable.proto.domain[-1]) for variable in self.variables)
+        return self.constant + sum(f * n for f, n in zip(self.factors, domains, strict=True))
+
     def value(self, solution: list[int]) -> int:
         """Return what it is worth in a solution."""
         pairs = zip(self.variables, self.factors, strict=True)
@@ -73,6 +79,7 @@ class Model:
     supply: dict[tuple[ShapeKey, Place], Terms] = field(default_factory=dict)
     idle: dict[str, Terms] = field(default_factory=dict)  # free whole GPUs and uncut MIG GPUs, by SKU
     unmet: dict[int, Terms] = field(default_factory=dict)  # by priority
+    drained: dict[int, Terms] = field(default_factory=dict)  # who runs, is wanted and goes
     dollars: Terms = field(default_factory=Terms)
     share: Terms = field(default_factory=Terms)
     moves: Terms = field(default_factory=Terms)

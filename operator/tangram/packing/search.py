@@ -1,5 +1,6 @@
 """One stage of the objective after the other on one model: CP-SAT, one worker, a fixed seed, a limit."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -118,9 +119,19 @@ class Run:
     impossible: bool = False  # the stages before cannot be had together
     late: bool = False  # the last stage ended before anything was found
 
-    def minimise(self, name: str, terms: Terms, scale: float, share: float) -> bool:
-        """Minimise `terms`, keep its value for the stages to come. False: nothing was found."""
-        self.model.cp.minimize(terms.expression)
+    def minimise(
+        self, name: str, terms: Terms, scale: float, share: float, ties: Terms | None = None
+    ) -> bool:
+        """Minimise `terms`, and `ties` among what is equally good; keep both values for the stages to come.
+
+        False: nothing was found.
+        """
+        most = 0 if ties is None else ties.most
+        goal = Terms()
+        goal.extend(terms, most + 1)
+        if ties is not None:
+            goal.extend(ties)
+        self.model.cp.minimize(goal.expression)
         found = solve_model(self.model.cp, self.budget, share, self._hint())
         self.late = found.solution is None
         if found.solution is None:
@@ -131,11 +142,12 @@ class Run:
         solution = found.solution or self.solution or []
         value = terms.value(solution)
         proved = found.proved and self.whole
-        bound = value if proved else min(value, found.bound) if self.whole else 0
+        least = found.bound if not most else math.ceil((found.bound - most) / (most + 1) - 1e-9)
+        bound = value if proved else min(value, least) if self.whole else 0
         self.solution = solution
         self.stages.append(Stage(name, value / scale, bound / scale, proved))
         self.complete = self.complete and proved
-        self.model.cp.add(terms.expression <= value)
+        self.model.cp.add(goal.expression <= goal.value(solution))
         return True
 
     def start(self, terms: Terms, share: float) -> None:

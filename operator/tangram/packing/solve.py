@@ -129,7 +129,7 @@ def _choose(
         priorities = sorted(run.model.unmet, reverse=True)
         run.start(run.model.unmet[priorities[0]], 0.15)
         # Dollars are only asked for once it is known how little can be left unmet: least would be no replica.
-        if all(run.minimise(f"unmet[{p}]", run.model.unmet[p], UNMET, 0.4) for p in priorities):
+        if all(_serve(run, priority) for priority in priorities):
             _spend(run)
     return run, found is not None
 
@@ -142,6 +142,12 @@ def _serve_all(run: Run, everyone: tuple[Want, ...]) -> bool:
         run.stages.append(Stage(f"unmet[{priority}]", least / UNMET, least / UNMET, proved=True))
     run.start(run.model.dollars, 0.15)
     return _spend(run)
+
+
+def _serve(run: Run, priority: int) -> bool:
+    """Leave as little unserved as can be; among equals, nobody who runs goes for somebody who does not."""
+    ties = run.model.drained.get(priority)
+    return run.minimise(f"unmet[{priority}]", run.model.unmet[priority], UNMET, 0.4, ties)
 
 
 def _spend(run: Run) -> bool:
