@@ -114,7 +114,7 @@ def demands(deployments: Sequence[Sized], fleet_now: Problem) -> tuple[Demand, .
     """As the product turns LLMDeployments into demands."""
     rooms = Rooms(fleet_now, [each.wanted.id for each in deployments])
     running = running_replicas(fleet_now)
-    found = (demand(each, fleet_now, rooms, running) for each in deployments)
+    found = (demand(each, rooms, running) for each in deployments)
     return tuple(sorted(found, key=lambda each: each.id))
 
 
