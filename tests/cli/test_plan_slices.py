@@ -221,3 +221,30 @@ def test_one_slice_instead_of_three_is_one_move_and_of_the_cheapest(planner):
 
     assert [(move["from"]["start"], move["cost"]) for move in plan["moves"]] == [(0, 1)]
     assert plan["moveCost"] == 1
+
+
+def firm(name, owner, **more):
+    """A GPU on which somebody runs who must not move."""
+    at = gpu(name, f"gpu@0={owner}", sku="L4", node=name, **more)
+    at["instances"][0]["movable"] = False
+    return at
+
+
+def test_what_must_not_move_stays_where_it_is_whatever_the_priority(planner):
+    fleet = inventory(firm("g0", "low"))
+
+    plan = planner.plan(fleet, request("low", "gpu", 1), request("high", "gpu", 1, priority=1))
+
+    assert held(plan) == {("g0", "gpu", 0, "low")}
+    assert [(short["name"], short["reason"]) for short in plan["unmet"]] == [
+        ("high", "no room left after demands of higher priority and what must not move")
+    ]
+
+
+def test_what_must_not_move_goes_once_fewer_are_wanted(planner):
+    fleet = inventory(firm("g0", "low"), firm("g1", "low"))
+
+    plan = planner.plan(fleet, request("low", "gpu", 1), request("high", "gpu", 1, priority=1))
+
+    assert sorted(owner for *_, owner in held(plan)) == ["high", "low"]
+    assert (plan["moves"], plan["unmet"]) == ([], [])

@@ -63,6 +63,12 @@ def test_owners_told_apart_late_cost_little_and_the_bound_stays_true(batch, monk
             assert unmet >= best[:-2]
 
 
+def pinned_on(problem: Problem, demand: Demand, node: str) -> int:
+    """Replicas of a demand that must not leave a node."""
+    there = [(g, i) for g in problem.gpus for i in g.instances if g.node == node and i.owner == demand.id]
+    return len({i.gang or (g.id, i.start) for g, i in there if not i.movable})
+
+
 @pytest.mark.parametrize("batch", range(4))
 def test_spread_that_the_model_does_not_see_is_kept_all_the_same(batch, monkeypatch):
     monkeypatch.setattr(prepare, "_MOST_SPOTS", 0)
@@ -85,7 +91,8 @@ def test_spread_that_the_model_does_not_see_is_kept_all_the_same(batch, monkeypa
             )
             total = sum(part.count for part in choice.parts)
             assert sum(here.values()) == total
-            assert max(here.values(), default=0) <= max(1, math.ceil(demand.spread.node * total - 1e-9))
+            most = max(1, math.ceil(demand.spread.node * total - 1e-9))
+            assert all(n <= max(most, pinned_on(problem, demand, at)) for at, n in here.items())
 
 
 def test_idle_gpus_are_opened_where_spread_needs_more_than_the_model_saw(monkeypatch):

@@ -309,3 +309,46 @@ def test_a_move_is_counted_where_there_is_budget_for_it():
 
     assert from_pools(problem, packed) == {"busy": 2}
     assert packed.unmet == ()
+
+
+def pinned(n: int, owner: str, profile: str = "7g.80gb") -> GPUState:
+    return cut(n, Instance(profile, 0, owner, movable=False))
+
+
+def test_a_pinned_replica_of_a_model_is_kept_beside_a_demand_of_higher_priority():
+    low, high = one_of("low", ("7g.80gb", 1, 1)), one_of("high", ("7g.80gb", 1, 1), priority=5)
+
+    packed = solve(Problem((pinned(0, "low"),), (high, low), PRICES))
+
+    assert owners(packed, "g0") == [("7g.80gb", 0, "low")]
+    assert [(each.demand, each.share) for each in packed.unmet] == [("high", 1.0)]
+
+
+def test_pinned_replicas_are_kept_where_all_that_is_wanted_finds_no_room():
+    demand = one_of("a", ("7g.80gb", 1, 3))
+
+    packed = solve(Problem((pinned(0, "a"), pinned(1, "a")), (demand,), PRICES))
+
+    assert [owners(packed, name) for name in ("g0", "g1")] == [[("7g.80gb", 0, "a")]] * 2
+    assert packed.choices[0].unmet == 1
+
+
+def test_pinned_replicas_on_one_node_do_not_rule_out_that_the_others_are_spread():
+    gpus = (*(replace(pinned(n, "a"), node="n") for n in range(3)), cut(3))
+    demand = one_of("a", ("7g.80gb", 1, 4), spread=Spread(node=0.5))
+
+    packed = solve(Problem(gpus, (demand,), PRICES))
+
+    assert packed.unmet == ()
+    assert [owners(packed, f"g{n}") for n in range(4)] == [[("7g.80gb", 0, "a")]] * 4
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+def test_of_pinned_slices_as_many_go_on_as_are_wanted(wanted):
+    slices = [Instance("1g.10gb", n, "a", movable=False) for n in range(2)]
+    full = slice_request("b", "7g.80gb", 1, priority=9)
+
+    packed = solve(Problem((cut(0, *slices),), (slice_request("a", "1g.10gb", wanted), full), PRICES))
+
+    assert [(p, o) for p, _, o in owners(packed, "g0") if o] == [("1g.10gb", "a")] * wanted
+    assert [each.demand for each in packed.unmet] == ["b"]

@@ -67,18 +67,26 @@ class Terms:
     def bundles(self, demand: Demand):
         """(parts as a dict, price, unmet) of every bundle that may be chosen, the empty one included."""
         found = []
+        held = self.held[demand.id]
+        running, pinned = Counter(h[0] for h in held), Counter(h[0] for h in held if h[4])
         for bundle in demand.bundles:
             parts = {(p.sku, p.profile, p.tensor_parallel): p.count for p in bundle.parts if p.count}
             if demand.budget_per_hour is not None and bundle.price_per_hour > demand.budget_per_hour + 1e-9:
                 continue
-            running = Counter(held[0] for held in self.held[demand.id])
-            pinned = Counter(held[0] for held in self.held[demand.id] if held[4])
-            starts = any(n > running[s] for s, n in parts.items())
-            if starts and any(n > parts.get(s, 0) for s, n in pinned.items()):
-                continue
             price, unmet = round(bundle.price_per_hour * MONEY), math.ceil(bundle.unmet * UNMET - 1e-6)
             found.append((parts, price, unmet))
-        if not any(not parts for parts, _, _ in found):
+        if pinned:  # given up only by who is served as well as can be without it, and starts nothing instead
+            best = min((unmet for *_, unmet in found), default=UNMET)
+            found = [
+                (parts, price, unmet)
+                for parts, price, unmet in found
+                if all(parts.get(s, 0) >= n for s, n in pinned.items())
+                or (unmet == best != UNMET and all(n <= running[s] for s, n in parts.items()))
+            ]
+            hourly = round(sum(self.hourly(s) * n for s, n in pinned.items()) * MONEY)
+            if not any(all(n <= pinned[s] for s, n in parts.items()) for parts, _, _ in found):
+                found.append((dict(pinned), hourly, UNMET))
+        elif not any(not parts for parts, _, _ in found):
             found.append(({}, 0, UNMET))
         return found
 
@@ -339,6 +347,7 @@ class _Boolean:
         assert self.shapes[d.id] == {shape}
         mine = sum(self.taken[d.id, shape])
         self.m.add(mine <= part.count)
+        self.m.add(mine >= min(part.count, sum(h[4] for h in self.terms.held[d.id] if h[0] == shape)))
         self.unmet[d.priority].append(max(1, UNMET // part.count) * (part.count - mine))
         held = min(part.count, sum(held[0] == shape for held in self.terms.held[d.id]))
         self.drained[d.priority].append(held - self._lesser(held, mine))
@@ -350,11 +359,13 @@ class _Boolean:
         for share, places in ((d.spread.node, {n: {n} for n in zones}), (d.spread.zone, self._zones(zones))):
             if share >= 1:
                 continue
-            most = sum(
-                max(1, math.ceil(share * sum(parts.values()) - 1e-9)) * v
-                for v, (parts, _, _) in zip(y, bundles, strict=True)
-            )
             for nodes in places.values():
+                ids = {gpu.id for gpu in self.problem.gpus if gpu.node in nodes}
+                pinned = sum(h[4] and h[1][0] in ids for h in self.terms.held[d.id])
+                most = sum(
+                    max(1, pinned, math.ceil(share * sum(parts.values()) - 1e-9)) * v
+                    for v, (parts, _, _) in zip(y, bundles, strict=True)
+                )
                 self.m.add(sum(v for n in nodes for v in self.at[d.id, n]) <= most)
 
     @staticmethod

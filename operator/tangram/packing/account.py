@@ -50,7 +50,7 @@ def account(
         choices=tuple(choices),
         moves=moves,
         unmet=tuple(
-            Unmet(want.id, want.priority, choice.unmet, _why(want, assignment))
+            Unmet(want.id, want.priority, choice.unmet, _why(fleet, want, assignment))
             for want, choice in zip((w for w in wants if not w.hidden), choices, strict=True)
             if choice.unmet > 0
         ),
@@ -134,9 +134,11 @@ def _choice(prices: Money, want: Want, chosen: int | None, assignment: Assignmen
     return Choice(want.id, option.index, parts, price, unmet)
 
 
-def _why(want: Want, assignment: Assignment) -> str:
+def _why(fleet: Fleet, want: Want, assignment: Assignment) -> str:
     if any(owner == want.id for owner, _ in assignment.short):
         return "spread leaves no room on other nodes"
     if want.least_unmet:
         return "no bundle within its budget serves it whole"
+    if any(held.pinned and held.owner != want.id for held in fleet.held.values()):
+        return "no room left after demands of higher priority and what must not move"
     return "no room left after demands of higher priority"

@@ -42,19 +42,20 @@ def fill(work: Work, want: Want, counts: Counts) -> None:
 def _thin_out(work: Work, want: Want) -> None:
     """Who got fewer replicas than planned may have too many in one place: spread goes by what there is."""
     sites = work.sites.get(want.id, [])
+    pinned = {(held.shape, held.gpus, held.start) for held in want.held if held.pinned} & work.kept
     while sites:
-        crowd = next(
+        lost = next(
             (
-                members
+                movable[-1]
                 for share, place in ((want.spread.node, "node"), (want.spread.zone, "zone"))
                 for members in _by_place(sites, place)
                 if share < 1 and len(members) > cap(share, len(sites))
+                if (movable := [s for s in members if (s.shape, s.gpus, s.start) not in pinned])
             ),
             None,
         )
-        if crowd is None:
+        if lost is None:
             return
-        lost = crowd[-1]
         sites.remove(lost)
         work.kept.discard((lost.shape, lost.gpus, lost.start))
         work.short[want.id, lost.shape] += 1

@@ -6,6 +6,8 @@ its own cost, where somebody said that, else at the price of the new one's start
 nothing.
 """
 
+from collections import Counter
+
 from ortools.sat.python import cp_model
 
 from tangram.packing.model import Model, Terms
@@ -69,6 +71,8 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
             model.cp.add(pinned.expression >= least.expression)
         moves.extend(lasting[shape])
         moves.extend(staying, -1)
+    if want.is_divisible and not want.has_places:
+        _hold(model, want)
     _exchange(model, want, lasting, moves)
     if trades and len(costs) > 1:
         model.cp.add(moved_ones.expression >= moves.expression)
@@ -76,6 +80,21 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
         model.dollars.extend(moves, min(costs))
     model.moves.extend(moves)
     _guard(model, want, moves, stopping)
+
+
+def _hold(model: Model, want: Want) -> None:
+    """Who must not move is not given up either, as long as so many are wanted."""
+    pinned = Counter(held.shape for held in want.held if held.pinned)
+    for number, (shapes, count) in enumerate(want.divisible):
+        pieces = {shape: model.pieces[want.id, number, shape] for shape in shapes if pinned[shape]}
+        if sum(pinned[shape] for shape in pieces) > count:
+            model.cp.add(cp_model.LinearExpr.sum(list(pieces.values())) == count)
+            for shape, piece in pieces.items():
+                model.cp.add(piece <= pinned[shape])
+        else:
+            for shape, piece in pieces.items():
+                model.cp.add(piece >= pinned[shape])
+        pinned -= Counter(dict.fromkeys(pieces, count))  # of two parts of one shape the first has them
 
 
 def _guard(model: Model, want: Want, moves: Terms, stopping: dict[str, Terms]) -> None:

@@ -1,6 +1,7 @@
 """Replicas of a demand over nodes and zones: at most a share of them in one place, and only in its pools."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from tangram.packing.columns import Fleet
@@ -26,7 +27,7 @@ def add_spreading(model: Model, fleet: Fleet) -> None:
             key: _MOST if _allowed(want, pools[key[1]]) else _pinned(fleet, want, *key)
             for key in model.supply
         }
-        _spread(model, want, zones, nodes, drawn, most)
+        _spread(model, fleet, want, zones, nodes, drawn, most)
     names = {want.id for want in spread}
     for (owner, shape, label), keep in model.keeps.items():  # who stays draws on its place as well
         if owner not in names and (shape, str(label[-1])) in drawn:
@@ -37,6 +38,7 @@ def add_spreading(model: Model, fleet: Fleet) -> None:
 
 def _spread(
     model: Model,
+    fleet: Fleet,
     want: Want,
     zones: Mapping[Place, str],
     nodes: set[Place],
@@ -56,14 +58,15 @@ def _spread(
                 drawn.setdefault((shape, place), Terms()).add(spot)
         model.cp.add(everywhere.expression == taken.expression)
     _stay_in_place(model, want)
+    fixed = Counter(fleet.places[held.gpus[0]] for held in want.held if held.pinned)
     by_zone: dict[str, Terms] = {}
     for place, terms in here.items():
         by_zone.setdefault(zones[place], Terms()).extend(terms)
         if place in nodes and want.spread.node < 1:
-            _cap(model, want, terms, want.spread.node)
-    for terms in by_zone.values():
+            _cap(model, want, terms, want.spread.node, fixed[place])
+    for zone, terms in by_zone.items():
         if want.spread.zone < 1:
-            _cap(model, want, terms, want.spread.zone)
+            _cap(model, want, terms, want.spread.zone, sum(n for at, n in fixed.items() if zones[at] == zone))
     for grown in model.grown:
         if grown.kind.place in here and want.spread.node < 1:
             most = max((cap(want.spread.node, o.replicas) for o in want.options), default=0)
@@ -97,11 +100,12 @@ def cap(share: float, replicas: int) -> int:
     return max(1, math.ceil(share * replicas - 1e-9))
 
 
-def _cap(model: Model, want: Want, here: Terms, share: float) -> None:
+def _cap(model: Model, want: Want, here: Terms, share: float, fixed: int) -> None:
+    """Limit the replicas in one place, `fixed` of which must not move: more than the share, if need be."""
     if not want.is_divisible:
         most = Terms()
         for variable, option in zip(model.chosen[want.id], want.options, strict=True):
-            most.add(variable, cap(share, option.replicas))
+            most.add(variable, max(cap(share, option.replicas), fixed))
         model.cp.add(here.expression <= most.expression)
         return
     total = Terms()

@@ -39,7 +39,7 @@ class Held:
 class Option:
     """One bundle that may be chosen."""
 
-    index: int  # into the demand's bundles; -1: the empty one that it did not bring
+    index: int  # into the demand's bundles; -1: one that it did not bring, empty or what must stay
     parts: tuple[tuple[ShapeKey, int], ...]
     price: int  # per hour, in solver units
     unmet: int
@@ -231,7 +231,7 @@ def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...
         divisible = tuple((_alternatives(problem, part), part.count) for part in demand.bundles[0].parts)
         shapes |= {shape for alternatives, _ in divisible for shape in alternatives}
     unit = {shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)}
-    options = () if demand.divisible else _options(demand, held)
+    options = () if demand.divisible else _options(demand, held, prices)
     spread, pools = demand.spread, demand.pools
     own = demand.divisible or any(replica.said for replica in held)
     return Want(demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools, own=own)
@@ -258,26 +258,36 @@ def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
     return tuple(ShapeKey(s, part.profile) for s, b in boards if b is not None and part.profile in b.profiles)
 
 
-def _options(demand: Demand, held: tuple[Held, ...]) -> tuple[Option, ...]:
+def _options(demand: Demand, held: tuple[Held, ...], prices: Money) -> tuple[Option, ...]:
     found = []
-    running = Counter(replica.shape for replica in held)
-    pinned = Counter(replica.shape for replica in held if replica.pinned)
     for index, bundle in enumerate(demand.bundles):
         parts = tuple(sorted((part.shape, part.count) for part in bundle.parts if part.count))
         if demand.budget_per_hour is not None and bundle.price_per_hour > demand.budget_per_hour + 1e-9:
             continue
-        if pinned and _stops_what_is_pinned(dict(parts), running, pinned):
-            continue
         unmet = math.ceil(bundle.unmet * UNMET - 1e-6)
         found.append(Option(index, parts, units(bundle.price_per_hour), unmet))
+    if any(replica.pinned for replica in held):
+        return _with_what_is_pinned(found, held, prices)
     if not any(not option.parts for option in found):
         found.append(Option(-1, (), 0, UNMET))
     return tuple(found)
 
 
-def _stops_what_is_pinned(
-    parts: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int], pinned: Mapping[ShapeKey, int]
-) -> bool:
-    """Whether a bundle would replace a replica that must stay: it may be given up, but not moved."""
-    starts = any(count > running.get(shape, 0) for shape, count in parts.items())
-    return starts and any(count > parts.get(shape, 0) for shape, count in pinned.items())
+def _with_what_is_pinned(offered: list[Option], held: tuple[Held, ...], prices: Money) -> tuple[Option, ...]:
+    """Return the options that keep every replica that must not move, or serve as well as any with fewer.
+
+    Where none of them is sure to find room, what is pinned goes on alone, and serves nothing that counts.
+    """
+    running = Counter(replica.shape for replica in held)
+    pinned = Counter(replica.shape for replica in held if replica.pinned)
+    least = min((option.unmet for option in offered), default=UNMET)
+
+    def keeps(option: Option) -> bool:
+        parts = Counter(dict(option.parts))
+        return pinned <= parts or (option.unmet == least < UNMET and parts <= running)
+
+    found = [option for option in offered if keeps(option)]
+    if not any(Counter(dict(option.parts)) <= pinned for option in found):
+        price = sum(prices.shape_hour(shape) * n for shape, n in pinned.items())
+        found.append(Option(-1, tuple(sorted(pinned.items())), units(price), UNMET))
+    return tuple(found)

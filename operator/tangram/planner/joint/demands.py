@@ -14,8 +14,6 @@ from tangram.planner.joint.shapes import Sized, sized
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
 _ANY_ROOM = 10**6
-_FIRST = 2 * 10**9  # above every priority that can be written
-_UNSERVED = 0.999  # of the demand of replicas that run where they should not: a little better than none
 
 
 def size_all(
@@ -63,7 +61,7 @@ def wide_demand(each: Sized, running: Running) -> Demand:
 
 def stays(demand: Demand) -> bool:
     """Whether nothing but what runs is on the menu: no move of it could be carried out."""
-    return demand.priority == _FIRST
+    return [bool(bundle.parts) and bundle.unmet == 1 for bundle in demand.bundles] == [True]
 
 
 def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Demand:
@@ -87,13 +85,13 @@ def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Dema
 
 
 def _as_it_runs(each: Sized, running: Mapping[ShapeKey, int]) -> Demand:
-    """Return what runs where it should not and has no other place: nobody takes that away, too."""
+    """Return what runs where it should not and has no other place. Once pinned, nobody takes that away."""
     prices = each.assessed.prices
     parts, per_hour = [], 0.0
     for key, count in sorted(running.items()):
         parts.append(Part(key.sku, key.profile, key.tensor_parallel, count))
         per_hour += count * key.tensor_parallel * (prices.of(key.sku) or 0.0) * share(key.sku, key.profile)
-    return Demand(each.wanted.id, (Bundle(tuple(parts), per_hour, _UNSERVED),), _FIRST)
+    return Demand(each.wanted.id, (Bundle(tuple(parts), per_hour, unmet=1.0),), each.wanted.priority)
 
 
 def _kept(each: Sized, running: Mapping[ShapeKey, int]) -> set[tuple[Part, ...]]:
