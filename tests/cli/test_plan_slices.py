@@ -248,3 +248,12 @@ def test_what_must_not_move_goes_once_fewer_are_wanted(planner):
 
     assert sorted(owner for *_, owner in held(plan)) == ["high", "low"]
     assert (plan["moves"], plan["unmet"]) == ([], [])
+
+
+def test_thirds_of_a_request_are_worth_as_much_as_one_whole(planner):
+    whole = request("whole", "gpu", 1, priority=5)
+    three = request("three", "1g.6gb", 3, priority=5)
+
+    plan = planner.plan(inventory({"id": "g0", "sku": "A30"}), whole, three, request("more", "1g.6gb", 1))
+
+    assert sorted(owner for *_, owner in held(plan)) == ["more", "three", "three", "three"]

@@ -25,7 +25,7 @@ from tangram.packing import (
 from tangram.packing.board import board
 from tangram.packing.geometry import Placement, check
 from tests.support.packing_problems import small
-from tests.support.packing_reference import MONEY, boolean_optimum
+from tests.support.packing_reference import MONEY, UNMET, boolean_optimum
 
 SKU = "H100-80GB-SXM"
 
@@ -54,7 +54,7 @@ def test_owners_told_apart_late_cost_little_and_the_bound_stays_true(batch, monk
 
         assert legal(problem, packed)
         assert problem.move_budget is None or len(packed.moves) <= problem.move_budget
-        unmet = [round(stage.value * 1_000_000) for stage in packed.stages if stage.name.startswith("unmet")]
+        unmet = [round(stage.value * UNMET) for stage in packed.stages if stage.name.startswith("unmet")]
         if unmet == best[:-2]:
             blur = 20 / MONEY
             assert packed.bound <= best[-2] / MONEY + blur

@@ -1,7 +1,7 @@
 """Two oracles of packings that know no columns: one Boolean per GPU and option, and brute force.
 
 Both return the first stages of the objective: unmet demand per priority (high first), dollars, share of GPUs.
-Money is in hundred-thousandths of a dollar and unmet demand in millionths, so that equality is exact.
+Money is in hundred-thousandths of a dollar, unmet demand in units that small counts divide: equals are equal.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from tangram.packing import ANY_SKU, Demand, Problem
 from tangram.packing.board import board
 from tangram.packing.geometry import layouts
 
-MONEY, UNMET = 100_000, 1_000_000
+MONEY, UNMET = 100_000, 720_720
 
 
 def dominant(sku, profile):
