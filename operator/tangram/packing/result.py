@@ -77,7 +77,7 @@ class Stage:
 
     name: str  # unmet[PRIORITY] | dollars | share | disruption | stranded | headroom
     value: float
-    bound: float  # nothing better exists
+    bound: float  # nothing better exists; of what follows the share: for the bundles that were chosen
     proved: bool
 
 
