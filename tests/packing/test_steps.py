@@ -13,7 +13,15 @@ from tangram.packing.steps import Pace, Transition
 from tangram.packing.transition import transition
 from tests.support.packing_problems import small
 from tests.support.packing_simulator import Refused, SimulatedFleet
-from tests.support.packing_transitions import gpu, layout, packing_of, problem_of, random_ends, rules
+from tests.support.packing_transitions import (
+    full_ends,
+    gpu,
+    layout,
+    packing_of,
+    problem_of,
+    random_ends,
+    rules,
+)
 
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=40, deadline=None)
@@ -151,11 +159,59 @@ def test_without_either_it_says_what_is_missing_and_touches_nothing():
 def test_a_search_that_is_given_up_says_so_and_takes_nothing_down():
     problem, wanted = halves("chat", "code")
 
-    found = transition(problem, wanted, Pace((("chat", 0),)), effort=1)
+    found = transition(problem, wanted, effort=1)
 
     assert "was given up" in str(found.missing)
     assert found.steps == ()
-    assert transition(problem, wanted, Pace((("chat", 0),))).complete
+
+
+def test_where_the_search_for_spare_places_ends_replicas_are_taken_down_as_their_minimum_permits():
+    problem, wanted = halves("chat", "code")
+    problem = replace(problem, gpus=(*problem.gpus, gpu("b")))
+    pace = Pace((("chat", 0),))
+
+    found = transition(problem, wanted, pace, effort=1)
+
+    assert found.complete
+    assert [step.owner for step in found.steps if step.restart] == ["chat"]
+    assert not any(step.restart for step in transition(problem, wanted, pace).steps)
+
+
+@pytest.mark.parametrize(("gpus", "effort"), [(20, 10**6), (30, 10**3)])
+def test_a_full_fleet_in_which_nobody_has_a_minimum_gets_where_it_is_wanted(gpus, effort):
+    problem, packing = full_ends(1, gpus)
+    pace, minimum, most = rules(problem, packing, permitted=10**6)
+
+    found = transition(problem, packing, pace, effort)
+
+    assert found.complete
+    moved = sum(step.kind == "start-replica" for step in found.steps)
+    assert 0 < sum(step.restart for step in found.steps) < moved / 4
+    for rng in (None, random.Random(1)):
+        perform(problem, packing, pace, minimum, most, found.steps, rng).check_ends_as(packing)
+
+
+def test_who_is_stuck_does_not_keep_the_others_from_getting_where_they_are_wanted():
+    stuck, wanted = halves("chat", "code")
+    full, moved = full_ends(2, 8)
+    problem = problem_of(*stuck.gpus, *full.gpus)
+    packing = packing_of(*wanted.layouts, *moved.layouts)
+    pace, minimum, most = rules(problem, packing, permitted=99)
+    held = {"chat": 1, "code": 1}
+    pace = Pace(tuple(sorted((dict(pace.min_available) | held).items())))
+
+    found = transition(problem, packing, pace, effort=10**6)
+
+    assert found.missing is not None
+    assert found.missing.blocked == ("chat on 3g.40gb@4 of a", "code on 3g.40gb@0 of a")
+    assert str(found.missing) == "one free 3g.40gb on H100-80GB-SXM or minAvailable 0 of 'chat'"
+    perform(problem, packing, pace, minimum | held, most, found.steps).check_ends_as(
+        packing_of(*stuck_as_it_is(stuck), *moved.layouts)
+    )
+
+
+def stuck_as_it_is(problem):
+    return [layout(g.id, *((i.start, i.profile, i.owner) for i in g.instances)) for g in problem.gpus]
 
 
 @FEW

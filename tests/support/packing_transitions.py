@@ -67,6 +67,23 @@ def random_ends(seed: int, *, full: float = 0.9) -> tuple[Problem, Packing]:
     return problem_of(*gpus, growable=growable), packing_of(*wanted, grown=grown)
 
 
+def full_ends(seed: int, gpus: int) -> tuple[Problem, Packing]:
+    """Slices in use, all of them, which mig-manager is to make on other GPUs; every replica has its place."""
+    rng = random.Random(seed)
+    owners = {profile: (f"{profile}-a", f"{profile}-b") for profile in SLICES}
+    now = [_slices(rng, "mig-manager") or [(0, "7g.80gb")] for _ in range(gpus)]
+    names = [f"g{i:04}" for i in range(gpus)]
+    held = [[(s, p, rng.choice(owners[p])) for s, p in cut] for cut in now]
+    then = rng.sample(held, gpus)
+    states = [
+        gpu(name, *((p, s, o) for s, p, o in mine), node=f"n{i // 4:04}", backend="mig-manager")
+        for i, (name, mine) in enumerate(zip(names, held, strict=True))
+    ]
+    return problem_of(*states), packing_of(
+        *(layout(name, *mine) for name, mine in zip(names, then, strict=True))
+    )
+
+
 def _slices(rng: random.Random, backend: str) -> list[tuple[int, str]]:
     cut = board(H100).only(SLICES)
     if backend == "nvml":

@@ -12,7 +12,7 @@ import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry import Placement
@@ -21,10 +21,13 @@ from tangram.packing.script import Script
 from tangram.packing.seats import Ends, Seat
 from tangram.packing.steps import Pace
 from tangram.packing.waiting import Waiting
-from tangram.packing.world import Effort, World
+from tangram.packing.world import Effort, Shape, World
 
 _LOOK, _FREE, _SEARCH = 8, 1, 16  # what looking at a place, at who is in its way and for a spare place costs
 _MANY = 512  # of more than that, only some are compared before one of them is taken
+
+
+Cost = tuple[int, int, int, Seat]  # restarts, detours, drains, of which goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Way:
     moves: tuple[tuple[Seat, Seat | None, bool], ...]  # (who, spare place or None, before it is replaced)
 
     @property
-    def cost(self) -> tuple[int, int, int, Seat]:
+    def cost(self) -> Cost:
         """What is compared."""
         return self.restarts, self.detours, self.drains, self.goal
 
@@ -57,6 +60,11 @@ class Crew:
     least: int = 0  # what runs before or after, whichever is less: only restarts go below
 
     @property
+    def short(self) -> int:
+        """How many replicas are down that have to come back."""
+        return max(0, self.least - self.there)
+
+    @property
     def may_drain(self) -> bool:
         """Whether one more can go without loss: as many in proportion as have been replaced."""
         due = math.floor(self.old * self.come / self.new) if self.new else self.old
@@ -72,13 +80,17 @@ class Course:
     crews: dict[str, Crew]
     waiting: Waiting  # where replicas have to come, and who has to go
     fixed: frozenset[Seat]  # may be given up but not moved
+    wanted: int  # replicas that have to come
     restarts: bool = True  # may replicas be taken down before their replacement serves?
     patient: bool = False  # do demands that only grow wait until the others are where they go?
     last: Seat | None = None  # for which a way was taken
     hopeless: set[Seat] = field(default_factory=set)  # places that could not be freed after all
     effort: Effort = field(default_factory=Effort)
-    # Shapes for which there is no spare place at all, as long as nobody comes or goes.
-    nowhere: set[tuple[tuple[str, str, int], ...]] = field(default_factory=set)
+    at: Seat | None = None  # whose place is looked at
+    short: int = 0  # replicas that are down and have to come back
+    sound: tuple[int, int] = (0, 0)  # when nobody was, last: replicas that had come, steps
+    # Of whom one of which shape could go to a spare place of these shapes, while nobody comes or goes.
+    roomy: dict[tuple[str, Shape], list[Seat]] = field(default_factory=dict)
 
     @property
     def pending(self) -> dict[Seat, None]:
@@ -106,6 +118,7 @@ class Course:
             else:
                 break
         self._tidy()
+        self._note()
 
     def _bring(self) -> bool:
         """Start whoever's place is free, in order, and drain as it goes. Looks where something changed."""
@@ -118,12 +131,17 @@ class Course:
             crew = self.crews[seat.owner]
             later = self.patient and (not crew.old or self._awaits_mode(seat))
             self.effort.left -= _LOOK
-            if later or crew.there >= crew.surge or not self._is_open(seat):
+            if crew.there >= crew.surge and not later:
+                waiting.park(seat)
                 continue
-            self._start(seat)
-            crew.come += 1
-            if crew.may_drain:
-                self._drain_one(seat.owner)
+            self.at = seat
+            if not later and self._is_open(seat):
+                self._start(seat)
+                crew.come += 1
+                if crew.may_drain:
+                    self._drain_one(seat.owner)
+            if crew.there < crew.surge:
+                self._unpark(seat.owner)
             ahead = {each for each in waiting.fresh if each > seat}
             behind |= waiting.fresh - ahead
             for each in ahead - queued:
@@ -131,7 +149,14 @@ class Course:
             queued |= ahead
             waiting.fresh = set()
         waiting.fresh |= behind
+        self.at = None
         return len(self.pending) < before
+
+    def _unpark(self, owner: str) -> None:
+        """Let one of the owner's goals be looked at that only waited until there may be one more."""
+        goal = self.waiting.next_parked(owner, self.at)
+        if goal is not None:
+            self.waiting.fresh.add(goal)
 
     def _is_open(self, seat: Seat) -> bool:
         world = self.world
@@ -149,7 +174,17 @@ class Course:
         self.script.bring(seat, temporary=temporary)
         self.world.sit(seat)
         self.waiting.came(seat, temporary=temporary)
-        self.crews[seat.owner].there += 1
+        self._count(self.crews[seat.owner], 1)
+
+    def _count(self, crew: Crew, more: int) -> None:
+        before = crew.short
+        crew.there += more
+        self.short += crew.short - before
+        self._note()
+
+    def _note(self) -> None:
+        if not self.short:
+            self.sound = self.wanted - len(self.pending), len(self.script.steps)
 
     def _make(self, seat: Seat, *, temporary: bool) -> None:
         """Make the slice, or the whole GPUs, that a replica needs and that nobody holds."""
@@ -164,7 +199,7 @@ class Course:
             for other in world.in_the_way(gpu, place) or ():
                 self._destroy(gpu, other)
             self.script.create(gpu, place, temporary=temporary and place not in world.ends.slices[gpu])
-            world.slices[gpu].add(place)
+            world.cut(gpu, place)
 
     def _modes(self, node: str) -> None:
         """Change every MIG mode that needs an empty node while nobody is there: soon somebody will be."""
@@ -189,21 +224,21 @@ class Course:
                 self._destroy(gpu, place)
         self.script.mode(gpu, on=on)
         world.mig_on[gpu] = on
-        world.slices[gpu] = set()
+        world.clear(gpu)
         if world.gpu(gpu).backend == "mig-manager":  # clears every GPU of the node that is in MIG mode
             for other in world.by_node[world.gpu(gpu).node]:
-                world.slices[other] = set()
+                world.clear(other)
                 world.uncleared |= {other} if world.ends.mig_on[other] and world.ends.slices[other] else set()
 
     def _geometry(self, gpu: str) -> None:
         layout = self.world.ends.slices[gpu]
         self.script.geometry(gpu, layout)
-        self.world.slices[gpu] = set(layout)
         self.world.uncleared.discard(gpu)
+        self.world.clear(gpu, layout)
 
     def _destroy(self, gpu: str, place: Placement) -> None:
         self.script.destroy(gpu, place)
-        self.world.slices[gpu].discard(place)
+        self.world.uncut(gpu, place)
 
     def _drain(self) -> bool:
         done = False
@@ -216,21 +251,21 @@ class Course:
 
     def _drain_one(self, owner: str) -> None:
         """Drain the replica that most others wait for."""
-        mine = self.waiting.leaving_of(owner)
-        self.effort.left -= len(mine)
-        self._stop(min(mine, key=lambda seat: (-self.waiting.wanting(seat), seat)))
+        self.effort.left -= _LOOK
+        self._stop(self.waiting.most_wanted(owner))
 
     def _stop(self, seat: Seat, *, restart: bool = False) -> None:
         self.script.drain(seat, restart=restart)
         self.world.leave(seat)
         crew = self.crews[seat.owner]
-        self.waiting.gone(seat, makes_room=crew.there >= crew.surge)
+        self.waiting.gone(seat)
         crew.gone += 1
-        crew.there -= 1
+        self._count(crew, -1)
+        self._unpark(seat.owner)
 
     def _way(self) -> Way | None:
         """Return the cheapest way to free any place that somebody waits for."""
-        self.nowhere.clear()
+        self.roomy.clear()
         goals = list(self.pending)
         if len(goals) > _MANY and self.last is not None:
             after = bisect(goals, self.last)
@@ -240,48 +275,52 @@ class Course:
             way = self._best(goals[begin : begin + _MANY])
             if way is not None and (best is None or way.cost < best.cost):
                 best = way
-            if (best is not None and not best.restarts) or self.effort.over:
+            if self.effort.out_of_time or (best is not None and (not best.restarts or self.effort.over)):
                 break
         self.last = None if best is None else best.goal
         return best
 
     def _best(self, goals: list[Seat]) -> Way | None:
-        """Return the cheapest way to free one of these places."""
+        """Return the cheapest way to free one of these places. Without effort left: without spare places."""
         self.effort.left -= _FREE * len(goals)
-        order = []
+        order: list[Cost] = []
         for goal in goals:
-            detours = self._detours(goal)
-            if detours is not None:
-                order.append((detours, len(self.waiting.blockers(goal)), goal))
-                if not detours:
+            least = self._at_least(goal)
+            if least is not None:
+                order.append(least)
+                if not least[0] + least[1]:
                     return self._free(goal)
         best: Way | None = None
-        for _, _, goal in sorted(order):
-            if self.effort.over:
-                return None
-            way = self._free(goal)
+        for least in sorted(order):
+            if best is not None and best.cost <= least:
+                break
+            way = self._free(least[-1])
             if way is not None and (best is None or way.cost < best.cost):
                 best = way
-                if not way.restarts:  # the others would take more detours, or restarts
-                    break
         return best
 
-    def _detours(self, goal: Seat) -> int | None:
-        """Return how many detours free a place if nobody has to restart; None: it cannot be freed."""
+    def _at_least(self, goal: Seat) -> Cost | None:
+        """Return what freeing a place costs at least; None: it cannot be freed."""
         impossible, owners = self.world.ends.impossible, self.waiting.owners(goal)
         if not owners or goal in self.hopeless or any(gpu in impossible for gpu in goal.gpus):
             return None
-        gone: dict[str, int] = dict.fromkeys(owners, 0)
-        detours = 0
-        for owner in owners:
+        gone = dict.fromkeys(owners, 0)
+        detours = restarts = 0
+        for owner, seat in zip(owners, self.waiting.blockers(goal), strict=True):
             crew = self.crews[owner]
             if crew.there - gone[owner] > crew.least:
                 gone[owner] += 1
+            elif seat in self.fixed or crew.there >= crew.surge or not self._kinds(seat):
+                if not self.restarts or crew.there - gone[owner] <= crew.minimum:
+                    return None
+                gone[owner] += 1
+                restarts += 1
             else:
                 detours += 1
         crew = self.crews[goal.owner]
-        full = not detours and crew.there - gone.get(goal.owner, 0) >= crew.surge
-        return None if full else detours
+        if not detours + restarts and crew.there - gone.get(goal.owner, 0) >= crew.surge:
+            return None
+        return restarts, detours, len(owners) - detours - restarts, goal
 
     def _free(self, goal: Seat) -> Way | None:
         world, blockers = self.world, self.waiting.blockers(goal)
@@ -319,15 +358,9 @@ class Course:
         """
         if seat in self.fixed:
             return None
-        goals = sorted(self.waiting.goals_of(seat.owner), reverse=True)
-        self.effort.left -= _SEARCH + len(goals)
-        kinds = {self._shape(goal): goal for goal in goals}
-        kinds.pop(self._shape(seat), None)
-        shapes = (self._shape(seat), *sorted(kinds))
-        if shapes in self.nowhere:
-            return None
-        tried = (seat, *(kinds[shape] for shape in sorted(kinds)))
-        for kind in tried:
+        self.effort.left -= _SEARCH
+        kinds = self._kinds(seat)
+        for kind in kinds:
             first: Seat | None = None
             for place in self.world.places(kind, taken, self.effort):
                 if not self.waiting.wanting(place):
@@ -335,12 +368,19 @@ class Course:
                 first = first or place
             if first is not None:
                 return first
-        if not any(True for kind in tried for _ in self.world.places(kind, {}, self.effort)):
-            self.nowhere.add(shapes)
         return None
 
-    def _shape(self, seat: Seat) -> tuple[str, str, int]:
-        return self.world.gpu(seat.gpus[0]).sku, seat.profile, len(seat.gpus)
+    def _kinds(self, seat: Seat) -> list[Seat]:
+        """Return examples of the shapes that would do for a while and of which there is a place."""
+        if self.effort.over:
+            return []
+        own = self.world.shape(seat)
+        if (seat.owner, own) not in self.roomy:
+            others = self.waiting.shapes_of(seat.owner)
+            shapes = [(own, seat), *((shape, others[shape]) for shape in sorted(others) if shape != own)]
+            found = [each for _, each in shapes if self.world.has_place(each, self.effort)]
+            self.roomy[seat.owner, own] = [replace(each, owner=seat.owner) for each in found]
+        return self.roomy[seat.owner, own]
 
     def _take(self, way: Way) -> None:
         for seat, spare, early in way.moves:
@@ -383,7 +423,7 @@ class Course:
             for place in wanted:
                 if place not in world.slices[gpu] and world.fits(gpu, world.slices[gpu] | {place}):
                     self.script.create(gpu, place, temporary=False)
-                    world.slices[gpu].add(place)
+                    world.cut(gpu, place)
 
 
 def course(
@@ -417,6 +457,7 @@ def course(
     script = Script(both.gpus, pace.per_node)
     world = World(problem, both, kept)
     waiting = Waiting.of(world, pending, leaving)
-    found = Course(world, script, crews, waiting, fixed, restarts, patient, effort=effort or Effort())
+    found = Course(world, script, crews, waiting, fixed, len(pending), restarts, patient)
+    found.effort = effort or found.effort
     found.run()
     return found

@@ -35,10 +35,11 @@ def transition(
 ) -> Transition:
     """Return the ordered steps from `problem` as it is to what `packing` wants. Deterministic.
 
-    Where they cannot end there, `missing` says why; the steps then go as far as they can without taking
-    anything down early. Raises `InputError` for a pace at which nothing could move.
-    `effort`: most GPUs and replicas looked at for spare places, a count that bounds the time; where it ends
-    before an order is found, `missing` says so. `late` says when time is over: a guard, not part of the plan.
+    Where they cannot end there, `missing` says why; the steps then go as far as they can, with nothing taken
+    down early that does not come back. Raises `InputError` for a pace at which nothing could move.
+    `effort`: most GPUs and replicas looked at for spare places, a count that bounds the time; from then on
+    replicas are taken down instead, as minima permit, and where that leads nowhere, `missing` says so.
+    `late` says when time is over: a guard, not part of the plan.
     """
     _check(pace)
     thinking = _effort(effort, late)
@@ -50,7 +51,8 @@ def transition(
     if thinking.over:  # nothing is proved: there may be an order, or a remedy, that was not found
         missing = replace(missing, reasons=(*missing.reasons, _GAVE_UP))
     safe = course(problem, ends(problem, packing), pace, restarts=False, effort=_effort(effort, late))
-    return Transition(tuple(safe.script.steps), missing)
+    further = found if found.sound[0] > safe.sound[0] else safe
+    return Transition(tuple(further.script.steps[: further.sound[1]]), missing)
 
 
 def _effort(effort: int | None, late: Callable[[], bool] | None) -> Effort:
@@ -79,13 +81,13 @@ class _Case:
         """Return an attempt that arrives, if one does: growth at once, or only when there is room for all."""
         both = ends(self.problem, self.packing)
         found = course(self.problem, both, self.pace, effort=self.effort)
-        if _arrived(found):
+        if _arrived(found) or self.effort.over:
             return found
         patient = course(self.problem, both, self.pace, patient=True, effort=self.effort)
         return patient if _arrived(patient) else found
 
     def works(self) -> bool:
-        return _arrived(self.run())
+        return not self.effort.over and _arrived(self.run())
 
     def with_minimum(self, minimum: dict[str, int]) -> "_Case":
         lowered = {**dict(self.pace.min_available), **minimum}
@@ -133,9 +135,11 @@ def _missing(case: _Case, found: Course) -> Missing:
     world = found.world
     waiting = [(goal, world.blockers(goal)) for goal in found.pending]
     blockers = sorted({seat for _, seats in waiting for seat in seats if seat in found.leaving})
+    half = Effort(case.effort.left // 2, case.effort.late)
+    case.effort.left -= half.left
     return Missing(
         blocked=_blocked(found),
-        spares=_room(case, found, blockers),
+        spares=_room(replace(case, effort=half), found, blockers),
         min_available=_lower(case, found, blockers),
         reasons=tuple(dict.fromkeys(reason for goal, _ in waiting for reason in _why(found, goal))),
     )

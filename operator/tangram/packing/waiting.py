@@ -1,12 +1,25 @@
 """Who has still to come and to go, by node and by owner: what a change concerns is found without a search."""
 
-from collections.abc import Iterable
+from bisect import bisect, bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry import Placement
 from tangram.packing.seats import Seat
-from tangram.packing.world import Region, World
+from tangram.packing.world import Region, Shape, World
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Replicas of one owner that have to go, by how many others wait for each."""
+
+    seats: set[Seat] = field(default_factory=set)
+    stale: set[Seat] = field(default_factory=set)  # counted anew before anybody asks again
+    counts: dict[Seat, int] = field(default_factory=dict)
+    ranked: list[tuple[int, Seat]] = field(default_factory=list)  # a heap, with entries that hold no more
 
 
 @dataclass(slots=True)
@@ -19,8 +32,11 @@ class Waiting:
     fresh: set[Seat] = field(default_factory=set)  # goals whose surroundings changed since somebody looked
     crews: set[str] = field(default_factory=set)  # owners of whom somebody came or went since then
     _goals_at: dict[str, dict[Seat, None]] = field(default_factory=dict)
-    _goals_of: dict[str, set[Seat]] = field(default_factory=dict)
-    _leaving_of: dict[str, set[Seat]] = field(default_factory=dict)
+    _parked: dict[str, list[Seat]] = field(default_factory=dict)  # goals of owners with no one more, sorted
+    _shapes_of: dict[str, Counter[Shape]] = field(default_factory=dict)  # goals of an owner
+    _examples: dict[Shape, Seat] = field(default_factory=dict)
+    _leaving_of: dict[str, Leaving] = field(default_factory=dict)
+    _leaving_at: dict[str, set[Seat]] = field(default_factory=dict)
     # Until something changes on a node: what its goals need, who is in their way, of how many others.
     _regions: dict[str, list[Region]] = field(default_factory=dict)
     _blockers: dict[str, dict[Seat, list[Seat]]] = field(default_factory=dict)
@@ -33,7 +49,9 @@ class Waiting:
         made = cls(world, dict.fromkeys(sorted(pending)), set())
         for goal in made.pending:
             made._goals_at.setdefault(made._node(goal), {})[goal] = None
-            made._goals_of.setdefault(goal.owner, set()).add(goal)
+            shape = world.shape(goal)
+            made._shapes_of.setdefault(goal.owner, Counter())[shape] += 1
+            made._examples.setdefault(shape, goal)
         for seat in leaving:
             made.goes(seat)
         made.fresh |= made.pending.keys()
@@ -42,7 +60,10 @@ class Waiting:
     def goes(self, seat: Seat) -> None:
         """Note a replica that has to go."""
         self.leaving.add(seat)
-        self._leaving_of.setdefault(seat.owner, set()).add(seat)
+        self._leaving_at.setdefault(self._node(seat), set()).add(seat)
+        mine = self._leaving_of.setdefault(seat.owner, Leaving())
+        mine.seats.add(seat)
+        mine.stale.add(seat)
         self.crews.add(seat.owner)
 
     def came(self, seat: Seat, *, temporary: bool) -> None:
@@ -50,24 +71,59 @@ class Waiting:
         if not temporary:
             del self.pending[seat]
             del self._goals_at[self._node(seat)][seat]
-            self._goals_of[seat.owner].discard(seat)
+            self._shapes_of[seat.owner] -= Counter([self.world.shape(seat)])
+            self._unpark(seat)
         self._touch(seat)
 
-    def gone(self, seat: Seat, *, makes_room: bool) -> None:
-        """Note that a replica has left. `makes_room`: its owner may have one more again."""
+    def gone(self, seat: Seat) -> None:
+        """Note that a replica has left."""
         self.leaving.discard(seat)
-        self._leaving_of.get(seat.owner, set()).discard(seat)
+        self._leaving_at.get(self._node(seat), set()).discard(seat)
+        if seat.owner in self._leaving_of:
+            self._leaving_of[seat.owner].seats.discard(seat)
         self._touch(seat)
-        if makes_room:
-            self.fresh |= self._goals_of.get(seat.owner, set())
 
-    def leaving_of(self, owner: str) -> set[Seat]:
+    def park(self, seat: Seat) -> None:
+        """Note a goal that is free, of an owner that may not have one more until somebody of theirs goes."""
+        parked = self._parked.setdefault(seat.owner, [])
+        at = bisect_left(parked, seat)
+        if at == len(parked) or parked[at] != seat:
+            parked.insert(at, seat)
+
+    def next_parked(self, owner: str, after: Seat | None) -> Seat | None:
+        """Take the first such goal behind another, or the first of all. None: there is none."""
+        parked = self._parked.get(owner)
+        if not parked:
+            return None
+        at = bisect(parked, after) if after is not None else 0
+        return parked.pop(at if at < len(parked) else 0)
+
+    def _unpark(self, seat: Seat) -> None:
+        parked = self._parked.get(seat.owner, [])
+        at = bisect_left(parked, seat)
+        if at < len(parked) and parked[at] == seat:
+            del parked[at]
+
+    def leaving_of(self, owner: str) -> Collection[Seat]:
         """Return the replicas of one owner that have to go."""
-        return self._leaving_of.get(owner, set())
+        return self._leaving_of[owner].seats if owner in self._leaving_of else ()
 
-    def goals_of(self, owner: str) -> set[Seat]:
-        """Return where replicas of one owner have to come."""
-        return self._goals_of.get(owner, set())
+    def most_wanted(self, owner: str) -> Seat:
+        """Return the one of them that most others wait for."""
+        mine = self._leaving_of[owner]
+        for seat in mine.stale & mine.seats:
+            mine.counts[seat] = count = self.wanting(seat)
+            heappush(mine.ranked, (-count, seat))
+        mine.stale.clear()
+        while True:
+            count, seat = mine.ranked[0]
+            if seat in mine.seats and mine.counts[seat] == -count:
+                return seat
+            heappop(mine.ranked)
+
+    def shapes_of(self, owner: str) -> dict[Shape, Seat]:
+        """Return the shapes in which replicas of one owner have to come, each with an example."""
+        return {shape: self._examples[shape] for shape in self._shapes_of.get(owner, ())}
 
     def blockers(self, goal: Seat) -> list[Seat]:
         """Return who has to leave before a wanted replica may come, sorted."""
@@ -107,6 +163,8 @@ class Waiting:
         node = self._node(seat)
         self.crews.add(seat.owner)
         self.fresh |= self._goals_at.get(node, {}).keys()
+        for there in self._leaving_at.get(node, ()):
+            self._leaving_of[there.owner].stale.add(there)
         for known in (self._regions, self._blockers, self._owners, self._counts):
             known.pop(node, None)
 

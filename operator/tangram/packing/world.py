@@ -1,5 +1,6 @@
 """The fleet half way: which slices exist, who holds them, what stands in the way of a replica."""
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from tangram.packing.problem import GPUState, Problem
 from tangram.packing.seats import Ends, Seat
 
 Region = Mapping[str, int]  # GPU -> memory slices as a mask
+Shape = tuple[str, str, int]  # SKU, profile, GPUs
 _CUT = 8  # what asking the geometry costs
 
 
@@ -33,6 +35,15 @@ class Effort:
 
 
 @dataclass(slots=True)
+class Openings:
+    """Where slices of one profile of one SKU are free or can be made: only changes are looked at again."""
+
+    stale: set[str]  # GPUs of which nobody knows
+    existing: list[str] = field(default_factory=list)  # GPUs with such a slice that nobody holds, sorted
+    creatable: list[str] = field(default_factory=list)  # GPUs where one can be made, sorted
+
+
+@dataclass(slots=True)
 class World:
     """State between two steps."""
 
@@ -46,6 +57,11 @@ class World:
     by_node: dict[str, list[str]] = field(default_factory=dict)
     by_sku: dict[str, list[str]] = field(default_factory=dict)
     nodes: dict[str, dict[str, None]] = field(default_factory=dict)  # SKU -> nodes
+    # What is looked up again and again: geometry by SKU, and free places by SKU and profile.
+    _boards: dict[str, Board | None] = field(default_factory=dict)
+    _masks: dict[tuple[str, Placement], int] = field(default_factory=dict)
+    _fitting: dict[tuple[str, frozenset[Placement]], bool] = field(default_factory=dict)
+    _openings: dict[str, dict[str, Openings]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin with the fleet as it is."""
@@ -65,7 +81,14 @@ class World:
 
     def board(self, name: str) -> Board | None:
         """Return the geometry of a GPU."""
-        return self.problem.board(self.gpu(name).sku)
+        sku = self.gpu(name).sku
+        if sku not in self._boards:
+            self._boards[sku] = self.problem.board(sku)
+        return self._boards[sku]
+
+    def shape(self, seat: Seat) -> Shape:
+        """Return what a replica stands on."""
+        return self.gpu(seat.gpus[0]).sku, seat.profile, len(seat.gpus)
 
     def awaiting_mode(self, node: str) -> list[str]:
         """Return the GPUs whose MIG mode has to change, which mig-manager does only on an empty node."""
@@ -81,17 +104,42 @@ class World:
         """Put a replica on its place."""
         for gpu, start in seat.sites:
             self.holders[gpu][start] = seat
+            self.changed(gpu)
 
     def leave(self, seat: Seat) -> None:
         """Take a replica from its place."""
         for gpu, start in seat.sites:
             del self.holders[gpu][start]
+            self.changed(gpu)
+
+    def cut(self, gpu: str, placement: Placement) -> None:
+        """Make a slice."""
+        self.slices[gpu].add(placement)
+        self.changed(gpu)
+
+    def uncut(self, gpu: str, placement: Placement) -> None:
+        """Take a slice away."""
+        self.slices[gpu].discard(placement)
+        self.changed(gpu)
+
+    def clear(self, gpu: str, layout: Iterable[Placement] = ()) -> None:
+        """Take all slices of a GPU away and make others."""
+        self.slices[gpu] = set(layout)
+        self.changed(gpu)
+
+    def changed(self, gpu: str) -> None:
+        """Note that other places of a GPU may be free now."""
+        for openings in self._openings.get(self.gpu(gpu).sku, {}).values():
+            openings.stale.add(gpu)
 
     def mask(self, gpu: str, placement: Placement) -> int:
         """Return the memory slices of a placement, all where nobody knows."""
-        board = self.board(gpu)
-        option = board.option(placement.profile, placement.start) if board is not None else None
-        return option.mask if option is not None else -1
+        key = self.gpu(gpu).sku, placement
+        if key not in self._masks:
+            board = self.board(gpu)
+            option = board.option(placement.profile, placement.start) if board is not None else None
+            self._masks[key] = option.mask if option is not None else -1
+        return self._masks[key]
 
     def region(self, seat: Seat) -> Region:
         """Return what a replica takes up, or needs to be empty before it may come."""
@@ -124,13 +172,16 @@ class World:
 
     def fits(self, gpu: str, layout: Iterable[Placement]) -> bool:
         """Whether a GPU can hold these slices together."""
-        board = self.board(gpu)
-        try:
-            if board is not None:
-                check(board, layout)
-        except InputError:
-            return False
-        return board is not None
+        key = self.gpu(gpu).sku, frozenset(layout)
+        if key not in self._fitting:
+            board = self.board(gpu)
+            try:
+                if board is not None:
+                    check(board, key[1])
+                self._fitting[key] = board is not None
+            except InputError:
+                self._fitting[key] = False
+        return self._fitting[key]
 
     def in_the_way(self, gpu: str, placement: Placement) -> list[Placement] | None:
         """Return the free slices to destroy so that `placement` can be created. None: it cannot be.
@@ -157,26 +208,59 @@ class World:
         if seat.profile == WHOLE_GPU:
             yield from self._whole(seat, taken, effort)
             return
-        creatable: list[Seat] = []
-        board = self.board(seat.gpus[0])
-        options = [o for o in reversed(board.options) if o.profile == seat.profile] if board else []
-        places = [(option, Placement(option.start, option.profile)) for option in options]
-        for name in self.by_sku[self.gpu(seat.gpus[0]).sku]:
+        openings = self._open(seat, effort)
+        for name in openings.existing:
             effort.left -= 1
-            if not self.mig_on[name] or not self.ends.mig_on[name] or name in self.uncleared:
-                continue
-            for option, place in places:
-                if option.mask & taken.get(name, 0):
-                    continue
-                if place in self.slices[name] and option.start not in self.holders[name]:
-                    yield Seat(seat.owner, seat.profile, (name,), option.start)
-                elif place not in self.slices[name] and self._creatable(name, place, effort):
-                    creatable.append(Seat(seat.owner, seat.profile, (name,), option.start))
-        yield from creatable
+            for place in self._free(name, seat.profile):
+                if not self.mask(name, place) & taken.get(name, 0):
+                    yield Seat(seat.owner, seat.profile, (name,), place.start)
+        for name in openings.creatable:
+            effort.left -= 1
+            for place in self._makeable(name, seat.profile, effort):
+                if not self.mask(name, place) & taken.get(name, 0):
+                    yield Seat(seat.owner, seat.profile, (name,), place.start)
 
-    def _creatable(self, name: str, place: Placement, effort: Effort) -> bool:
-        effort.left -= _CUT
-        return self.in_the_way(name, place) is not None
+    def has_place(self, seat: Seat, effort: Effort) -> bool:
+        """Whether there is any other place at all where a replica could stand right now."""
+        if seat.profile == WHOLE_GPU:
+            return any(True for _ in self._whole(seat, {}, effort))
+        openings = self._open(seat, effort)
+        return bool(openings.existing or openings.creatable)
+
+    def _open(self, seat: Seat, effort: Effort) -> Openings:
+        """Return the GPUs with other places for slices like this one."""
+        sku = self.gpu(seat.gpus[0]).sku
+        known = self._openings.setdefault(sku, {})
+        found = known.setdefault(seat.profile, Openings(set(self.by_sku[sku])))
+        effort.left -= 1 + len(found.stale)
+        for name in sorted(found.stale):
+            _note(found.existing, name, any(True for _ in self._free(name, seat.profile)))
+            _note(found.creatable, name, any(True for _ in self._makeable(name, seat.profile, effort)))
+        found.stale.clear()
+        return found
+
+    def _places(self, name: str, profile: str) -> Iterator[Placement]:
+        """Yield where slices of a profile may lie on a GPU that is in use as MIG has it, the last first."""
+        board = self.board(name)
+        if board is None or not self.mig_on[name] or not self.ends.mig_on[name] or name in self.uncleared:
+            return
+        for option in reversed(board.options):
+            if option.profile == profile:
+                yield Placement(option.start, profile)
+
+    def _free(self, name: str, profile: str) -> Iterator[Placement]:
+        slices, holders = self.slices[name], self.holders[name]
+        return (p for p in self._places(name, profile) if p in slices and p.start not in holders)
+
+    def _makeable(self, name: str, profile: str, effort: Effort) -> Iterator[Placement]:
+        state = self.gpu(name)
+        if not state.cuttable or state.backend == "mig-manager":
+            return
+        for place in self._places(name, profile):
+            if place not in self.slices[name]:
+                effort.left -= _CUT
+                if self.in_the_way(name, place) is not None:
+                    yield place
 
     def _whole(self, seat: Seat, taken: Mapping[str, int], effort: Effort) -> Iterator[Seat]:
         size = len(seat.gpus)
@@ -191,3 +275,13 @@ class World:
             linked = size == 1 or size == len(members) or all(self.gpu(name).nvlink for name in free)
             if len(free) >= size and linked:
                 yield Seat(seat.owner, WHOLE_GPU, tuple(free[:size]))
+
+
+def _note(names: list[str], name: str, there: bool) -> None:
+    """Keep a sorted list of names: this one is in it, or it is not."""
+    at = bisect_left(names, name)
+    if at < len(names) and names[at] == name:
+        if not there:
+            del names[at]
+    elif there:
+        insort(names, name)
