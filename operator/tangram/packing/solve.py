@@ -1,9 +1,10 @@
 """Pack a fleet: exactly one bundle per demand, least cost, in lexicographic stages. Deterministic.
 
-Stages: unmet demand by priority, then fewest who run and go; dollars (GPUs in use and new nodes over the horizon, and moves: the
-hysteresis); the share of GPUs that replicas take up; disruption (replicas moved, GPUs re-cut); stranded
-compute; headroom. Bundles are chosen in the first three. In the others they are settled, which makes GPUs of
-owners that keep everything interchangeable: the model shrinks, and its answer is exact for these bundles.
+Stages: unmet demand by priority, then the fewest who run and go; dollars (GPUs in use and new nodes over the
+horizon, and moves: the hysteresis); the share of GPUs that replicas take up; disruption (replicas moved, GPUs
+re-cut); stranded compute; headroom. Bundles are chosen in the first three. In the others they are settled,
+which makes GPUs of owners that keep everything interchangeable: the model shrinks, and its answer is exact
+for these bundles.
 """
 
 from collections import Counter
