@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 from tangram.catalog import InputError
@@ -16,11 +17,11 @@ def validate(problem: Problem) -> None:
     _unique("gpus", (gpu.id for gpu in problem.gpus))
     _unique("demands", (demand.id for demand in problem.demands))
     _unique("growable", (pool.name for pool in problem.growable))
-    _number("horizon_h", problem.horizon_h, positive=True)
-    _number("move_budget", problem.move_budget or 0)
+    _number("horizonHours", problem.horizon_h, positive=True)
+    _number("moveBudget", problem.move_budget or 0)
     _unique("move_budgets", (pool for pool, _ in problem.move_budgets))
     for name, budget in problem.move_budgets:
-        _number(f"move_budgets.{name}", budget)
+        _number(f"moveBudget of pool {name}", budget)
     for sku, price in problem.prices:
         _number(f"prices.{sku}", price)
     for gpu in problem.gpus:
@@ -40,22 +41,21 @@ def _gpu(problem: Problem, gpu: GPUState) -> None:
     where = f"gpus[{gpu.id}]"
     if not gpu.id or not gpu.node:
         raise InputError(where, "id and node must not be empty")
-    _number(f"{where}.price_per_hour", problem.price(gpu))
+    _number(f"{where}.pricePerGPUHour", problem.price(gpu))
     if gpu.convertible and any(i.owner is not None for i in gpu.instances):
         raise InputError(f"{where}.convertible", "a GPU that somebody uses cannot change its MIG mode")
     for instance in gpu.instances:
-        _number(
-            f"{where}.instances[{instance.profile}@{instance.start}].move_cost", instance.move_cost or 0.0
-        )
+        _number(f"{where}.instances[{instance.profile}@{instance.start}].moveCost", instance.move_cost or 0.0)
     if not gpu.mig_enabled:
         _whole(where, gpu.instances)
         return
     found = problem.board(gpu.sku)
     if found is None:
-        raise InputError(f"{where}.mig_enabled", f"MIG cannot cut {gpu.sku}, or nobody has published where")
+        raise InputError(f"{where}.migEnabled", f"MIG cannot cut {gpu.sku}, or nobody has published where")
     if any(i.gang is not None for i in gpu.instances):
         raise InputError(f"{where}.instances", "a GPU in MIG mode joins no gang")
-    check(found, (Placement(i.start, i.profile) for i in gpu.instances), f"{where}.instances")
+    board = replace(found, key=gpu.sku)  # as people name it
+    check(board, (Placement(i.start, i.profile) for i in gpu.instances), f"{where}.instances")
 
 
 def _whole(where: str, instances: tuple[Instance, ...]) -> None:
@@ -65,7 +65,7 @@ def _whole(where: str, instances: tuple[Instance, ...]) -> None:
         raise InputError(
             f"{where}.instances",
             f"out of MIG mode a GPU holds nothing but one instance {WHOLE_GPU!r} at 0; "
-            "say mig_enabled: true if it is cut",
+            "say migEnabled: true if it is cut",
         )
     if instances[0].owner is None:
         raise InputError(f"{where}.instances", "a whole GPU that nobody uses has no instance; leave it out")
@@ -91,15 +91,15 @@ def _demand(problem: Problem, demand: Demand) -> None:
     where = f"demands[{demand.id}]"
     if not demand.id:
         raise InputError(where, "id must not be empty")
-    _number(f"{where}.start_h", demand.start_h)
-    _number(f"{where}.budget_per_hour", demand.budget_per_hour or 0.0)
+    _number(f"{where}.startHours", demand.start_h)
+    _number(f"{where}.budgetPerHour", demand.budget_per_hour or 0.0)
     if not (0 < demand.spread.node <= 1 and 0 < demand.spread.zone <= 1):
         raise InputError(f"{where}.spread", "shares lie above 0 and at most at 1")
     if demand.divisible and len(demand.bundles) != 1:
         raise InputError(f"{where}.bundles", "a divisible demand has exactly one")
     for number, bundle in enumerate(demand.bundles):
         here = f"{where}.bundles[{number}]"
-        _number(f"{here}.price_per_hour", bundle.price_per_hour)
+        _number(f"{here}.pricePerHour", bundle.price_per_hour)
         if not 0 <= bundle.unmet <= 1:
             raise InputError(f"{here}.unmet", f"is a share between 0 and 1, not {bundle.unmet!r}")
         _unique(f"{here}.parts", (str(part.shape) for part in bundle.parts))
@@ -124,11 +124,11 @@ def _shape(problem: Problem, where: str, part: Part) -> None:
 
 def _pool(problem: Problem, pool: GrowablePool) -> None:
     where = f"growable[{pool.name}]"
-    _number(f"{where}.price_per_gpu_hour", pool.price_per_gpu_hour)
+    _number(f"{where}.pricePerGPUHour", pool.price_per_gpu_hour)
     if pool.node_size < 1 or pool.max_nodes < 0:
-        raise InputError(where, "node_size is at least 1 and max_nodes at least 0")
+        raise InputError(where, "nodeSize is at least 1 and maxNodes at least 0")
     if pool.mig_enabled and problem.board(pool.sku) is None:
-        raise InputError(f"{where}.mig_enabled", f"MIG cannot cut {pool.sku}")
+        raise InputError(f"{where}.migEnabled", f"MIG cannot cut {pool.sku}")
     if any(gpu.pool == pool.name and gpu.sku != pool.sku for gpu in problem.gpus):
         raise InputError(f"{where}.sku", f"{pool.sku} conflicts with the GPUs that the pool has already")
 
