@@ -1,5 +1,6 @@
 """Every relaxation is applied here once more and solved: it suffices, and the next smaller one does not."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -202,3 +203,16 @@ def test_relaxations_are_the_same_every_time():
     first, second = (relaxations(problem, packing, "d0", limits=SHORT) for _ in range(2))
 
     assert first == second != ()
+
+
+def test_more_gpus_than_any_fleet_has_are_not_tried_one_by_one():
+    many = bundle(WHOLE_GPU, 1_000_000)
+    mixed = Bundle((*many.parts, Part("L4", WHOLE_GPU, 1, 900_000)), 5e6)
+    demand = Demand("chat", (many, mixed), spread=Spread(node=0.5))
+    problem = fleet([GPUState("a", "a", H100)], demand)
+    packing, began = solve(problem, SHORT), time.process_time()
+
+    found = relaxations(problem, packing, "chat", limits=SHORT)
+
+    assert found == ()
+    assert time.process_time() - began < 5

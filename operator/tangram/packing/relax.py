@@ -22,6 +22,9 @@ from tangram.packing.wants import money
 Dimension = Literal["gpus", "budget", "objective", "spread", "priority", "moves"]
 _MOST_SHAPES = 6  # shapes of which more is tried, the cheapest per replica first
 _MOST_SOLVES = 3  # of one dimension, from the smallest change that is possible on
+_MOST_ADDED = (
+    1000  # GPUs: who needs more of them than that needs another fleet, and each try would be as large
+)
 _EPSILON = 1e-6
 _SOLVE = 3  # models in one solve
 
@@ -155,7 +158,8 @@ def _more(trial: _Trial) -> Iterator[Relaxation]:
     """Free places that are simply there: of one shape, the cheapest that would do, else of several."""
     best: Relaxation | None = None
     shapes = _shapes(trial)
-    for shape, price, most in shapes[:_MOST_SHAPES]:
+    for shape, price, needed in shapes[:_MOST_SHAPES]:
+        most = min(needed, _MOST_ADDED // shape.tensor_parallel)
         counts = [n for n in range(1, most + 1) if best is None or n * price < best.added_per_hour]
         changes = [_Change(n, partial(_add, trial.problem, {shape: n})) for n in counts]
         found = trial.first(changes)
@@ -172,17 +176,27 @@ def _several(trial: _Trial, prices: Mapping[ShapeKey, float]) -> Relaxation | No
     """Add what a bundle of several shapes needs, then as little of each as still does."""
     for bundle in _whole_bundles(trial)[:_MOST_SHAPES]:
         counts = {part.shape: part.count for part in bundle.parts if part.count}
-        if len(counts) < 2 or not trial.possible(_Change(0, _add(trial.problem, counts))):
+        if len(counts) < 2 or sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED:
+            continue
+        if not trial.possible(_Change(0, _add(trial.problem, counts))):
             continue
         for shape in sorted(counts, key=lambda shape: (-prices[shape], shape)):
-            tries = [{**counts, shape: n} for n in range(counts[shape])]
-            fits = (less for less in tries if trial.possible(_Change(0, _add(trial.problem, less))))
-            counts = next(fits, counts)
+            counts[shape] = _fewest(trial, counts, shape)
         counts = {shape: n for shape, n in counts.items() if n}
         packed = trial.works(_Change(0, _add(trial.problem, counts)))
         if packed is not None:
             return _added(counts, packed, sum(prices[shape] * n for shape, n in counts.items()))
     return None
+
+
+def _fewest(trial: _Trial, counts: Mapping[ShapeKey, int], shape: ShapeKey) -> int:
+    """Return how few of one shape do beside the others, of which there are enough. By halving."""
+    low, high = 0, counts[shape]
+    while low < high:
+        middle = (low + high) // 2
+        possible = trial.possible(_Change(0, _add(trial.problem, {**counts, shape: middle})))
+        low, high = (low, middle) if possible else (middle + 1, high)
+    return high
 
 
 def _added(counts: Mapping[ShapeKey, int], packed: Packing, price: float) -> Relaxation:
@@ -278,15 +292,17 @@ def _dearer(trial: _Trial) -> Iterator[Relaxation]:
 def _closer(trial: _Trial) -> Iterator[Relaxation]:
     """More replicas on one node or in one zone than now: shares that allow one replica more each."""
     demand = trial.demand
-    sizes = {bundle.replicas for bundle in _whole_bundles(trial)}
+    sizes = {bundle.replicas for bundle in _whole_bundles(trial) if bundle.replicas <= _MOST_ADDED}
     for name in ("node", "zone"):
         share = getattr(demand.spread, name)
+        if share >= 1:
+            continue
         shares = {n / size for size in sizes for n in range(1, size + 1)}
         allowed = sorted({s for s in shares if s > share + _EPSILON} | {1.0})
         changes = [
             trial.with_demand(replace(demand, spread=_spread(demand.spread, name, s)), s) for s in allowed
         ]
-        found = trial.first(changes) if share < 1 else None
+        found = trial.first(changes)
         if found is not None:
             change, packed = found
             where = "on one node" if name == "node" else "in one zone"
