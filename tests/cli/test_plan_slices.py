@@ -97,7 +97,7 @@ def test_what_is_not_movable_stays(planner):
             "priority": 0,
             "share": 1.0,
             "count": 2,
-            "reason": "no room left after demands of higher priority",
+            "reason": "no room left after what must not move",
         }
     ]
 
@@ -237,7 +237,7 @@ def test_what_must_not_move_stays_where_it_is_whatever_the_priority(planner):
 
     assert held(plan) == {("g0", "gpu", 0, "low")}
     assert [(short["name"], short["reason"]) for short in plan["unmet"]] == [
-        ("high", "no room left after demands of higher priority and what must not move")
+        ("high", "no room left after what must not move")
     ]
 
 
@@ -257,3 +257,30 @@ def test_thirds_of_a_request_are_worth_as_much_as_one_whole(planner):
     plan = planner.plan(inventory({"id": "g0", "sku": "A30"}), whole, three, request("more", "1g.6gb", 1))
 
     assert sorted(owner for *_, owner in held(plan)) == ["more", "three", "three", "three"]
+
+
+def test_why_slices_are_not_placed_is_true(planner):
+    fleet = inventory(gpu("a"), gpu("l4", sku="L4"))
+    alone, above = request("big", "4g.40gb", 3), request("first", "3g.40gb", 1, priority=1)
+    elsewhere = request("first", "gpu", 1, priority=1, sku="L4")
+
+    reasons = [
+        [short["reason"] for short in planner.plan(fleet, alone, *more)["unmet"]]
+        for more in ((), (above,), (elsewhere,))
+    ]
+
+    assert reasons == [
+        ["no room left: 1 of 3 are placed"],
+        ["no room left after demands of higher priority"],
+        ["no room left: 1 of 3 are placed"],
+    ]
+
+
+def test_input_is_refused_in_the_words_that_people_wrote(planner):
+    whole = gpu("a", "gpu@0=x", sku="L4")
+    whole["migEnabled"] = True
+
+    refused = planner.refused(inventory(whole))
+
+    assert "migEnabled" in refused
+    assert "_" not in refused

@@ -50,7 +50,7 @@ def account(
         choices=tuple(choices),
         moves=moves,
         unmet=tuple(
-            Unmet(want.id, want.priority, choice.unmet, _why(fleet, want, assignment))
+            Unmet(want.id, want.priority, choice.unmet, _why(fleet, want, assignment, wants))
             for want, choice in zip((w for w in wants if not w.hidden), choices, strict=True)
             if choice.unmet > 0
         ),
@@ -134,11 +134,32 @@ def _choice(prices: Money, want: Want, chosen: int | None, assignment: Assignmen
     return Choice(want.id, option.index, parts, price, unmet)
 
 
-def _why(fleet: Fleet, want: Want, assignment: Assignment) -> str:
+def _why(fleet: Fleet, want: Want, assignment: Assignment, wants: tuple[Want, ...]) -> str:
     if any(owner == want.id for owner, _ in assignment.short):
         return "spread leaves no room on other nodes"
     if want.least_unmet:
         return "no bundle within its budget serves it whole"
-    if any(held.pinned and held.owner != want.id for held in fleet.held.values()):
-        return "no room left after demands of higher priority and what must not move"
-    return "no room left after demands of higher priority"
+    skus = {shape.sku for shape in want.shapes}
+    there = [each for each in wants if each.id != want.id and _stands_on(assignment, each, skus)]
+    before = {
+        "demands of higher priority": any(e.priority > want.priority and not e.hidden for e in there),
+        "what others run": any(each.hidden for each in there),
+        "what must not move": any(
+            not i.movable and i.owner not in {None, want.id}
+            for gpu in fleet.problem.gpus
+            if gpu.sku in skus
+            for i in gpu.instances
+        ),
+    }
+    *first, last = [text for text, holds in before.items() if holds] or [""]
+    after = " and ".join(filter(None, (", ".join(first), last)))
+    if after:
+        return f"no room left after {after}"
+    if not want.is_divisible:
+        return "no room left for all of it"
+    total = sum(count for _, count in want.divisible)
+    return f"no room left: {len(assignment.sites.get(want.id, ()))} of {total} are placed"
+
+
+def _stands_on(assignment: Assignment, want: Want, skus: set[str]) -> bool:
+    return any(spot.shape.sku in skus for spot in assignment.sites.get(want.id, ()))

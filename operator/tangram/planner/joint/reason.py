@@ -9,12 +9,13 @@ from tangram.planner.joint.shapes import Sized, replicas
 def reason(asked: Joint, item: Unmet, status: str) -> str:
     """Return the reason of one entry of `unmet`."""
     each = asked.sized.get(item.demand)
-    if status == "FALLBACK":
-        return "time ran out before any better plan was found"
+    given_up = "what runs stays: no better plan was found in time" if status == "FALLBACK" else ""
     if each is None:
-        return _no_board(asked, item.demand) or item.reason
+        return _no_board(asked, item.demand) or given_up or item.reason
     if (missing := nowhere(each, asked)) or not each.offers:
         return missing or each.wanted.impossible or _no_shape(each)
+    if given_up:
+        return given_up
     demand = next(d for d in asked.problem.demands if d.id == item.demand)
     if any(bundle.unmet == 0 for bundle in demand.bundles):
         return item.reason
