@@ -233,3 +233,21 @@ def test_a_plan_that_moves_nobody_fills_free_room_and_claims_no_bound():
         assert not any(stage.proved and stage.value for stage in packed.stages)
         before = sum(len(gpu.instances) for gpu in problem.gpus)
         assert sum(len(layout.instances) for layout in packed.layouts) > before
+
+
+def test_where_every_plan_breaks_the_budget_nothing_changes(monkeypatch):
+    problem = next(p for p in (scattered(seed, 0) for seed in range(15, 60)) if solve.solve(freed(p)).moves)
+    breaks = solve.solve(freed(problem))
+    monkeypatch.setattr(solve, "_attempt", lambda *_: breaks)
+
+    packed = solve.solve(problem)
+
+    assert (packed.status, packed.moves) == ("FALLBACK", ())
+    assert legal(problem, packed)
+    before = {(gpu.id, i.start, i.owner) for gpu in problem.gpus for i in gpu.instances}
+    after = {(layout.id, i.start, i.owner) for layout in packed.layouts for i in layout.instances if i.owner}
+    assert after <= before
+
+
+def freed(problem: Problem) -> Problem:
+    return replace(problem, move_budget=None)

@@ -42,6 +42,7 @@ def account(
     cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
     busy = _busy(fleet, prices, assignment)
     choices = [_choice(prices, want, chosen.get(want.id), assignment) for want in wants if not want.hidden]
+    rivals = _rivals(fleet, wants, assignment) if any(choice.unmet > 0 for choice in choices) else None
     return Account(
         cost_per_hour=cost,
         idle_per_hour=max(0.0, cost - busy),
@@ -50,7 +51,7 @@ def account(
         choices=tuple(choices),
         moves=moves,
         unmet=tuple(
-            Unmet(want.id, want.priority, choice.unmet, _why(fleet, want, assignment, wants))
+            Unmet(want.id, want.priority, choice.unmet, _why(want, assignment, rivals))
             for want, choice in zip((w for w in wants if not w.hidden), choices, strict=True)
             if choice.unmet > 0
         ),
@@ -134,22 +135,41 @@ def _choice(prices: Money, want: Want, chosen: int | None, assignment: Assignmen
     return Choice(want.id, option.index, parts, price, unmet)
 
 
-def _why(fleet: Fleet, want: Want, assignment: Assignment, wants: tuple[Want, ...]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Rivals:
+    """Who takes room, by SKU."""
+
+    wants: Mapping[str, tuple[Want, ...]]  # with replicas there
+    pinned: Mapping[str, frozenset[str]]  # owners of what must not move
+
+
+def _rivals(fleet: Fleet, wants: tuple[Want, ...], assignment: Assignment) -> _Rivals:
+    there: dict[str, list[Want]] = {}
+    for want in wants:
+        for sku in sorted({spot.shape.sku for spot in assignment.sites.get(want.id, ())}):
+            there.setdefault(sku, []).append(want)
+    pinned: dict[str, set[str]] = {}
+    for gpu in fleet.problem.gpus:
+        owners = (i.owner for i in gpu.instances if not i.movable and i.owner is not None)
+        pinned.setdefault(gpu.sku, set()).update(owners)
+    return _Rivals(
+        {sku: tuple(found) for sku, found in there.items()},
+        {sku: frozenset(owners) for sku, owners in pinned.items()},
+    )
+
+
+def _why(want: Want, assignment: Assignment, rivals: _Rivals | None) -> str:
     if any(owner == want.id for owner, _ in assignment.short):
         return "spread leaves no room on other nodes"
     if want.least_unmet:
         return "no bundle within its budget serves it whole"
+    assert rivals is not None  # noqa: S101 - somebody is unmet
     skus = {shape.sku for shape in want.shapes}
-    there = [each for each in wants if each.id != want.id and _stands_on(assignment, each, skus)]
+    there = [each for sku in skus for each in rivals.wants.get(sku, ()) if each.id != want.id]
     before = {
         "demands of higher priority": any(e.priority > want.priority and not e.hidden for e in there),
         "what others run": any(each.hidden for each in there),
-        "what must not move": any(
-            not i.movable and i.owner not in {None, want.id}
-            for gpu in fleet.problem.gpus
-            if gpu.sku in skus
-            for i in gpu.instances
-        ),
+        "what must not move": any(rivals.pinned.get(sku, frozenset()) - {want.id} for sku in skus),
     }
     *first, last = [text for text, holds in before.items() if holds] or [""]
     after = " and ".join(filter(None, (", ".join(first), last)))
@@ -159,7 +179,3 @@ def _why(fleet: Fleet, want: Want, assignment: Assignment, wants: tuple[Want, ..
         return "no room left for all of it"
     total = sum(count for _, count in want.divisible)
     return f"no room left: {len(assignment.sites.get(want.id, ()))} of {total} are placed"
-
-
-def _stands_on(assignment: Assignment, want: Want, skus: set[str]) -> bool:
-    return any(spot.shape.sku in skus for spot in assignment.sites.get(want.id, ()))

@@ -34,6 +34,13 @@ _NO_LIMITS = Limits()
 
 def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     """Pack `problem`. Raises `InputError` where it contradicts itself; else there always is a packing."""
+    found, budget = _solve(problem, limits)
+    if found.status == "FALLBACK" or _moves_too_much(problem, found):
+        found = _without_moves(problem, limits, budget)
+    return _nothing_changes(problem) if _moves_too_much(problem, found) else found
+
+
+def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
     validate(problem)
     prices = money(problem)
     whole = wants(problem, prices, held_replicas(problem, prices))
@@ -42,7 +49,7 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     found = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
     if _moves_too_much(problem, found):  # who owns what was not told apart, and owners had to swap
         found = _attempt(fleet, prices, whole, budget, _MOST_SETTLED)
-    return _without_moves(problem, limits, budget) if _moves_too_much(problem, found) else found
+    return found, budget
 
 
 def _attempt(fleet: Fleet, prices: Money, whole: tuple[Want, ...], budget: Budget, most: int) -> Packing:
@@ -67,6 +74,16 @@ def _attempt(fleet: Fleet, prices: Money, whole: tuple[Want, ...], budget: Budge
     return min(found, stays.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
 
 
+def _nothing_changes(problem: Problem) -> Packing:
+    prices = money(problem)
+    whole = wants(problem, prices, held_replicas(problem, prices))
+    fleet = prepare(problem, whole)
+    grouped = columns(fleet, by_shape(fleet))
+    assert grouped is not None  # noqa: S101 - without a limit there are columns
+    run = Run(build(fleet, prices, whole, grouped), Budget(_NO_LIMITS))
+    return Report(fleet, prices, whole, run).nothing_changes()
+
+
 def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
     """Return what can be had while everything that runs stays: a small problem, far from the best perhaps."""
     gpus = tuple(
@@ -75,7 +92,7 @@ def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
     )
     still = replace(problem, gpus=gpus, move_budget=None, move_budgets=())
     wall = None if limits.wall_s is None else budget.left(1.0)[1]
-    found = solve(still, replace(limits, wall_s=wall, clock=None))
+    found, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
     if found.status == "FALLBACK":
         return found
     stages = tuple(replace(stage, bound=0.0, proved=stage.value == 0) for stage in found.stages)
@@ -98,12 +115,20 @@ def _worth(found: Packing) -> tuple[float, ...]:
 
 
 def _moves_too_much(problem: Problem, found: Packing) -> bool:
-    """Whether more replicas move than budgets allow: the model may have counted without their owners."""
+    """Whether more replicas move than budgets allow, or one that must not: owners may have been mixed up."""
+    if not found.moves:
+        return False
     pools = {gpu.id: gpu.pool for gpu in problem.gpus} if problem.move_budgets else {}
     away = Counter(pools.get(move.source.gpu, "") for move in found.moves)
     budgets = dict(problem.move_budgets)
-    return (problem.move_budget is not None and len(found.moves) > problem.move_budget) or any(
-        n > budgets.get(pool, n) for pool, n in away.items()
+    pinned = {(gpu.id, i.start) for gpu in problem.gpus for i in gpu.instances if not i.movable}
+    return (
+        (problem.move_budget is not None and len(found.moves) > problem.move_budget)
+        or any(n > budgets.get(pool, n) for pool, n in away.items())
+        or any(
+            (move.source.gpu, move.source.start) in pinned and move.source.profile == move.target.profile
+            for move in found.moves
+        )
     )
 
 
