@@ -48,7 +48,8 @@ def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
     budget = Budget(limits)
     found = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
     if _moves_too_much(problem, found):  # who owns what was not told apart, and owners had to swap
-        found = _attempt(fleet, prices, whole, budget, _MOST_SETTLED)
+        again = _attempt(fleet, prices, whole, budget, _MOST_SETTLED)
+        found = found if again.status == "FALLBACK" else again
     return found, budget
 
 
