@@ -8,13 +8,13 @@ taken down, then the fewest detours. Each brings one replica to its place for go
 """
 
 import heapq
-import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tangram.fleet import WHOLE_GPU
+from tangram.packing.crew import Cost, Crew, Way
 from tangram.packing.geometry import Placement
 from tangram.packing.problem import Problem
 from tangram.packing.script import Script
@@ -25,50 +25,6 @@ from tangram.packing.world import Effort, Shape, World
 
 _LOOK, _FREE, _SEARCH = 8, 1, 16  # what looking at a place, at who is in its way and for a spare place costs
 _MANY = 512  # of more than that, only some are compared before one of them is taken
-
-
-Cost = tuple[int, int, int, Seat]  # restarts, detours, drains, of which goal
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How to free a wanted place: who goes where, who has to stop. Smaller is better."""
-
-    restarts: int
-    detours: int
-    drains: int
-    goal: Seat
-    moves: tuple[tuple[Seat, Seat | None, bool], ...]  # (who, spare place or None, before it is replaced)
-
-    @property
-    def cost(self) -> Cost:
-        """What is compared."""
-        return self.restarts, self.detours, self.drains, self.goal
-
-
-@dataclass(slots=True)
-class Crew:
-    """One demand on its way."""
-
-    minimum: int  # available replicas never fall below it
-    surge: int  # replicas never rise above it
-    old: int = 0  # replicas that have to go
-    new: int = 0  # replicas that have to come
-    come: int = 0
-    gone: int = 0
-    there: int = 0  # replicas now
-    least: int = 0  # what runs before or after, whichever is less: only restarts go below
-
-    @property
-    def short(self) -> int:
-        """How many replicas are down that have to come back."""
-        return max(0, self.least - self.there)
-
-    @property
-    def may_drain(self) -> bool:
-        """Whether one more can go without loss: as many in proportion as have been replaced."""
-        due = math.floor(self.old * self.come / self.new) if self.new else self.old
-        return self.gone < due and self.there > self.least
 
 
 @dataclass(slots=True)
