@@ -6,7 +6,7 @@ from tangram.packing.columns import Columns
 from tangram.packing.model import Model
 from tangram.packing.problem import ShapeKey
 from tangram.packing.search import Run
-from tangram.packing.start import as_it_is
+from tangram.packing.start import as_it_is, pieces_as_they_run
 from tangram.packing.targets import Label
 from tangram.packing.wants import Option, Want
 from tangram.packing.work import Counts
@@ -45,16 +45,10 @@ def _option(want: Want, run: Run) -> int:
 
 def _pieces(want: Want, run: Run) -> Option:
     counts: dict[ShapeKey, int] = {}
-    left = want.running
-    for number, (shapes, count) in enumerate(want.divisible):
-        for shape in shapes:
-            if run.solution is not None:
-                n = run.solution[run.model.pieces[want.id, number, shape].index]
-            else:
-                n = min(count, left.get(shape, 0))
-                left[shape] = left.get(shape, 0) - n
-                count -= n  # noqa: PLW2901 - what is still wanted of this part
-            counts[shape] = counts.get(shape, 0) + n
+    for (number, shape), n in pieces_as_they_run(want).items():
+        if run.solution is not None:
+            n = run.solution[run.model.pieces[want.id, number, shape].index]  # noqa: PLW2901
+        counts[shape] = counts.get(shape, 0) + n
     return Option(0, tuple(sorted((shape, n) for shape, n in counts.items() if n)), 0, 0)
 
 

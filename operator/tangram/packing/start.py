@@ -4,6 +4,7 @@ from itertools import chain
 
 from tangram.packing.columns import StateClass
 from tangram.packing.model import Model
+from tangram.packing.problem import ShapeKey
 from tangram.packing.wants import Want
 
 
@@ -36,23 +37,25 @@ def first_guess(model: Model) -> dict[int, int]:
     for want in model.wants:
         stays = staying(want)
         if want.is_divisible:
-            guess |= _pieces_as_they_run(model, want)
+            pieces = pieces_as_they_run(want)
+            guess |= {model.pieces[want.id, *key].index: n for key, n in pieces.items()}
         elif stays is not None:
             chosen = model.chosen[want.id]
             guess |= {v.index: int(number == stays) for number, v in enumerate(chosen)}
     return guess
 
 
-def _pieces_as_they_run(model: Model, want: Want) -> dict[int, int]:
-    guess: dict[int, int] = {}
+def pieces_as_they_run(want: Want) -> dict[tuple[int, ShapeKey], int]:
+    """Return how many of each part of a divisible want run now and go on, by its number and shape."""
+    found: dict[tuple[int, ShapeKey], int] = {}
     left = want.running
     for number, (shapes, count) in enumerate(want.divisible):
         for shape in shapes:
             n = min(count, left.get(shape, 0))
             left[shape] = left.get(shape, 0) - n
             count -= n  # noqa: PLW2901 - what is still wanted of this part
-            guess[model.pieces[want.id, number, shape].index] = n
-    return guess
+            found[number, shape] = n
+    return found
 
 
 def shortlist(want: Want) -> list[int]:
