@@ -30,6 +30,11 @@ class Traffic:
     output_tokens: int | None = None
 
 
+def cap(share: float, replicas: int) -> int:
+    """Return how many of `replicas` may stand in one place: the share, rounded up, and at least one."""
+    return max(1, math.ceil(share * replicas - 1e-9))
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Largest share of the replicas on one node and in one zone, rounded up; 1: no limit."""
@@ -39,8 +44,7 @@ class Spread:
 
     def allows(self, replicas: int) -> tuple[int, int]:
         """Return how many of so many replicas may stand on one node, and in one zone; at least one."""
-        node, zone = (max(1, math.ceil(share * replicas - 1e-9)) for share in (self.node, self.zone))
-        return node, zone
+        return cap(self.node, replicas), cap(self.zone, replicas)
 
 
 @dataclass(frozen=True, slots=True)

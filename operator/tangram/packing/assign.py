@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from tangram.fleet import WHOLE_GPU
+from tangram.fleet.intent import cap
 from tangram.packing.board import Board
 from tangram.packing.columns import Columns, Fleet, GrownClass, Kind, Namer
 from tangram.packing.fill import fill, urgency
 from tangram.packing.geometry import IllegalLayout, Placement, check, creation_order, multiset
 from tangram.packing.problem import GPUState, ShapeKey
 from tangram.packing.result import GPULayout, Placed
-from tangram.packing.spreading import cap
 from tangram.packing.targets import Label, Target
 from tangram.packing.wants import Held, Want
 from tangram.packing.work import Counts, Owner, Spot, Unit, Work, give, quotas, room_by_place, spot_of

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tangram.fleet import WHOLE_GPU
+from tangram.fleet.intent import cap
 from tangram.packing.geometry import Placement
 from tangram.packing.problem import ShapeKey
-from tangram.packing.spreading import cap
 from tangram.packing.targets import Target
 from tangram.packing.wants import Want
 from tangram.packing.work import Counts, Spot, Work, give, room_by_place, spot_of

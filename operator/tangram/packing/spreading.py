@@ -1,9 +1,9 @@
 """Replicas of a demand over nodes and zones: at most a share of them in one place, and only in its pools."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 
+from tangram.fleet.intent import cap
 from tangram.packing.columns import Fleet
 from tangram.packing.model import Model, Place, Terms
 from tangram.packing.problem import ShapeKey
@@ -93,11 +93,6 @@ def _stay_in_place(model: Model, want: Want) -> None:
             staying.setdefault((shape, str(label[-1])), Terms()).add(keep)
     for (shape, place), terms in staying.items():
         model.cp.add(terms.expression <= model.spots[want.id, shape, place])
-
-
-def cap(share: float, replicas: int) -> int:
-    """Return how many of `replicas` may stand in one place: the share, rounded up, and at least one."""
-    return max(1, math.ceil(share * replicas - 1e-9))
 
 
 def _cap(model: Model, want: Want, here: Terms, share: float, fixed: int) -> None:
