@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.fleet import ApplyDeployment
+from tangram.fleet import ApplyDeployment, ResumeRollout
 from tangram.planner import plan
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 from tests.support.rolling import Rolling
@@ -143,3 +143,27 @@ def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(poo
     assert is_done == (decision.rollout_waits == "")
     assert not ways[-1]
     assert sum(a != b for a, b in pairwise(ways)) <= 2
+
+
+def resumptions(**changes):
+    """What is done about a Deployment of three, of whose new template there is no pod yet."""
+    m = wanted(1)
+    observed = seen(m, 8, Rolling(8, 3))
+    state = {"updated": 0, "total": 3, "settled": True} | changes
+    observed = replace(observed, workloads=(replace(observed.workloads[0], **state),))
+    return [action for action in plan(observed, (m,), NOW).actions if isinstance(action, ResumeRollout)]
+
+
+def test_a_rollout_that_its_controller_has_seen_and_not_begun_is_looked_at():
+    (action,) = resumptions()
+
+    assert action.replicas == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"settled": False}, {"updated": 1}, {"updated": 3}, {"replicas": 2}],
+    ids=["its controller has not seen it", "it has begun", "it is over", "its size is about to change"],
+)
+def test_a_rollout_that_goes_on_is_left_to_its_controller(changes):
+    assert resumptions(**changes) == []

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tangram.shell.kinds import DEPLOYMENTS, FLEET_PLANS, JOBS, LLM_DEPLOYMENTS, SERVICES, uid_of
-from tests.support.apiserver import World, eventually, llm, refusal
+from tests.support.apiserver import World, eventually, llm, misnote_the_replica_set, refusal
 from tests.support.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.apiserver
@@ -160,6 +160,22 @@ async def test_foreign_fields_survive_and_edits_of_ours_are_healed(here: World, 
     deployment = await here.get(DEPLOYMENTS, name)
     assert deployment["metadata"]["annotations"]["team"] == "blue"
     assert deployment["spec"]["template"]["metadata"]["annotations"]["sidecar"] == "yes"
+
+
+async def test_a_rollout_that_its_controller_has_forgotten_comes_to_its_end(here: World, operator) -> None:
+    """What two changes of the replicas leave behind where they meet a rollout, made by hand: there they would
+    have to fall between two steps of kube-controller-manager.
+    """
+    operator()
+    await here.apply(llm("tiny", here.namespace))
+    await here.until("tiny", "Ready", "True")
+    await misnote_the_replica_set(here)
+
+    await here.apply(llm("tiny", here.namespace, engine={"maxModelLen": 1024}))
+
+    await here.until("tiny", "Ready", "True")
+    (deployment,) = await here.all(DEPLOYMENTS)
+    assert deployment["status"]["updatedReplicas"] == deployment["status"]["replicas"] == 1
 
 
 async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(here: World, operator) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tangram.shell.kinds import DEPLOYMENTS, JOBS, Kind
-from tests.support.apiserver import OperatorProcess, World, eventually, llm
+from tests.support.apiserver import OperatorProcess, World, eventually, llm, misnote_the_replica_set
 from tests.support.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.apiserver
@@ -59,6 +59,9 @@ async def test_the_rights_of_the_chart_are_enough_and_none_is_refused(
         process = OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / "least.log").start()
         try:
             await here.apply(llm("tiny", here.namespace))
+            await here.until("tiny", "Ready", "True", within_s=60)
+            await misnote_the_replica_set(here)
+            await here.apply(llm("tiny", here.namespace, engine={"maxModelLen": 1024}))
             await here.until("tiny", "Ready", "True", within_s=60)
             await here.apply(
                 llm("tiny", here.namespace, placement={"deniedSKUs": [await _sku(here)]}, scaling={"min": 2})

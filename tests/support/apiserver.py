@@ -35,9 +35,11 @@ from tangram.shell.kinds import (
     LLM_DEPLOYMENTS,
     NODES,
     PODS,
+    REPLICA_SETS,
     SERVICES,
     Kind,
 )
+from tangram.shell.rollouts import DESIRED_ANNOTATION
 
 CRDS = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
@@ -118,6 +120,13 @@ def _ready(reason: str) -> dict[str, str]:
 def now() -> str:
     """This instant as the API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def misnote_the_replica_set(here: "World") -> None:
+    """Leave the one ReplicaSet as kubernetes/kubernetes#102551 does: its Deployment rolls no more."""
+    (replica_set,) = await here.all(REPLICA_SETS)
+    note = {"metadata": {"annotations": {DESIRED_ANNOTATION: "9"}}}
+    await here.client.merge(REPLICA_SETS, here.namespace, replica_set["metadata"]["name"], note)
 
 
 PATIENCE = 3.0

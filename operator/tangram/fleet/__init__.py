@@ -14,6 +14,7 @@ from tangram.fleet.plan import (
     Plan,
     Relaxation,
     RemoveDeployment,
+    ResumeRollout,
     StartInspection,
 )
 from tangram.fleet.pool import InvalidPool, Pool, PoolPolicy
@@ -58,6 +59,7 @@ __all__ = [
     "PoolPolicy",
     "Relaxation",
     "RemoveDeployment",
+    "ResumeRollout",
     "Shape",
     "Spread",
     "StartInspection",

@@ -63,7 +63,26 @@ class FinishInspection:
     uid: str
 
 
-Action = ApplyService | ApplyDeployment | RemoveDeployment | StartInspection | FinishInspection
+@dataclass(frozen=True, slots=True)
+class ResumeRollout:
+    """See that the rollout of a Deployment of ours that has begun nothing yet is not forgotten (UID
+    precondition).
+
+    The Deployment controller of Kubernetes takes a rollout for a scaling, for ever, when the only ReplicaSet
+    with replicas has as many as are wanted, but was told to have another number: so it ends where the
+    replicas are changed twice while a rollout runs (kubernetes/kubernetes#102551).
+    """
+
+    owner_uid: str
+    namespace: str
+    name: str
+    uid: str
+    replicas: int  # spec.replicas of the Deployment
+
+
+Action = (
+    ApplyService | ApplyDeployment | ResumeRollout | RemoveDeployment | StartInspection | FinishInspection
+)
 
 
 @dataclass(frozen=True, slots=True)

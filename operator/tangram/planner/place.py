@@ -9,7 +9,7 @@ from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.choose import alternatives, impossible
 from tangram.planner.judge import rate
 from tangram.planner.reasons import Reason
-from tangram.planner.rollout import Rollout, rollout, unit
+from tangram.planner.rollout import Rollout, resumed, rollout, unit
 from tangram.planner.room import Room, kind_of
 from tangram.planner.target import Case, Target, own
 
@@ -71,6 +71,7 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
         rollout_waits=way.waits,
         actions=(
             *_apply(case, offered, chosen, replicas, way, exists=mine is not None),
+            *resumed(mine, replicas),
             *(RemoveDeployment(intent.uid, w.namespace, w.name, w.uid) for w in removed),
         ),
     )

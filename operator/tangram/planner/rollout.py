@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tangram.fleet import Intent, Shape, Workload
+from tangram.fleet import Intent, ResumeRollout, Shape, Workload
 from tangram.planner.room import Room, kind_of
 
 
@@ -47,6 +47,18 @@ def rollout(
 def is_rolling(workload: Workload) -> bool:
     """Whether pods of an older template are left. Pods that are still to come alone are no rollout."""
     return workload.total > workload.updated
+
+
+def resumed(workload: Workload | None, replicas: int) -> tuple[ResumeRollout, ...]:
+    """Return what keeps a rollout from being forgotten that has not made a pod yet, though its controller has
+    seen it. Mostly it is about to; the executor looks closer.
+    """
+    if workload is None or not (workload.settled and is_rolling(workload)):
+        return ()
+    if workload.updated or workload.replicas != replicas:
+        return ()
+    w = workload
+    return (ResumeRollout(w.owner_uid, w.namespace, w.name, w.uid, replicas),)
 
 
 def unit(shape: Shape) -> str:

@@ -18,6 +18,7 @@ from tangram.fleet import (
     FinishInspection,
     Intent,
     RemoveDeployment,
+    ResumeRollout,
     StartInspection,
     WriteProblem,
 )
@@ -39,6 +40,7 @@ from tangram.shell.kinds import (
 )
 from tangram.shell.lease import NotLeader
 from tangram.shell.mirrors import Mirrors
+from tangram.shell.rollouts import resume
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -116,6 +118,8 @@ class Writer:
         match action:
             case RemoveDeployment() | FinishInspection():
                 await self._remove(DEPLOYMENTS if isinstance(action, RemoveDeployment) else JOBS, action)
+            case ResumeRollout():
+                self.writes += await resume(self.client, self.guard, action)
             case _ if intent is None:
                 log.error("%s names no LLMDeployment that exists: nothing done", action)
             case ApplyService():

@@ -1,0 +1,78 @@
+"""When the note on a ReplicaSet is put right, and when it is left alone; without an API server."""
+
+from typing import Any
+
+import pytest
+
+from tangram.fleet import ResumeRollout
+from tangram.shell.client import ApiError, Listing
+from tangram.shell.kinds import Kind, Object
+from tangram.shell.rollouts import DESIRED_ANNOTATION, resume
+
+ACTION = ResumeRollout("owner", "ns", "tiny-1", "mine", 2)
+
+
+def replica_set(name: str = "old", replicas: int = 2, noted: str | None = "1", of: str = "mine") -> Object:
+    return {
+        "metadata": {
+            "name": name,
+            "resourceVersion": "7",
+            "annotations": {} if noted is None else {DESIRED_ANNOTATION: noted},
+            "ownerReferences": [{"kind": "Deployment", "uid": of, "controller": True}],
+        },
+        "spec": {"replicas": replicas},
+    }
+
+
+class Api:
+    """Serves ReplicaSets; keeps what is patched, or refuses it."""
+
+    def __init__(self, *sets: Object, refuses: int = 0) -> None:
+        self.sets, self.refuses, self.patched = sets, refuses, []
+
+    async def list(self, _kind: Kind, _namespace: str, _selector: str) -> Listing:
+        return Listing(list(self.sets), "1")
+
+    async def merge(self, _kind: Kind, _namespace: str, name: str, patch: Object, *, guard: Any) -> None:
+        if self.refuses:
+            raise ApiError(self.refuses, "Refused", "no")
+        self.patched.append((name, patch["metadata"]))
+
+
+async def test_a_note_that_keeps_the_controller_is_put_right() -> None:
+    others = replica_set("new", replicas=0), replica_set("stranger", of="another")
+    api = Api(replica_set(), *others)
+
+    assert await resume(api, None, ACTION)
+
+    assert api.patched == [("old", {"resourceVersion": "7", "annotations": {DESIRED_ANNOTATION: "2"}})]
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        (replica_set(noted="2"),),
+        (replica_set(noted=None),),
+        (replica_set(replicas=1),),
+        (replica_set(), replica_set("new", replicas=1)),
+        (replica_set(of="another"),),
+    ],
+    ids=["none", "right", "no note", "the controller has to scale", "it scales both", "another's"],
+)
+async def test_what_the_controller_will_do_by_itself_is_left_to_it(sets: tuple[Object, ...]) -> None:
+    api = Api(*sets)
+
+    assert not await resume(api, None, ACTION)
+
+    assert api.patched == []
+
+
+@pytest.mark.parametrize("status", [404, 409])
+async def test_a_controller_that_was_faster_is_no_failure(status: int) -> None:
+    assert not await resume(Api(replica_set(), refuses=status), None, ACTION)
+
+
+async def test_a_refusal_is_told() -> None:
+    with pytest.raises(ApiError):
+        await resume(Api(replica_set(), refuses=403), None, ACTION)
