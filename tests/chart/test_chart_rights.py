@@ -20,6 +20,7 @@ NEEDED = {
     ("tangram.dev", "fleetplans"): {"get", "list", "watch", "create", "patch", "delete"},
     ("tangram.dev", "fleetplans/status"): {"patch"},
     ("apps", "deployments"): {"get", "list", "watch", "create", "patch", "delete"},
+    ("apps", "replicasets"): {"list", "patch"},
     ("", "services"): {"get", "list", "watch", "create", "patch"},
     ("batch", "jobs"): {"get", "list", "watch", "create", "delete"},
     ("events.k8s.io", "events"): {"create", "patch"},
