@@ -5,13 +5,15 @@ the least, a few per demand; that is nearly always good enough, which the bound 
 all that could be part of anything better than what was found.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tangram.packing.build import build
-from tangram.packing.columns import Columns, Fleet
+from tangram.packing.columns import Columns, Fleet, columns
 from tangram.packing.linear import Relaxation, Relaxed
 from tangram.packing.mixed import rounded
 from tangram.packing.model import Model, Terms
+from tangram.packing.prepare import by_shape, emptied
 from tangram.packing.result import Stage
 from tangram.packing.search import Budget, Run, solve_model
 from tangram.packing.start import carried, first_guess, shortlist, staying
@@ -32,6 +34,8 @@ _GOOD_DOLLARS, _GOOD_UNMET = 0.01, 0.002
 _MOST_LEFT = 10_000  # bundles of a large fleet: among more nothing better is found in time
 # What a demand that is not served counts beside the dollars of all, per demand, where both are searched for.
 _GUIDED = 8
+_MOST_EMPTIED = 5000  # bundles that are chosen as on an empty fleet, where not everybody can be served
+_LAID_OUT_GAP = 0.05  # of the dollars: it is a start
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
 
@@ -74,13 +78,43 @@ class Narrowing:
             least = sum(want.least_unmet for want in self.everyone if want.priority == priority)
             self._settle(priority, least, least)
         if not self._minimise(None):
-            self.reached, self.stages, self.best = {}, [], None
-            _ = all(self._minimise(goal) for goal in (*priorities, None))
+            self._begin_again()
+            goals = (None,) if self._as_on_an_empty_fleet(priorities) else (*priorities, None)
+            _ = all(self._minimise(goal) for goal in goals)
         run = self.best or Run(self.full, self.budget)
         run.stages = self.stages
         self.budget.total_s += self.budget.spent_s  # to lay it out takes as long again
         run.complete = all(stage.proved for stage in self.stages)
         return run
+
+    def _begin_again(self) -> None:
+        self.reached, self.stages, self.best = {}, [], None
+
+    def _as_on_an_empty_fleet(self, priorities: Sequence[int]) -> bool:
+        """Choose as if nothing ran, then lay that out; say whether that can be had.
+
+        How little is left unmet does not depend on what runs, as long as it may move, and GPUs of an empty
+        fleet are alike: there it is found sooner, and the bound is nearer. What runs comes into it with the
+        dollars. Of many bundles what runs is the better start.
+        """
+        bundles = sum(len(want.options) for want in self.everyone)
+        if bundles > _MOST_EMPTIED or not any(want.held for want in self.everyone):
+            return False
+        fleet, wants = emptied(self.fleet.problem, self.everyone)
+        grouped = columns(fleet, by_shape(fleet))
+        assert grouped is not None  # noqa: S101 - without a limit there are columns
+        full = build(fleet, self.prices, wants, grouped)
+        empty = Narrowing(fleet, self.prices, wants, grouped, self.budget, full)
+        if not all(empty._minimise(priority) for priority in priorities) or empty.best is None:
+            return False
+        self.reached, self.stages = empty.reached, empty.stages
+        chosen = tuple(_only(want, empty.best) for want in self.everyone)
+        found = self._search(None, chosen, gap=_LAID_OUT_GAP)
+        if found is None:
+            self._begin_again()
+            return False
+        self.best = found.run
+        return True
 
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing: among few bundles, then, unless that will do, among all that may matter."""
@@ -256,6 +290,14 @@ class Narrowing:
             number = self.best.chosen(want.id)
             kept.add(next(i for i, option in enumerate(want.options) if option.index == number))
         return replace(want, options=tuple(want.options[i] for i in sorted(kept)))
+
+
+def _only(want: Want, run: Run) -> Want:
+    """Leave the bundle that was chosen."""
+    if want.is_divisible:
+        return want
+    number = run.chosen(want.id)
+    return replace(want, options=tuple(option for option in want.options if option.index == number))
 
 
 def _terms(model: Model, goal: Goal) -> Terms:

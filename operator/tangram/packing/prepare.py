@@ -1,6 +1,7 @@
 """The fleet as the columns see it, and how finely the owners of its slices are told apart."""
 
 from collections import Counter
+from dataclasses import replace
 
 from tangram.packing.columns import Fleet, Namer, in_play
 from tangram.packing.problem import GPUState, Problem
@@ -82,3 +83,23 @@ def _where(fleet: Fleet, held: Held) -> tuple[str, str]:
 
 def _what(held: Held) -> tuple[str, str, int]:
     return held.shape.sku, held.shape.profile, held.shape.tensor_parallel
+
+
+def emptied(problem: Problem, everyone: tuple[Want, ...]) -> tuple[Fleet, tuple[Want, ...]]:
+    """Return the same fleet and wants as if nothing ran but what must not move. Move budgets do not hold."""
+    going = {(gpu, h.start) for want in everyone for h in want.held if not h.pinned for gpu in h.gpus}
+
+    def cleared(gpu: GPUState) -> GPUState:
+        freed = tuple(
+            replace(each, owner=None, gang=None) if (gpu.id, each.start) in going else each
+            for each in gpu.instances
+        )
+        stay = tuple(each for each in freed if each.owner is not None)
+        # mig-manager cuts nothing anew beside who must not move: there a free slice is worth something.
+        may_cut = gpu.cuttable and (gpu.backend == "nvml" or not stay)
+        return replace(gpu, instances=stay if may_cut else freed)
+
+    wants = tuple(replace(want, held=tuple(h for h in want.held if h.pinned)) for want in everyone)
+    gpus = tuple(cleared(gpu) for gpu in problem.gpus)
+    bare = replace(problem, gpus=gpus, move_budget=None, move_budgets=())
+    return prepare(bare, wants), wants
