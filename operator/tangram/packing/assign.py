@@ -16,7 +16,7 @@ from tangram.packing.board import Board
 from tangram.packing.columns import Columns, Fleet, GrownClass, Kind, Namer
 from tangram.packing.fill import fill, urgency
 from tangram.packing.geometry import IllegalLayout, Placement, check, creation_order, multiset
-from tangram.packing.problem import GPUState, ShapeKey
+from tangram.packing.problem import GPUState, ShapeKey, new_nodes
 from tangram.packing.result import GPULayout, Placed
 from tangram.packing.targets import Label, Target
 from tangram.packing.wants import Held, Want
@@ -36,7 +36,9 @@ class Assignment:
 
 def assign(fleet: Fleet, wants: tuple[Want, ...], columns: Columns, counts: Counts) -> Assignment:
     """Name the GPUs behind `counts`."""
-    new = [_new_gpus(made, nodes) for made, (nodes, _) in zip(columns.grown, counts.grown, strict=True)]
+    new = [
+        _new_gpus(fleet, made, nodes) for made, (nodes, _) in zip(columns.grown, counts.grown, strict=True)
+    ]
     work = Work(fleet, {gpu.id: gpu for gpu in (*fleet.problem.gpus, *chain(*new))}, quotas=quotas(counts))
     for gpu in fleet.problem.gpus:
         for instance in gpu.instances:
@@ -120,12 +122,12 @@ def _keep_gangs(work: Work, ids: tuple[str, ...], target: Target, columns: Colum
     return [gpu for gpu in ids if gpu not in taken]
 
 
-def _new_gpus(made: GrownClass, nodes: int) -> list[GPUState]:
+def _new_gpus(fleet: Fleet, made: GrownClass, nodes: int) -> list[GPUState]:
     pool = made.pool
     return [
         GPUState(
-            id=f"{pool.name}/new-{node}/{index}",
-            node=f"{pool.name}/new-{node}",
+            id=f"{node}/{index}",
+            node=node,
             sku=pool.sku,
             zone=pool.zone,
             pool=pool.name,
@@ -133,7 +135,7 @@ def _new_gpus(made: GrownClass, nodes: int) -> list[GPUState]:
             nvlink=pool.nvlink,
             price_per_hour=pool.price_per_gpu_hour,
         )
-        for node in range(nodes)
+        for node in new_nodes(fleet.problem, pool, nodes)
         for index in range(pool.node_size)
     ]
 

@@ -1,6 +1,7 @@
 """What is to be packed: GPUs as they are, what each demand would accept, what everything costs."""
 
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Literal, NamedTuple
 
 from tangram import catalog
@@ -146,6 +147,13 @@ class Problem:
     def price(self, gpu: GPUState) -> float:
         """Return USD per hour. Raises `InputError` where neither pool, problem nor catalog has a price."""
         return price_of(self.prices, gpu.sku) if gpu.price_per_hour is None else gpu.price_per_hour
+
+
+def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> list[str]:
+    """Return the names of so many nodes that do not exist yet: what an earlier plan added has its own."""
+    taken = {gpu.node for gpu in problem.gpus} | {gpu.id.rpartition("/")[0] for gpu in problem.gpus}
+    names = (f"{pool.name}/new-{n}" for n in count())
+    return list(islice((name for name in names if name not in taken), number))
 
 
 def price_of(prices: tuple[tuple[str, float], ...], sku: str) -> float:

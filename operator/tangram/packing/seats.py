@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry import Layout, Placement, creation_order, multiset
-from tangram.packing.problem import GPUState, Problem
+from tangram.packing.problem import GPUState, Problem, new_nodes
 from tangram.packing.result import Packing, Placed
 
 
@@ -100,8 +100,7 @@ def _new_nodes(problem: Problem, packing: Packing) -> list[tuple[str, str, tuple
     grown = dict(packing.grown)
     found = []
     for pool in problem.growable:
-        for number in range(grown.get(pool.name, 0)):
-            node = f"{pool.name}/new-{number}"
+        for node in new_nodes(problem, pool, grown.get(pool.name, 0)):
             gpu = GPUState("", node, pool.sku, pool.zone, pool.name, mig_enabled=pool.mig_enabled)
             ids = [f"{node}/{index}" for index in range(pool.node_size)]
             found.append((pool.name, node, tuple(_named(gpu, name, nvlink=pool.nvlink) for name in ids)))

@@ -17,7 +17,7 @@ def add_spreading(model: Model, fleet: Fleet) -> None:
     """Add how many replicas of demands to be spread stand in each place."""
     zones = {fleet.places[gpu.id]: gpu.zone for gpu in fleet.problem.gpus}
     zones |= {grown.kind.place: grown.pool.zone for grown in model.grown}
-    nodes = {fleet.places[gpu.id] for gpu in fleet.problem.gpus if fleet.places[gpu.id] == gpu.node}
+    nodes = _nodes(fleet)
     drawn: dict[tuple[ShapeKey, Place], Terms] = {}
     spread = [want for want in model.wants if want.has_places]
     pools = {fleet.places[gpu.id]: gpu.pool for gpu in fleet.problem.gpus}
@@ -41,7 +41,7 @@ def _spread(
     fleet: Fleet,
     want: Want,
     zones: Mapping[Place, str],
-    nodes: set[Place],
+    nodes: Mapping[Place, str],
     drawn: dict[tuple[ShapeKey, Place], Terms],
     most_at: Mapping[tuple[ShapeKey, Place], int],
 ) -> None:
@@ -59,11 +59,16 @@ def _spread(
         model.cp.add(everywhere.expression == taken.expression)
     _stay_in_place(model, want)
     fixed = Counter(fleet.places[held.gpus[0]] for held in want.held if held.pinned)
+    still = Counter(fleet.nodes[held.gpus[0]] for held in want.held if held.pinned)
     by_zone: dict[str, Terms] = {}
+    by_node: dict[str, Terms] = {}
     for place, terms in here.items():
         by_zone.setdefault(zones[place], Terms()).extend(terms)
-        if place in nodes and want.spread.node < 1:
-            _cap(model, want, terms, want.spread.node, fixed[place])
+        if place in nodes:
+            by_node.setdefault(nodes[place], Terms()).extend(terms)
+    for node, terms in by_node.items():
+        if want.spread.node < 1:
+            _cap(model, want, terms, want.spread.node, still[node])
     for zone, terms in by_zone.items():
         if want.spread.zone < 1:
             _cap(model, want, terms, want.spread.zone, sum(n for at, n in fixed.items() if zones[at] == zone))
@@ -72,6 +77,14 @@ def _spread(
             most = max((cap(want.spread.node, o.replicas) for o in want.options), default=0)
             most = most or cap(want.spread.node, sum(n for _, n in want.divisible))
             model.cp.add(here[grown.kind.place].expression <= most * grown.nodes)
+
+
+def _nodes(fleet: Fleet) -> dict[Place, str]:
+    """Return the node of each place that lies on one; of a node in several pools there are several places."""
+    found: dict[Place, set[str]] = {}
+    for gpu in fleet.problem.gpus:
+        found.setdefault(fleet.places[gpu.id], set()).add(gpu.node)
+    return {place: node for place, (node, *more) in found.items() if not more}
 
 
 def _allowed(want: Want, pool: str) -> bool:

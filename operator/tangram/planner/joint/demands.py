@@ -5,28 +5,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tangram.catalog import InputError, share
+from tangram.catalog import gpu as catalog_gpu
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Bundle, Demand, Part, Problem, ShapeKey
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.menu import menu
 from tangram.planner.joint.room import Rooms
-from tangram.planner.joint.shapes import Sized, sized
+from tangram.planner.joint.shapes import Sized, Slices, sized
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
 _ANY_ROOM = 10**6
 
 
 def size_all(
-    deployments: Iterable[Wanted], skus: frozenset[str], prices: Mapping[str, float]
+    deployments: Iterable[Wanted],
+    skus: frozenset[str],
+    prices: Mapping[str, float],
+    there: Slices = frozenset(),
 ) -> dict[str, Sized]:
     """Size every LLMDeployment that is not paused, by id."""
     found: dict[str, Sized] = {}
     for wanted in deployments:
         if not wanted.paused:
             try:
-                each = sized(wanted, skus, prices)
+                each = sized(wanted, skus, prices, there)
                 loaded = _loaded(each)
-                found[wanted.id] = each if loaded == wanted else sized(loaded, skus, prices)
+                found[wanted.id] = each if loaded == wanted else sized(loaded, skus, prices, there)
             except InputError as error:
                 raise InputError(f"LLMDeployment {wanted.id}", f"{error.field} {error.problem}") from error
     return found
@@ -50,13 +54,27 @@ def _loaded(each: Sized) -> Wanted:
 
 def demand(each: Sized, rooms: Rooms, running: Running) -> Demand:
     """Return one LLMDeployment for the solver."""
-    inside = rooms.inside(each.wanted.pools)
-    return _demand(each, {offer.key: inside.of(offer.key) for offer in each.offers}, running)
+    inside, mine = rooms.inside(each.wanted.pools), running.get(each.wanted.id, {})
+    room = {offer.key: inside.of(offer.key) for offer in each.offers}
+    # A gang that runs may go on where no new one of its size would be put, on a part of a node.
+    gangs = {key: count + mine.get(key, 0) for key, count in room.items() if key.tensor_parallel > 1}
+    return _demand(each, room | gangs, running)
 
 
 def wide_demand(each: Sized, running: Running) -> Demand:
     """Return the same, with what the fleet has no room for on its menu, too."""
     return _demand(each, {offer.key: _ANY_ROOM for offer in each.offers}, running)
+
+
+def slices_there(fleet: Problem) -> Slices:
+    """Return the slices that exist and, of GPUs that stay in MIG mode, the one that is all of the board."""
+    cut = [gpu for gpu in fleet.gpus if gpu.mig_enabled and not gpu.convertible]
+    found = {(gpu.sku, instance.profile) for gpu in cut for instance in gpu.instances}
+    for sku in {gpu.sku for gpu in cut} | {pool.sku for pool in fleet.growable if pool.mig_enabled}:
+        board = catalog_gpu(sku)
+        whole = [p.name for p in board.profiles if p.dominant_share == 1] if board else []
+        found |= {(sku, name) for name in whole[:1]}
+    return frozenset(found)
 
 
 def stays(demand: Demand) -> bool:

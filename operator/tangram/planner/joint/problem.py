@@ -10,7 +10,7 @@ from tangram.packing import slice_request as raw_demand
 from tangram.packing.problem import price_of
 from tangram.packing.wants import money
 from tangram.planner.joint import profiles
-from tangram.planner.joint.demands import Running, demand, running_replicas, size_all, stays
+from tangram.planner.joint.demands import Running, demand, running_replicas, size_all, slices_there, stays
 from tangram.planner.joint.nouns import FleetInput, SliceRequest
 from tangram.planner.joint.pools import growable
 from tangram.planner.joint.room import Rooms
@@ -38,7 +38,7 @@ def joint(given: FleetInput) -> Joint:
     skus = frozenset({g.sku for g in fleet.gpus} | {pool.sku for pool in fleet.growable})
     hourly = money(fleet)
     prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if given.deployments else {}
-    sized = size_all(given.deployments, skus, prices)
+    sized = size_all(given.deployments, skus, prices, slices_there(fleet))
     here = frozenset(g.sku for g in fleet.gpus)
     raw = [_raw(request, here, skus) for request in given.requests]
     taken = sorted({request.name for request in given.requests} & {each.id for each in given.deployments})

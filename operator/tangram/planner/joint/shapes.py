@@ -14,6 +14,8 @@ from tangram.fleet import MIGPolicy, Shape
 from tangram.packing import ShapeKey
 from tangram.planner.joint.deployment import ANY, AS_STORED, UNLOADED_RPS, Wanted
 
+Slices = frozenset[tuple[str, str]]  # (SKU, profile)
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -61,11 +63,16 @@ class Sized:
         return next((offer for offer in self.offers if offer.key == key), None)
 
 
-def sized(wanted: Wanted, skus: Iterable[str], prices: Mapping[str, float]) -> Sized:
-    """Assess every shape that the fleet's GPUs allow and the LLMDeployment does not forbid."""
+def sized(
+    wanted: Wanted, skus: Iterable[str], prices: Mapping[str, float], there: Slices = frozenset()
+) -> Sized:
+    """Assess every shape that the fleet's GPUs allow and the LLMDeployment does not forbid.
+
+    `there`: slices that the fleet has, looked at even where nobody would cut a GPU so for inference.
+    """
     known = judged(wanted.architecture, replace(wanted.request, rps=UNLOADED_RPS))
     per_gpu, offers, rejected = Prices(dict(prices)), [], []
-    for shape in _candidates(wanted, skus):
+    for shape in _candidates(wanted, skus, there):
         found, price = known.verdict(shape), per_gpu.of(shape.sku)
         if isinstance(found, Rejection):
             rejected.append(found)
@@ -77,7 +84,7 @@ def sized(wanted: Wanted, skus: Iterable[str], prices: Mapping[str, float]) -> S
     return Sized(wanted, _best_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
 
 
-def _candidates(wanted: Wanted, skus: Iterable[str]) -> tuple[Shape, ...]:
+def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Shape, ...]:
     among = tuple(
         sku
         for sku in sorted(skus)
@@ -85,16 +92,24 @@ def _candidates(wanted: Wanted, skus: Iterable[str]) -> tuple[Shape, ...]:
     )
     if not among:
         return ()
-    return tuple(
+    formats = () if wanted.precision == ANY else (_format(wanted),)
+    slices = wanted.mig is not MIGPolicy.FORBIDDEN
+    found = list(
         shapes(
             wanted.architecture,
             among,
-            () if wanted.precision == ANY else (_format(wanted),),
+            formats,
             wanted.tensor_parallel,
             whole=wanted.mig is not MIGPolicy.REQUIRED,
-            slices=wanted.mig is not MIGPolicy.FORBIDDEN,
+            slices=slices,
         )
     )
+    known = {(shape.sku, shape.profile) for shape in found}
+    for sku, profile in sorted(there) if slices else ():
+        if sku in among and (sku, profile) not in known:
+            tp = wanted.tensor_parallel
+            found += shapes(wanted.architecture, (sku,), formats, tp, whole=False, profile=profile)
+    return tuple(found)
 
 
 def _format(wanted: Wanted) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.packing import Demand, Packing, Problem
-from tangram.planner.joint.demands import wide_demand
+from tangram.planner.joint.demands import slices_there, wide_demand
 from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.reason import nowhere
@@ -155,6 +155,6 @@ def _demand_with(asked: Joint, who: str, changes: Mapping[str, Any]) -> Demand:
     hourly = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
     looser = replace(wanted, request=replace(wanted.request, **changes))
     try:
-        return wide_demand(sized(looser, skus, hourly), asked.running)
+        return wide_demand(sized(looser, skus, hourly, slices_there(asked.problem)), asked.running)
     except InputError as error:
         raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
