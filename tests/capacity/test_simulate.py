@@ -117,6 +117,17 @@ def test_leaping_over_steps_gives_what_taking_each_gives(
     assert leaps.mean_running == pytest.approx(each.mean_running, rel=1e-9)
 
 
+@pytest.mark.parametrize("arrival", [0.3, 0.6, 0.8, 1.1, 1.9])
+def test_who_comes_when_a_step_ends_is_seen_however_sums_are_rounded(arrival: float) -> None:
+    requests = [Request(0.0, 1, 40), Request(arrival, 1, 1)]
+    found = [
+        simulate(LinearSteps(step=0.1), EngineLimits(4, 64, None, BLOCK), requests, None, steps_at_once=most)
+        for most in (1, 1000)
+    ]
+
+    assert [result.ttft_s[1] for result in found] == pytest.approx([0.1, 0.1])
+
+
 def test_one_request_takes_its_chunks_and_a_step_per_token() -> None:
     times = LinearSteps(step=1.0, sequence=0.1, prompt=0.01)
 

@@ -15,6 +15,9 @@ from heapq import heappop, heappush
 from tangram.capacity.decode_times import DecodeTimes, Steps
 from tangram.capacity.traffic import Request
 
+# Closer than this is at the same time: durations are summed step by step or run by run, and rounded.
+_INSTANT_S = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
@@ -147,7 +150,8 @@ class _Replica:
         for _ in range(self.heard):
             self._come()
         self.heard, self.left = self.left, 0
-        while not self.closed and self.next < len(self.requests) and self.arrival[self.next] <= self.now:
+        came = self.now + _INSTANT_S
+        while not self.closed and self.next < len(self.requests) and self.arrival[self.next] <= came:
             self._come()
 
     def turn(self) -> bool:
@@ -238,7 +242,7 @@ class _Replica:
         self.running[request] = None
         if not self.epoch[request]:
             self.admitted.append(request)
-            self.queued[request] = self.now - self.arrival[request]
+            self.queued[request] = max(0.0, self.now - self.arrival[request])
         self.epoch[request] += 1
         return request
 
@@ -263,7 +267,7 @@ class _Replica:
         until = math.inf
         open_door = not self.waiting and len(self.running) < self.slots
         if open_door and not self.closed and self.next < len(self.requests):
-            until = self.arrival[self.next] - self.now
+            until = self.arrival[self.next] - self.now - _INSTANT_S
         steps, seconds = self.times.run(decoding, self.context / decoding, most, until)
         self.decode_time += seconds
         self._pass(steps, seconds)
