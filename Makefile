@@ -58,6 +58,11 @@ tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm
 unit: setup ## The fast tests: no cluster, no API server
 	$(BIN)/pytest -m "not apiserver and not cluster and not faults"
 
+.PHONY: explore
+explore: setup ## The property tests, on other random examples each time
+	$(BIN)/pytest -m "not apiserver and not cluster and not faults" --hypothesis-profile explore \
+		$$(grep -rl --include='test_*.py' hypothesis tests)
+
 .PHONY: test
 test: check tools ## All tests: unit, engine, real API server, whole local cluster
 	$(BIN)/pytest -m "not faults and not cluster"

@@ -5,6 +5,13 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# A run that fails speaks of the change that it ran on: examples are random, and the same each time.
+# `make explore` looks at others.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("explore", derandomize=False, print_blob=True)
+settings.load_profile("same")
 
 
 @pytest.hookimpl(wrapper=True)
