@@ -287,17 +287,19 @@ class Narrowing:
         if stays is not None:
             kept.add(stays)
         if self.best is not None:
-            number = self.best.chosen(want.id)
-            kept.add(next(i for i, option in enumerate(want.options) if option.index == number))
+            kept.add(_chosen(want, self.best))
         return replace(want, options=tuple(want.options[i] for i in sorted(kept)))
+
+
+def _chosen(want: Want, run: Run) -> int:
+    """Return which of the options of a want was chosen; the run may have had others of them."""
+    number = run.chosen(want.id)
+    return next(i for i, option in enumerate(want.options) if option.index == number)
 
 
 def _only(want: Want, run: Run) -> Want:
     """Leave the bundle that was chosen."""
-    if want.is_divisible:
-        return want
-    number = run.chosen(want.id)
-    return replace(want, options=tuple(option for option in want.options if option.index == number))
+    return want if want.is_divisible else replace(want, options=(want.options[_chosen(want, run)],))
 
 
 def _terms(model: Model, goal: Goal) -> Terms:

@@ -22,9 +22,8 @@ from tangram.packing.wants import money
 Dimension = Literal["gpus", "budget", "objective", "spread", "priority", "moves"]
 _MOST_SHAPES = 6  # shapes of which more is tried, the cheapest per replica first
 _MOST_SOLVES = 3  # of one dimension, from the smallest change that is possible on
-_MOST_ADDED = (
-    1000  # GPUs: who needs more of them than that needs another fleet, and each try would be as large
-)
+# GPUs: who needs more of them than that needs another fleet, and each try would be as large.
+_MOST_ADDED = 1000
 _EPSILON = 1e-6
 _SOLVE = 3  # models in one solve
 

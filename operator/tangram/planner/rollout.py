@@ -49,16 +49,15 @@ def is_rolling(workload: Workload) -> bool:
     return workload.total > workload.updated
 
 
-def resumed(workload: Workload | None, replicas: int) -> tuple[ResumeRollout, ...]:
+def resumed(mine: Workload | None, replicas: int) -> tuple[ResumeRollout, ...]:
     """Return what keeps a rollout from being forgotten that has not made a pod yet, though its controller has
     seen it. Mostly it is about to; the executor looks closer.
     """
-    if workload is None or not (workload.settled and is_rolling(workload)):
+    if mine is None or not (mine.settled and is_rolling(mine)):
         return ()
-    if workload.updated or workload.replicas != replicas:
+    if mine.updated or mine.replicas != replicas:
         return ()
-    w = workload
-    return (ResumeRollout(w.owner_uid, w.namespace, w.name, w.uid, replicas),)
+    return (ResumeRollout(mine.owner_uid, mine.namespace, mine.name, mine.uid, replicas),)
 
 
 def unit(shape: Shape) -> str:
