@@ -96,9 +96,7 @@ def build_image(
     if builder == "docker":
         built = run(["docker", "build", *arguments], timeout_s=BUILD_TIMEOUT_S, check=False)
     else:
-        built = buildah(
-            "build", "--layers", "--isolation=chroot", *arguments, timeout_s=BUILD_TIMEOUT_S, check=False
-        )
+        built = _build_layers(recipe, arguments, progress)
     if built.returncode != 0:
         raise ClusterError(f"building {name} failed:\n{tail(built.stdout + built.stderr, 30)}")
     progress(f"built {name} in {time.monotonic() - start:.0f} s")
@@ -158,6 +156,21 @@ def buildah(
     command = packages.isolated(packages.need("buildah"), *options, verb, *policies, *words)
     settings = {"CONTAINERS_CONF": str(home / "containers.conf"), "TMPDIR": str(_scratch())}
     return run(command, timeout_s=timeout_s, check=check, env={**packages.environment(), **settings})
+
+
+def _build_layers(
+    recipe: Recipe, arguments: list[str], progress: Progress
+) -> subprocess.CompletedProcess[str]:
+    """Build one target while no other target of the same Dockerfile is built.
+
+    Targets of one Dockerfile begin with the same layers. Two builds beside each other on an empty storage
+    both commit those; a later look-up follows one of the two chains and finds nothing above the other.
+    """
+    lock = _home() / f"{recipe.dockerfile.replace('/', '-')}.lock"
+    with locked(lock, timeout_s=2 * BUILD_TIMEOUT_S, progress=progress):
+        return buildah(
+            "build", "--layers", "--isolation=chroot", *arguments, timeout_s=BUILD_TIMEOUT_S, check=False
+        )
 
 
 def _scratch() -> Path:
