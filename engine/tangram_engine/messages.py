@@ -125,7 +125,8 @@ def decode(body: bytes) -> Message:
 def _to_wire(message: Message) -> tuple[Any, ...]:
     match message:
         case Add(request):
-            return ("add", request.id, request.prompt, astuple(request.params), request.arrival)
+            params = astuple(request.params)
+            return ("add", request.id, request.prompt, params, request.arrival, request.cache_root)
         case Abort(request_id):
             return ("abort", request_id)
         case Ready(info):
@@ -151,8 +152,8 @@ def _output_fields(output: TokenOutput) -> tuple[Any, ...]:
 
 
 def _add(fields: list[Any]) -> Add:
-    identity, prompt, params, arrival = fields
-    return Add(Request(id=identity, prompt=prompt, params=SamplingParams(*params), arrival=arrival))
+    identity, prompt, params, arrival, root = fields
+    return Add(Request(identity, prompt, SamplingParams(*params), arrival, root))
 
 
 def _step(fields: list[Any]) -> Step:

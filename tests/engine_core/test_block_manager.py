@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram_engine.cache import BlockManager, extend_keys
+from tangram_engine.cache import ROOT, BlockManager, extend_keys, salted_root
 
 SIZE = 4
 # A tiny alphabet, so that prefixes are shared all the time.
@@ -15,9 +15,9 @@ commands = st.lists(
 )
 
 
-def keys_of(tokens):
+def keys_of(tokens, root=ROOT):
     keys = []
-    extend_keys(keys, tokens, SIZE)
+    extend_keys(keys, tokens, SIZE, root)
     return keys
 
 
@@ -57,6 +57,17 @@ def test_keys_are_equal_exactly_as_far_as_the_tokens_are(first, second):
         common += 1
     for index, (one, other) in enumerate(zip(keys_of(first), keys_of(second), strict=False)):
         assert (one == other) == ((index + 1) * SIZE <= common)
+
+
+salts = st.none() | st.text(min_size=1, max_size=2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(salts, salts, prompts)
+def test_keys_of_equal_tokens_are_equal_exactly_where_the_salts_are(first, second, tokens):
+    one, other = (ROOT if salt is None else salted_root(salt) for salt in (first, second))
+    for left, right in zip(keys_of(tokens, one), keys_of(tokens, other), strict=True):
+        assert (left == right) == (first == second)
 
 
 def filled(blocks, owner, tokens):

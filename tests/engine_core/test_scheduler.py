@@ -1,7 +1,8 @@
 """The scheduler with a pretended model whose every mistake of bookkeeping would be visible.
 
-The pool is an array that holds, for each slot, the whole prefix that its keys and values would depend
-on. The next token is a function of the prefix, so each request must produce what it produces alone.
+The pool is an array that holds, for each slot, the cache salt and the whole prefix that its keys and
+values would depend on. The next token is a function of the prefix, so each request must produce what it
+produces alone.
 """
 
 import random
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram_engine.cache import BlockManager
+from tangram_engine.cache import ROOT, BlockManager, salted_root
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule import Limits, Request, Scheduler
 
@@ -23,9 +24,10 @@ def next_token(prefix):
     return hash(prefix) % 8
 
 
-def request(name, prompt, max_tokens, *, ignore_eos=False, stop=()):
+def request(name, prompt, max_tokens, *, ignore_eos=False, stop=(), salt=None):
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, stop_token_ids=tuple(stop))
-    return Request(name, tuple(prompt), params, arrival=0.0)
+    root = ROOT if salt is None else salted_root(salt)
+    return Request(name, tuple(prompt), params, arrival=0.0, cache_root=root)
 
 
 def alone(wanted, max_model_len):
@@ -92,13 +94,16 @@ class Pretender:
 
     def _store(self, row):
         for position in range(row.start, row.start + row.length):
-            self.slots[self._slot(row, position)] = tuple(row.sequence.tokens[: position + 1])
+            self.slots[self._slot(row, position)] = self._content(row, position)
 
     def _sample(self, row):
         tokens = row.sequence.tokens
         for position in range(len(tokens)):
-            assert self.slots[self._slot(row, position)] == tuple(tokens[: position + 1])
+            assert self.slots[self._slot(row, position)] == self._content(row, position)
         return next_token(tuple(tokens))
+
+    def _content(self, row, position):
+        return row.sequence.request.cache_root, tuple(row.sequence.tokens[: position + 1])
 
     def _slot(self, row, position):
         size = self.blocks.block_size
@@ -111,6 +116,7 @@ class Arrival:
     max_tokens: int
     steps_until_next: int
     abort_after: int | None
+    salt: str | None
 
 
 arrivals = st.lists(
@@ -125,6 +131,7 @@ arrivals = st.lists(
         max_tokens=st.integers(1, 30),
         steps_until_next=st.integers(0, 3),
         abort_after=st.none() | st.integers(0, 12),
+        salt=st.sampled_from([None, None, "a", "b"]),
     ),
     min_size=1,
     max_size=12,
@@ -150,7 +157,7 @@ def test_every_request_gives_what_it_gives_alone_whatever_happens_around_it(shap
     requests, deadlines = {}, {}
     for number, arrival in enumerate(trace):
         name = str(number)
-        requests[name] = request(name, arrival.prompt, arrival.max_tokens)
+        requests[name] = request(name, arrival.prompt, arrival.max_tokens, salt=arrival.salt)
         pretender.scheduler.add(requests[name])
         if arrival.abort_after is not None:
             deadlines[name] = arrival.abort_after
@@ -227,6 +234,16 @@ def test_a_prompt_that_is_wholly_cached_still_computes_its_last_token():
         batch = pretender.step()
     assert [(row.start, row.length) for row in batch.rows] == [(4, 4)]
     assert (batch.prefix_queries, batch.prefix_hits) == (8, 4)
+
+
+def test_only_requests_with_the_same_salt_share_blocks():
+    pretender = Pretender(num_blocks=40)
+    cached = []
+    for number, salt in enumerate(("ours", "theirs", None, "ours", None, "theirs")):
+        sequence = pretender.scheduler.add(request(str(number), [2] * 12, 6, ignore_eos=True, salt=salt))
+        pretender.run()
+        cached.append(sequence.cached)
+    assert cached == [0, 0, 0, 8, 8, 8]
 
 
 def test_an_answer_is_cached_for_the_next_turn():

@@ -80,6 +80,9 @@ COMPLETION_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format"),
     ({"guided_regex": "(a+)+"}, "guided_regex"),
     ({"min_tokens": 5}, "min_tokens"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"cache_salt": 5}, "cache_salt"),
+    ({"cache_salt": "x" * 1025}, "cache_salt"),
 ]
 CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),

@@ -47,7 +47,12 @@ params = st.builds(
     ignore_eos=st.booleans(),
 )
 requests = st.builds(
-    Request, id=st.text(), prompt=st.lists(numbers, max_size=9).map(tuple), params=params, arrival=reals
+    Request,
+    id=st.text(),
+    prompt=st.lists(numbers, max_size=9).map(tuple),
+    params=params,
+    arrival=reals,
+    cache_root=st.binary(max_size=16),
 )
 stats = st.builds(StepStats, *([numbers] * 9), reals)
 messages = st.one_of(

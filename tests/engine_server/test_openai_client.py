@@ -180,6 +180,25 @@ def test_a_prompt_seen_before_reports_its_cached_tokens(client: openai.OpenAI) -
     assert second.prompt_tokens_details.cached_tokens == (second.prompt_tokens - 1) // 16 * 16
 
 
+@pytest.mark.parametrize("kind", ["completion", "chat"])
+def test_a_cached_prompt_shows_only_to_requests_with_its_salt(client: openai.OpenAI, kind: str) -> None:
+    def cached(salt: str | None) -> int:
+        text = f"the secret of a {kind}: the quick brown fox jumps over the lazy dog"
+        extra = {} if salt is None else {"cache_salt": salt}
+        if kind == "chat":
+            usage = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": text}], max_tokens=1, extra_body=extra
+            ).usage
+        else:
+            usage = client.completions.create(model="tiny", prompt=text, max_tokens=1, extra_body=extra).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        return usage.prompt_tokens_details.cached_tokens or 0
+
+    assert [cached(salt) for salt in ("tenant a", None, "tenant b")] == [0, 0, 0]
+    assert all(cached(salt) > 0 for salt in ("tenant a", None, "tenant b"))
+
+
 def test_without_max_tokens_the_answer_may_fill_the_context(client: openai.OpenAI) -> None:
     usage = client.completions.create(model="tiny", prompt="the quick").usage
     assert usage is not None

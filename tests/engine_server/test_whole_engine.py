@@ -83,6 +83,16 @@ def test_a_repeated_prompt_comes_from_the_prefix_cache(whole: EngineProcess) -> 
     assert usages[1]["prompt_tokens_details"]["cached_tokens"] >= 16
 
 
+def test_a_repeated_prompt_with_another_salt_is_computed_again(whole: EngineProcess) -> None:
+    prompt = "jumps over the lazy fox and the other dog " * 5
+    usages = [
+        whole.complete(prompt, max_tokens=1, cache_salt=salt).json()["usage"] for salt in ("a", "b", "a")
+    ]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert cached[:2] == [0, 0]
+    assert cached[2] >= 16
+
+
 def test_every_sampling_parameter_reaches_an_answer(whole: EngineProcess) -> None:
     answer = whole.complete(
         "the", max_tokens=5, temperature=0.7, top_p=0.9, top_k=20, min_p=0.01, presence_penalty=0.5,

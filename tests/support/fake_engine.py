@@ -47,7 +47,7 @@ class FakeEngine:
     behaviour: Behaviour
     waiting: list[Request] = field(default_factory=list)
     running: dict[str, _Running] = field(default_factory=dict)
-    seen: set[tuple[int, ...]] = field(default_factory=set)
+    seen: set[tuple[bytes, tuple[int, ...]]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.behaviour.refuse is not None:
@@ -107,8 +107,9 @@ class FakeEngine:
             if self.behaviour.crash_token in request.prompt:
                 raise RuntimeError("CUDA error: an illegal memory access was encountered")
             size = self.config.block_size
-            cached = (len(request.prompt) - 1) // size * size if request.prompt in self.seen else 0
-            self.seen.add(request.prompt)
+            content = (request.cache_root, request.prompt)
+            cached = (len(request.prompt) - 1) // size * size if content in self.seen else 0
+            self.seen.add(content)
             state = self.running[request.id] = _Running(request, cached, now)
             started.append(state)
         return started

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from tangram_engine.cache import ROOT
 from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
 
 
@@ -14,6 +15,7 @@ class Request:
     prompt: tuple[int, ...]
     params: SamplingParams
     arrival: float  # time.monotonic() in the API process; told in metrics, never used to decide
+    cache_root: bytes = ROOT  # only requests with the same root share blocks of the prefix cache
 
 
 def defect(request: Request, vocab_size: int, max_model_len: int) -> str | None:

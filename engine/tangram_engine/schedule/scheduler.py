@@ -139,7 +139,7 @@ class Scheduler:
         queries = hits = 0
         while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[0]
-            extend_keys(sequence.keys, sequence.tokens, self.blocks.block_size)
+            self._extend_keys(sequence)
             # The last token is always computed, because its logits are what the request is about.
             keys = sequence.keys[: (len(sequence.tokens) - 1) // self.blocks.block_size]
             # Blocks for the whole prompt at once, and one left for each running sequence to grow into:
@@ -174,9 +174,12 @@ class Scheduler:
         """Name the blocks that the step has filled."""
         size = self.blocks.block_size
         if sequence.computed // size > start // size:
-            extend_keys(sequence.keys, sequence.tokens, size)
+            self._extend_keys(sequence)
             for index in range(start // size, sequence.computed // size):
                 self.blocks.publish(sequence.id, index, sequence.keys[index])
+
+    def _extend_keys(self, sequence: Sequence) -> None:
+        extend_keys(sequence.keys, sequence.tokens, self.blocks.block_size, sequence.request.cache_root)
 
     def _finish_reason(self, sequence: Sequence, token: int) -> str | None:
         params = sequence.request.params

@@ -18,6 +18,7 @@ MAX_SEQUENCES = 64  # prompts * n of one HTTP request
 MAX_MESSAGES = 4096
 MAX_TOKEN_IDS = 1 << 20
 MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
+MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
 _INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {})
@@ -64,6 +65,8 @@ class Sampling(BaseModel):
     ignore_eos: bool | None = None
     stop_token_ids: list[TokenId] | None = Field(default=None, max_length=128)
     skip_special_tokens: bool = True
+    # Requests share cached prefixes with those of the same salt alone: vLLM's field, the tenant's isolation.
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
 
     @field_validator("stop", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tangram_engine.cache import ROOT, salted_root
 from tangram_engine.messages import EngineInfo
 from tangram_engine.schedule.request import Request
 
@@ -32,6 +33,7 @@ class Preparer:
         else:
             prompts = [self._prompt(prompt) for prompt in body.prompt]
             field = "prompt"
+        root = ROOT if body.cache_salt is None else salted_root(body.cache_salt)
         lengths = [self._answer_length(prompt, body, field) for prompt in prompts]
         return [
             Request(
@@ -39,6 +41,7 @@ class Preparer:
                 prompt=prompt,
                 params=body.sampling(length, index),
                 arrival=arrival,
+                cache_root=root,
             )
             for prompt, length in zip(prompts, lengths, strict=True)
             for index in range(body.choices)
