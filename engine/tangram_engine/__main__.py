@@ -49,6 +49,7 @@ def _serve(options: argparse.Namespace) -> int:
         max_queued_requests=options.max_queued_requests,
         max_request_seconds=options.max_request_seconds,
         drain_seconds=options.drain_seconds,
+        step_timeout_seconds=options.step_timeout_seconds,
         api_key_file=options.api_key_file,
     )
     return serve(server, config)
@@ -78,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--max-queued-requests", type=_integer(0), default=256, help="beyond them: 429")
     serve.add_argument("--max-request-seconds", type=_duration, default=120.0, help="then it ends: timeout")
     serve.add_argument("--drain-seconds", type=_seconds, default=5.0, help="still accepting after SIGTERM")
+    serve.add_argument(
+        "--step-timeout-seconds", type=_duration, default=60.0, help="a longer step is hung: /health says 503"
+    )
     serve.add_argument("--seed", type=_integer(0), default=0, help="of requests that bring none")
     serve.add_argument("--api-key-file", type=Path, metavar="FILE", help="one key per line; default: no key")
     return parser
@@ -104,7 +108,7 @@ def _seconds(text: str) -> float:
 def _duration(text: str) -> float:
     value = _seconds(text)
     if value == 0:
-        raise argparse.ArgumentTypeError("0 s would end every request at once")
+        raise argparse.ArgumentTypeError("0 s is no duration: it must be above 0")
     return value
 
 

@@ -82,6 +82,20 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """API -> engine: answer between two steps."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Engine -> API: the answer to the ping of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Engine -> API: loaded and warmed up."""
 
@@ -104,7 +118,7 @@ class Step:
     stats: StepStats
 
 
-Message = Add | Abort | Ready | Failed | Step
+Message = Add | Abort | Ping | Pong | Ready | Failed | Step
 
 
 def encode(message: Message) -> bytes:
@@ -127,12 +141,10 @@ def _to_wire(message: Message) -> tuple[Any, ...]:
         case Add(request):
             params = astuple(request.params)
             return ("add", request.id, request.prompt, params, request.arrival, request.cache_root)
-        case Abort(request_id):
-            return ("abort", request_id)
+        case Abort() | Ping() | Pong() | Failed():
+            return (type(message).__name__.lower(), *astuple(message))
         case Ready(info):
             return ("ready", *astuple(info))
-        case Failed(reason, text):
-            return ("failed", reason, text)
         case Step(outputs, stats):
             return ("step", astuple(stats), tuple(_output_fields(output) for output in outputs))
 
@@ -164,6 +176,8 @@ def _step(fields: list[Any]) -> Step:
 _FROM_WIRE: dict[str, Callable[[list[Any]], Message]] = {
     "add": _add,
     "abort": lambda fields: Abort(*fields),
+    "ping": lambda fields: Ping(*fields),
+    "pong": lambda fields: Pong(*fields),
     "ready": lambda fields: Ready(EngineInfo(*fields)),
     "failed": lambda fields: Failed(*fields),
     "step": _step,

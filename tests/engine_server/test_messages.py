@@ -15,6 +15,8 @@ from tangram_engine.messages import (
     Failed,
     FrameReader,
     Message,
+    Ping,
+    Pong,
     Ready,
     Step,
     StepStats,
@@ -58,6 +60,8 @@ stats = st.builds(StepStats, *([numbers] * 9), reals)
 messages = st.one_of(
     st.builds(Add, requests),
     st.builds(Abort, st.text()),
+    st.builds(Ping, numbers),
+    st.builds(Pong, numbers),
     st.builds(Ready, st.builds(EngineInfo, *([numbers] * 6), st.text(), st.text(), reals, reals)),
     st.builds(Failed, st.text(), st.text()),
     st.builds(Step, st.lists(outputs, max_size=4).map(tuple), stats),

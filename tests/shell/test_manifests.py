@@ -70,6 +70,13 @@ def test_a_deployment_asks_for_its_shape_and_nothing_dangerous() -> None:
     assert pod["terminationGracePeriodSeconds"] > manifests.MAX_REQUEST_S + manifests.DRAIN_S
 
 
+def test_a_hung_engine_is_restarted_without_the_grace_of_running_requests() -> None:
+    probe = container(manifests.deployment(intent(), action(), SETTINGS))["livenessProbe"]
+
+    assert probe["httpGet"]["path"] == "/health"
+    assert probe["terminationGracePeriodSeconds"] < manifests.GRACE_S
+
+
 def test_a_slice_gets_its_share_of_the_host() -> None:
     limits = container(manifests.deployment(intent(), action(SLICE), SETTINGS))["resources"]["limits"]
 

@@ -53,14 +53,17 @@ class StatusEndpoints:
         self._backend = backend
 
     async def health(self, request: web.Request) -> web.Response:
-        """GET /health: this process lives. Never asks the GPU, and stays green during a drain."""
+        """GET /health: both processes go on. Never asks the GPU, and stays green during a drain."""
+        hung = self._backend.lifecycle.hung
+        if hung is not None:
+            return web.json_response({"status": "hung", "reason": hung}, status=503)
         return web.json_response({"status": "ok"})
 
     async def ready(self, request: web.Request) -> web.Response:
         """GET /ready: the model is warm and this replica wants traffic."""
         lifecycle = self._backend.lifecycle
         return web.json_response(
-            {"status": lifecycle.state.value},
+            {"status": "hung" if lifecycle.hung else lifecycle.state.value},
             status=200 if lifecycle.ready else 503,
             headers={} if lifecycle.ready else {"Retry-After": "1"},
         )

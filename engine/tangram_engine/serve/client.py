@@ -15,6 +15,8 @@ from tangram_engine.messages import (
     Failed,
     FrameReader,
     Message,
+    Ping,
+    Pong,
     Ready,
     Step,
     StepStats,
@@ -24,11 +26,13 @@ from tangram_engine.messages import (
 from tangram_engine.schedule.request import Request
 
 from . import worker
+from .heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
 _JOIN_SECONDS = 2.0
+_WARM_UPS = 3  # a step may take as long as this many warm-ups, if that is more than the limit
 
 
 class EngineDied(Exception):
@@ -48,14 +52,21 @@ class EngineClient:
         config: EngineConfig,
         factory: worker.EngineFactory,
         on_step: Callable[[StepStats], None],
+        on_heartbeat: Callable[[Heartbeat], None],
+        step_timeout_s: float,
     ) -> None:
         self._config = config
         self._factory = factory
         self._on_step = on_step
+        self._on_heartbeat = on_heartbeat
+        self._step_timeout_s = step_timeout_s
         self._inboxes: dict[str, Inbox] = {}
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         self.dead: asyncio.Future[EngineDied] = self._loop.create_future()
+        self.hung = asyncio.Event()  # set while a step takes longer than it may
+        self._heartbeat: Heartbeat | None = None  # beats once the engine is ready
+        self._beating: asyncio.Task[None] | None = None
         self._last_words: Failed | None = None
         self._process: multiprocessing.process.BaseProcess | None = None
 
@@ -99,11 +110,22 @@ class EngineClient:
         if self._inboxes.pop(request_id, None) is not None and not self.dead.done():
             self._writer.write(encode(Abort(request_id)))
 
+    def abandon(self) -> None:
+        """Give up an engine that hangs: `dead` is set, and all who wait are told. It may not even die."""
+        if self.dead.done() or self._process is None:
+            return
+        self._reading.cancel()
+        self._last_words = Failed("Hung", "a step did not end")
+        self._die()
+        self._process.kill()
+
     async def close(self) -> None:
         """End the engine process and take its exit status; no process outlives this."""
         if self._process is None:
             return
         self._reading.cancel()
+        if self._beating is not None:
+            self._beating.cancel()
         self._writer.close()
         await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
         if self._process.is_alive():
@@ -127,12 +149,35 @@ class EngineClient:
                 for output in outputs:
                     self._deliver(output, now)
                 self._on_step(stats)
+            case Pong(number) if self._heartbeat is not None:
+                self._heartbeat.answer(number)
+                self._heard(self._heartbeat)
             case Ready(info):
+                # The warm-up ran the largest steps: a slow machine gets the time that it needs.
+                limit_s = max(self._step_timeout_s, _WARM_UPS * info.warmup_seconds)
+                self._heartbeat = Heartbeat(lambda number: self._writer.write(encode(Ping(number))), limit_s)
+                self._beating = asyncio.create_task(self._beat(self._heartbeat))
                 self.ready.set_result(info)
             case Failed():
                 self._last_words = message
             case _:
                 raise ValueError(f"the engine sent {type(message).__name__}")
+
+    async def _beat(self, beat: Heartbeat) -> None:
+        while not self.dead.done():
+            beat.tick()
+            self._heard(beat)
+            await asyncio.sleep(beat.interval_s)
+
+    def _heard(self, beat: Heartbeat) -> None:
+        """Pass on what the heartbeat says now."""
+        if beat.hung and not self.hung.is_set():
+            logger.error("the engine process has not answered for %g s", beat.silent_s)
+            self.hung.set()
+        elif not beat.hung and self.hung.is_set():
+            logger.warning("the engine process answers again")
+            self.hung.clear()
+        self._on_heartbeat(beat)
 
     def _deliver(self, output: TokenOutput, now: float) -> None:
         # A missing inbox is a request that was aborted while this token was on its way.

@@ -30,6 +30,7 @@ class Lifecycle:
 
     def __init__(self, sequence_limit: int) -> None:
         self.state = State.STARTING
+        self.hung: str | None = None  # why the engine counts as hung
         self.active = 0  # HTTP requests for tokens
         self._sequences = 0
         self._sequence_limit = sequence_limit
@@ -39,7 +40,7 @@ class Lifecycle:
     @property
     def ready(self) -> bool:
         """What /ready answers."""
-        return self.state is State.SERVING
+        return self.state is State.SERVING and self.hung is None
 
     @property
     def leaving(self) -> bool:
@@ -51,6 +52,8 @@ class Lifecycle:
         """Hold one accepted request: the drain waits for it. Raises APIError when none is accepted."""
         if self.state in _REFUSALS:
             raise unavailable(*_REFUSALS[self.state])
+        if self.hung is not None:
+            raise unavailable(self.hung, "engine_hung")
         self.active += 1
         self._idle.clear()
         try:

@@ -88,6 +88,10 @@ class Metrics:
         self.params_n = self._histogram("vllm:request_params_n", "The request's n", N_BUCKETS)
         self.load_seconds = self._gauge("tangram_engine_load_seconds", "Time to load the weights")
         self.warmup_seconds = self._gauge("tangram_engine_warmup_seconds", "Time to warm up")
+        self.silence = self._gauge(
+            "tangram_engine_heartbeat_silence_seconds",
+            "Time for which the engine process has not answered; it answers between two steps",
+        )
         for reason in ("stop", "length", "abort", "error"):
             self._success.labels(*self._values, reason)
         self.http = Counter(

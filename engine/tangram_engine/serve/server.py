@@ -18,6 +18,7 @@ from tangram_engine.messages import EngineInfo
 from .api import Backend
 from .app import build_app
 from .client import EngineClient
+from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
 from .metrics import Metrics
 from .prompts import Preparer
@@ -43,6 +44,7 @@ class ServeOptions:
     max_queued_requests: int = 256
     max_request_seconds: float = 120.0
     drain_seconds: float = 5.0
+    step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S
     api_key_file: Path | None = None
 
 
@@ -55,7 +57,9 @@ class Server:
         self._metrics = Metrics(options.served_name)
         self._lifecycle = Lifecycle(config.max_num_seqs + options.max_queued_requests)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="text")
-        self._engine = EngineClient(config, factory, self._metrics.step)
+        self._engine = EngineClient(
+            config, factory, self._metrics.step, self._heartbeat, options.step_timeout_seconds
+        )
         self._stop = asyncio.Event()
         self._backend = Backend(
             served_name=options.served_name,
@@ -112,9 +116,12 @@ class Server:
             return await self._fail()
         logger.info("draining: accepting for %g s more", self._options.drain_seconds)
         drain = asyncio.create_task(self._lifecycle.drain(self._options.drain_seconds))
-        await asyncio.wait((self._engine.dead, drain), return_when=asyncio.FIRST_COMPLETED)
+        hung = asyncio.create_task(self._engine.hung.wait())
+        await asyncio.wait((self._engine.dead, drain, hung), return_when=asyncio.FIRST_COMPLETED)
+        hung.cancel()
         if not drain.done():
             drain.cancel()
+            self._engine.abandon()  # what a hung engine was asked for would only come to the time limit
             return await self._fail()
         logger.info("drained")
         return 0
@@ -129,6 +136,11 @@ class Server:
             info.dtype, info.device, info.max_model_len, info.num_blocks, info.block_size,
             info.load_seconds, info.warmup_seconds,
         )  # fmt: skip
+
+    def _heartbeat(self, beat: Heartbeat) -> None:
+        self._metrics.silence.set(beat.silent_s)
+        silence = f"The engine process has not answered for {beat.silent_s:g} s"
+        self._lifecycle.hung = f"{silence}; a step may take {beat.limit_s:g} s." if beat.hung else None
 
     async def _fail(self) -> int:
         """Let the handlers say what happened, then give up: a restart is the only safe way on."""

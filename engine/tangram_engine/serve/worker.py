@@ -20,6 +20,8 @@ from tangram_engine.messages import (
     Failed,
     FrameReader,
     Message,
+    Ping,
+    Pong,
     Ready,
     Step,
     StepStats,
@@ -98,9 +100,9 @@ def _loop(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Mess
     while True:
         aborted = False
         if not engine.has_work():
-            aborted = _apply(engine, _next_message(engine, inbox))
+            aborted = _apply(engine, channel, _next_message(engine, channel, inbox))
         while not inbox.empty():
-            aborted |= _apply(engine, inbox.get())
+            aborted |= _apply(engine, channel, inbox.get())
         if engine.has_work():
             outputs, stats = engine.step()
             channel.sendall(encode(Step(tuple(outputs), stats)))
@@ -108,22 +110,30 @@ def _loop(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Mess
             channel.sendall(encode(Step((), _idle(engine.info))))
 
 
-def _next_message(engine: Engine, inbox: "queue.SimpleQueue[Message]") -> Message:
-    """Wait as long as it takes, and use the silence for the audit, so that no request waits behind it."""
-    try:
-        return inbox.get(timeout=_AUDIT_AFTER_S)
-    except queue.Empty:
-        engine.audit()
-        return inbox.get()
+def _next_message(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> Message:
+    """Wait for work as long as it takes. The silence is used for one audit: no request waits behind it."""
+    audit_after_s: float | None = _AUDIT_AFTER_S
+    while True:
+        try:
+            message = inbox.get(timeout=audit_after_s)
+        except queue.Empty:
+            engine.audit()
+            audit_after_s = None
+            continue
+        if not isinstance(message, Ping):
+            return message
+        _apply(engine, channel, message)
 
 
-def _apply(engine: Engine, message: Message) -> bool:
+def _apply(engine: Engine, channel: socket.socket, message: Message) -> bool:
     """Carry out one message; whether a known request was aborted."""
     match message:
         case Add(request):
             engine.add(request)
         case Abort(request_id):
             return engine.abort(request_id)
+        case Ping(number):
+            channel.sendall(encode(Pong(number)))
         case _:
             raise TypeError(f"the API process sent {type(message).__name__}")
     return False

@@ -40,6 +40,7 @@ ENGINE_PORT = 8000
 MAX_REQUEST_S = 120  # the engine ends every request by then
 DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
 GRACE_S = MAX_REQUEST_S + DRAIN_S + 10  # no accepted request is cut by a scale-down
+HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its requests either
 START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
 START_PERIOD_S = 2
 INSPECT_DEADLINE_S = 600
@@ -241,7 +242,13 @@ def _engine_container(
         "volumeMounts": _mounts(source),
         "startupProbe": _probe("/ready", timeoutSeconds=2, **start),
         "readinessProbe": _probe("/ready", periodSeconds=2, timeoutSeconds=2, failureThreshold=2),
-        "livenessProbe": _probe("/health", periodSeconds=10, timeoutSeconds=5, failureThreshold=3),
+        "livenessProbe": _probe(
+            "/health",
+            periodSeconds=10,
+            timeoutSeconds=5,
+            failureThreshold=3,
+            terminationGracePeriodSeconds=HUNG_GRACE_S,
+        ),
     }
 
 
