@@ -125,7 +125,12 @@ class Life:
         self._no_unit_is_given_twice(seen, made)
         self._nobody_is_preempted(seen, made)
         served, cost = self._served(), self._cost(seen)
+        counted, wanted = dict(self.world.counted), dict(self.world.desired)
+        carried = self._carried(made, counted, wanted)
         self.world.perform(made)
+        now_carried = self._carried(made, counted, wanted)
+        for uid, before in carried.items():
+            assert now_carried[uid] >= min(before, 1) - 1e-9, "a move drops capacity"
         now_served, now_cost = self._served(), self._cost(self.world.seen())
         for m in self.world.intents.values():
             assert now_served[m.uid] >= min(served[m.uid], m.min_replicas)
@@ -138,6 +143,18 @@ class Life:
         found = Counter()
         for each in self.world.deployments.values():
             found[each.owner.uid] += min(each.available, each.replicas)
+        return found
+
+    def _carried(self, made, counted, wanted):
+        """What is available, in parts of what is wanted, of those that move between two known shapes."""
+        found = {}
+        for d in made.decisions:
+            mine = [each for each in self.world.deployments.values() if each.owner.uid == d.owner_uid]
+            whole = {counted.get(d.owner_uid): wanted.get(d.owner_uid), d.shape: d.desired}
+            m = self.world.intents[d.owner_uid]
+            if d.shape and m.budget_per_hour is None and {each.shape for each in mine} <= set(whole):
+                parts = (min(each.available, each.replicas) / whole[each.shape] for each in mine)
+                found[m.uid] = sum(parts)
         return found
 
     def _cost(self, seen):

@@ -12,6 +12,7 @@ from tangram.fleet import (
     Intent,
     MIGPolicy,
     RemoveDeployment,
+    ScaleDeployment,
     Shape,
     WriteProblem,
 )
@@ -51,6 +52,7 @@ class Api:
     def __init__(self) -> None:
         self.deleted: list[str] = []
         self.applied: list[str] = []
+        self.merged: list[tuple[str, Any]] = []
 
     async def delete(self, kind: Kind, namespace: str, name: str, **_: Any) -> bool:
         self.deleted.append(f"{kind.plural}/{name}")
@@ -61,6 +63,10 @@ class Api:
         return {**obj, "metadata": {**obj["metadata"], "resourceVersion": "9"}}
 
     create = apply
+
+    async def merge(self, _kind: Kind, _namespace: str, name: str, patch: Any, **_: Any) -> Any:
+        self.merged.append((name, patch))
+        return {"metadata": {"name": name, "namespace": "ns", "uid": f"u-{name}", "resourceVersion": "9"}}
 
 
 class Copies:
@@ -189,3 +195,19 @@ async def test_the_heart_beats_with_each_write() -> None:
     one.penalties.succeed("new")
     await one.perform((APPLY,), {"new": INTENT})
     assert len(beats) == 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "uid", "has", "expected"),
+    [("new", "u-old", 8, [5]), ("new", "u-old", 5, []), ("new", "u-other", 8, []), ("other", "u-old", 8, [])],
+    ids=["larger", "small enough already", "another of that name", "another's"],
+)
+async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, has, expected) -> None:
+    live = child(DEPLOYMENTS, "old", owner) | {"spec": {"replicas": has}}
+    one = writer((DEPLOYMENTS, live))
+
+    await one.perform((ScaleDeployment("new", "ns", "old", uid, 5),), {})
+
+    assert [patch["spec"]["replicas"] for _, patch in one.client.merged] == expected
+    for _, patch in one.client.merged:
+        assert patch == {"metadata": {"uid": "u-old", "resourceVersion": "5"}, "spec": {"replicas": 5}}

@@ -22,6 +22,7 @@ from tangram.fleet import (
     Objective,
     Plan,
     RemoveDeployment,
+    ScaleDeployment,
     Shape,
     StartInspection,
     Workload,
@@ -139,6 +140,8 @@ class Cluster:
                     self._apply(action, owners[action.owner_uid])
                 case RemoveDeployment():
                     self._keep(lambda w, uid=action.uid: w.uid != uid)
+                case ScaleDeployment():
+                    self._scale(action.uid, action.replicas)
                 case ApplyService():
                     service = (owners[action.owner_uid].namespace, owners[action.owner_uid].name)
                     self._set(services=tuple(sorted({*self.observed.services, service})))
@@ -189,6 +192,12 @@ class Cluster:
             )
         old[new.uid] = new
         self._set(workloads=tuple(old.values()))
+
+    def _scale(self, uid: str, count: int) -> None:
+        def scaled(w: Workload) -> Workload:
+            return replace(w, replicas=count, ready=min(w.ready, count), available=min(w.available, count))
+
+        self._set(workloads=tuple(scaled(w) if w.uid == uid else w for w in self.observed.workloads))
 
     def _keep(self, wanted: Any) -> None:
         self._set(workloads=tuple(w for w in self.observed.workloads if wanted(w)))

@@ -20,6 +20,7 @@ from tangram.fleet import (
     Plan,
     Pool,
     RemoveDeployment,
+    ScaleDeployment,
     Shape,
     Workload,
 )
@@ -142,6 +143,8 @@ class Kubernetes:
                     self._apply(action)
                 case RemoveDeployment():
                     self._remove(lambda d, uid=action.uid: d.uid == uid)
+                case ScaleDeployment():
+                    self._scale(action)
                 case ApplyService():
                     owner = self.intents[action.owner_uid]
                     self.services.add((owner.namespace, owner.name))
@@ -172,6 +175,11 @@ class Kubernetes:
         if new != (was.replicas, was.template, was.max_unavailable, was.generation):
             was.replicas, was.template, was.max_unavailable, was.generation = new
             was.settled = False
+
+    def _scale(self, action: ScaleDeployment) -> None:
+        for each in self.deployments.values():
+            if each.uid == action.uid and each.replicas > action.replicas:
+                each.replicas, each.settled = action.replicas, False
 
     def _remove(self, gone: Callable[[Deployment], bool]) -> None:
         for key, each in list(self.deployments.items()):

@@ -15,6 +15,7 @@ from tangram.fleet.plan import (
     Relaxation,
     RemoveDeployment,
     ResumeRollout,
+    ScaleDeployment,
     StartInspection,
 )
 from tangram.fleet.pool import InvalidPool, Pool, PoolPolicy
@@ -60,6 +61,7 @@ __all__ = [
     "Relaxation",
     "RemoveDeployment",
     "ResumeRollout",
+    "ScaleDeployment",
     "Shape",
     "Spread",
     "StartInspection",

@@ -46,6 +46,20 @@ class RemoveDeployment:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleDeployment:
+    """Lower the replicas of a Deployment of ours that a move leaves (UID precondition).
+
+    Its pod template stays as it is: what goes on serving there is not rolled out again.
+    """
+
+    owner_uid: str
+    namespace: str
+    name: str
+    uid: str
+    replicas: int  # at most this many stay
+
+
+@dataclass(frozen=True, slots=True)
 class StartInspection:
     """Run the inspect Job for a checkpoint nobody has facts about."""
 
@@ -81,7 +95,13 @@ class ResumeRollout:
 
 
 Action = (
-    ApplyService | ApplyDeployment | ResumeRollout | RemoveDeployment | StartInspection | FinishInspection
+    ApplyService
+    | ApplyDeployment
+    | ScaleDeployment
+    | ResumeRollout
+    | RemoveDeployment
+    | StartInspection
+    | FinishInspection
 )
 
 

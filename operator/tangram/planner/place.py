@@ -1,13 +1,23 @@
 """Carry out what was decided for one LLMDeployment: which of its Deployments stay (make before break)."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tangram import catalog
 from tangram.capacity import model_length
-from tangram.fleet import Action, Alternative, ApplyDeployment, Intent, RemoveDeployment, Shape, Workload
+from tangram.fleet import (
+    Action,
+    Alternative,
+    ApplyDeployment,
+    RemoveDeployment,
+    ScaleDeployment,
+    Shape,
+    Workload,
+)
 from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.choose import alternatives, impossible
 from tangram.planner.judge import rate
+from tangram.planner.moves import kept_replicas
 from tangram.planner.reasons import Reason
 from tangram.planner.rollout import Rollout, resumed, rollout, unit
 from tangram.planner.room import Room, kind_of
@@ -45,19 +55,19 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
     replicas = _replicas(target, mine)
     can_double = replicas < target.most
     way = rollout(intent, mine, placed, replicas, holds, room, can_double=can_double)
-    removed = tuple(w for w in others if _may_go(w, mine, others, intent, placed, _usable(w.shape, case)))
+    kept = kept_replicas(case, target, mine)
+    stays = ", ".join(f"{kept[w.uid]} on {w.shape}" for w in others if kept[w.uid])
     reason, message = _verdict(case, target, chosen, offered)
     if chosen.rejection is not None:  # it serves, and is predicted to be too slow
         reason, message = impossible(case, offered)
         message += _still_serving(present)
-    kept = ", ".join(str(w.shape) for w in others if w not in removed)
     notes = (
         _not_begun(case, target, mine, others),
         way.waits,
         f"given in turn: the joint decision failed ({target.failed}); please report this"
         if target.failed
         else "",
-        f"{kept} stays until enough replicas of {chosen.shape} are available" if kept else "",
+        f"{stays} stays until enough replicas of {chosen.shape} are available" if stays else "",
     )
     return Placement(
         reason=reason,
@@ -72,7 +82,7 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
         actions=(
             *_apply(case, offered, chosen, replicas, way, exists=mine is not None),
             *resumed(mine, replicas),
-            *(RemoveDeployment(intent.uid, w.namespace, w.name, w.uid) for w in removed),
+            *_leave(others, kept),
         ),
     )
 
@@ -85,8 +95,14 @@ def _not_begun(case: Case, target: Target, mine: Workload | None, others: tuple[
     return f"no move begins before there is room for the minimum of {least}"
 
 
-def _usable(shape: Shape, case: Case) -> bool:
-    return any(c.shape == shape for c in case.usable)
+def _leave(others: tuple[Workload, ...], kept: Mapping[str, int]) -> Iterator[Action]:
+    """Take down what a move needs no more of other shapes."""
+    for old in others:
+        identity = (old.owner_uid, old.namespace, old.name, old.uid)
+        if kept[old.uid] == 0:
+            yield RemoveDeployment(*identity)
+        elif kept[old.uid] < old.replicas:
+            yield ScaleDeployment(*identity, kept[old.uid])
 
 
 def _replicas(target: Target, mine: Workload | None) -> int:
@@ -119,26 +135,6 @@ def _apply(
             selectors,
         ),
     )
-
-
-def _may_go(
-    old: Workload,
-    new: Workload | None,
-    others: tuple[Workload, ...],
-    intent: Intent,
-    placed: int,
-    usable: bool,
-) -> bool:
-    """Whether a Deployment of another shape can be removed now.
-
-    It can when the new one has enough available replicas: the minimum, and no fewer than serve now, as far as
-    they were placed. One that serves nobody and may not be used any more goes at once: it only takes up room.
-    """
-    if old.available == 0 and not usable:
-        return True
-    serving = sum(workload.available for workload in others)
-    enough = max(intent.min_replicas, min(placed, serving))
-    return new is not None and new.settled and new.available >= enough
 
 
 def _verdict(case: Case, target: Target, chosen: Candidate, offered: Offers) -> tuple[Reason, str]:

@@ -13,6 +13,7 @@ from tangram.fleet import (
     InvalidIntent,
     Plan,
     RemoveDeployment,
+    ScaleDeployment,
     Shape,
     Workload,
 )
@@ -27,6 +28,8 @@ from tangram.planner.room import Room, room
 from tangram.planner.target import Case, Target, targets
 
 Verdict = tuple[bool, str, str]
+
+_REMOVALS = (RemoveDeployment, ScaleDeployment)  # after everything that is created
 
 
 def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Plan:
@@ -63,8 +66,8 @@ def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Pl
         decision, todo = _decide(intent, bases[intent.uid], judged.get(intent.uid), goals, offered, space)
         decisions.append(decision)
         actions += todo
-    removals = [action for action in actions if isinstance(action, RemoveDeployment)]
-    rest = [action for action in actions if not isinstance(action, RemoveDeployment)]
+    removals = [action for action in actions if isinstance(action, _REMOVALS)]
+    rest = [action for action in actions if not isinstance(action, _REMOVALS)]
     return Plan(tuple(decisions), (*rest, *removals))
 
 

@@ -74,7 +74,7 @@ class Case:
         one = rate(self.facts, candidate.shape, self.request)
         if one is None:
             return self.desired
-        least = low if self._reference else self.desired
+        least = low if self.reference else self.desired
         needed = replicas_for(carried if carried is not None else told or 0.0, one)
         return min(max(needed, least), high)
 
@@ -82,14 +82,14 @@ class Case:
         """Return the requests per second that what is wanted is good for, None: nobody knows, or only the
         minimum is wanted. Shortage does not lessen it: what is wanted counts, not what runs.
         """
-        shape, told = self._reference, self.intent.traffic.requests_per_second
+        shape, told = self.reference, self.intent.traffic.requests_per_second
         if shape is None or (self.desired <= self.intent.min_replicas and not told):
             return None
         one = rate(self.facts, shape, self.request)
         return None if one is None else self.desired * one
 
     @property
-    def _reference(self) -> Shape | None:
+    def reference(self) -> Shape | None:
         """The shape of which so many are wanted; None: nothing runs yet."""
         if self.counted is not None or not self.present:
             return self.counted

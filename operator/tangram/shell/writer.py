@@ -19,6 +19,7 @@ from tangram.fleet import (
     Intent,
     RemoveDeployment,
     ResumeRollout,
+    ScaleDeployment,
     StartInspection,
     WriteProblem,
 )
@@ -118,6 +119,8 @@ class Writer:
         match action:
             case RemoveDeployment() | FinishInspection():
                 await self._remove(DEPLOYMENTS if isinstance(action, RemoveDeployment) else JOBS, action)
+            case ScaleDeployment():
+                await self._scale(action)
             case ResumeRollout():
                 self.writes += await resume(self.client, self.guard, action)
             case _ if intent is None:
@@ -224,6 +227,30 @@ class Writer:
             raise
         self.writes += found
         self.expectations.deleted(kind, key, action.uid, self.clock())
+
+    async def _scale(self, action: ScaleDeployment) -> None:
+        live = self.mirrors.store(DEPLOYMENTS, action.namespace).get((action.namespace, action.name))
+        if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
+            return
+        if owner_uid(live) != action.owner_uid:
+            log.error("%s names an object that another owns: nothing done", action)
+            return
+        if int(live["spec"].get("replicas", 1)) <= action.replicas:
+            return
+        version = live["metadata"]["resourceVersion"]  # what it was decided upon: its size and its pods
+        patch = {
+            "metadata": {"uid": action.uid, "resourceVersion": version},
+            "spec": {"replicas": action.replicas},
+        }
+        try:
+            result = await self.client.merge(
+                DEPLOYMENTS, action.namespace, action.name, patch, guard=self.guard
+            )
+        except ApiError as error:
+            if error.status in (404, 409):
+                return  # it changed since we looked: look again
+            raise
+        self._wrote(DEPLOYMENTS, result)
 
     def _wrote(self, kind: Kind, result: Object) -> None:
         self.writes += 1

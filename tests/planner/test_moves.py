@@ -1,0 +1,132 @@
+"""A move to another shape never drops capacity: the old replicas go as the new ones take over their load."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram.fleet import ApplyDeployment, RemoveDeployment, ScaleDeployment
+from tangram.planner import plan
+from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
+from tests.support.kubernetes import Kubernetes
+
+OLD, NEW = shape(), shape(sku="L4")
+
+
+def moving(minimum=1, old=8, new=8, arrived=0, **changes):
+    """It ran on H100s, which it may not use any more."""
+    m = intent(min_replicas=minimum, max_replicas=8, denied_skus=("H100-80GB-SXM",), **changes)
+    observed = snapshot(
+        node("h", gpu=8),
+        node("l", sku="L4", gpu=new),
+        claims=claims(m, OLD, "h", old) + claims(m, NEW, "l", arrived),
+        workloads=(workload(m, OLD, old), workload(m, NEW, min(8, new), available=arrived)),
+        desired=((m.uid, 8),),
+        desired_of=((m.uid, OLD),),
+    )
+    return m, observed
+
+
+def left(m, observed):
+    """Replicas of the old shape after the plan, and what is said of the move."""
+    made = plan(observed, (m,), NOW)
+    (old,) = [w for w in observed.workloads if w.shape == OLD]
+    for action in made.actions:
+        if isinstance(action, RemoveDeployment) and action.uid == old.uid:
+            return 0, made.decisions[0]
+        if isinstance(action, ScaleDeployment) and action.uid == old.uid:
+            return action.replicas, made.decisions[0]
+    return old.replicas, made.decisions[0]
+
+
+@pytest.mark.parametrize(("arrived", "kept"), [(0, 8), (1, 7), (3, 5), (7, 1), (8, 0)])
+def test_as_many_go_as_the_available_new_ones_replace(arrived, kept):
+    assert left(*moving(arrived=arrived))[0] == kept
+
+
+def test_without_room_for_all_of_the_new_the_rest_of_the_old_stays_and_the_reason_is_told():
+    kept, decision = left(*moving(new=3, arrived=3))
+
+    assert kept == 5
+    assert decision.placed_reason == "InsufficientCapacity"
+    assert f"5 on {OLD} stays until enough replicas of {NEW} are available" in decision.placed_message
+
+
+def test_the_old_template_is_not_touched():
+    m, observed = moving(arrived=3)
+    assert [a.shape for a in plan(observed, (m,), NOW).actions if isinstance(a, ApplyDeployment)] == [NEW]
+
+
+def test_what_the_scaling_law_wants_no_more_goes_without_replacement():
+    m, observed = moving(arrived=0)
+    assert left(m, replace(observed, desired=((m.uid, 4),)))[0] == 4
+
+
+def test_a_new_deployment_that_its_controller_has_not_seen_carries_nothing():
+    m, observed = moving(arrived=3)
+    old, new = observed.workloads
+    assert left(m, replace(observed, workloads=(old, replace(new, settled=False))))[0] == 8
+
+
+def test_after_a_restart_that_counts_the_new_shape_nothing_of_unknown_rate_goes_early():
+    """The number is remembered in replicas of the new shape; nothing tells what one of the old is worth."""
+    m, observed = moving(arrived=1)
+    odd = replace(OLD, precision="fp16")  # not of this checkpoint
+    old, new = observed.workloads
+    seen = replace(
+        observed,
+        workloads=(replace(old, shape=odd), new),
+        desired=((m.uid, 3),),
+        desired_of=((m.uid, NEW),),
+    )
+    made = plan(seen, (m,), NOW)
+    assert not [a for a in made.actions if isinstance(a, RemoveDeployment | ScaleDeployment)]
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_available_capacity_stays_whatever_becomes_ready_and_fails(seed):
+    rng = Random(seed)
+    low = rng.randint(1, 4)
+    count = rng.randint(low, 9)
+    m = intent(min_replicas=low, max_replicas=9)
+    cluster = Kubernetes([node("h", gpu=9), node("l", sku="L4", gpu=rng.randint(low, 12))], (), [], rng)
+    first = replace(m, denied_skus=("L4",))
+    cluster.change(first)
+    cluster.desired[m.uid] = count
+    for _ in range(6):
+        cluster.perform(plan(cluster.seen(), (first,), NOW))
+        cluster.pass_time(promptly=True)
+    cluster.change(replace(m, denied_skus=("H100-80GB-SXM",), generation=2))
+
+    for _ in range(25):
+        before = share(cluster, count)
+        made = plan(cluster.seen(), tuple(cluster.intents.values()), NOW)
+        cluster.perform(made)
+        (decision,) = made.decisions
+        assert share(cluster, count) >= min(before, 1) - 1e-9, decision.placed_message
+        if rng.random() < 0.3:
+            fail(cluster, rng)
+        cluster.pass_time()
+    for _ in range(10):
+        cluster.perform(plan(cluster.seen(), tuple(cluster.intents.values()), NOW))
+        cluster.pass_time(promptly=True)
+    assert share(cluster, count) >= 1 - 1e-9
+    if sum(n for _, n in cluster.nodes["l"].allocatable) >= decision.desired:
+        assert {shape for _, shape in cluster.deployments} == {NEW}
+
+
+def share(cluster, count):
+    """What is available, in parts of what is wanted: one part on H100s is `count` replicas."""
+    of_new = plan(cluster.seen(), tuple(cluster.intents.values()), NOW).decisions[0]
+    whole = {OLD: count, NEW: of_new.desired if of_new.shape == NEW else count}
+    return sum(min(d.available, d.replicas) / whole[d.shape] for d in cluster.deployments.values())
+
+
+def fail(cluster, rng):
+    """A pod stops being ready."""
+    ready = [pod for d in cluster.deployments.values() for pod in d.living if pod.ready and d.shape == NEW]
+    if ready:
+        rng.choice(ready).ready = False
