@@ -18,7 +18,15 @@ def replica_set(name: str = "old", replicas: int = 2, noted: str | None = "1", o
             "name": name,
             "resourceVersion": "7",
             "annotations": {} if noted is None else {DESIRED_ANNOTATION: noted},
-            "ownerReferences": [{"kind": "Deployment", "uid": of, "controller": True}],
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "Deployment",
+                    "name": "tiny-1",
+                    "uid": of,
+                    "controller": True,
+                }
+            ],
         },
         "spec": {"replicas": replicas},
     }

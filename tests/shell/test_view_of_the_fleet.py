@@ -56,7 +56,15 @@ def pod(
             "namespace": "ns",
             "uid": f"pod-{name}",
             "labels": {"pod-template-hash": "77f", "app.kubernetes.io/managed-by": "tangram"},
-            "ownerReferences": [{"kind": owner_kind, "name": owner, "uid": owner_uid, "controller": True}],
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1" if owner_kind == "Job" else "apps/v1",
+                    "kind": owner_kind,
+                    "name": owner,
+                    "uid": owner_uid,
+                    "controller": True,
+                }
+            ],
         },
         "spec": {
             "nodeName": node_name,
@@ -65,6 +73,11 @@ def pod(
         "status": {"phase": phase} | extra,
     }
     return reduce.pod(raw)
+
+
+def llm(uid="uid-1", name="chat", namespace="ns"):
+    """An LLMDeployment, as far as owner references look at it."""
+    return {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
 
 
 def job(*conditions, **changes):
@@ -140,6 +153,7 @@ def test_the_tolerations_of_the_settings_are_those_of_the_pods() -> None:
 def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
     foreign = pod("theirs", owner_kind="StatefulSet", owner="db")
     view = View(
+        llm_deployments=(llm(),),
         deployments=(deployment(),),
         pods=(pod("a"), foreign, pod("b", phase="Succeeded"), pod("c", node_name="")),
     )
@@ -182,10 +196,19 @@ def test_a_finished_inspection_gives_facts_or_the_reason() -> None:
     complete = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
     failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
 
-    (good,) = inspections(View(jobs=(job(complete),), pods=(finished_pod(report()),)), 0)
-    (bad,) = inspections(View(jobs=(job(failed),), pods=(finished_pod(refusal("NotFound", "no dir"), 3),)), 0)
-    (lost,) = inspections(View(jobs=(job(failed),), pods=()), 0)
-    (running,) = inspections(View(jobs=(job(),), pods=()), 0)
+    (good,) = inspections(
+        View(llm_deployments=(llm(),), jobs=(job(complete),), pods=(finished_pod(report()),)), 0
+    )
+    (bad,) = inspections(
+        View(
+            llm_deployments=(llm(),),
+            jobs=(job(failed),),
+            pods=(finished_pod(refusal("NotFound", "no dir"), 3),),
+        ),
+        0,
+    )
+    (lost,) = inspections(View(llm_deployments=(llm(),), jobs=(job(failed),), pods=()), 0)
+    (running,) = inspections(View(llm_deployments=(llm(),), jobs=(job(),), pods=()), 0)
 
     assert isinstance(good.result, CheckpointFacts)
     assert isinstance(bad.result, InspectionFailure)
@@ -201,14 +224,14 @@ def test_a_job_that_runs_something_else_is_not_believed() -> None:
     renamed = job({"type": "Complete", "status": "True"})
     renamed["metadata"]["name"] = "tangram-inspect-0000000000"
 
-    assert inspections(View(jobs=(forged, renamed)), 0) == ()
+    assert inspections(View(llm_deployments=(llm(),), jobs=(forged, renamed)), 0) == ()
 
 
 def test_a_job_whose_image_was_rewritten_to_a_mirror_is_seen() -> None:
     rewritten = job()
     rewritten["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror.example/engine:1"
 
-    (found,) = inspections(View(jobs=(rewritten,)), 0)
+    (found,) = inspections(View(llm_deployments=(llm(),), jobs=(rewritten,)), 0)
 
     assert found.key == KEY
 
@@ -219,7 +242,7 @@ def test_a_job_speaks_for_its_own_namespace_alone() -> None:
     theirs = FactsKey("tenant", KEY.uri, KEY.engine_image)
     forged["metadata"]["name"] = manifests.job_name(theirs)
 
-    (found,) = inspections(View(jobs=(forged,)), 0)
+    (found,) = inspections(View(llm_deployments=(llm(), llm(namespace="tenant")), jobs=(forged,)), 0)
 
     assert found.key == theirs
 
@@ -237,14 +260,16 @@ def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
     orphan = deployment()
     orphan["metadata"]["ownerReferences"] = []
 
-    assert snapshot(View(deployments=(orphan,)), Told("e", ()), 0).workloads == ()
+    assert snapshot(View(llm_deployments=(llm(),), deployments=(orphan,)), Told("e", ()), 0).workloads == ()
 
 
 def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
     pods = (pod("a"), pod("b", node_name="n0"))
     deployments = (deployment(), deployment("e-uid", "chat-zzz"))
-    one = snapshot(View(pods=pods, deployments=deployments), Told("e", ()), 0)
-    other = snapshot(View(pods=pods[::-1], deployments=deployments[::-1]), Told("e", ()), 0)
+    one = snapshot(View(llm_deployments=(llm(),), pods=pods, deployments=deployments), Told("e", ()), 0)
+    other = snapshot(
+        View(llm_deployments=(llm(),), pods=pods[::-1], deployments=deployments[::-1]), Told("e", ()), 0
+    )
 
     assert one == other
     assert json.dumps(str(one)) == json.dumps(str(other))

@@ -3,7 +3,16 @@
 import json
 
 from tangram.fleet import WHOLE_GPU, Shape
-from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, Object
+from tangram.shell.kinds import (
+    DEPLOYMENTS,
+    GENERATION_ANNOTATION,
+    SERVICES,
+    SHAPE_ANNOTATION,
+    VARIANT_LABEL,
+    Object,
+    key_of,
+    owner_of,
+)
 
 MAX_ANNOTATION = 512  # of what we write ourselves; anyone who may edit a Deployment may write more
 MAX_GENERATION_DIGITS = 18
@@ -45,3 +54,15 @@ def generation_of(deployment: Object) -> int:
     """
     text = annotations_of(deployment).get(GENERATION_ANNOTATION, "")
     return int(text) if text.isdecimal() and len(text) <= MAX_GENERATION_DIGITS else 0
+
+
+def has_its_name(child: Object) -> bool:
+    """Say whether a Deployment or Service of an LLMDeployment has the name that the operator gives it: its
+    owner's, and for a Deployment the variant of its (immutable) selector. True for other kinds.
+    """
+    owner, kind = owner_of(child), child.get("kind")
+    name = owner.name if owner else ""
+    if kind == DEPLOYMENTS.kind:
+        selector = (child.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
+        return key_of(child)[1] == f"{name}-{selector.get(VARIANT_LABEL)}"
+    return kind != SERVICES.kind or key_of(child)[1] == name

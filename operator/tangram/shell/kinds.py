@@ -1,7 +1,7 @@
 """The kinds of objects the operator reads and writes, and where the API serves them."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 Object: TypeAlias = dict[str, Any]
@@ -78,17 +78,43 @@ def uid_of(obj: Object) -> str:
     return str(obj.get("metadata", {}).get("uid", ""))
 
 
+class Identity(NamedTuple):
+    """What an owner reference names. References never cross namespaces, and the garbage collector deletes an
+    object whose owner has another name or UID.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def identity_of(obj: Object) -> Identity:
+    """Return the identity of an LLMDeployment."""
+    return Identity(*key_of(obj), uid_of(obj))
+
+
 def controller_of(obj: Object) -> Object | None:
-    """Return the owner reference marked as controller."""
+    """Return the owner reference marked as controller, None where there is none, or more than one."""
     references = obj.get("metadata", {}).get("ownerReferences") or ()
-    return next((ref for ref in references if ref.get("controller")), None)
+    controllers = [ref for ref in references if ref.get("controller") is True]
+    return controllers[0] if len(controllers) == 1 else None
 
 
-def owner_uid(obj: Object) -> str | None:
-    """Return the UID of the LLMDeployment that controls this object, None when none does."""
+def is_controlled_by(obj: Object, kind: Kind) -> bool:
+    """Say whether the controller of `obj` is of this kind, in whatever version."""
     ref = controller_of(obj)
-    if ref is None or ref.get("kind") != LLM_DEPLOYMENTS.kind:
+    if ref is None or ref.get("kind") != kind.kind:
+        return False
+    return str(ref.get("apiVersion", "")).partition("/")[0] == kind.group
+
+
+def owner_of(obj: Object) -> Identity | None:
+    """Return which LLMDeployment controls this object by what the object says, None when none does.
+
+    Whoever may write the object may write that: it is true where such an LLMDeployment exists.
+    """
+    ref = controller_of(obj)
+    if ref is None or not is_controlled_by(obj, LLM_DEPLOYMENTS):
         return None
-    if not str(ref.get("apiVersion", "")).startswith(LLM_DEPLOYMENTS.group + "/"):
-        return None
-    return str(ref.get("uid", "")) or None
+    name, uid = str(ref.get("name", "")), str(ref.get("uid", ""))
+    return Identity(key_of(obj)[0], name, uid) if name and uid else None

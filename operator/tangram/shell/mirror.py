@@ -237,6 +237,7 @@ class Mirror:
                 raise Gone
             raise ApiError(int(code or 500), str(event.object.get("reason", "")), f"in the watch: {message}")
         event.object.setdefault("apiVersion", self.source.kind.api_version)
+        event.object.setdefault("kind", self.source.kind.kind)
         if event.type == "DELETED":
             return self.store.remove(event.object)
         return self.store.upsert(event.object)

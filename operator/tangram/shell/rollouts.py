@@ -5,7 +5,14 @@ import logging
 from tangram.fleet import ResumeRollout
 from tangram.shell.children import annotations_of
 from tangram.shell.client import ApiClient, ApiError, Guard
-from tangram.shell.kinds import OURS_SELECTOR, REPLICA_SETS, Object, controller_of
+from tangram.shell.kinds import (
+    DEPLOYMENTS,
+    OURS_SELECTOR,
+    REPLICA_SETS,
+    Object,
+    controller_of,
+    is_controlled_by,
+)
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +27,7 @@ async def resume(client: ApiClient, guard: Guard, action: ResumeRollout) -> bool
     If that is the only one with replicas and has as many as are wanted, it leaves the note as it is.
     """
     sets = await client.list(REPLICA_SETS, action.namespace, OURS_SELECTOR)
-    active = [rs for rs in sets.items if _belongs_to(rs, action.uid) and rs["spec"].get("replicas")]
+    active = [rs for rs in sets.items if _belongs_to(rs, action) and rs["spec"].get("replicas")]
     if len(active) != 1 or active[0]["spec"]["replicas"] != action.replicas:
         return False
     meta = active[0]["metadata"]
@@ -43,6 +50,9 @@ async def resume(client: ApiClient, guard: Guard, action: ResumeRollout) -> bool
     return True
 
 
-def _belongs_to(replica_set: Object, uid: str) -> bool:
+def _belongs_to(replica_set: Object, deployment: ResumeRollout) -> bool:
+    """Say whether a ReplicaSet of the Deployment's namespace is controlled by it."""
     ref = controller_of(replica_set)
-    return ref is not None and ref.get("uid") == uid
+    if ref is None or not is_controlled_by(replica_set, DEPLOYMENTS):
+        return False
+    return (ref.get("name"), ref.get("uid")) == (deployment.name, deployment.uid)

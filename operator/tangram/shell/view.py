@@ -25,8 +25,18 @@ from tangram.fleet import (
     Workload,
 )
 from tangram.shell import kinds
-from tangram.shell.children import annotations_of, generation_of, labels_of, shape_of
-from tangram.shell.kinds import Key, Object, controller_of, key_of, owner_uid, uid_of
+from tangram.shell.children import annotations_of, generation_of, has_its_name, labels_of, shape_of
+from tangram.shell.kinds import (
+    Identity,
+    Key,
+    Object,
+    controller_of,
+    identity_of,
+    is_controlled_by,
+    key_of,
+    owner_of,
+    uid_of,
+)
 from tangram.shell.manifests import job_name
 from tangram.shell.waiting import waiting_message
 
@@ -52,6 +62,10 @@ class View:
     jobs: tuple[Object, ...] = ()
     gpu_pools: tuple[Object, ...] = ()
 
+    def owners(self) -> frozenset[Identity]:
+        """Return which LLMDeployments there are: an owner reference to any other says nothing."""
+        return frozenset(identity_of(obj) for obj in self.llm_deployments if uid_of(obj))
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -67,9 +81,22 @@ def _ignore(_obj: Object, _error: Exception) -> None:
 
 
 def intents(view: View, skipped: Skipped = _ignore) -> tuple[Intent | InvalidIntent, ...]:
-    """Return what is wanted, in the order of namespace and name. Objects being deleted want nothing."""
+    """Return what is wanted, in the order of namespace and name. Objects being deleted want nothing.
+
+    Decisions know LLMDeployments by UID: the API server gives each its own, and a second object with one that
+    is taken is skipped.
+    """
     living = [obj for obj in view.llm_deployments if not obj["metadata"].get("deletionTimestamp")]
-    return tuple(_each(sorted(living, key=key_of), parse, skipped))
+    taken: set[str] = set()
+
+    def wanted(obj: Object) -> Intent | InvalidIntent:
+        if uid_of(obj) in taken:
+            raise ValueError(f"UID {uid_of(obj)} is that of another LLMDeployment")
+        parsed = parse(obj)
+        taken.add(parsed.uid)
+        return parsed
+
+    return tuple(_each(sorted(living, key=key_of), wanted, skipped))
 
 
 def _each(objects: Iterable[Object], convert: Callable[[Object], T], skipped: Skipped) -> Iterator[T]:
@@ -90,16 +117,17 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
     pods_of = _pods_by_deployment(view)
     valid, invalid = pools(view, skipped)
     selected = {key for pool in valid for key, _ in pool.selector}
-    deployments = sorted((obj for obj in view.deployments if _ours(obj)), key=key_of)
+    owners = view.owners()
+    deployments = sorted((obj for obj in view.deployments if _ours(obj, owners)), key=key_of)
     return FleetSnapshot(
         nodes=tuple(
             sorted(_each(view.nodes, lambda o: node(o, told.tolerations, selected), skipped), key=_by_name)
         ),
         claims=claims(view, skipped),
-        workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(uid_of(o), [])), skipped)),
+        workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(key_of(o), [])), skipped)),
         facts=_facts(view, skipped),
         inspections=inspections(view, now, skipped),
-        services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj))),
+        services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj, owners))),
         pools=valid,
         invalid_pools=invalid,
         engine_image=told.engine_image,
@@ -178,17 +206,18 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
     """Return who holds which NVIDIA resources on which node; our own pods by the LLMDeployment they serve."""
+    known = view.owners()
     owners = {
-        uid_of(pod): owner_uid(deployment)
+        key_of(pod): _owner_uid(deployment)
         for deployment, pods in _with_pods(view)
         for pod in pods
-        if _ours(deployment)
+        if _ours(deployment, known)
     }
 
     def of_pod(pod: Object) -> list[Claim]:
         if not pod["nodeName"] or pod["phase"] in ("Succeeded", "Failed"):
             return []
-        owner = owners.get(uid_of(pod))
+        owner = owners.get(key_of(pod))
         return [Claim(pod["nodeName"], resource, count, owner) for resource, count in pod["requests"].items()]
 
     found = itertools.chain.from_iterable(_each(view.pods, of_pod, skipped))
@@ -203,7 +232,7 @@ def workload(obj: Object, pods: list[Object]) -> Workload:
         uid=uid_of(obj),
         name=meta["name"],
         namespace=meta["namespace"],
-        owner_uid=owner_uid(obj) or "",
+        owner_uid=_owner_uid(obj),
         shape=shape_of(obj),
         replicas=int(obj["spec"].get("replicas", 1)),
         ready=int(status.get("readyReplicas", 0)),
@@ -224,16 +253,18 @@ def _rolls_in_place(deployment: Object) -> bool:
 
 def inspections(view: View, now: float, skipped: Skipped = _ignore) -> tuple[Inspection, ...]:
     """Return the inspect Jobs. A Job that does not carry the name of its own key is not one of ours."""
-    pods_by_job: dict[str, list[Object]] = {}
+    owners = view.owners()
+    pods_by_job: dict[Identity, list[Object]] = {}
     for pod in view.pods:
         ref = controller_of(pod)
-        if ref is not None and ref.get("kind") == kinds.JOBS.kind:
-            pods_by_job.setdefault(str(ref.get("uid")), []).append(pod)
+        if ref is not None and is_controlled_by(pod, kinds.JOBS):
+            job = Identity(key_of(pod)[0], str(ref.get("name")), str(ref.get("uid")))
+            pods_by_job.setdefault(job, []).append(pod)
 
     def of_job(obj: Object) -> list[Inspection]:
-        if not _ours(obj) or obj["metadata"]["name"] != job_name(_facts_key(obj)) or not _honest(obj):
+        if not _ours(obj, owners) or obj["metadata"]["name"] != job_name(_facts_key(obj)) or not _honest(obj):
             return []
-        return [_inspection(obj, pods_by_job.get(uid_of(obj), []), now)]
+        return [_inspection(obj, pods_by_job.get(identity_of(obj), []), now)]
 
     found = itertools.chain.from_iterable(_each(view.jobs, of_job, skipped))
     return tuple(sorted(found, key=lambda i: (i.namespace, i.job_name)))
@@ -304,26 +335,39 @@ def _facts(view: View, skipped: Skipped) -> tuple[tuple[FactsKey, CheckpointFact
     return tuple(sorted(dict(pair for pair in recorded if pair is not None).items()))
 
 
-def _ours(obj: Object) -> bool:
-    return owner_uid(obj) is not None and not obj["metadata"].get("deletionTimestamp")
+def _ours(obj: Object, owners: Collection[Identity]) -> bool:
+    """Say whether an object is a child of an LLMDeployment that there is, and stays.
+
+    Kubernetes hands an object to what its controller reference names, so a person who may write Deployments
+    in a namespace can hand one to an LLMDeployment there. It is taken only under the name that the operator
+    would give it; under any other it is neither counted nor scaled nor deleted.
+    """
+    if owner_of(obj) not in owners or obj["metadata"].get("deletionTimestamp"):
+        return False
+    return has_its_name(obj)
 
 
-def _pods_by_deployment(view: View) -> dict[str, list[Object]]:
-    return {uid_of(deployment): pods for deployment, pods in _with_pods(view)}
+def _owner_uid(child: Object) -> str:
+    owner = owner_of(child)
+    return owner.uid if owner else ""
+
+
+def _pods_by_deployment(view: View) -> dict[Key, list[Object]]:
+    return {key_of(deployment): pods for deployment, pods in _with_pods(view)}
 
 
 def _with_pods(view: View) -> Iterable[tuple[Object, list[Object]]]:
     """Pair Deployments with their pods through the ReplicaSet's name, which is `<deployment>-<template
-    hash>`.
+    hash>`, within the namespace. Labels alone make no pod ours.
     """
     pods: dict[Key, list[Object]] = {}
     for pod in view.pods:
         ref = controller_of(pod)
         template = labels_of(pod).get("pod-template-hash", "")
-        if ref is None or ref.get("kind") != "ReplicaSet" or not template:
+        if ref is None or not is_controlled_by(pod, kinds.REPLICA_SETS) or not template:
             continue
         name = str(ref.get("name", "")).removesuffix(f"-{template}")
-        pods.setdefault((pod["metadata"].get("namespace", ""), name), []).append(pod)
+        pods.setdefault((key_of(pod)[0], name), []).append(pod)
     return [(deployment, pods.get(key_of(deployment), [])) for deployment in view.deployments]
 
 

@@ -32,11 +32,11 @@ from tangram.shell.kinds import (
     DEPLOYMENTS,
     JOBS,
     SERVICES,
+    Identity,
     Kind,
     Object,
-    controller_of,
     key_of,
-    owner_uid,
+    owner_of,
     uid_of,
 )
 from tangram.shell.lease import NotLeader
@@ -180,9 +180,9 @@ class Writer:
     async def _update(self, kind: Kind, live: Object, rendered: Object) -> None:
         if _is_of_a_predecessor(live, rendered):
             log.info(
-                "%s %s of a deleted LLMDeployment of the same name is still there", kind.kind, key_of(live)
+                "%s %s of another LLMDeployment of the same name is still there", kind.kind, key_of(live)
             )
-            return  # it is being deleted with its owner: the mirror tells when it is gone
+            return  # the garbage collector deletes it with its owner: the mirror tells when it is gone
         _must_be_ours(kind, live, rendered)
         if live["metadata"].get("deletionTimestamp") or up_to_date(live, rendered):
             return
@@ -202,7 +202,7 @@ class Writer:
                     raise
             live = await self.client.get(JOBS, *key_of(job))
         if (
-            live is not None and owner_uid(live) is None
+            live is not None and owner_of(live) is None
         ):  # a Job of another LLMDeployment answers the same question
             raise NameTaken(_taken(JOBS, job))
 
@@ -211,9 +211,9 @@ class Writer:
         live = self.mirrors.store(kind, action.namespace).get(key)
         if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
             return
-        theirs = owner_uid(live)
-        # An inspect Job serves everyone who asks about its checkpoint: whoever it was started for.
-        if theirs is None or (isinstance(action, RemoveDeployment) and theirs != action.owner_uid):
+        theirs = owner_of(live)
+        # An inspect Job serves every LLMDeployment of its namespace that names its checkpoint.
+        if theirs is None or (isinstance(action, RemoveDeployment) and theirs.uid != action.owner_uid):
             log.error("%s names an object that another owns: nothing done", action)
             return
         version = live["metadata"].get("resourceVersion")
@@ -232,7 +232,8 @@ class Writer:
         live = self.mirrors.store(DEPLOYMENTS, action.namespace).get((action.namespace, action.name))
         if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
             return
-        if owner_uid(live) != action.owner_uid:
+        theirs = owner_of(live)
+        if theirs is None or theirs.uid != action.owner_uid:
             log.error("%s names an object that another owns: nothing done", action)
             return
         if int(live["spec"].get("replicas", 1)) <= action.replicas:
@@ -278,19 +279,22 @@ def _problem(owner: str, error: ApiError | NameTaken) -> WriteProblem | None:
 
 
 def _is_of_a_predecessor(live: Object, rendered: Object) -> bool:
-    """Say whether `live` is going away and belonged to an LLMDeployment of this name that is gone."""
-    ref, ours = controller_of(live), rendered["metadata"]["ownerReferences"][0]
-    return (
-        bool(live["metadata"].get("deletionTimestamp"))
-        and owner_uid(live) not in (None, ours["uid"])
-        and ref is not None
-        and ref.get("name") == ours["name"]
-    )
+    """Say whether `live` belongs to an LLMDeployment of this name that is gone, or that we do not know yet:
+    names are unique in a namespace, so of two UIDs under one name one is past.
+    """
+    theirs, ours = owner_of(live), _owner_of_rendered(rendered)
+    return theirs is not None and theirs[:2] == ours[:2] and theirs.uid != ours.uid
 
 
 def _must_be_ours(kind: Kind, live: Object, rendered: Object) -> None:
-    if owner_uid(live) != rendered["metadata"]["ownerReferences"][0]["uid"]:
+    if owner_of(live) != _owner_of_rendered(rendered):
         raise NameTaken(_taken(kind, rendered))
+
+
+def _owner_of_rendered(rendered: Object) -> Identity:
+    owner = owner_of(rendered)
+    assert owner is not None  # noqa: S101 - every manifest has its LLMDeployment as controller
+    return owner
 
 
 def _taken(kind: Kind, rendered: Object) -> str:
