@@ -49,6 +49,7 @@ def _serve(options: argparse.Namespace) -> int:
         max_queued_requests=options.max_queued_requests,
         max_request_seconds=options.max_request_seconds,
         drain_seconds=options.drain_seconds,
+        generation_config=options.generation_config,
         step_timeout_seconds=options.step_timeout_seconds,
         api_key_file=options.api_key_file,
     )
@@ -79,6 +80,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--max-queued-requests", type=_integer(0), default=256, help="beyond them: 429")
     serve.add_argument("--max-request-seconds", type=_duration, default=120.0, help="then it ends: timeout")
     serve.add_argument("--drain-seconds", type=_seconds, default=5.0, help="still accepting after SIGTERM")
+    serve.add_argument(
+        "--generation-config",
+        choices=("auto", "vllm"),
+        default="auto",
+        help="sampling defaults: auto reads generation_config.json of the model, vllm has none",
+    )
     serve.add_argument(
         "--step-timeout-seconds", type=_duration, default=60.0, help="a longer step is hung: /health says 503"
     )

@@ -199,8 +199,16 @@ def test_a_cached_prompt_shows_only_to_requests_with_its_salt(client: openai.Ope
     assert all(cached(salt) > 0 for salt in ("tenant a", None, "tenant b"))
 
 
-def test_without_max_tokens_the_answer_may_fill_the_context(client: openai.OpenAI) -> None:
+def test_without_max_tokens_a_completion_has_16_tokens_at_most(client: openai.OpenAI) -> None:
     usage = client.completions.create(model="tiny", prompt="the quick").usage
+    assert usage is not None
+    assert usage.completion_tokens == 16
+
+
+def test_without_max_tokens_the_answer_of_a_chat_may_fill_the_context(client: openai.OpenAI) -> None:
+    usage = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "the quick"}]
+    ).usage
     assert usage is not None
     assert usage.total_tokens == 512
 

@@ -70,13 +70,13 @@ class Endpoints:
 
             def work() -> list[int]:
                 if body.messages is not None:
-                    return list(preparer.chat_prompt(body.messages, {}))
+                    return list(preparer.chat_prompt(body))
                 text = body.prompt or ""
                 if preparer.tools.exceeds(text, MAX_TOKENIZED):
                     raise bad_request(
                         f"prompt: at most {MAX_TOKENIZED} tokens are counted at once", param="prompt"
                     )
-                return preparer.tools.encode(text, add_special_tokens=body.add_special_tokens)
+                return preparer.tools.encode(text, add_special_tokens=body.add_special_tokens is not False)
 
             ids = await asyncio.get_running_loop().run_in_executor(backend.executor, work)
             return web.json_response(
@@ -151,6 +151,7 @@ class Endpoints:
                     n=body.choices,
                     stops=body.stop or (),
                     skip_special_tokens=body.skip_special_tokens,
+                    include_stop=body.include_stop_str_in_output,
                 )
                 kind = Chat if isinstance(body, ChatRequest) else Completion
                 dialect = kind(backend.served_name, preparer.tools, usage_in_chunks=body.include_usage)

@@ -63,10 +63,12 @@ class StopScanner:
     """Lets text through up to the first stop string, and holds back what may become one.
 
     "First" is the stop string that ends first, reading character by character; of several that end at the
-    same character, the longest. So the result does not depend on how the text is cut into tokens.
+    same character, the longest. So the result does not depend on how the text is cut into tokens. With
+    `include` the stop string is let through, too.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        self._include = include
         self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
         self._held = ""
         self.matched: str | None = None
@@ -93,7 +95,8 @@ class StopScanner:
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := buffer.find(stop)) >= 0]
         if not found:
             return False
-        self._cut, self.matched = min(found)[1:]
+        end, at, self.matched = min(found)
+        self._cut = end if self._include else at
         return True
 
     def _take(self, buffer: str) -> str:

@@ -42,6 +42,9 @@ class Answer:
     request: Request
     detokenizer: Detokenizer
     scanner: StopScanner
+    include_stop: bool = (
+        False  # what ends the answer is part of it: the stop string, or the stop token's text
+    )
     tokens: int = 0
     cached: int = 0
     preemptions: int = 0
@@ -57,8 +60,8 @@ class Answer:
     def accept(self, output: TokenOutput) -> Delta:
         """Take one token. Nothing of a stop string, nor a token that reaches into one, gets out."""
         text = ""
-        # The token that ended it is an end-of-sequence token, not text.
-        if output.finish != "stop":
+        # The token that ended it is an end-of-sequence token: text only where that was asked for.
+        if output.finish != "stop" or self.include_stop:
             self._unplaced.append(output)
             text = self._place(self.detokenizer.push(output.token))
         finish = output.finish
@@ -108,6 +111,7 @@ class Generation:
         n: int,
         stops: Sequence[str],
         skip_special_tokens: bool,
+        include_stop: bool = False,
     ) -> None:
         self._engine = engine
         self._metrics = metrics
@@ -117,7 +121,13 @@ class Generation:
             return tools.decode(ids, skip_special_tokens=skip_special_tokens)
 
         self.answers = [
-            Answer(index, request, Detokenizer(decode, request.prompt), StopScanner(stops))
+            Answer(
+                index,
+                request,
+                Detokenizer(decode, request.prompt),
+                StopScanner(stops, include=include_stop),
+                include_stop=include_stop,
+            )
             for index, request in enumerate(requests)
         ]
 

@@ -1,14 +1,20 @@
 """What clients may send, as pydantic models: OpenAI's fields, some of vLLM's, refusals for the rest.
 
-Fields nobody knows are ignored, as OpenAI's servers do. Fields that are known and not implemented are refused
-when they ask for something: silently answering otherwise than asked would be worse.
+Fields that neither API has are ignored, as vLLM does. Those that are known and not implemented are sorted in
+`fields`.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
+
+from . import fields
+
+if TYPE_CHECKING:
+    from .defaults import SamplingDefaults
 
 MAX_N = 16
 MAX_STOPS = 16
@@ -21,30 +27,49 @@ MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
 _INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1
-_NEUTRAL: tuple[Any, ...] = (None, False, [], {})
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 
+T = TypeVar("T")
 TokenId = Annotated[int, Field(ge=0, le=_INT32)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
-class StreamOptions(BaseModel):
+TokenCount = Annotated[int, Field(ge=1, le=_INT32)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+TopK = Annotated[int, Field(ge=-1, le=_INT32)]
+MinP = Annotated[float, Field(ge=0, le=1)]
+# The lower bound keeps logits finite: dividing them by next to nothing would be an error of the engine.
+RepetitionPenalty = Annotated[float, Field(ge=0.01, le=10)]
+
+
+class Refusing(BaseModel):
+    """A part of a request, some of whose known fields are refused by name."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    unsupported: ClassVar[Mapping[str, fields.Neutral]] = {}
+
+    @model_validator(mode="after")
+    def _refuse_what_is_not_implemented(self) -> Self:
+        name = fields.first_refused(self.model_extra or {}, self.unsupported)
+        if name is not None:
+            raise Unsupported(name)
+        return self
+
+
+class StreamOptions(Refusing):
     """OpenAI's stream_options."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    unsupported = fields.REFUSED_IN_STREAM_OPTIONS
+
     include_usage: bool = False
 
 
-class Sampling(BaseModel):
+class Sampling(Refusing):
     """What completions and chat completions share."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-    unsupported: ClassVar[frozenset[str]] = frozenset(
-        {
-            "logit_bias", "prompt_logprobs", "min_tokens", "use_beam_search", "guided_json", "guided_regex",
-            "guided_choice", "guided_grammar", "structured_outputs", "truncate_prompt_tokens", "bad_words",
-            "allowed_token_ids", "response_format",
-        }
-    )  # fmt: skip
+    unsupported = fields.REFUSED
+    default_tokens: ClassVar[int | None] = None  # of an answer whose length is not asked for
 
     model: str
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
@@ -52,19 +77,20 @@ class Sampling(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: list[Stop] | None = Field(default=None, max_length=MAX_STOPS)
-    max_tokens: Annotated[int, Field(ge=1, le=_INT32)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=_INT32)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_tokens: TokenCount | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
     seed: Annotated[int, Field(ge=-_INT64 - 1, le=_INT64)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    # The lower bound keeps logits finite: dividing them by next to nothing would be an error of the engine.
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[TokenId] | None = Field(default=None, max_length=128)
     skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    add_special_tokens: bool | None = None  # null: as is usual for the endpoint
     # Requests share cached prefixes with those of the same salt alone: vLLM's field, the tenant's isolation.
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
 
@@ -74,15 +100,7 @@ class Sampling(BaseModel):
         return [value] if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _refuse_what_is_not_implemented(self) -> Self:
-        extra = self.model_extra or {}
-        for name in sorted(self.unsupported & extra.keys()):
-            value = extra[name]
-            if value in _NEUTRAL or (name == "response_format" and value == {"type": "text"}):
-                continue
-            if isinstance(value, int) and value == 0:
-                continue
-            raise Unsupported(name)
+    def _consistent(self) -> Self:
         if self.best_of is not None and self.best_of != self.choices:
             raise Unsupported("best_of", "other than n")
         if self.stream_options is not None and not self.stream:
@@ -107,22 +125,26 @@ class Sampling(BaseModel):
         """How many alternatives per token, 0 for the chosen one alone, None for no logprobs."""
         raise NotImplementedError
 
-    def sampling(self, max_tokens: int, index: int) -> SamplingParams:
+    def sampling(self, max_tokens: int, index: int, defaults: "SamplingDefaults") -> SamplingParams:
         """Engine parameters of the answer with this index; each gets its own seed from the given one."""
         return SamplingParams(
             max_tokens=max_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=max(self.top_k or 0, 0),
-            min_p=self.min_p or 0.0,
+            temperature=_first(self.temperature, defaults.temperature, 1.0),
+            top_p=_first(self.top_p, defaults.top_p, 1.0),
+            top_k=max(_first(self.top_k, defaults.top_k, 0), 0),
+            min_p=_first(self.min_p, defaults.min_p, 0.0),
             seed=None if self.seed is None else (self.seed + index) & _INT64,
             logprobs=self.wanted_logprobs(),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            repetition_penalty=_first(self.repetition_penalty, defaults.repetition_penalty, 1.0),
         )
+
+
+def _first(own: T | None, recommended: T | None, neutral: T) -> T:
+    return next((value for value in (own, recommended) if value is not None), neutral)
 
 
 class Unsupported(ValueError):
@@ -136,7 +158,8 @@ class Unsupported(ValueError):
 class CompletionRequest(Sampling):
     """POST /v1/completions."""
 
-    unsupported = Sampling.unsupported | {"suffix", "echo"}
+    unsupported = {**fields.REFUSED, **fields.REFUSED_IN_COMPLETIONS}
+    default_tokens = DEFAULT_COMPLETION_TOKENS
 
     prompt: list[str] | list[list[TokenId]]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -188,12 +211,16 @@ class TextPart(BaseModel):
     text: str
 
 
-class Message(BaseModel):
-    """One message of a conversation."""
+class Message(Refusing):
+    """One message of a conversation. Its name and reasoning are shown to the chat template."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    unsupported = fields.REFUSED_IN_MESSAGES
+
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(max_length=256)]
+    name: Annotated[str, StringConstraints(max_length=256)] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # vLLM's newer name of the same
 
     @field_validator("content", mode="before")
     @classmethod
@@ -210,33 +237,30 @@ class Message(BaseModel):
             )
         return value
 
-    @model_validator(mode="after")
-    def _no_tools(self) -> Self:
-        for name in ("tool_calls", "function_call"):
-            if (self.model_extra or {}).get(name):
-                raise Unsupported(name)
-        return self
-
     def plain(self) -> dict[str, str]:
         """What a chat template sees: the text in one string, "developer" under its older name."""
         text = (
             self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         )
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        plain = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        optional = {"name": self.name, "reasoning_content": self.reasoning_content or self.reasoning}
+        return plain | {key: value for key, value in optional.items() if value is not None}
+
+
+TemplateOptions = Annotated[dict[str, bool | int | str | None], Field(max_length=16)]
 
 
 class ChatRequest(Sampling):
     """POST /v1/chat/completions."""
 
-    unsupported = Sampling.unsupported | {
-        "tools", "functions", "function_call", "audio", "chat_template", "continue_final_message", "echo",
-    }  # fmt: skip
+    unsupported = {**fields.REFUSED, **fields.REFUSED_IN_CHATS}
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: Annotated[int, Field(ge=1, le=_INT32)] | None = None
+    max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    chat_template_kwargs: dict[str, bool | int | str | None] | None = Field(default=None, max_length=16)
+    chat_template_kwargs: TemplateOptions | None = None
+    add_generation_prompt: bool | None = None  # null: what chat_template_kwargs say, else true
 
     @model_validator(mode="after")
     def _logprobs_go_together(self) -> Self:
@@ -253,14 +277,17 @@ class ChatRequest(Sampling):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Refusing):
     """POST /tokenize, vLLM's shape: a prompt, or messages to be rendered first."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    unsupported = fields.REFUSED_IN_TOKENIZE
+
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1, max_length=MAX_MESSAGES)
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,9 @@ from tangram_engine.cache import ROOT, salted_root
 from tangram_engine.messages import EngineInfo
 from tangram_engine.schedule.request import Request
 
+from .defaults import SamplingDefaults
 from .errors import APIError, bad_request, context_length_exceeded
-from .params import ChatRequest, CompletionRequest, Message, Sampling
+from .params import ChatRequest, CompletionRequest, Sampling, TokenizeRequest
 from .template import TemplateError
 from .tokenizer import TextTools
 
@@ -24,14 +24,16 @@ class Preparer:
 
     tools: TextTools
     info: EngineInfo
+    defaults: SamplingDefaults
 
     def requests(self, body: CompletionRequest | ChatRequest, arrival: float) -> list[Request]:
         """One request per prompt and answer, prompts first: index = prompt * n + answer. Raises APIError."""
         if isinstance(body, ChatRequest):
-            prompts = [self.chat_prompt(body.messages, body.chat_template_kwargs or {})]
+            prompts = [self.chat_prompt(body)]
             field = "messages"
         else:
-            prompts = [self._prompt(prompt) for prompt in body.prompt]
+            special = body.add_special_tokens is not False
+            prompts = [self._prompt(prompt, add_special_tokens=special) for prompt in body.prompt]
             field = "prompt"
         root = ROOT if body.cache_salt is None else salted_root(body.cache_salt)
         lengths = [self._answer_length(prompt, body, field) for prompt in prompts]
@@ -39,7 +41,7 @@ class Preparer:
             Request(
                 id=uuid.uuid4().hex,
                 prompt=prompt,
-                params=body.sampling(length, index),
+                params=body.sampling(length, index, self.defaults),
                 arrival=arrival,
                 cache_root=root,
             )
@@ -47,8 +49,8 @@ class Preparer:
             for index in range(body.choices)
         ]
 
-    def chat_prompt(self, messages: Sequence[Message], options: dict[str, Any]) -> tuple[int, ...]:
-        """Render the chat template and tokenize; the template writes the special tokens itself."""
+    def chat_prompt(self, body: ChatRequest | TokenizeRequest) -> tuple[int, ...]:
+        """Render the chat template and tokenize; usually the template writes the special tokens itself."""
         template = self.tools.chat_template
         if template is None:
             raise bad_request(
@@ -56,22 +58,23 @@ class Preparer:
                 param="messages",
                 code="no_chat_template",
             )
+        options: dict[str, Any] = {"add_generation_prompt": True, **(body.chat_template_kwargs or {})}
+        if body.add_generation_prompt is not None:
+            options["add_generation_prompt"] = body.add_generation_prompt
         if taken := sorted(_RESERVED & options.keys()):
             raise bad_request(
                 f"chat_template_kwargs.{taken[0]} is set by the server",
                 param=f"chat_template_kwargs.{taken[0]}",
             )
         try:
-            text = template.render(
-                [message.plain() for message in messages], **{"add_generation_prompt": True, **options}
-            )
+            text = template.render([message.plain() for message in body.messages or ()], **options)
         except TemplateError as error:
             raise bad_request(f"messages: {error}", param="messages", code="chat_template_error") from None
-        return self._encode(text, "messages", add_special_tokens=False)
+        return self._encode(text, "messages", add_special_tokens=bool(body.add_special_tokens))
 
-    def _prompt(self, prompt: str | list[int]) -> tuple[int, ...]:
+    def _prompt(self, prompt: str | list[int], *, add_special_tokens: bool) -> tuple[int, ...]:
         if isinstance(prompt, str):
-            return self._encode(prompt, "prompt", add_special_tokens=True)
+            return self._encode(prompt, "prompt", add_special_tokens=add_special_tokens)
         if max(prompt) >= self.info.vocab_size:
             raise bad_request(
                 f"prompt: token id {max(prompt)} is outside the vocabulary of {self.info.vocab_size}",
@@ -88,7 +91,10 @@ class Preparer:
         return tuple(self.tools.encode(text, add_special_tokens=add_special_tokens))
 
     def _answer_length(self, prompt: tuple[int, ...], body: Sampling, field: str) -> int:
-        """The answer's largest length: what was asked for, else all that the context leaves."""
+        """The answer's largest length: what was asked for, else the endpoint's default, else what is left.
+
+        The checkpoint's max_new_tokens bounds it, as in vLLM, whatever was asked for.
+        """
         if not prompt:
             raise bad_request(f"{field}: the prompt has no tokens", param=field, code="empty_prompt")
         room = self.info.max_model_len - len(prompt)
@@ -101,7 +107,8 @@ class Preparer:
                 f"{len(prompt)} and {wanted} were asked for; at most {room} are possible.",
                 "max_tokens",
             )
-        return room if wanted is None else wanted
+        bounds = (wanted or body.default_tokens, self.defaults.max_new_tokens)
+        return min([room, *(bound for bound in bounds if bound is not None)])
 
     def _too_long(self, count: str, field: str) -> APIError:
         return context_length_exceeded(

@@ -18,6 +18,7 @@ from tangram_engine.messages import EngineInfo
 from .api import Backend
 from .app import build_app
 from .client import EngineClient
+from .defaults import SamplingDefaults, read_defaults
 from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
 from .metrics import Metrics
@@ -44,6 +45,7 @@ class ServeOptions:
     max_queued_requests: int = 256
     max_request_seconds: float = 120.0
     drain_seconds: float = 5.0
+    generation_config: str = "auto"  # auto: sampling defaults from the checkpoint; vllm: none
     step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S
     api_key_file: Path | None = None
 
@@ -61,6 +63,7 @@ class Server:
             config, factory, self._metrics.step, self._heartbeat, options.step_timeout_seconds
         )
         self._stop = asyncio.Event()
+        self._defaults = SamplingDefaults()
         self._backend = Backend(
             served_name=options.served_name,
             max_request_seconds=options.max_request_seconds,
@@ -78,6 +81,7 @@ class Server:
         runner = await self._listen()
         try:
             tools = await loop.run_in_executor(self._executor, _load_text_tools, self._config.model)
+            self._defaults = read_defaults(self._config.model, self._options.generation_config)
             await self._engine.start()
             return await self._live(tools)
         except CheckpointError as error:
@@ -129,7 +133,7 @@ class Server:
     def _serve(self, tools: TextTools, info: EngineInfo) -> None:
         self._metrics.engine_ready(info)
         self._backend.engine = self._engine
-        self._backend.preparer = Preparer(tools, info)
+        self._backend.preparer = Preparer(tools, info, self._defaults)
         self._lifecycle.state = State.SERVING
         logger.info(
             "ready: %s on %s, context %d tokens, %d KV blocks of %d, load %.2f s, warm-up %.2f s",

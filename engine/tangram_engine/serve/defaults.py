@@ -1,0 +1,50 @@
+"""Sampling parameters of requests that set none: what generation_config.json recommends, as vLLM reads it."""
+
+import logging
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tangram_engine.checkpoint.files import exists, read_bytes, strict_object
+
+from .params import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
+
+logger = logging.getLogger(__name__)
+
+GENERATION_CONFIG = "generation_config.json"
+SOURCES = ("auto", "vllm")  # of --generation-config: the checkpoint's file, or vLLM's own defaults
+_LIMIT = 1 << 20  # bytes
+
+
+class SamplingDefaults(BaseModel):
+    """The fields of generation_config.json that vLLM heeds, within the bounds of requests."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    max_new_tokens: TokenCount | None = None  # the longest answer, whatever a request asks for
+
+
+def read_defaults(directory: Path, source: str) -> SamplingDefaults:
+    """The defaults of a checkpoint; none with source "vllm".
+
+    A value that a request could not have is ignored with a warning: it is a recommendation. Raises
+    CheckpointError for a file that is no JSON object.
+    """
+    if source == "vllm" or not exists(directory, GENERATION_CONFIG):
+        return SamplingDefaults()
+    config = strict_object(read_bytes(directory, GENERATION_CONFIG, _LIMIT), GENERATION_CONFIG)
+    try:
+        defaults = SamplingDefaults.model_validate(config)
+    except ValidationError as error:
+        for problem in error.errors(include_input=False, include_url=False, include_context=False):
+            name = str(problem["loc"][0])
+            logger.warning("%s: %s is ignored: %s", GENERATION_CONFIG, name, problem["msg"])
+            config.pop(name, None)
+        defaults = SamplingDefaults.model_validate(config)
+    if recommended := defaults.model_dump(exclude_none=True):
+        logger.info("defaults of %s: %s (--generation-config vllm: none)", GENERATION_CONFIG, recommended)
+    return defaults

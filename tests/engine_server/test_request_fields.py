@@ -1,0 +1,180 @@
+"""Each field of OpenAI's and vLLM's requests is done, refused by its name, or ignored as it cannot matter."""
+
+from typing import Any
+
+import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from pydantic import BaseModel
+
+from tangram_engine.serve import fields
+from tangram_engine.serve.params import (
+    ChatRequest,
+    CompletionRequest,
+    Message,
+    StreamOptions,
+    TokenizeRequest,
+)
+from tests.support.engine_process import EngineProcess
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"model": "tiny", "prompt": "the", "max_tokens": 1},
+    "/v1/chat/completions": {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "the"}],
+        "max_tokens": 1,
+    },
+    "/tokenize": {"messages": [{"role": "user", "content": "the"}]},
+}
+REFUSED = [
+    ("/v1/completions", fields.REFUSED | fields.REFUSED_IN_COMPLETIONS),
+    ("/v1/chat/completions", fields.REFUSED | fields.REFUSED_IN_CHATS),
+    ("/tokenize", fields.REFUSED_IN_TOKENIZE),
+]
+IGNORED = [
+    ("/v1/completions", fields.IGNORED),
+    ("/v1/chat/completions", fields.IGNORED | fields.IGNORED_IN_CHATS),
+]
+
+
+def _names(text: str) -> set[str]:
+    return set(text.split())
+
+
+# What vLLM's SamplingParams, chat and completion requests have beyond OpenAI's (protocol.py, 2026).
+VLLM = _names(
+    "use_beam_search top_k min_p repetition_penalty watermarking length_penalty stop_token_ids ignore_eos "
+    "include_stop_str_in_output min_tokens skip_special_tokens spaces_between_special_tokens priority "
+    "truncate_prompt_tokens truncation_side prompt_logprobs logprob_token_ids allowed_token_ids bad_words "
+    "add_special_tokens response_format structured_outputs request_id session_id return_tokens_as_token_ids "
+    "return_token_ids routed_experts_prompt_start return_token_offsets return_mm_kwargs cache_salt "
+    "kv_transfer_params ec_transfer_params vllm_xargs repetition_detection thinking_token_budget "
+    "stream_interval"
+)
+VLLM_COMPLETIONS = {"prompt_embeds"}
+VLLM_CHATS = _names(
+    "include_reasoning echo add_generation_prompt continue_final_message documents chat_template "
+    "chat_template_kwargs media_io_kwargs mm_processor_kwargs return_prompt_text"
+)
+# One of these asks for something, whatever the field.
+ASKING: list[Any] = [1, 0, True, False, "required", {"a": 1}, ["x"], 0.5, "none"]
+
+
+@pytest.mark.parametrize(
+    ("model", "documented", "ignored"),
+    [
+        (
+            CompletionRequest,
+            {*completion_create_params.CompletionCreateParamsBase.__annotations__, *VLLM, *VLLM_COMPLETIONS},
+            fields.IGNORED.keys(),
+        ),
+        (
+            ChatRequest,
+            {*chat_create_params.CompletionCreateParamsBase.__annotations__, *VLLM, *VLLM_CHATS},
+            fields.IGNORED.keys() | fields.IGNORED_IN_CHATS.keys(),
+        ),
+    ],
+)
+def test_each_documented_field_is_sorted_once(model: Any, documented: set[str], ignored: set[str]) -> None:
+    done, refused = model.model_fields.keys(), model.unsupported.keys()
+    assert documented <= done | refused | ignored, documented - done - refused - ignored
+    assert not done & refused
+    assert not done & ignored
+    assert not refused & ignored
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "neutral"),
+    [(path, name, neutral) for path, table in REFUSED for name, neutral in table.items()],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_field_that_is_not_done_is_refused_by_name_unless_it_asks_for_nothing(
+    path: str, name: str, neutral: fields.Neutral, server: EngineProcess
+) -> None:
+    for value in (None, *neutral):
+        answer = server.post(path, BODIES[path] | {name: value})
+        assert answer.status_code == 200, (value, answer.text)
+    value = next(value for value in ASKING if fields.first_refused({name: value}, {name: neutral}))
+    answer = server.post(path, BODIES[path] | {name: value})
+    assert answer.status_code == 400, value
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(("path", "table"), IGNORED)
+def test_fields_that_cannot_matter_and_unknown_ones_are_ignored(
+    path: str, table: dict[str, str], server: EngineProcess
+) -> None:
+    values = {name: {"a": [1, "b"]} for name in [*table, "of_no_api"]}
+    assert server.post(path, BODIES[path] | values).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"messages": [{"role": "user", "content": "x", "audio": {"id": "1"}}]}, "messages.0.audio"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}},
+         "stream_options.continuous_usage_stats"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"priority": False}, "priority"),
+        ({"store": True}, "store"),
+        ({"add_generation_prompt": 1}, "add_generation_prompt"),
+        ({"add_special_tokens": "no"}, "add_special_tokens"),
+        ({"include_stop_str_in_output": 1}, "include_stop_str_in_output"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_nested_fields_and_near_neutral_values_are_refused_with_their_path(
+    value: dict[str, Any], path: str, server: EngineProcess
+) -> None:
+    answer = server.post("/v1/chat/completions", BODIES["/v1/chat/completions"] | value)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == path
+
+
+@pytest.mark.parametrize("model", [CompletionRequest, ChatRequest, Message, StreamOptions, TokenizeRequest])
+def test_no_model_reads_a_field_that_it_refuses(model: type[BaseModel]) -> None:
+    assert not model.model_fields.keys() & model.unsupported.keys()  # type: ignore[attr-defined]
+
+
+def test_include_stop_str_in_output_shows_the_stop_string_and_nothing_behind_it(
+    server: EngineProcess,
+) -> None:
+    def choice(**extra: Any) -> dict[str, Any]:
+        answer = server.complete("the quick brown fox", max_tokens=9, logprobs=0, **extra)
+        return dict(answer.json()["choices"][0])
+
+    without = choice(stop="bro")
+    shown = choice(stop="bro", include_stop_str_in_output=True)
+    assert (without["text"], without["finish_reason"]) == ("the quick ", "stop")
+    assert (shown["text"], shown["finish_reason"]) == ("the quick bro", "stop")
+
+
+def test_include_stop_str_in_output_shows_the_stop_token_where_special_tokens_are_shown(
+    server: EngineProcess,
+) -> None:
+    def text(**extra: Any) -> str:
+        return str(server.complete("the</s>", max_tokens=9, **extra).json()["choices"][0]["text"])
+
+    assert text() == "the"
+    assert text(skip_special_tokens=False) == "the"
+    assert text(include_stop_str_in_output=True) == "the"
+    assert text(include_stop_str_in_output=True, skip_special_tokens=False) == "the</s>"
+
+
+def test_the_generation_prompt_is_left_out_where_that_is_asked_for(server: EngineProcess) -> None:
+    def rendered(**extra: Any) -> str:
+        tokens = server.post("/tokenize", BODIES["/tokenize"] | extra).json()["tokens"]
+        return str(server.post("/detokenize", {"tokens": tokens}).json()["prompt"])
+
+    assert rendered() == "<s><|user|>the\n<|assistant|>"
+    assert rendered(add_generation_prompt=False) == "<s><|user|>the\n"
+    assert rendered(chat_template_kwargs={"add_generation_prompt": False}) == "<s><|user|>the\n"
+    both = {"add_generation_prompt": True, "chat_template_kwargs": {"add_generation_prompt": False}}
+    assert rendered(**both) == "<s><|user|>the\n<|assistant|>"
+    prompts = [
+        server.chat("the", max_tokens=1, add_generation_prompt=wanted).json()["usage"]["prompt_tokens"]
+        for wanted in (True, False)
+    ]
+    assert prompts[0] == prompts[1] + 1
