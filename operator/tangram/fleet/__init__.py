@@ -1,5 +1,6 @@
 """The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). All frozen."""
 
+from tangram.fleet.fault import Fault, describe
 from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 from tangram.fleet.plan import (
     LAYOUT,
@@ -45,6 +46,7 @@ __all__ = [
     "Decision",
     "EventNote",
     "FactsKey",
+    "Fault",
     "FinishInspection",
     "FleetSnapshot",
     "Inspection",
@@ -68,5 +70,6 @@ __all__ = [
     "Traffic",
     "Workload",
     "WriteProblem",
+    "describe",
     "resource_name",
 ]

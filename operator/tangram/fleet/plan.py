@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tangram.fleet.fault import Fault
 from tangram.fleet.intent import Spread
 from tangram.fleet.shape import Shape
 from tangram.fleet.snapshot import CheckpointFacts, FactsKey
@@ -165,6 +166,7 @@ class Plan:
 
     decisions: tuple[Decision, ...] = ()
     actions: tuple[Action, ...] = ()  # in the order in which they are to be performed
+    faults: tuple[Fault, ...] = ()  # of the LLMDeployments that stand still, sorted; those observed included
 
 
 @dataclass(frozen=True, slots=True)

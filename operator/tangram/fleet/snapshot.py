@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tangram.fleet.fault import Fault
 from tangram.fleet.pool import InvalidPool, Pool
 from tangram.fleet.shape import Shape
 
@@ -131,6 +132,8 @@ class FleetSnapshot:
     desired: tuple[tuple[str, int], ...] = ()
     # of which shape `desired` counts replicas; absent: of the one that it runs on
     desired_of: tuple[tuple[str, Shape], ...] = ()
+    # what could not be read or scaled; the LLMDeployments concerned stand still
+    faults: tuple[Fault, ...] = ()  # sorted
     engine_image: str = ""
     prices: tuple[tuple[str, float], ...] = field(
         default=()

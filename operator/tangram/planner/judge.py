@@ -9,7 +9,7 @@ from tangram.capacity.from_facts import architecture_from_facts
 from tangram.capacity.sizing import Constraint, Rejection, SizingRequest
 from tangram.capacity.sizing.judged import KINDS, MODELS, Judged, judged
 from tangram.catalog import Architecture
-from tangram.fleet import CheckpointFacts, Intent, Shape
+from tangram.fleet import WHOLE_GPU, CheckpointFacts, Intent, Shape
 from tangram.planner.joint.alternatives import REASONS
 from tangram.planner.joint.deployment import UNLOADED_RPS, from_intent
 from tangram.planner.joint.engine import kv_precision
@@ -64,8 +64,10 @@ def look(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
 
 def rate(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> float | None:
     """Return the requests per second that one replica carries within the objectives, None: nobody knows."""
-    unheard_of = catalog.gpu(shape.sku) is None or shape.tensor_parallel != 1
-    if unheard_of or shape.precision != facts.dtype:
+    is_slice = shape.profile != WHOLE_GPU
+    if catalog.gpu(shape.sku) is None or (is_slice and catalog.profile(shape.sku, shape.profile) is None):
+        return None  # it left the catalog
+    if shape.tensor_parallel != 1 or shape.precision != facts.dtype:
         return None
     verdict = _known(facts, request).verdict(shape)
     return None if isinstance(verdict, Rejection) or verdict.rate <= 0 else verdict.rate

@@ -5,9 +5,10 @@ everybody can have what is best for themselves, and remembers what it answered.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeVar
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.problem import Bundle, Demand, GPUState, Part, Problem
@@ -21,6 +22,9 @@ _TIE = 1e-4  # USD per place on the list of preferences: far below any price
 _EPSILON = 1e-9
 _CROWDED = "crowded"  # what a way takes up that cannot be spread as is asked
 _MOST_TOLD = 300
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 Group = int  # number of a group of units that are alike
 
@@ -72,6 +76,14 @@ class _Way:
         return self.unmet, self.crowded, self.price, -1 if self.pick.offer is None else self.pick.offer
 
 
+class WishesFailed(Exception):
+    """These wishes, by their number, raise by themselves: the others can be decided without them."""
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        self.errors = dict(errors)
+        super().__init__(f"{len(self.errors)} wishes failed")
+
+
 Free = tuple[int, ...]  # units of each group
 Prices = tuple[float, ...]  # USD per hour of one unit of each group
 
@@ -79,19 +91,37 @@ Prices = tuple[float, ...]  # USD per hour of one unit of each group
 @lru_cache(maxsize=16)
 def pick(wishes: tuple[Wish, ...], free: Free, prices: Prices) -> tuple[Pick, ...]:
     """Return who gets what: first that the earlier goes short less, then that most are spread, then the least
-    dollars. Pure.
+    dollars. Pure. Raises `WishesFailed` for wishes that cannot be decided.
     """
-    menus = [_ways(wish, free) for wish in wishes]
+    menus, errors = _each(wishes, lambda wish: _ways(wish, free))
+    if errors:
+        raise WishesFailed(errors)
     in_turn = _in_turn(menus, list(free))
     if all(got.rank == menu[0].rank for got, menu in zip(in_turn, menus, strict=True)):
         return tuple(way.pick for way in in_turn)  # each has what is best for it alone: nothing is better
     try:
         together = _together(menus, free, prices) or _by_windows(menus, free, prices)
-    except Exception as error:  # noqa: BLE001 - a bug of ours: everybody is served in turn, and told
+    except Exception as error:
+        _, alone = _each(menus, lambda menu: _solved([menu], free, prices))
+        if 0 < len(alone) < len(menus):
+            raise WishesFailed(alone) from error
         failed = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
         return tuple(replace(way.pick, failed=failed) for way in in_turn)
     best = together if _value(together) <= _value(in_turn) else in_turn
     return tuple(way.pick for way in best)
+
+
+def _each(
+    items: Sequence[Item], function: Callable[[Item], Found]
+) -> tuple[list[Found], dict[int, Exception]]:
+    """Return `function` of each item, and what it raised, by the number of the item."""
+    found, errors = [], dict[int, Exception]()
+    for number, item in enumerate(items):
+        try:
+            found.append(function(item))
+        except Exception as error:  # noqa: BLE001 - attributed to its wish by the caller
+            errors[number] = error
+    return found, errors
 
 
 def _value(ways: Sequence[_Way]) -> tuple[tuple[float, ...], int, float]:

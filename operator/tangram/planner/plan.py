@@ -8,6 +8,7 @@ from tangram.fleet import (
     Action,
     ApplyService,
     Decision,
+    Fault,
     FleetSnapshot,
     Intent,
     InvalidIntent,
@@ -19,6 +20,7 @@ from tangram.fleet import (
 )
 from tangram.planner.candidates import Offers, candidates, offers
 from tangram.planner.inspections import Known, ModelState, inspection_actions, known, model_state
+from tangram.planner.isolation import UNATTRIBUTED, Still, for_each, isolated
 from tangram.planner.joint.engine import lacks
 from tangram.planner.judge import architecture, request_of
 from tangram.planner.order import Wanted, acceptance, by_age, by_turn
@@ -37,38 +39,69 @@ def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Pl
 
     Level-triggered: the actions are the whole desired set, and the shell writes the differences. What an
     action does not speak of stays as it is: nothing is emitted for what is paused, refused, infeasible or
-    waits for its checkpoint. Equal inputs, in whatever order, give equal plans.
+    waits for its checkpoint. Equal inputs, in whatever order, give equal plans. An LLMDeployment for which
+    a step raises stands still, and the plan of the others is the one that they get beside one that does.
     """
+    wanted = _one_per_uid(intents)
+    made, faults = isolated(
+        lambda still: _plan(snapshot, wanted, now, still), (i.uid for i in wanted), snapshot.faults
+    )
+    return replace(made, faults=faults)
+
+
+def _one_per_uid(intents: tuple[Wanted, ...]) -> tuple[Wanted, ...]:
+    """Return the oldest LLMDeployment of each uid. Kubernetes gives none twice; a document may."""
+    found: dict[str, Wanted] = {}
+    for intent in sorted(intents, key=lambda i: (i.created_at, i.namespace, i.name)):
+        found.setdefault(intent.uid, intent)
+    return tuple(found.values())
+
+
+def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, still: Still) -> Plan:
+    """Plan once. Raises `StepsFailed` for LLMDeployments that should stand still and do not yet."""
     ordered = by_turn(intents)
     verdicts = acceptance(by_age(intents))
     present = _present(snapshot)
     wishes = dict(snapshot.desired)
-    desired = {i.uid: _desired(i, present.get(i.uid, ()), wishes) for i in ordered}
     valid = tuple(intent for intent in ordered if isinstance(intent, Intent))
-    active = tuple(i for i in valid if verdicts[i.uid][0] and not i.paused)
-    idle = tuple(i for i in valid if not verdicts[i.uid][0] or i.paused)
+    active = tuple(i for i in valid if verdicts[i.uid][0] and not i.paused and i.uid not in still)
+    acting = {intent.uid for intent in active}
+    idle = tuple(intent for intent in valid if intent.uid not in acting)
     about, offered = known(snapshot), offers(snapshot)
-    bases = {
-        intent.uid: _Base(
-            intent.uid, verdicts[intent.uid], _model(intent, verdicts, about), desired[intent.uid]
-        )
-        for intent in ordered
-    }
+
+    def base(intent: Wanted) -> _Base:
+        uid, fault = intent.uid, still.get(intent.uid)
+        unknown = fault is not None and fault.step in ("model", UNATTRIBUTED)
+        model = _unknown_model(fault) if fault and unknown else _model(intent, verdicts, about)
+        return _Base(uid, verdicts[uid], model, _desired(intent, present.get(uid, ()), wishes), fault)
+
+    bases = {each.uid: each for each in for_each("model", ordered, _uid, base)}
     counted = dict(snapshot.desired_of)
-    judged = {
-        i.uid: _case(i, bases[i.uid], offered, present.get(i.uid, ()), counted.get(i.uid)) for i in active
-    }
-    space = room(snapshot, ordered, desired)
-    cases = tuple(case for case in judged.values() if isinstance(case, Case))
-    goals = targets(cases, offered, space)
-    decisions, actions = [], inspection_actions(about, active, idle, now)
-    for intent in ordered:
-        decision, todo = _decide(intent, bases[intent.uid], judged.get(intent.uid), goals, offered, space)
-        decisions.append(decision)
+
+    def case(intent: Intent) -> Case | _Unfit | None:
+        uid = intent.uid
+        return _case(intent, bases[uid], offered, present.get(uid, ()), counted.get(uid))
+
+    judged = dict(zip(map(_uid, active), for_each("judge", active, _uid, case), strict=True))
+    kept = {uid: max(bases[uid].desired, _replicas(present.get(uid, ()))) for uid in bases.keys() & still}
+    space = room(snapshot, ordered, {uid: each.desired for uid, each in bases.items()} | kept)
+    goals = targets(tuple(case for case in judged.values() if isinstance(case, Case)), offered, space)
+    decided = for_each(
+        "place",
+        ordered,
+        _uid,
+        lambda intent: _decide(intent, bases[intent.uid], judged.get(intent.uid), goals, offered, space),
+    )
+    actions = inspection_actions(about, active, idle, now)
+    for _, todo in decided:
         actions += todo
     removals = [action for action in actions if isinstance(action, _REMOVALS)]
     rest = [action for action in actions if not isinstance(action, _REMOVALS)]
-    return Plan(tuple(decisions), (*rest, *removals))
+    return Plan(tuple(decision for decision, _ in decided), (*rest, *removals))
+
+
+def _uid(intent: Wanted) -> str:
+    return intent.uid
 
 
 def _present(snapshot: FleetSnapshot) -> Mapping[str, tuple[Workload, ...]]:
@@ -81,11 +114,15 @@ def _present(snapshot: FleetSnapshot) -> Mapping[str, tuple[Workload, ...]]:
 
 def _desired(intent: Wanted, present: tuple[Workload, ...], wishes: Mapping[str, int]) -> int:
     """Replicas wanted: what the scaling law says or what is there, within the bounds."""
-    there = max((workload.replicas for workload in present), default=0)
+    there = _replicas(present)
     if isinstance(intent, InvalidIntent):
         return there
     wanted = wishes.get(intent.uid, there)
     return min(max(wanted, intent.min_replicas), intent.max_replicas)
+
+
+def _replicas(present: tuple[Workload, ...]) -> int:
+    return max((workload.replicas for workload in present), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +133,7 @@ class _Base:
     verdict: Verdict
     model: ModelState
     desired: int
+    fault: Fault | None = None  # why it stands still
 
     def decision(self, reason: Reason, message: str) -> Decision:
         accepted, accepted_reason, accepted_message = self.verdict
@@ -121,6 +159,10 @@ def _model(intent: Wanted, verdicts: Mapping[str, Verdict], about: Known) -> Mod
     return model_state(intent, about) if wanted and isinstance(intent, Intent) else _UNJUDGED
 
 
+def _unknown_model(fault: Fault) -> ModelState:
+    return ModelState(Reason.NOT_JUDGED, _stands_still(fault))
+
+
 @dataclass(frozen=True, slots=True)
 class _Unfit:
     """Why nothing is looked for: what is asked for cannot be had, or could not be judged."""
@@ -132,7 +174,7 @@ class _Unfit:
 def _case(
     intent: Intent, base: _Base, offered: Offers, present: tuple[Workload, ...], counted: Shape | None
 ) -> Case | _Unfit | None:
-    """Judge every shape for one LLMDeployment. What goes wrong there concerns nobody else."""
+    """Judge every shape for one LLMDeployment."""
     facts = base.model.facts
     if facts is None:
         return None
@@ -145,16 +187,20 @@ def _case(
         return Case(intent, facts, request, judged, present, base.desired, counted)
     except InputError as error:
         return _Unfit(Reason.INFEASIBLE, f"{error.field} {error.problem}")
-    except Exception as error:  # noqa: BLE001 - a bug of ours: told to whom it concerns, the rest is planned
-        return _not_judged("its shapes could not be judged", error)
 
 
-def _not_judged(what: str, error: Exception) -> _Unfit:
-    told = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
-    return _Unfit(Reason.NOT_JUDGED, f"{what} ({told}); please report this")
+_FAILED = {
+    "read": "its objects could not be read",
+    "scale": "its replicas could not be counted",
+    "model": "its checkpoint could not be judged",
+    "judge": "its shapes could not be judged",
+    "place": "its place could not be told",
+}
 
 
-_MOST_TOLD = 300
+def _stands_still(fault: Fault) -> str:
+    failed = _FAILED.get(fault.step, "it could not be planned")
+    return f"{failed} ({fault.error}); please report this; what runs is left as it is"
 
 
 def _decide(
@@ -169,16 +215,14 @@ def _decide(
         return base.decision(Reason.NOT_ACCEPTED, "waits for Accepted"), []
     if intent.paused:
         return base.decision(Reason.PAUSED, "spec.paused is true: what runs is left as it is"), []
+    if base.fault is not None:
+        return base.decision(Reason.NOT_JUDGED, _stands_still(base.fault)), []
     service: list[Action] = [ApplyService(intent.uid)]
     if case is None:
         return base.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
     if isinstance(case, _Unfit):
         return base.decision(case.reason, f"{case.message}; what runs is left as it is"), service
-    try:
-        placement = place(case, goals[intent.uid], offered, space)
-    except Exception as error:  # noqa: BLE001 - a bug of ours: told to whom it concerns, the rest is planned
-        unfit = _not_judged("its place could not be told", error)
-        return base.decision(unfit.reason, f"{unfit.message}; what runs is left as it is"), service
+    placement = place(case, goals[intent.uid], offered, space)
     decision = base.decision(placement.reason, placement.message)
     return _placed(decision, placement), [*service, *placement.actions]
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from tangram.capacity.sizing import SizingRequest
 from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload
 from tangram.planner.candidates import Candidate, Offers
+from tangram.planner.isolation import StepsFailed, fault_of, for_each
 from tangram.planner.judge import TPOT, TTFT, rate, replicas_for
-from tangram.planner.pick import Offer, Pick, Wish, pick
+from tangram.planner.pick import Offer, Pick, Wish, WishesFailed, pick
 from tangram.planner.rollout import is_rolling
 from tangram.planner.room import Room, Unit, kind_of
 
@@ -124,10 +125,13 @@ class _Ask:
 
 
 def targets(cases: tuple[Case, ...], offered: Offers, room: Room) -> Mapping[str, Target]:
-    """Decide for all `cases`, which stand in the order of their turns; takes what they get from `room`."""
+    """Decide for all `cases`, which stand in the order of their turns; takes what they get from `room`.
+
+    Raises `StepsFailed` for the cases that cannot be decided.
+    """
     units = tuple(sorted(room.free))
     groups = {unit: number for number, unit in enumerate(units)}
-    asks = [_ask(case, offered, room, groups) for case in cases]
+    asks = for_each("target", cases, lambda c: c.intent.uid, lambda c: _ask(c, offered, room, groups))
     got = _picked([ask for ask in asks if ask.contested], units, offered, _unspoken(asks, room))
     found: dict[str, Target] = {}
     for ask in asks:
@@ -168,7 +172,11 @@ def _picked(
     used = {group for ask in asks for offer in ask.wish.offers for group in offer.groups}
     counts = tuple(free[unit] if group in used else 0 for group, unit in enumerate(units))
     prices = tuple(offered.unit_price(unit) if group in used else 0.0 for group, unit in enumerate(units))
-    made = pick(tuple(ask.wish for ask in asks), counts, prices)
+    try:
+        made = pick(tuple(ask.wish for ask in asks), counts, prices)
+    except WishesFailed as failed:
+        faults = [fault_of(asks[i].case.intent.uid, "target", error) for i, error in failed.errors.items()]
+        raise StepsFailed(faults) from failed
     return {ask.case.intent.uid: one for ask, one in zip(asks, made, strict=True)}
 
 
@@ -245,7 +253,8 @@ def _affordable(case: Case, candidate: Candidate, offered: Offers) -> int:
         return NO_LIMIT
     mine = case.on(candidate.shape)
     kept = min(case.intent.min_replicas, mine.replicas) if mine else 0
-    return max(kept, math.floor((budget - _beside(case, candidate, offered)) / price + 1e-9))
+    allowed = min((budget - _beside(case, candidate, offered)) / price, NO_LIMIT)  # a tiny price: infinity
+    return max(kept, math.floor(allowed + 1e-9))
 
 
 def _beside(case: Case, candidate: Candidate, offered: Offers) -> float:

@@ -1,0 +1,20 @@
+"""What goes wrong for one LLMDeployment in one planning round, and nothing but a bug explains."""
+
+from dataclasses import dataclass
+
+MOST_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """A step of a planning round that raised for one LLMDeployment, which therefore stands still."""
+
+    owner_uid: str
+    step: str  # read | scale | model | desired | judge | target | solve | place | plan | status | write ...
+    error: str  # type and message of the exception, bounded
+    trace: str = ""  # of the exception; empty where the process that met it logged it
+
+
+def describe(error: BaseException) -> str:
+    """Return type and message of an exception, bounded: what conditions and logs repeat."""
+    return f"{type(error).__name__}: {error}"[:MOST_CHARACTERS]

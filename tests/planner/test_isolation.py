@@ -1,0 +1,278 @@
+"""An LLMDeployment that brings out a bug costs itself: the others are planned as if it stood still."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
+from tangram.planner import pick, plan, status
+from tangram.planner import target as targets
+from tangram.planner.isolation import StepsFailed, for_each, isolated
+from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
+
+SLICE, WHOLE, L4 = shape("1g.10gb"), shape(), shape(sku="L4")
+
+BAD = intent("bad", created_at=2.0, min_replicas=1, max_replicas=4, traffic=Traffic(5.0))
+OLD = intent("old", created_at=1.0, max_replicas=3)
+YOUNG = intent("young", created_at=3.0, denied_skus=("L4",), priority=1)
+EVERYONE = (OLD, BAD, YOUNG)
+
+
+def fleet(at=SLICE, **changes):
+    """One slice and one L4 are free; `bad` and `old` run."""
+    base = {
+        "claims": (*claims(BAD, SLICE, "b"), *claims(OLD, SLICE, "b")),
+        "workloads": (workload(BAD, at), workload(OLD, SLICE)),
+        "desired": ((BAD.uid, 2), (OLD.uid, 2)),
+    }
+    return snapshot(node("b", mig_1g_10gb=3), node("c", "L4", gpu=1), **base | changes)
+
+
+def others(made):
+    return (
+        [d for d in made.decisions if d.owner_uid != BAD.uid],
+        [a for a in made.actions if a.owner_uid != BAD.uid],
+    )
+
+
+def standing_still(observed):
+    return plan(replace(observed, faults=(Fault(BAD.uid, "read", "because"),)), EVERYONE, NOW)
+
+
+# --- what tenants can write
+
+
+@pytest.mark.parametrize(
+    "at",
+    [Shape("H100-80GB-SXM", "9g.999gb"), Shape("no-such-gpu", "gpu"), Shape("L4", "gpu", 10**18, "fp64")],
+)
+def test_a_shape_that_no_catalog_knows_ends_no_plan(at):
+    observed = fleet(at, desired_of=((BAD.uid, at),))
+    made = plan(observed, EVERYONE, NOW)
+
+    assert not made.faults
+    assert len(made.decisions) == 3
+
+
+def test_a_price_near_zero_beside_a_budget_is_no_overflow():
+    rich = intent("rich", budget_per_hour=1e6)
+    almost_free = Pool("p", (("side", "left"),), price_per_gpu_hour=1e-320)
+    left = replace(node("b", gpu=2), labels=(("side", "left"),))
+    made = plan(snapshot(left, pools=(almost_free,)), (rich,), NOW)
+
+    assert not made.faults
+    assert made.decisions[0].placed_reason == "Placed"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"min_replicas": 10**18, "max_replicas": 10**18},
+        {"max_replicas": 10**18},
+        {"budget_per_hour": 1e308},
+        {"budget_per_hour": 5e-324},
+        {"traffic": Traffic(1e308, 1, 1)},
+        {"traffic": Traffic(1.0, 10**18, 10**18)},
+        {"max_model_len": 10**18, "max_running_requests": 10**18},
+        {"priority": 10**18},
+        {"priority": -(10**18)},
+        {"name": "x" * 10_000, "served_name": "y" * 10_000},
+        {"pools": ("nowhere",)},
+        {"mig": MIGPolicy.REQUIRED, "tensor_parallel": (8,)},
+    ],
+    ids=str,
+)
+def test_huge_numbers_of_one_are_planned_and_end_no_plan(changes):
+    hostile = replace(BAD, **changes)
+    made = plan(fleet(), (OLD, hostile, YOUNG), NOW)
+
+    assert {d.owner_uid for d in made.decisions} == {OLD.uid, BAD.uid, YOUNG.uid}
+    kept = [d for d in made.decisions if d.owner_uid == OLD.uid]
+    assert [(d.placed_reason, d.shape) for d in kept if d.placed], kept
+
+
+def test_of_two_with_one_uid_the_older_is_planned():
+    twin = intent("twin", created_at=9.0, uid=OLD.uid)
+    assert plan(fleet(), (twin, *EVERYONE), NOW) == plan(fleet(), EVERYONE, NOW)
+
+
+# --- every step of a round
+
+
+def broken(monkeypatch, where, name, of=BAD.uid):
+    """Let one function raise when it is asked about one LLMDeployment."""
+    real = where[name]
+
+    def raises(*args, **named):
+        for given in args:
+            found = getattr(given, "case", given)
+            found = getattr(found, "intent", found)
+            if of in (found, getattr(found, "uid", None)):
+                raise ZeroDivisionError("division by zero")
+        return real(*args, **named)
+
+    monkeypatch.setitem(where, name, raises)
+
+
+STEPS = [
+    (plan.__globals__, "model_state", "model"),
+    (plan.__globals__, "_desired", "model"),
+    (plan.__globals__, "candidates", "judge"),
+    (plan.__globals__, "request_of", "judge"),
+    (targets.__dict__, "_ask", "target"),
+    (targets.__dict__, "_target", "plan"),
+    (plan.__globals__, "place", "place"),
+    (plan.__globals__, "_placed", "place"),
+]
+
+
+@pytest.mark.parametrize(("where", "name", "step"), STEPS, ids=[name for _, name, _ in STEPS])
+def test_a_step_that_raises_for_one_changes_nothing_for_the_others(monkeypatch, where, name, step):
+    observed = fleet()
+    expected = standing_still(observed)
+    if name == "_placed":
+        real = where[name]
+
+        def placed(decision, placement):
+            if decision.owner_uid == BAD.uid:
+                raise KeyError("x")
+            return real(decision, placement)
+
+        monkeypatch.setitem(where, name, placed)
+    elif name == "_desired":
+        real_desired, calls = where[name], []
+
+        def once(asked, *rest):
+            calls.append(asked.uid)
+            if asked.uid == BAD.uid and calls.count(BAD.uid) == 1:
+                raise KeyError("x")
+            return real_desired(asked, *rest)
+
+        monkeypatch.setitem(where, name, once)
+    else:
+        broken(monkeypatch, where, name)
+    made = plan(observed, EVERYONE, NOW)
+
+    assert [(fault.owner_uid, fault.step) for fault in made.faults] == [(BAD.uid, step)]
+    assert "Traceback" in made.faults[0].trace
+    assert others(made) == others(expected)
+    assert not [a for a in made.actions if a.owner_uid == BAD.uid]
+    (mine,) = [d for d in made.decisions if d.owner_uid == BAD.uid]
+    assert mine.placed_reason == "NotJudged"
+    told = status(mine, BAD, observed, None, None, {}, NOW)
+    assert (told["conditions"][0]["status"], told["conditions"][0]["reason"]) == ("False", "NotJudged")
+
+
+def test_who_stands_still_keeps_the_places_of_its_replicas_and_of_those_to_come():
+    """Three slices: `bad` was given two and one of its pods is still to come."""
+    observed = fleet(workloads=(workload(BAD, SLICE, 2, available=1), workload(OLD, SLICE)))
+    made = standing_still(observed)
+
+    placed = {d.owner_uid: d.placed for d in made.decisions}
+    assert placed == {OLD.uid: 1, BAD.uid: 0, YOUNG.uid: 0}
+
+
+def test_a_wish_that_breaks_the_solver_is_found_and_the_others_are_solved_jointly(monkeypatch):
+    """Without `bad` the fleet of `old` and `young` is solved, not given in turn."""
+    old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
+    bad = intent("bad", created_at=0.0, budget_per_hour=77.0)
+    observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
+    real = pick._solved
+
+    def solved(menus, *rest, **named):
+        if any(way.price == 13.0 for menu in menus for way in menu):
+            raise ZeroDivisionError("division by zero")
+        return real(menus, *rest, **named)
+
+    def ways(wish, free):
+        found = real_ways(wish, free)
+        return (
+            [replace(way, price=13.0) for way in found] if wish.offers[0].most < targets.NO_LIMIT else found
+        )
+
+    real_ways = pick._ways
+    monkeypatch.setattr(pick, "_solved", solved)
+    monkeypatch.setattr(pick, "_ways", ways)
+    pick.pick.cache_clear()
+    made = plan(observed, (bad, old, young), NOW)
+    pick.pick.cache_clear()
+
+    assert [fault.owner_uid for fault in made.faults] == [bad.uid]
+    shapes = {d.owner_uid: d.shape for d in made.decisions}
+    assert (shapes[old.uid], shapes[young.uid]) == (L4, SLICE)
+
+
+def test_what_no_step_attributes_is_found_by_bisection(monkeypatch):
+    real = plan.__globals__["inspection_actions"]
+    many = tuple(intent(f"m{i}", created_at=float(i)) for i in range(9))
+    hated = {many[2].uid, many[7].uid}
+
+    def raises(about, active, idle, now):
+        if hated & {i.uid for i in active}:
+            raise RuntimeError("somebody")
+        return real(about, active, idle, now)
+
+    observed = snapshot(node("b", gpu=20))
+    faults = tuple(Fault(uid, "read", "x") for uid in sorted(hated))
+    expected = plan(replace(observed, faults=faults), many, NOW)
+    monkeypatch.setitem(plan.__globals__, "inspection_actions", raises)
+    made = plan(observed, many, NOW)
+
+    assert {fault.owner_uid for fault in made.faults} == hated
+    assert [d for d in made.decisions if d.owner_uid not in hated] == [
+        d for d in expected.decisions if d.owner_uid not in hated
+    ]
+
+
+def test_what_no_llmdeployment_causes_is_raised(monkeypatch):
+    def raises(*_):
+        raise RuntimeError("all of it")
+
+    monkeypatch.setitem(plan.__globals__, "offers", raises)
+    with pytest.raises(RuntimeError, match="all of it"):
+        plan(fleet(), EVERYONE, NOW)
+
+
+def test_bisection_asks_seldom():
+    asked = []
+
+    def attempt(still):
+        asked.append(set(still))
+        if "u777" not in still:
+            raise ValueError("unknown")
+        return "done"
+
+    found, faults = isolated(attempt, [f"u{i}" for i in range(1000)])
+
+    assert (found, [fault.owner_uid for fault in faults]) == ("done", ["u777"])
+    assert len(asked) < 30
+
+
+def test_a_step_that_goes_on_failing_though_its_llmdeployment_stands_still_is_raised():
+    def attempt(still):
+        return for_each("x", ["a"], lambda uid: uid, lambda uid: 1 // 0)
+
+    with pytest.raises(StepsFailed, match="x of a: ZeroDivisionError"):
+        isolated(attempt, ["a"])
+
+
+def test_all_that_fail_in_one_step_cost_one_attempt():
+    attempts = []
+
+    def attempt(still):
+        attempts.append(len(still))
+        return for_each("x", range(50), str, lambda n: n if str(n) in still or n % 2 else 1 // 0)
+
+    _, faults = isolated(attempt, map(str, range(50)))
+    assert len(faults) == 25
+    assert attempts == [0, 25]
+
+
+def test_a_claim_of_nobody_and_a_workload_of_nobody_are_left_alone():
+    gone = intent("gone")
+    observed = fleet(
+        claims=(Claim("b", SLICE.resource, 1, gone.uid),),
+        workloads=(workload(gone, SLICE), workload(OLD, SLICE)),
+    )
+    made = plan(observed, EVERYONE, NOW)
+    assert not [a for a in made.actions if a.owner_uid == gone.uid]
