@@ -33,6 +33,7 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
         "advisor",
         "expectations",
         "told",
+        "faults",
     ]
     return loop(
         **dict.fromkeys(names, nothing)

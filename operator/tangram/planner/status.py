@@ -61,6 +61,19 @@ def status(
     return {name: block for name, block in blocks.items() if block is not None}
 
 
+def unjudged(intent: Wanted, previous_status: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the status of an LLMDeployment whose status cannot be rendered: Ready says so.
+
+    What was known of its checkpoint stays, so that it is not inspected again.
+    """
+    why = Verdict(FALSE, Reason.NOT_JUDGED, "its status could not be told; please report this")
+    model = previous_status.get("model")
+    return {
+        "observedGeneration": intent.generation,
+        "conditions": [_condition("Ready", why, None, intent.generation, now)],
+    } | ({"model": model} if isinstance(model, Mapping) else {})
+
+
 def _conditions(
     v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], now: float
 ) -> list[dict[str, Any]]:

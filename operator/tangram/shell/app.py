@@ -20,6 +20,7 @@ from tangram.shell.client import ApiClient
 from tangram.shell.events import EventRecorder
 from tangram.shell.expect import Expectations
 from tangram.shell.fleet_plans import FleetPlans, operator_label
+from tangram.shell.isolation import FaultLog
 from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, Object, key_of
 from tangram.shell.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.loop import Heart, Reconciler
@@ -195,6 +196,7 @@ class Operator:
     def _make_loop(self) -> Reconciler:
         settings, guard, heart = self.settings, TermGuard(self.elector), Heart(boot_time())
         expectations, penalties = Expectations(self.mirrors.store), Penalties()
+        faults = FaultLog(self.metrics)
 
         def beat() -> None:
             heart.beat = boot_time()
@@ -217,9 +219,20 @@ class Operator:
             worker=self.worker,
             guard=guard,
             writer=Writer(
-                self.client, guard, self.mirrors, settings, expectations, penalties, boot_time, written=beat
+                self.client,
+                guard,
+                self.mirrors,
+                settings,
+                expectations,
+                penalties,
+                boot_time,
+                written=beat,
+                failed=faults.met,
             ),
-            statuses=StatusWriter(self.client, guard, expectations, penalties, boot_time, written=beat),
+            statuses=StatusWriter(
+                self.client, guard, expectations, penalties, boot_time, written=beat, failed=faults.met
+            ),
+            faults=faults,
             events=events,
             advisor=advisor,
             scaler=Scaler(params_of(settings), self.reader),

@@ -9,29 +9,44 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Plan
 from tangram.planner import status as render_status
 from tangram.planner import transitions
+from tangram.planner.status import unjudged
 from tangram.shell.advisor import Advisor
 from tangram.shell.backoff import Backoff, Penalties
 from tangram.shell.client import ApiError
 from tangram.shell.events import EventRecorder
 from tangram.shell.expect import PATIENCE_S, Expectations
-from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, key_of, uid_of
+from tangram.shell.isolation import FaultLog, name_of
+from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
 from tangram.shell.lease import Elector, NotLeader, TermGuard
-from tangram.shell.metrics import Metrics
+from tangram.shell.metrics import Metrics, ready_replicas
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.planning import PlanWorker
 from tangram.shell.pool_status import pool_statuses
 from tangram.shell.scaler import Scaled, Scaler
 from tangram.shell.statuses import NewStatus, StatusWriter
-from tangram.shell.view import Told, View, intents, recorded_replicas, recorded_variants, snapshot
+from tangram.shell.view import (
+    TakenUID,
+    Told,
+    View,
+    concerned,
+    intents,
+    recorded_replicas,
+    recorded_variants,
+    snapshot,
+    unreadable,
+)
 from tangram.shell.worker import WorkerFailed
 from tangram.shell.writer import Writer
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DEBOUNCE_S = 0.1  # a `kubectl apply` of many files becomes one plan
 MAX_VIEW_AGE_S = 90.0  # bookmarks come each minute: an older view is one of a lost connection
@@ -62,6 +77,7 @@ class Reconciler:
     expectations: Expectations
     penalties: Penalties
     metrics: Metrics
+    faults: FaultLog
     told: Told
     tick_s: float
     clock: Callable[[], float]
@@ -153,13 +169,16 @@ class Reconciler:
         if not await self._settled():
             return False
         view, now = self.mirrors.view(), self.now()
-        everyone = intents(view, self._skipped)
+        self.faults.begin()
+        read = intents(view, self._skipped)
+        everyone = (*read, *unreadable(view, read, self.faults.faults))
         valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
         self._forget({intent.uid for intent in everyone}, {uid_of(obj) for obj in view.gpu_pools})
         self.wanted = valid
         scaled, seen = self._observe(view, valid, now)
         self.advisor.offer(seen, everyone, self.guard.bound())
         plan = await self._plan(seen, everyone, now)
+        self.faults.planned(plan.faults, {i.uid: f"{i.namespace}/{i.name}" for i in everyone})
         self.scaler.adopt(plan.decisions, seen.workloads)
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
@@ -206,15 +225,21 @@ class Reconciler:
     ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
         bare = snapshot(view, self.told, now, self._skipped)
         recorded, variants = recorded_replicas(view), recorded_variants(view)
-        scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants)
+        scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants, self.faults)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
-        return scaled, replace(bare, desired=desired, desired_of=self.scaler.counted(), problems=problems)
+        return scaled, replace(
+            bare,
+            desired=desired,
+            desired_of=self.scaler.counted(),
+            problems=problems,
+            faults=self.faults.faults,
+        )
 
     def _skipped(self, obj: Object, error: Exception) -> None:
-        """Tell of an object that could not be understood: our bug, brought out by its owner."""
-        log.error("%s %s skipped: %r", obj.get("kind", "object"), "/".join(key_of(obj)), error)
-        self.metrics.loop_errors.labels("snapshot").inc()
+        """Take an object that could not be understood: the LLMDeployment that it concerns stands still."""
+        uid = "" if isinstance(error, TakenUID) else concerned(obj)
+        self.faults.met("read", name_of(obj), uid, error)
 
     async def _plan(
         self, seen: FleetSnapshot, everyone: tuple[Intent | InvalidIntent, ...], now: float
@@ -238,35 +263,39 @@ class Reconciler:
         objects = {uid_of(obj): obj for obj in view.llm_deployments}
         decisions = {decision.owner_uid: decision for decision in plan.decisions}
         new: list[NewStatus] = []
-        shown: list[tuple[Intent, Decision, Object]] = []
+        self.metrics.clear_fleet()
+        ready = ready_replicas(seen.workloads)
         for intent in everyone:
             decision = decisions.get(intent.uid)
             if decision is None:
                 continue
             status = self._status_of(decision, intent, seen, scaled, objects[intent.uid], now)
-            if status is None:
-                continue
             new.append(NewStatus(objects[intent.uid], status))
             if isinstance(intent, Intent):
-                shown.append((intent, decision, status))
-        self.metrics.show_fleet(shown, seen.workloads)
+                self._isolated(
+                    "metrics",
+                    intent,
+                    partial(self.metrics.show, intent, decision, status, ready.get(intent.uid, 0)),
+                )
         new += self._pool_statuses(view, seen, now)
         for written in await self.statuses.write(new):
             if written.kind == LLM_DEPLOYMENTS:
-                for note in transitions(written.obj.get("status") or {}, written.status):
-                    self.events.tell(written.obj, note)
+                obj, before = written.obj, written.obj.get("status") or {}
+                notes = self.faults.run(
+                    "events", name_of(obj), "", partial(transitions, before, written.status)
+                )
+                for note in notes or ():
+                    self.events.tell(obj, note)
+
+    def _isolated(self, step: str, intent: Intent | InvalidIntent, function: Callable[[], T]) -> T | None:
+        return self.faults.run(step, f"{intent.namespace}/{intent.name}", "", function)
 
     def _pool_statuses(self, view: View, seen: FleetSnapshot, now: float) -> list[NewStatus]:
-        """Return the statuses of GPUPools; a bug in them must not silence the LLMDeployments."""
+        """Return the statuses of GPUPools; one that cannot be rendered silences no other."""
         if not view.gpu_pools:
             return []
         used = self.advisor.pools() if self.advisor.ready else None
-        try:
-            found = pool_statuses(view.gpu_pools, seen, used, now)
-        except Exception:
-            log.exception("statuses of GPUPools")
-            self.metrics.loop_errors.labels("status").inc()
-            return []
+        found = pool_statuses(view.gpu_pools, seen, used, now, self._skipped)
         return [NewStatus(obj, status, GPU_POOLS) for obj, status in found]
 
     def _status_of(
@@ -277,22 +306,19 @@ class Reconciler:
         scaled: Mapping[str, Scaled],
         obj: Object,
         now: float,
-    ) -> Object | None:
-        """Return one status; a bug that one LLMDeployment brings out must not silence the others."""
+    ) -> Object:
+        """Return one status. One of which the status before cannot be read is rendered without it; one that
+        cannot be rendered at all says so.
+        """
         mine, before = scaled.get(intent.uid), obj.get("status") or {}
-        try:
-            result: Object = render_status(
-                decision,
-                intent,
-                seen,
-                mine.signal if mine else None,
-                mine.decision if mine else None,
-                before,
-                now,
-                self.advisor.advice(intent, before) if isinstance(intent, Intent) else None,
-            )
-        except Exception:
-            log.exception("status of %s/%s", intent.namespace, intent.name)
-            self.metrics.loop_errors.labels("status").inc()
-            return None
-        return result
+
+        def rendered(known: Object) -> Object:
+            advice = self.advisor.advice(intent, known) if isinstance(intent, Intent) else None
+            signal, decided = (mine.signal, mine.decision) if mine else (None, None)
+            return render_status(decision, intent, seen, signal, decided, known, now, advice)
+
+        return (
+            self._isolated("status", intent, lambda: rendered(before))
+            or self._isolated("status", intent, lambda: rendered({}))
+            or unjudged(intent, before, now)
+        )

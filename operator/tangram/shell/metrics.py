@@ -146,25 +146,24 @@ class Metrics:
         self.plan_unmet.labels(state).set(spec["unmet"])
         self.plan_solve.labels(state).set(float(spec["solveSeconds"]))
 
-    def show_fleet(
-        self,
-        decisions: Iterable[tuple[Intent, Decision, Object]],
-        workloads: Iterable[Workload],
-    ) -> None:
-        """Set the gauges per LLMDeployment from one round: its decision and its status."""
-        self.clear_fleet()
-        ready: dict[str, int] = {}
-        for workload in workloads:
-            ready[workload.owner_uid] = ready.get(workload.owner_uid, 0) + workload.ready
-        for intent, decision, status in decisions:
-            labels = (intent.namespace, intent.name)
-            self.desired.labels(*labels).set(decision.desired)
-            self.placed.labels(*labels).set(decision.placed)
-            self.ready.labels(*labels).set(ready.get(intent.uid, 0))
-            self.dollars.labels(*labels).set(decision.price_per_hour)
-            slo = status.get("slo") or {}
-            for name, objective in (("ttft", intent.ttft), ("tpot", intent.tpot)):
-                share = slo.get(f"{name}Attainment")
-                if share is not None and objective is not None:
-                    self.attainment.labels(*labels, name).set(float(share))
-                    self.objective.labels(*labels, name).set(objective.percentile / 100)
+    def show(self, intent: Intent, decision: Decision, status: Object, ready: int) -> None:
+        """Set the gauges of one LLMDeployment from one round: its decision and its status."""
+        labels = (intent.namespace, intent.name)
+        self.desired.labels(*labels).set(decision.desired)
+        self.placed.labels(*labels).set(decision.placed)
+        self.ready.labels(*labels).set(ready)
+        self.dollars.labels(*labels).set(decision.price_per_hour)
+        slo = status.get("slo") or {}
+        for name, objective in (("ttft", intent.ttft), ("tpot", intent.tpot)):
+            share = slo.get(f"{name}Attainment")
+            if share is not None and objective is not None:
+                self.attainment.labels(*labels, name).set(float(share))
+                self.objective.labels(*labels, name).set(objective.percentile / 100)
+
+
+def ready_replicas(workloads: Iterable[Workload]) -> dict[str, int]:
+    """Return how many replicas of each LLMDeployment are ready, by uid."""
+    found: dict[str, int] = {}
+    for workload in workloads:
+        found[workload.owner_uid] = found.get(workload.owner_uid, 0) + workload.ready
+    return found

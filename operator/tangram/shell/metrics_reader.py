@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from tangram.fleet import Intent
+from tangram.fleet import Intent, describe
 from tangram.scaling import Objectives, RejectedSample, Sample, queries
 from tangram.shell.settings import PrometheusSettings
 
@@ -88,11 +88,21 @@ class MetricsReader:
         """Ask about all `intents`; forget what is no longer there."""
         for gone in self._readings.keys() - {intent.uid for intent in intents}:
             del self._readings[gone]
-        await asyncio.gather(*(self._read_one(intent) for intent in intents))
+        await asyncio.gather(*(self._isolated(intent) for intent in intents))
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+
+    async def _isolated(self, intent: Intent) -> None:
+        """Read one; a bug that it brings out is its problem, and no reading of another is lost."""
+        try:
+            await self._read_one(intent)
+        except Exception as error:
+            problem = f"its metrics could not be read ({describe(error)}); please report this"
+            if self.reading(intent).problem != problem:
+                log.exception("metrics of %s/%s", intent.namespace, intent.name)
+            self._failed(intent, problem)
 
     async def _read_one(self, intent: Intent) -> None:
         question = Question.of(intent)

@@ -1,6 +1,6 @@
 """The status of a GPUPool: whether it is understood, and what belongs to it. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
 from tangram.planner.joint.pools import claiming
@@ -12,20 +12,29 @@ WHOLE = "nvidia.com/gpu"
 
 
 def pool_statuses(
-    objects: tuple[Object, ...], seen: FleetSnapshot, used: Mapping[str, PoolUse] | None, now: float
+    objects: tuple[Object, ...],
+    seen: FleetSnapshot,
+    used: Mapping[str, PoolUse] | None,
+    now: float,
+    skipped: Callable[[Object, Exception], None] = lambda _obj, _error: None,
 ) -> list[tuple[Object, Object]]:
-    """Return each GPUPool with the status that it should have.
+    """Return each GPUPool with the status that it should have; `skipped` takes those that have none.
 
     `used` is None while nobody has looked yet: what the status says of it stays.
     """
     members = _members(seen)
     everyone: tuple[Pool | InvalidPool, ...] = (*seen.pools, *seen.invalid_pools)
     pools = {pool.name: pool for pool in everyone}
-    return [
-        (obj, _status(obj, pool, members, used, now))
-        for obj in objects
-        if (pool := pools.get(obj["metadata"]["name"])) is not None
-    ]
+    found = []
+    for obj in objects:
+        pool = pools.get(obj["metadata"]["name"])
+        if pool is None:
+            continue
+        try:
+            found.append((obj, _status(obj, pool, members, used, now)))
+        except Exception as error:  # noqa: BLE001 - costs this GPUPool alone
+            skipped(obj, error)
+    return found
 
 
 def _members(seen: FleetSnapshot) -> dict[Node, list[str]]:

@@ -4,9 +4,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tangram.fleet import Decision, Intent, Shape, Workload
 from tangram.scaling import ScalingDecision, ScalingMemory, ScalingParams, Signal, classify, decide
+from tangram.shell.isolation import FaultLog
 from tangram.shell.metrics_reader import MetricsReader
 from tangram.shell.settings import Settings
 
@@ -49,11 +51,13 @@ class Scaler:
         recorded: Mapping[str, int],
         now: float,
         variants: Mapping[str, str] | None = None,
+        faults: FaultLog | None = None,
     ) -> Mapping[str, Scaled]:
         """Return what each LLMDeployment wants now, by UID.
 
         `recorded` is what their statuses say was wanted last, and `variants` of which shape: an operator
-        that has just started goes on from there.
+        that has just started goes on from there. One for which the law raises has a fault in `faults`, and
+        wants nothing: it stands still.
         """
         for gone in self._memories.keys() - {intent.uid for intent in intents}:
             del self._memories[gone]
@@ -64,10 +68,21 @@ class Scaler:
         for intent in intents:
             if intent.uid not in self._memories:
                 self._recall(intent.uid, by_owner.get(intent.uid, []), variants or {})
-        return {
-            intent.uid: self._decide_one(intent, by_owner.get(intent.uid, []), recorded.get(intent.uid), now)
-            for intent in intents
-        }
+        found: dict[str, Scaled] = {}
+        for intent in intents:
+            mine, before = by_owner.get(intent.uid, []), recorded.get(intent.uid)
+            if faults is None:
+                found[intent.uid] = self._decide_one(intent, mine, before, now)
+                continue
+            one = faults.run(
+                "scale",
+                f"{intent.namespace}/{intent.name}",
+                intent.uid,
+                partial(self._decide_one, intent, mine, before, now),
+            )
+            if one is not None:
+                found[intent.uid] = one
+        return found
 
     def counted(self) -> tuple[tuple[str, Shape], ...]:
         """Return of which shape the law's numbers count replicas, by UID, where that is known."""

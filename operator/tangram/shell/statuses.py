@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient, ApiError, Guard
 from tangram.shell.expect import Expectations
+from tangram.shell.isolation import Failed, name_of
 from tangram.shell.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
+from tangram.shell.lease import NotLeader
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class StatusWriter:
     penalties: Penalties
     clock: Callable[[], float]
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
+    failed: Failed = lambda _step, _what, _uid, _error: None  # told of each bug that a write brings out
     _sent: dict[str, tuple[Object, Object]] = field(default_factory=dict)  # uid -> (sent, stored)
     _refused: dict[str, str] = field(default_factory=dict)  # uid -> why, as it was logged
     _undeclared: set[tuple[str, str]] = field(default_factory=set)  # kind and field, as they were logged
@@ -51,7 +54,14 @@ class StatusWriter:
 
         async def one(new: NewStatus) -> NewStatus | None:
             async with slots:
-                done = await self._write_one(new)
+                try:
+                    done = await self._write_one(new)
+                except NotLeader:
+                    raise
+                except Exception as error:  # noqa: BLE001 - a bug of ours costs this object alone
+                    self.penalties.fail(_key(new), self.clock())
+                    self.failed("status", name_of(new.obj), "", error)
+                    return None
                 self.written()
                 return new if done else None
 

@@ -14,6 +14,7 @@ from tangram.fleet import (
     CheckpointFacts,
     Claim,
     FactsKey,
+    Fault,
     FleetSnapshot,
     Inspection,
     InspectionFailure,
@@ -48,6 +49,10 @@ Skipped = Callable[[Object, Exception], None]
 MAX_GPUS = 1024  # of a node; whoever writes a label may write more
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+class TakenUID(ValueError):
+    """Two LLMDeployments have one UID: the first of them, which has done nothing, is planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +96,45 @@ def intents(view: View, skipped: Skipped = _ignore) -> tuple[Intent | InvalidInt
 
     def wanted(obj: Object) -> Intent | InvalidIntent:
         if uid_of(obj) in taken:
-            raise ValueError(f"UID {uid_of(obj)} is that of another LLMDeployment")
+            raise TakenUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
         parsed = parse(obj)
         taken.add(parsed.uid)
         return parsed
 
     return tuple(_each(sorted(living, key=key_of), wanted, skipped))
+
+
+def unreadable(
+    view: View, read: Iterable[Intent | InvalidIntent], faults: Iterable[Fault]
+) -> tuple[InvalidIntent, ...]:
+    """Return the LLMDeployments with a fault that `read` lacks: refused, with the reason, and left as they
+    run.
+    """
+    known, why = {intent.uid for intent in read}, {fault.owner_uid: fault.error for fault in faults}
+    return tuple(
+        InvalidIntent(
+            uid=uid_of(obj),
+            namespace=key_of(obj)[0],
+            name=key_of(obj)[1],
+            generation=_whole(obj["metadata"].get("generation")),
+            created_at=0.0,
+            message=f"it could not be read ({why[uid_of(obj)]}); please report this",
+        )
+        for obj in sorted(view.llm_deployments, key=key_of)
+        if uid_of(obj) in why.keys() - known and not obj["metadata"].get("deletionTimestamp")
+    )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def concerned(obj: Object) -> str:
+    """Return the UID of the LLMDeployment that an object is, or is a child of; empty: of none."""
+    try:
+        return uid_of(obj) if obj.get("kind") == kinds.LLM_DEPLOYMENTS.kind else _owner_uid(obj)
+    except (AttributeError, TypeError):
+        return ""
 
 
 def _each(objects: Iterable[Object], convert: Callable[[Object], T], skipped: Skipped) -> Iterator[T]:
@@ -151,19 +189,22 @@ def _by_name(node: Node) -> str:
 
 def recorded_replicas(view: View) -> dict[str, int]:
     """Return how many replicas each status says were wanted last, by UID."""
-    recorded = (
-        (uid_of(obj), (obj.get("status") or {}).get("desiredReplicas")) for obj in view.llm_deployments
-    )
-    return {uid: replicas for uid, replicas in recorded if isinstance(replicas, int)}
+    recorded = ((uid_of(obj), _part(obj, "status").get("desiredReplicas")) for obj in view.llm_deployments)
+    return {uid: n for uid, n in recorded if isinstance(n, int) and not isinstance(n, bool) and n >= 0}
 
 
 def recorded_variants(view: View) -> dict[str, str]:
     """Return of which shape each status counts replicas, by UID: the shape's name in Deployments."""
     recorded = (
-        (uid_of(obj), ((obj.get("status") or {}).get("placement") or {}).get("variant"))
-        for obj in view.llm_deployments
+        (uid_of(obj), _part(_part(obj, "status"), "placement").get("variant")) for obj in view.llm_deployments
     )
     return {uid: variant for uid, variant in recorded if isinstance(variant, str)}
+
+
+def _part(obj: Object, name: str) -> Object:
+    """Return an object inside an object, empty where there is none."""
+    part = obj.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str] = ()) -> Node:

@@ -22,12 +22,14 @@ from tangram.fleet import (
     ScaleDeployment,
     StartInspection,
     WriteProblem,
+    describe,
 )
 from tangram.shell import manifests
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient, ApiError, Guard
 from tangram.shell.compare import up_to_date
 from tangram.shell.expect import Expectations
+from tangram.shell.isolation import Failed
 from tangram.shell.kinds import (
     DEPLOYMENTS,
     JOBS,
@@ -68,6 +70,7 @@ class Writer:
     problems: dict[str, WriteProblem] = field(default_factory=dict)
     writes: int = 0
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
+    failed: Failed = lambda _step, _what, _uid, _error: None  # told of each bug that a write brings out
     _rendered: dict[str, dict[str, tuple[object, Object]]] = field(
         default_factory=dict
     )  # by owner, then name
@@ -111,6 +114,11 @@ class Writer:
         except (ApiError, NameTaken) as error:
             self.written()
             self._failed(owner, intent, error)
+            return
+        except NotLeader:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug of ours costs this LLMDeployment alone
+            self._broke(owner, intent, error)
             return
         self.penalties.succeed(owner)
         self.problems.pop(owner, None)
@@ -265,6 +273,12 @@ class Writer:
         problem = _problem(owner, error)
         if problem is not None:
             self.problems[owner] = problem
+
+    def _broke(self, owner: str, intent: Intent | None, error: Exception) -> None:
+        self.penalties.fail(owner, self.clock(), 0.0)
+        self.failed("write", f"{intent.namespace}/{intent.name}" if intent else owner, owner, error)
+        message = f"its objects could not be written ({describe(error)}); please report this"
+        self.problems[owner] = WriteProblem(owner, "NotJudged", message)
 
 
 def _problem(owner: str, error: ApiError | NameTaken) -> WriteProblem | None:
