@@ -89,7 +89,7 @@ def facts_from_status(obj: Mapping[str, Any]) -> tuple[FactsKey, CheckpointFacts
     """
     model = (obj.get("status") or {}).get("model") or {}
     uri, engine_image = model.get("uri"), model.get("engineImage")
-    if not uri or not engine_image:
+    if not (isinstance(uri, str) and isinstance(engine_image, str) and uri and engine_image):
         return None
     try:
         facts = Facts.model_validate(model.get("facts")).to_noun()

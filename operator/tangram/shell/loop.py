@@ -41,6 +41,7 @@ from tangram.shell.view import (
     snapshot,
     unreadable,
 )
+from tangram.shell.well_formed import well_formed
 from tangram.shell.worker import WorkerFailed
 from tangram.shell.writer import Writer
 
@@ -168,8 +169,8 @@ class Reconciler:
             await self._begin_term(term)
         if not await self._settled():
             return False
-        view, now = self.mirrors.view(), self.now()
         self.faults.begin()
+        view, now = well_formed(self.mirrors.view(), self._skipped), self.now()
         read = intents(view, self._skipped)
         everyone = (*read, *unreadable(view, read, self.faults.faults))
         valid = tuple(intent for intent in everyone if isinstance(intent, Intent))

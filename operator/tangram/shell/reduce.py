@@ -96,7 +96,7 @@ def _nvidia(container: Object) -> dict[str, int]:
     return {
         k: int(v)
         for k, v in both.items()
-        if k.startswith(NVIDIA_PREFIX) and str(v).isdecimal() and int(v) > 0
+        if k.startswith(NVIDIA_PREFIX) and str(v).isdecimal() and len(str(v)) < 20 and int(v) > 0
     }
 
 

@@ -259,7 +259,8 @@ def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
         if not pod["nodeName"] or pod["phase"] in ("Succeeded", "Failed"):
             return []
         owner = owners.get(key_of(pod))
-        return [Claim(pod["nodeName"], resource, count, owner) for resource, count in pod["requests"].items()]
+        held = ((resource, _count(count)) for resource, count in pod["requests"].items())
+        return [Claim(pod["nodeName"], resource, count, owner) for resource, count in held]
 
     found = itertools.chain.from_iterable(_each(view.pods, of_pod, skipped))
     return tuple(sorted(found, key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count)))
@@ -275,16 +276,23 @@ def workload(obj: Object, pods: list[Object]) -> Workload:
         namespace=meta["namespace"],
         owner_uid=_owner_uid(obj),
         shape=shape_of(obj),
-        replicas=int(obj["spec"].get("replicas", 1)),
-        ready=int(status.get("readyReplicas", 0)),
-        available=int(status.get("availableReplicas", 0)),
-        updated=int(status.get("updatedReplicas", 0)),
-        settled=int(status.get("observedGeneration", 0)) >= int(meta.get("generation", 1)),
-        total=int(status.get("replicas", 0)),
+        replicas=_count(obj["spec"].get("replicas", 1)),
+        ready=_count(status.get("readyReplicas", 0)),
+        available=_count(status.get("availableReplicas", 0)),
+        updated=_count(status.get("updatedReplicas", 0)),
+        settled=_whole(status.get("observedGeneration", 0)) >= _whole(meta.get("generation", 1)),
+        total=_count(status.get("replicas", 0)),
         owner_generation=generation_of(obj),
         in_place=_rolls_in_place(obj),
         message=waiting_message(obj, pods),
     )
+
+
+def _count(value: object) -> int:
+    """Return a number of replicas. Raises ValueError for what the API server would not store."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise ValueError(f"{str(value)[:40]!r} is no number of replicas")
+    return value
 
 
 def _rolls_in_place(deployment: Object) -> bool:

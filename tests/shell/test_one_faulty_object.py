@@ -1,0 +1,254 @@
+"""Whatever one object says, the other LLMDeployments get what they got before, and no round ends."""
+
+import copy
+import logging
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tangram.shell import manifests, reduce, view
+from tangram.shell.isolation import FaultLog
+from tangram.shell.metrics import Metrics
+from tangram.shell.scaler import Scaler
+from tangram.shell.well_formed import well_formed
+from tests.support.views import SETTINGS, Fleet, Object, node, one_round, running
+
+BAD, GOOD = "uid-bad", ("uid-a", "uid-z")
+TEXTS: tuple[Any, ...] = (
+    "", "x", "٣", "²", "1k", "1e3", "9" * 5000, "-5", "NaN", "é\u0000\U0001f4a9", "a" * 100_000, "[" * 50_000,
+    "2026-13-45T99:99:99Z", "0001-01-01T00:00:00Z", "True", "0x10", " 1 ",
+)  # fmt: skip
+NASTY: tuple[Any, ...] = (
+    10**18, -1, 0, 2**63, float("nan"), float("inf"), -1e308, 1e308, 1.5, True, None, [], {}, [None],
+    {"": None}, [[]], *TEXTS,
+)  # fmt: skip
+IDENTITY = {("metadata", "name"), ("metadata", "namespace"), ("metadata", "uid"), ("kind",)}
+DELETED = object()
+
+
+def fleet() -> Fleet:
+    there = running("a", "bad", "z")
+    bad = there.llm_deployments[1]
+    owner = manifests.Owner(BAD, "ns", "bad", 1)
+    job = manifests.inspect_job(owner, manifests.FactsKey("ns", "image:///bad", "engine:1"), SETTINGS)
+    job["metadata"] |= {"uid": "job-bad", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    bad["status"] = one_round(there.view()).statuses[BAD] | {"slo": {"time": "2026-01-01T00:00:00Z"}}
+    bad["spec"] |= {
+        "traffic": {"requestsPerSecond": 1.0, "inputTokens": 100, "outputTokens": 10},
+        "placement": {"budgetPerHour": 50.0, "spread": {"node": 1, "zone": 1}, "tensorParallel": [1]},
+        "objectives": {"tpot": {"percentile": 90, "milliseconds": 500}},
+        "priority": 0,
+    }
+    pool = {
+        "kind": "GPUPool",
+        "metadata": {"name": "pool", "uid": "uid-pool", "generation": 1},
+        "spec": {"nodeSelector": {"nowhere": "x"}, "pricePerGPUHour": 1.0},
+    }
+    pods, reduced = (there.pods[0], there.pods[2]), reduce.pod(there.pods[1])
+    assert reduced is not None
+    return replace(
+        there,
+        nodes=(*there.nodes, node("n2", 1)),
+        jobs=(job,),
+        gpu_pools=(pool,),
+        pods=pods,
+        reduced=(reduced,),
+    )
+
+
+def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place inside a document, leaves and branches."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*at, key)
+        yield from paths(inner, (*at, key))
+
+
+def edited(obj: Object, path: tuple[Any, ...], value: Any) -> Object:
+    copied = copy.deepcopy(obj)
+    inner = copied
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is not DELETED:
+        inner[path[-1]] = copy.deepcopy(value)
+    elif isinstance(inner, list):
+        inner.pop(path[-1])
+    else:
+        del inner[path[-1]]
+    return copied
+
+
+def with_object(there: Fleet, kind: str, number: int, obj: Object) -> Fleet:
+    objects = list(getattr(there, kind))
+    objects[number] = obj
+    return replace(there, **{kind: tuple(objects)})
+
+
+THERE = fleet()
+# Which objects are one tenant's or one node's to break; the node that the others stand on is not among them.
+TARGETS = [
+    ("llm_deployments", 1),
+    ("deployments", 1),
+    ("reduced", 0),
+    ("services", 1),
+    ("jobs", 0),
+    ("gpu_pools", 0),
+]
+RAW = [("nodes", 1), ("pods", 2)]  # the API server keeps their types: only texts are edited
+QUIET = FaultLog(Metrics())
+EXPECTED = one_round(THERE.view())
+
+
+def places(kind: str, number: int) -> list[tuple[Any, ...]]:
+    found = paths(getattr(THERE, kind)[number])
+    return [path for path in found if path not in IDENTITY and path != ("metadata",)]
+
+
+def check(there: Fleet, what: object) -> Any:
+    made = one_round(there.view(), faults=QUIET)
+    for uid in GOOD:
+        assert made.of(uid) == EXPECTED.of(uid), what
+        assert made.statuses[uid] == EXPECTED.statuses[uid], what
+    return made
+
+
+@pytest.mark.parametrize(("kind", "number"), TARGETS, ids=[kind for kind, _ in TARGETS])
+def test_whatever_one_object_says_the_others_get_what_they_got(kind: str, number: int) -> None:
+    """Each place once with a few of the nasty values, drawn with a fixed seed."""
+    chance = random.Random(f"{kind} 7")
+    obj = getattr(THERE, kind)[number]
+    places_here = places(kind, number)
+    for path in chance.sample(places_here, min(len(places_here), 40)):
+        for value in (DELETED, chance.choice(NASTY)):
+            check(with_object(THERE, kind, number, edited(obj, path, value)), (kind, path, value))
+
+
+@pytest.mark.parametrize(("kind", "number"), RAW, ids=[kind for kind, _ in RAW])
+def test_whatever_texts_a_pod_or_a_node_says_the_others_get_what_they_got(kind: str, number: int) -> None:
+    there = replace(THERE, pods=(*THERE.pods, raw_pod()), reduced=())
+    obj = getattr(there, kind)[number]
+    chance = random.Random(f"{kind} 7")
+    for path in places_of_texts(obj):
+        for value in (DELETED, *chance.sample(TEXTS, 2)):
+            check(with_object(there, kind, number, edited(obj, path, value)), (kind, path, value))
+
+
+def raw_pod() -> Object:
+    return running("a", "bad", "z").pods[1]
+
+
+def places_of_texts(obj: Object) -> list[tuple[Any, ...]]:
+    def is_text(path: tuple[Any, ...]) -> bool:
+        value: Any = obj
+        for key in path:
+            value = value[key]
+        return isinstance(value, str)
+
+    what = ("labels", "allocatable", "capacity", "limits", "requests", "phase", "nodeName", "taints")
+    found = (path for path in paths(obj) if set(path) & set(what) and is_text(path))
+    return [path for path in found if path not in IDENTITY]
+
+
+# --- what becomes of the faulty one
+
+
+def counted(log: FaultLog, step: str) -> float:
+    return log.metrics.registry.get_sample_value("tangram_loop_errors_total", {"where": step}) or 0.0
+
+
+def ready(made: Any, uid: str = BAD) -> tuple[str, str]:
+    found = made.statuses[uid]["conditions"][0]
+    assert found["type"] == "Ready"
+    return found["status"], found["reason"]
+
+
+def test_one_whose_deployment_cannot_be_read_stands_still_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = edited(THERE.deployments[1], ("spec", "replicas"), "many")
+    there, log = with_object(THERE, "deployments", 1, broken).view(), FaultLog(Metrics())
+    with caplog.at_level(logging.ERROR):
+        made = one_round(there, faults=log)
+        one_round(there, faults=log)
+
+    assert ready(made) == ("False", "NotJudged")
+    assert "'many' is no number of replicas" in made.statuses[BAD]["conditions"][0]["message"]
+    assert made.of(BAD)[1] == []
+    assert counted(log, "read") == 2
+    (line,) = [r for r in caplog.records if "ns/bad-" in r.getMessage()]
+    assert line.exc_info is not None
+
+
+def test_a_fault_that_went_away_and_came_back_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    broken = with_object(
+        THERE, "deployments", 1, edited(THERE.deployments[1], ("spec", "replicas"), -1)
+    ).view()
+    log = FaultLog(Metrics())
+    with caplog.at_level(logging.ERROR):
+        for there in (broken, THERE.view(), broken):
+            one_round(there, faults=log)
+
+    assert len([r for r in caplog.records if r.exc_info]) == 2
+
+
+def test_a_status_that_cannot_be_read_is_written_anew() -> None:
+    """Another version wrote it, or somebody with the right to."""
+    bad = edited(THERE.llm_deployments[1], ("status", "conditions"), [{"kind": "Ready"}])
+    made = one_round(
+        with_object(THERE, "llm_deployments", 1, bad).view(), faults=(log := FaultLog(Metrics()))
+    )
+
+    assert counted(log, "status") == 1
+    assert [c["type"] for c in made.statuses[BAD]["conditions"]] == [
+        c["type"] for c in EXPECTED.statuses[BAD]["conditions"]
+    ]
+
+
+def test_one_whose_spec_brings_out_a_bug_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = view.parse
+
+    def parse(obj: Object) -> Any:
+        if obj["metadata"]["uid"] == BAD:
+            raise ZeroDivisionError("division by zero")
+        return real(obj)
+
+    monkeypatch.setattr(view, "parse", parse)
+    made = check(THERE, "parse")
+
+    assert ready(made) == ("False", "InvalidSpec")
+    assert "ZeroDivisionError: division by zero" in made.statuses[BAD]["conditions"][0]["message"]
+    assert made.of(BAD)[1] == []
+
+
+def test_one_whose_scaling_brings_out_a_bug_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Scaler._decide_one
+
+    def decide(self: Scaler, intent: Any, *rest: Any) -> Any:
+        if intent.uid == BAD:
+            raise OverflowError("too large")
+        return real(self, intent, *rest)
+
+    monkeypatch.setattr(Scaler, "_decide_one", decide)
+    made = check(THERE, "scale")
+
+    assert ready(made) == ("False", "NotJudged")
+    assert [fault.step for fault in made.plan.faults] == ["scale"]
+    assert made.of(BAD)[1] == []
+
+
+def test_two_with_one_uid_do_not_stop_the_first() -> None:
+    twin = edited(THERE.llm_deployments[0], ("metadata", "name"), "twin")
+    made = check(replace(THERE, llm_deployments=(*THERE.llm_deployments, twin)), "twin")
+    assert not made.plan.faults
+
+
+def test_a_pod_that_cannot_be_understood_holds_what_it_holds() -> None:
+    """Its slice is not free for another."""
+    pod = edited(THERE.reduced[0], ("metadata", "labels"), 7)
+    there = well_formed(replace(THERE, reduced=(pod,)).view(), lambda _obj, _error: None)
+    held = [claim.count for claim in view.claims(there) if claim.owner_uid is None]
+    assert held == [1]
