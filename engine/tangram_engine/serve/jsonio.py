@@ -1,14 +1,27 @@
-"""JSON in, from strangers, and out, for clients and event streams."""
+"""JSON in, from clients, and out, for clients and event streams.
+
+Decoding is linear in the body's length, whatever the body holds. msgspec validates the whole body and builds
+only the fields that a request type names; everything else is skipped without an object being made. A key that
+one object has twice is refused, because a proxy before the engine may read the other one.
+"""
 
 import json
-import re
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any, TypedDict
+
+import msgspec
 
 DEPTH_LIMIT = 64
+MAX_STRINGS = 1 << 17
+MAX_CONTAINERS = 1 << 16
+MAX_VALUES = 1 << 18  # elements and members, at any depth; the token ids of a prompt are most of them
+_CHUNK = 64 << 10  # bytes handled by one call, which holds the interpreter's lock
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
-# Strings are skipped whole, so that brackets inside them do not count.
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class Malformed(ValueError):
+    """The body is not JSON, or JSON that is refused whatever its fields mean."""
 
 
 def dumps(value: Any) -> bytes:
@@ -16,43 +29,88 @@ def dumps(value: Any) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def loads(raw: bytes) -> Any:
-    """Strict JSON. Raises ValueError on bad UTF-8, NaN, duplicate keys, lone surrogates, too deep nesting."""
-    _check_depth(raw)
+class ObjectDecoder:
+    """Splits a JSON object into the members with the given names, each as it was written."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        members: Any = TypedDict("members", dict.fromkeys(names, msgspec.Raw), total=False)  # type: ignore[misc]
+        self._decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(members)
+
+    def decode(self, raw: bytes) -> dict[str, msgspec.Raw]:
+        """The members that are there. Raises Malformed on anything but one JSON object within the limits.
+
+        The values are views of `raw`; strings are checked for UTF-8 and surrogates when a value is decoded.
+        """
+        parts = _split_at_quotes(raw)
+        _check_counts(parts)
+        members: dict[str, msgspec.Raw] = decode_value(self._decoder, raw)
+        _check_objects(raw, parts)
+        return members
+
+
+def decode_value(decoder: "msgspec.json.Decoder[Any]", raw: bytes | msgspec.Raw) -> Any:
+    """One value. Raises Malformed, or msgspec.ValidationError (with a path) on a value of another type."""
     try:
-        value = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
-        )
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        if str(error).startswith("Expected `object`") and " - at " not in str(error):
+            raise Malformed("the body must be a JSON object") from None
+        raise
+    except msgspec.DecodeError as error:
+        raise Malformed(str(error)) from None
+    except UnicodeDecodeError:
+        raise Malformed("a string is not valid UTF-8") from None
     except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if _SURROGATE.search(raw):
-        try:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:
-            raise ValueError("a string holds half of a surrogate pair") from None
-    return value
+        raise Malformed(f"nested more than {DEPTH_LIMIT} levels deep") from None
 
 
-def _check_depth(raw: bytes) -> None:
-    if raw.count(b"[") + raw.count(b"{") <= DEPTH_LIMIT:
-        return
-    depth = 0
-    for match in _STRUCTURE.finditer(raw):
-        first = raw[match.start()]
-        if first in b"[{":
-            depth += 1
-            if depth > DEPTH_LIMIT:
-                raise ValueError(f"nested more than {DEPTH_LIMIT} levels deep")
-        elif first in b"]}":
-            depth -= 1
+def _split_at_quotes(raw: bytes) -> list[bytes]:
+    """What stands outside and inside of strings, by turns; escaped quotes and backslashes are blanked out."""
+    pieces, pending = [], b""
+    for start in range(0, len(raw), _CHUNK):
+        piece = (pending + raw[start : start + _CHUNK]).replace(b"\\\\", b"__")
+        pending = b"\\" if piece.endswith(b"\\") else b""  # its other half is in the next chunk
+        pieces.append(piece.removesuffix(b"\\").replace(b'\\"', b"__"))
+    blanked = b"".join([*pieces, pending])
+    if blanked.count(b'"') > 2 * MAX_STRINGS:
+        raise Malformed(f"more than {MAX_STRINGS} strings")
+    return blanked.split(b'"')
 
 
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
+def _check_counts(parts: list[bytes]) -> None:
+    outside = b"".join(parts[::2])
+    if outside.count(b"[") + outside.count(b"{") > MAX_CONTAINERS:
+        raise Malformed(f"more than {MAX_CONTAINERS} objects and arrays")
+    if outside.count(b",") > MAX_VALUES:
+        raise Malformed(f"more than {MAX_VALUES} values")
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has the same key twice")
-    return result
+def _check_objects(raw: bytes, parts: list[bytes]) -> None:
+    """Refuse deep nesting and repeated keys at any depth; `raw` is known to be valid JSON."""
+    keys: list[set[bytes]] = []  # of each open object, and an empty set for each open array
+    offset = 0
+    for index, part in enumerate(parts):
+        if index % 2 == 0:
+            for bracket in part.translate(None, _NOT_BRACKETS):
+                if bracket in b"[{":
+                    keys.append(set())
+                    if len(keys) > DEPTH_LIMIT:
+                        raise Malformed(f"nested more than {DEPTH_LIMIT} levels deep")
+                else:
+                    keys.pop()
+        elif parts[index + 1].lstrip()[:1] == b":":
+            key = _plain_key(raw[offset : offset + len(part)])
+            if key in keys[-1]:
+                raise Malformed("an object has the same key twice")
+            keys[-1].add(key)
+        offset += len(part) + 1
+
+
+def _plain_key(written: bytes) -> bytes:
+    if b"\\" not in written:
+        return written
+    key: str = decode_value(_STRING, b'"' + written + b'"')
+    return key.encode("utf-8")
+
+
+_STRING = msgspec.json.Decoder(str)

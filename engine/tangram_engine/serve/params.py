@@ -22,7 +22,7 @@ MAX_STOP_CHARACTERS = 1000
 MAX_PROMPTS = 64
 MAX_SEQUENCES = 64  # prompts * n of one HTTP request
 MAX_MESSAGES = 4096
-MAX_TOKEN_IDS = 1 << 20
+MAX_TOKEN_IDS = 1 << 18  # as many as values of a body: see jsonio
 MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
 _INT32 = (1 << 31) - 1
@@ -301,4 +301,4 @@ class DetokenizeRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
     model: str | None = None
-    tokens: list[TokenId] = Field(max_length=MAX_TOKEN_IDS)
+    tokens: list[TokenId] = Field(max_length=MAX_TOKEN_IDS, fail_fast=True)  # one error, not one per id
