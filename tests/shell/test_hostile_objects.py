@@ -6,8 +6,8 @@ import pytest
 
 from tangram.fleet import Shape
 from tangram.shell import manifests, reduce
-from tangram.shell.children import UNKNOWN_SHAPE, generation_of, shape_of
-from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION
+from tangram.shell.children import UnknownShape, generation_of, shape_of
+from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL
 from tangram.shell.view import Told, View, intents, snapshot
 
 OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
@@ -26,8 +26,12 @@ def deployment(name: str = "chat-abc", shape: str = "", generation: str = "3", *
             },
             "ownerReferences": [manifests._owner_reference(OWNER)],
         },
-        "spec": {"replicas": 1} | spec,
+        "spec": {"replicas": 1, "selector": {"matchLabels": {VARIANT_LABEL: SHAPE.variant}}} | spec,
     }
+
+
+def selector(variant: str) -> dict[str, Any]:
+    return {"matchLabels": {VARIANT_LABEL: variant}}
 
 
 @pytest.mark.parametrize(
@@ -43,8 +47,22 @@ def deployment(name: str = "chat-abc", shape: str = "", generation: str = "3", *
     ],
     ids=["nested", "nested a little", "infinite", "many digits", "long", "list", "null"],
 )
-def test_a_broken_shape_is_an_unknown_one(text: str) -> None:
-    assert shape_of(deployment(shape=text)) == UNKNOWN_SHAPE
+def test_a_broken_shape_annotation_is_not_needed(text: str) -> None:
+    assert shape_of(deployment(shape=text)) == SHAPE
+    gone = Shape("a", "b", 10**30)
+    with pytest.raises(UnknownShape, match="restore the annotation, or delete the Deployment"):
+        shape_of(deployment(shape=text, selector=selector(gone.variant)))
+
+
+def test_an_edited_shape_annotation_is_not_believed() -> None:
+    other = manifests.shape_annotation(Shape("L4", "gpu"))
+    assert shape_of(deployment(shape=other)) == SHAPE
+
+
+def test_a_shape_that_left_the_catalog_is_told_by_the_annotation_alone() -> None:
+    gone = Shape("GTX-1080", "gpu")
+    there = deployment(shape=manifests.shape_annotation(gone), selector=selector(gone.variant))
+    assert shape_of(there) == gone
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-1", "", "1e9", "x"])

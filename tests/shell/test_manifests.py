@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tangram.api import facts_from_status
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape, Spread
 from tangram.shell import manifests
-from tangram.shell.children import UNKNOWN_SHAPE, generation_of, shape_of
+from tangram.shell.children import UnknownShape, generation_of, shape_of
 from tangram.shell.compare import covers, up_to_date
 from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
@@ -141,8 +141,10 @@ def test_without_pools_and_spread_manifests_are_as_they_always_were() -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "{}", "[]", "null", '{"sku":1}', "not json"])
-def test_a_broken_shape_annotation_is_an_unknown_shape(broken: str) -> None:
-    assert shape_of({"metadata": {"annotations": {"tangram.dev/shape": broken}}}) == UNKNOWN_SHAPE
+def test_a_deployment_without_a_variant_has_no_shape(broken: str) -> None:
+    made = {"metadata": {"name": "x", "annotations": {"tangram.dev/shape": broken}}}
+    with pytest.raises(UnknownShape):
+        shape_of(made)
 
 
 def test_a_new_generation_alone_does_not_touch_the_pods() -> None:

@@ -35,7 +35,10 @@ def deployment(uid="d-uid", name="chat-abc", **status):
             "annotations": {"tangram.dev/shape": manifests.shape_annotation(Shape("H100-80GB-SXM", "gpu"))},
             "ownerReferences": [manifests._owner_reference(OWNER)],
         },
-        "spec": {"replicas": 2},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"tangram.dev/variant": Shape("H100-80GB-SXM", "gpu").variant}},
+        },
         "status": status,
     }
 

@@ -1,6 +1,7 @@
 """A small fleet as the mirrors hold it, and one round over it: all that is pure between watch and write."""
 
 import copy
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,7 +75,8 @@ def node(name: str, slices: int, **status: Any) -> Object:
 
 def deployment(owner: Intent, at: Shape = SLICE, replicas: int = 1) -> Object:
     """Return a Deployment that the operator made, all of whose pods are available."""
-    made = manifests.deployment(owner, ApplyDeployment(owner.uid, at, replicas, (PRODUCT,), 4096), SETTINGS)
+    action = ApplyDeployment(owner.uid, at, replicas, (PRODUCT,), 4096)
+    made: Object = json.loads(json.dumps(manifests.deployment(owner, action, SETTINGS)))
     made["metadata"] |= {"uid": f"dep-{owner.name}", "generation": 1, "resourceVersion": "7"}
     counts = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas")
     made["status"] = {"observedGeneration": 1} | dict.fromkeys(counts, replicas)

@@ -1,7 +1,11 @@
 """Children of LLMDeployments in the Mirror: what is read back out of the manifests we wrote. Pure."""
 
 import json
+from functools import cache
 
+from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
+from tangram.catalog import gpu as catalog_gpu
+from tangram.catalog import skus
 from tangram.fleet import WHOLE_GPU, Shape
 from tangram.shell.kinds import (
     DEPLOYMENTS,
@@ -17,8 +21,11 @@ from tangram.shell.kinds import (
 MAX_ANNOTATION = 512  # of what we write ourselves; anyone who may edit a Deployment may write more
 MAX_GENERATION_DIGITS = 18
 
-UNKNOWN_SHAPE = Shape("unknown", WHOLE_GPU)
-"""Stands for an annotation that someone broke: the planner replaces or removes such a variant."""
+_STORED = ("bf16", "fp16", "fp32")  # formats of checkpoints, in which the engine serves them
+
+
+class UnknownShape(ValueError):
+    """No shape has the variant of this Deployment's selector."""
 
 
 def annotations_of(obj: Object) -> dict[str, str]:
@@ -32,10 +39,45 @@ def labels_of(obj: Object) -> dict[str, str]:
 
 
 def shape_of(deployment: Object) -> Shape:
-    """Return the shape that a Deployment was rendered from."""
+    """Return the shape that a Deployment was rendered from. Raises `UnknownShape` where none can be told.
+
+    The selector cannot be changed, and holds a hash of the shape. The annotation can be: it is believed where
+    it has that hash, which it needs to be only for a GPU or a slice that has left the catalog.
+    """
+    variant = variant_of(deployment)
+    found = _shapes().get(variant) or _annotated(deployment)
+    if found is None or found.variant != variant:
+        name = deployment["metadata"]["name"]
+        raise UnknownShape(
+            f"no shape of the catalog, nor annotation {SHAPE_ANNOTATION} of Deployment {name}, is the variant"
+            f" {variant!r} of its selector: restore the annotation, or delete the Deployment"
+        )
+    return found
+
+
+def variant_of(deployment: Object) -> str:
+    """Return the variant of a Deployment by its (immutable) selector, the empty string where it has none."""
+    selector = (deployment.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
+    return str(selector.get(VARIANT_LABEL, ""))
+
+
+@cache
+def _shapes() -> dict[str, Shape]:
+    """Return all shapes of the catalog, by variant."""
+    boards = (gpu for sku in skus() if (gpu := catalog_gpu(sku)) is not None)
+    return {
+        shape.variant: shape
+        for board in boards
+        for profile in (WHOLE_GPU, *(each.name for each in board.profiles))
+        for degree in TENSOR_PARALLEL
+        for shape in (Shape(board.sku, profile, degree, precision) for precision in _STORED)
+    }
+
+
+def _annotated(deployment: Object) -> Shape | None:
     text = annotations_of(deployment).get(SHAPE_ANNOTATION, "")
-    if len(text) > MAX_ANNOTATION:
-        return UNKNOWN_SHAPE
+    if not isinstance(text, str) or len(text) > MAX_ANNOTATION:
+        return None
     try:
         fields = json.loads(text)
         return Shape(
@@ -45,7 +87,7 @@ def shape_of(deployment: Object) -> Shape:
             precision=str(fields["precision"]),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return UNKNOWN_SHAPE
+        return None
 
 
 def generation_of(deployment: Object) -> int:
@@ -63,6 +105,5 @@ def has_its_name(child: Object) -> bool:
     owner, kind = owner_of(child), child.get("kind")
     name = owner.name if owner else ""
     if kind == DEPLOYMENTS.kind:
-        selector = (child.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
-        return key_of(child)[1] == f"{name}-{selector.get(VARIANT_LABEL)}"
+        return key_of(child)[1] == f"{name}-{variant_of(child)}"
     return kind != SERVICES.kind or key_of(child)[1] == name

@@ -320,8 +320,10 @@ def inspections(view: View, now: float, skipped: Skipped = _ignore) -> tuple[Ins
 
 
 def _facts_key(job: Object) -> FactsKey:
-    uri = annotations_of(job).get(kinds.MODEL_URI_ANNOTATION, "")
-    image = annotations_of(job).get(kinds.ENGINE_IMAGE_ANNOTATION, "")
+    """Return what a Job inspects, by the annotations of its pod template: those of the Job can be edited."""
+    annotations = annotations_of(job["spec"]["template"])
+    uri = annotations.get(kinds.MODEL_URI_ANNOTATION, "")
+    image = annotations.get(kinds.ENGINE_IMAGE_ANNOTATION, "")
     return FactsKey(job["metadata"]["namespace"], uri, image)
 
 

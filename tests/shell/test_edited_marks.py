@@ -1,0 +1,100 @@
+"""Labels and annotations in `tangram.dev/` that are read: an edit changes no plan, or has a condition."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import FactsKey, Intent, Shape
+from tangram.shell import kinds, manifests
+from tangram.shell.compare import up_to_date
+from tangram.shell.view import View, inspections, intents
+from tests.support.views import NOW, SETTINGS, Fleet, Object, deployment, llm_deployment, one_round, running
+
+UID = "uid-a"
+OTHER = manifests.shape_annotation(Shape("L4", "gpu"))
+MARKS = [
+    kinds.OWNER_LABEL,
+    kinds.OPERATOR_LABEL,
+    kinds.VARIANT_LABEL,
+    kinds.SHAPE_ANNOTATION,
+    kinds.RENDERED_ANNOTATION,
+    kinds.MODEL_URI_ANNOTATION,
+    kinds.ENGINE_IMAGE_ANNOTATION,
+    kinds.GENERATION_ANNOTATION,
+]
+THERE = running("a", "z")
+EXPECTED = one_round(THERE.view())
+
+
+def marked(obj: Object, mark: str, value: str | None) -> Object:
+    """Return an object whose labels and annotations say something else, or nothing (None)."""
+    copied = copy.deepcopy(obj)
+    for where in ("labels", "annotations"):
+        there = copied["metadata"].setdefault(where, {})
+        there.pop(mark, None)
+        if value is not None:
+            there[mark] = value
+    return copied
+
+
+def test_every_mark_is_looked_at_here() -> None:
+    named = {value for name, value in vars(kinds).items() if name.endswith(("_LABEL", "_ANNOTATION"))}
+    assert {mark for mark in named if mark.startswith("tangram.dev/")} == set(MARKS)
+
+
+@pytest.mark.parametrize("value", [None, "", "x", "0", "7", "99", OTHER])
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("kind", ["llm_deployments", "nodes", "pods", "services", "deployments"])
+def test_an_edited_mark_changes_no_plan(kind: str, mark: str, value: str | None) -> None:
+    first, *others = getattr(THERE, kind)
+    made = one_round(replace(THERE, **{kind: (marked(first, mark, value), *others)}).view())
+
+    assert made.plan == EXPECTED.plan
+    if (kind, mark) != ("deployments", kinds.GENERATION_ANNOTATION):
+        assert made.statuses == EXPECTED.statuses
+
+
+@pytest.mark.parametrize(
+    "mark", [kinds.SHAPE_ANNOTATION, kinds.GENERATION_ANNOTATION, kinds.RENDERED_ANNOTATION]
+)
+def test_the_next_apply_writes_an_edited_mark_again(mark: str) -> None:
+    rendered = {key: value for key, value in THERE.deployments[0].items() if key != "status"}
+    assert up_to_date(rendered, rendered)
+    for value in (None, "x"):
+        assert not up_to_date(marked(rendered, mark, value), rendered)
+
+
+def gone(annotation: str) -> Fleet:
+    """Return a fleet with a Deployment on a GPU that has left the catalog."""
+    (wanted,) = intents(View(llm_deployments=(llm_deployment("a"),)))
+    assert isinstance(wanted, Intent)
+    made = marked(deployment(wanted, Shape("GTX-1080", "gpu")), kinds.SHAPE_ANNOTATION, annotation)
+    return replace(THERE, deployments=(made, *THERE.deployments[1:]), pods=THERE.pods[1:])
+
+
+@pytest.mark.parametrize("value", ["", "x", OTHER])
+def test_where_only_the_annotation_can_tell_the_shape_an_edit_is_said_and_nothing_is_done(value: str) -> None:
+    made = one_round(gone(value).view())
+
+    (ready, *_) = made.statuses[UID]["conditions"]
+    assert (ready["status"], ready["reason"]) == ("False", "NotJudged")
+    assert "restore the annotation, or delete the Deployment" in ready["message"]
+    assert not [action for action in made.plan.actions if action.owner_uid == UID]
+    assert made.of("uid-z") == EXPECTED.of("uid-z")
+
+
+# --- inspect Jobs
+
+KEY = FactsKey("ns", "image:///a", "engine:1")
+
+
+@pytest.mark.parametrize("mark", [kinds.MODEL_URI_ANNOTATION, kinds.ENGINE_IMAGE_ANNOTATION])
+@pytest.mark.parametrize("value", [None, "", "image:///other"])
+def test_an_edited_job_still_inspects_what_it_inspects(mark: str, value: str | None) -> None:
+    """Its pod template cannot be changed, and its name is a hash of both."""
+    job = manifests.inspect_job(manifests.Owner(UID, "ns", "a", 1), KEY, SETTINGS)
+    job["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    view = replace(THERE, jobs=(marked(job, mark, value),)).view()
+
+    assert [each.key for each in inspections(view, NOW)] == [KEY]
