@@ -5,6 +5,7 @@ import hmac
 import logging
 import re
 import uuid
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _OPEN = frozenset({"/health", "/ready", "/ping", "/metrics", "/version"})  # no key asked for
+_CHALLENGE = 'Bearer realm="tangram"'  # RFC 6750, section 3
+EarlyHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _CLIENT_CLOSED = 499  # nginx's number for a client that left
 
 
@@ -44,6 +47,18 @@ def build_app(backend: Backend, api_keys: tuple[bytes, ...]) -> web.Application:
         ]
     )
     return app
+
+
+def before_routing(handle: EarlyHandler) -> EarlyHandler:
+    """What is settled before aiohttp routes a request or, on `Expect: 100-continue`, invites its body."""
+
+    async def guarded(request: web.BaseRequest) -> web.StreamResponse:
+        # aiohttp's own refusal quotes the header, and fails when that is not UTF-8.
+        if request.headers.get("Expect", "100-continue").lower() != "100-continue":
+            return APIError(417, "Only 100-continue can be expected.", code="expectation_failed").response()
+        return await handle(request)
+
+    return guarded
 
 
 class StatusEndpoints:
@@ -164,10 +179,29 @@ def _keys(api_keys: tuple[bytes, ...]) -> Middleware:
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not api_keys or request.path in _OPEN:
             return await handler(request)
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        given = _bearer_token(request)
         # Every key is compared, each in constant time, so that timing tells nothing.
-        if not any([hmac.compare_digest(given, key) for key in api_keys]):  # noqa: C419
-            raise APIError(401, "A valid API key is required.", code="invalid_api_key")
+        if given is None or not any([hmac.compare_digest(given, key) for key in api_keys]):  # noqa: C419
+            challenge = _CHALLENGE if given is None else f'{_CHALLENGE}, error="invalid_token"'
+            raise APIError(
+                401,
+                "A valid API key is required: Authorization: Bearer KEY.",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": challenge},
+            )
         return await handler(request)
 
     return check
+
+
+def _bearer_token(request: web.Request) -> bytes | None:
+    """The token of the one Authorization header; None without one, or with another scheme.
+
+    Schemes are compared without regard to case (RFC 9110, section 11.1).
+    """
+    values = request.headers.getall("Authorization", [])
+    if len(values) != 1:
+        return None
+    scheme, _, token = values[0].partition(" ")
+    # aiohttp keeps bytes that are not UTF-8 as surrogates.
+    return token.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else None

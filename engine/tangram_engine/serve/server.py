@@ -16,7 +16,7 @@ from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo
 
 from .api import Backend
-from .app import build_app
+from .app import before_routing, build_app
 from .client import EngineClient
 from .defaults import SamplingDefaults, read_defaults
 from .heartbeat import Heartbeat
@@ -103,6 +103,9 @@ class Server:
             shutdown_timeout=_FAREWELL_S,
         )
         await runner.setup()
+        if runner.server is None:
+            raise RuntimeError("aiohttp's runner has no server after its setup")
+        runner.server.request_handler = before_routing(runner.server.request_handler)
         await web.TCPSite(runner, self._options.host, self._options.port, backlog=1024).start()
         logger.info("listening on %s port %d", self._options.host, self._options.port)
         return runner
