@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--gpu-memory-utilization", type=_share, default=0.9, help="share of the GPU or slice")
     serve.add_argument("--kv-cache-bytes", type=_integer(1), help="default: what the memory leaves")
     serve.add_argument("--max-queued-requests", type=_integer(0), default=256, help="beyond them: 429")
-    serve.add_argument("--max-request-seconds", type=_duration, default=120.0, help="then it ends: timeout")
+    serve.add_argument("--max-request-seconds", type=_duration, default=600.0, help="then it ends: timeout")
     serve.add_argument("--drain-seconds", type=_seconds, default=5.0, help="still accepting after SIGTERM")
     serve.add_argument(
         "--generation-config",

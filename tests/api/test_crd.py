@@ -114,6 +114,7 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
         "model.servedName",
         "engine.maxModelLen",
         "engine.maxRunningRequests",
+        "engine.maxRequestSeconds",
         "engine.precision",
         "engine.kvCachePrecision",
         "objectives.ttft.percentile",

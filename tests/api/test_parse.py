@@ -67,6 +67,7 @@ def test_defaults_are_filled_in():
         kv_precision="bf16",
         spread=Spread(1.0, 1.0),
         budget_per_hour=None,
+        max_request_s=600,
     )
 
 
@@ -76,7 +77,7 @@ def test_every_field_reaches_the_intent():
     intent = parse(stored(case["object"]))
 
     assert isinstance(intent, Intent)
-    assert (intent.max_model_len, intent.max_running_requests) == (4096, 32)
+    assert (intent.max_model_len, intent.max_running_requests, intent.max_request_s) == (4096, 32, 900)
     assert (intent.ttft, intent.tpot) == (Objective(95, 500), Objective(90, 50))
     assert (intent.allowed_skus, intent.denied_skus) == (("A10", "H100-80GB-SXM"), ("T4",))
     assert (intent.mig, intent.min_replicas, intent.max_replicas) == (MIGPolicy.REQUIRED, 2, 8)

@@ -16,6 +16,8 @@ from tangram.shell.children import UnknownShape, generation_of, shape_of
 from tangram.shell.compare import covers, up_to_date
 from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
+from tangram_engine import __main__ as engine_command
+from tangram_engine.serve import client, events, server
 from tests.support.apiserver import FACTS
 
 SETTINGS = Settings(engine_image="registry/engine:1")
@@ -67,14 +69,41 @@ def test_a_deployment_asks_for_its_shape_and_nothing_dangerous() -> None:
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["automountServiceAccountToken"] is False
     assert container(rendered)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert pod["terminationGracePeriodSeconds"] > manifests.MAX_REQUEST_S + manifests.DRAIN_S
+
+
+@pytest.mark.parametrize("seconds", [10, 600, 86_400])
+def test_a_request_may_take_less_time_than_its_pod_gets_to_end(seconds: int) -> None:
+    """The engine's own reading of its command line, with all that follows the last request."""
+    rendered = manifests.deployment(replace(intent(), max_request_s=seconds), action(), SETTINGS)
+    options = engine_command._parser().parse_args(container(rendered)["args"])
+    pod = rendered["spec"]["template"]["spec"]
+
+    assert options.max_request_seconds == seconds
+    last_words = events._LAST_WORDS_S + server._FAREWELL_S + 2 * client._JOIN_SECONDS
+    longest = options.drain_seconds + options.max_request_seconds + last_words
+    assert pod["terminationGracePeriodSeconds"] > longest
+    # In place, a new pod starts when an old one has ended.
+    start = container(rendered)["startupProbe"]
+    deadline = rendered["spec"]["progressDeadlineSeconds"]
+    assert (
+        deadline > pod["terminationGracePeriodSeconds"] + start["failureThreshold"] * start["periodSeconds"]
+    )
+
+
+def test_another_time_limit_replaces_the_pods() -> None:
+    one, other = (
+        manifests.deployment(replace(intent(), max_request_s=seconds), action(), SETTINGS)["spec"]["template"]
+        for seconds in (600, 601)
+    )
+
+    assert one != other
 
 
 def test_a_hung_engine_is_restarted_without_the_grace_of_running_requests() -> None:
     probe = container(manifests.deployment(intent(), action(), SETTINGS))["livenessProbe"]
 
     assert probe["httpGet"]["path"] == "/health"
-    assert probe["terminationGracePeriodSeconds"] < manifests.GRACE_S
+    assert probe["terminationGracePeriodSeconds"] < intent().termination_grace_s
 
 
 def test_a_slice_gets_its_share_of_the_host() -> None:

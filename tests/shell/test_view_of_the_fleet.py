@@ -147,6 +147,24 @@ def test_a_node_is_usable_if_engine_pods_tolerate_its_taints(taint, tolerations,
     assert usable(taint, *tolerations) is expected
 
 
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ({"karpenter.sh/capacity-type": "spot"}, True),
+        ({"eks.amazonaws.com/capacityType": "SPOT"}, True),
+        ({"cloud.google.com/gke-spot": "true"}, True),
+        ({"kubernetes.azure.com/scalesetpriority": "spot"}, True),
+        ({"karpenter.sh/capacity-type": "on-demand"}, False),
+        ({}, False),
+    ],
+)
+def test_a_node_that_may_be_reclaimed_at_short_notice_is_known_by_its_label(label, expected) -> None:
+    observed = mirrored_node()
+    observed["metadata"]["labels"] |= label
+
+    assert node(observed, ()).spot is expected
+
+
 def test_the_tolerations_of_the_settings_are_those_of_the_pods() -> None:
     told = manifests.tolerations(Settings(engine_image="e", tolerations=({"key": "team"},)))
 

@@ -43,7 +43,7 @@ class ServeOptions:
     host: str = "0.0.0.0"  # noqa: S104  (a pod's port is meant to be reached)
     port: int = 8000
     max_queued_requests: int = 256
-    max_request_seconds: float = 120.0
+    max_request_seconds: float = 600.0
     drain_seconds: float = 5.0
     generation_config: str = "auto"  # auto: sampling defaults from the checkpoint; vllm: none
     step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S

@@ -58,6 +58,7 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
         served_name=spec.model.served_name or meta["name"],
         max_model_len=spec.engine.max_model_len,
         max_running_requests=spec.engine.max_running_requests,
+        max_request_s=spec.engine.max_request_seconds,
         ttft=_objective(spec.objectives.ttft),
         tpot=_objective(spec.objectives.tpot),
         allowed_skus=tuple(sorted(set(spec.placement.allowed_skus))),

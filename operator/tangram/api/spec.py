@@ -19,7 +19,7 @@ from tangram.api.values import (
     weight_format,
     whole,
 )
-from tangram.fleet import MIGPolicy
+from tangram.fleet import DEFAULT_REQUEST_S, MIGPolicy
 
 TENSOR_PARALLEL_ON_SLICES = (
     "placement.mig Required needs 1 in placement.tensorParallel: a replica on a MIG slice is never split"
@@ -92,6 +92,14 @@ class EngineSpec(Model):
         ge=1,
         le=4096,
         description="How many requests one replica computes at a time; others wait in its queue.",
+    )
+    max_request_seconds: StrictInt = Field(
+        default=DEFAULT_REQUEST_S,
+        ge=10,
+        le=86_400,
+        description="Longest time that one request may take, in seconds; then the engine ends it. Pods that "
+        "are to end get as long to finish what they have accepted, and 15 seconds more. A change replaces "
+        "the pods.",
     )
     precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
         default=AS_STORED,

@@ -1,7 +1,17 @@
 """The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). All frozen."""
 
 from tangram.fleet.fault import Fault, describe
-from tangram.fleet.intent import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
+from tangram.fleet.intent import (
+    DEFAULT_REQUEST_S,
+    DRAIN_S,
+    EXIT_S,
+    Intent,
+    InvalidIntent,
+    MIGPolicy,
+    Objective,
+    Spread,
+    Traffic,
+)
 from tangram.fleet.plan import (
     LAYOUT,
     Action,
@@ -34,6 +44,9 @@ from tangram.fleet.snapshot import (
 )
 
 __all__ = [
+    "DEFAULT_REQUEST_S",
+    "DRAIN_S",
+    "EXIT_S",
     "LAYOUT",
     "WHOLE_GPU",
     "Action",

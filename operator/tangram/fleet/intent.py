@@ -4,6 +4,10 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+DEFAULT_REQUEST_S = 600
+DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
+EXIT_S = 10  # the engine's last words to clients, the end of its processes
+
 
 class MIGPolicy(StrEnum):
     """Whether replicas may, must or must not run on MIG slices."""
@@ -76,6 +80,12 @@ class Intent:
     kv_precision: str = "bf16"  # of the KV cache: bf16 (16 bit) | fp8
     spread: Spread = Spread()
     budget_per_hour: float | None = None  # USD
+    max_request_s: int = DEFAULT_REQUEST_S  # the engine ends every request by then
+
+    @property
+    def termination_grace_s(self) -> int:
+        """How long its pods may take to end: no accepted request is cut by a scale-down or rollout."""
+        return DRAIN_S + self.max_request_s + EXIT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class Node:
     zone: str = ""  # label topology.kubernetes.io/zone
     gpus: int | None = None  # label nvidia.com/gpu.count: how many GPUs it has, cut or whole; None: not told
     labels: tuple[tuple[str, str], ...] = ()  # those that some GPUPool selects by, sorted
+    spot: bool = False  # its cloud may reclaim it at short notice
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Worklo
 from tangram.planner.order import Wanted
 from tangram.planner.reasons import Reason
 from tangram.planner.rollout import is_rolling
+from tangram.planner.time_limit import time_limit_warnings
 from tangram.scaling import ScalingDecision, Signal, SignalState
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -30,6 +31,7 @@ class View:
     problem: WriteProblem | None
     signal: Signal | None
     scale: ScalingDecision | None
+    warnings: tuple[str, ...] = ()  # about a spec that is valid
 
     @property
     def ready(self) -> int:
@@ -72,13 +74,17 @@ def view(
         min(problems, key=lambda p: (p.reason, p.message), default=None),
         signal,
         scale,
+        time_limit_warnings(intent, decision, snapshot) if isinstance(intent, Intent) else (),
     )
 
 
 def accepted(v: View) -> Verdict:
     """Whether the spec is understood and may be served."""
     d = v.decision
-    return Verdict(TRUE if d.accepted else FALSE, d.accepted_reason, d.accepted_message)
+    if not d.accepted:
+        return Verdict(FALSE, d.accepted_reason, d.accepted_message)
+    warnings = f"; but {'; '.join(v.warnings)}" if v.warnings else ""
+    return Verdict(TRUE, d.accepted_reason, f"{d.accepted_message}{warnings}")
 
 
 def model_ready(v: View) -> Verdict:

@@ -23,6 +23,14 @@ ENGINE_IMAGE_ANNOTATION = "tangram.dev/engine-image"
 GENERATION_ANNOTATION = "tangram.dev/generation"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 COUNT_LABEL = "nvidia.com/gpu.count"
+# How Karpenter, EKS, GKE and AKS mark a node that may be reclaimed at short notice; values in lower case.
+SPOT_LABELS = (
+    ("karpenter.sh/capacity-type", "spot"),
+    ("eks.amazonaws.com/capacityType", "spot"),
+    ("cloud.google.com/gke-spot", "true"),
+    ("cloud.google.com/gke-preemptible", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+)
 ZONE_LABEL = "topology.kubernetes.io/zone"
 HOST_LABEL = "kubernetes.io/hostname"
 NVIDIA_PREFIX = "nvidia.com/"

@@ -12,7 +12,7 @@ from typing import Any
 
 from tangram.api import ModelSource, model_source
 from tangram.catalog import share
-from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape, Spread
+from tangram.fleet import DRAIN_S, ApplyDeployment, FactsKey, Intent, Shape, Spread
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
     DEPLOYMENTS,
@@ -37,9 +37,6 @@ from tangram.shell.quantity import cpu_quantity, memory_quantity
 from tangram.shell.settings import Settings
 
 ENGINE_PORT = 8000
-MAX_REQUEST_S = 120  # the engine ends every request by then
-DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
-GRACE_S = MAX_REQUEST_S + DRAIN_S + 10  # no accepted request is cut by a scale-down
 HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its requests either
 START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
 START_PERIOD_S = 2
@@ -100,7 +97,8 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
     spec = {
         "replicas": action.replicas,
         "revisionHistoryLimit": 2,
-        "progressDeadlineSeconds": START_DEADLINE_S + 60,
+        # In a full pool a new pod waits until an old one has finished its requests.
+        "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60,
         "selector": {"matchLabels": labels},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(action)},
         "template": _engine_template(intent, action, settings, labels),
@@ -205,7 +203,7 @@ def _labels(owner: Owner, component: str) -> dict[str, str]:
 def _engine_template(intent: Intent, action: ApplyDeployment, settings: Settings, labels: Object) -> Object:
     source = model_source(intent.model_uri)
     pod = _pod_basics(settings) | {
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": intent.termination_grace_s,
         "affinity": _affinity(action.products, action.node_selectors),
         "tolerations": tolerations(settings),
         "containers": [_engine_container(intent, action, settings, source)],
@@ -266,7 +264,7 @@ def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -
         "--max-num-seqs",
         str(intent.max_running_requests),
         "--max-request-seconds",
-        str(MAX_REQUEST_S),
+        str(intent.max_request_s),
         "--drain-seconds",
         str(DRAIN_S),
     ]

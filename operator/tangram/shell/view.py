@@ -229,6 +229,7 @@ def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str]
         zone=labels.get(kinds.ZONE_LABEL, ""),
         gpus=int(gpus) if gpus.isdecimal() and 0 < int(gpus) <= MAX_GPUS else None,
         labels=tuple(sorted((key, labels[key]) for key in selected if key in labels)),
+        spot=any(labels.get(key, "").lower() == value for key, value in kinds.SPOT_LABELS),
     )
 
 

@@ -1,0 +1,61 @@
+"""What `engine.maxRequestSeconds` runs into, though the spec is valid: told in Accepted, refused nowhere."""
+
+from tangram.fleet import DEFAULT_REQUEST_S, Decision, FleetSnapshot, Intent
+
+# cluster-autoscaler's --max-graceful-termination-sec, and its default on AKS, EKS and OpenShift
+AUTOSCALER_GRACE_S = 600
+# EC2 announces an interruption two minutes ahead; Google and Azure 30 seconds, or less
+SPOT_GRACE_S = 120
+TAIL = 2  # the 90th percentile of a length is taken as twice its mean, as everywhere
+
+
+def time_limit_warnings(intent: Intent, decision: Decision, snapshot: FleetSnapshot) -> tuple[str, ...]:
+    """Return one sentence per limit that is not kept, with what to change."""
+    found = (
+        _autoscaler(intent, snapshot),
+        _spot(intent, decision, snapshot),
+        _long_answers(intent, decision),
+    )
+    return tuple(text for text in found if text)
+
+
+def _autoscaler(intent: Intent, snapshot: FleetSnapshot) -> str:
+    """Return what a cluster autoscaler cuts: the default limit is no news until a pool grows by one."""
+    grace_s = intent.termination_grace_s
+    named = [pool for pool in snapshot.pools if not intent.pools or pool.name in intent.pools]
+    grows = any(pool.max_nodes is not None for pool in named)
+    if grace_s <= AUTOSCALER_GRACE_S or not (grows or intent.max_request_s > DEFAULT_REQUEST_S):
+        return ""
+    return (
+        f"pods get {grace_s} s to end, and a cluster autoscaler that removes their node grants "
+        f"{AUTOSCALER_GRACE_S} unless its --max-graceful-termination-sec is raised: longer requests may be "
+        "cut; raise it there, or lower engine.maxRequestSeconds"
+    )
+
+
+def _spot(intent: Intent, decision: Decision, snapshot: FleetSnapshot) -> str:
+    shape, grace_s = decision.shape, intent.termination_grace_s
+    if shape is None or grace_s <= SPOT_GRACE_S:
+        return ""
+    names = [node.name for node in snapshot.nodes if node.spot and node.usable and node.sku == shape.sku]
+    if not names:
+        return ""
+    return (
+        f"pods get {grace_s} s to end, and spot nodes with {shape.sku} ({len(names)}, for instance "
+        f"{min(names)}) give {SPOT_GRACE_S} at most: longer requests are cut when one is reclaimed; lower "
+        "engine.maxRequestSeconds or name pools without spot nodes"
+    )
+
+
+def _long_answers(intent: Intent, decision: Decision) -> str:
+    tokens, tpot_ms = intent.traffic.output_tokens, decision.predicted_tpot_ms
+    if tokens is None or tpot_ms is None:
+        return ""
+    expected_s = TAIL * tokens * tpot_ms / 1000
+    if expected_s <= intent.max_request_s:
+        return ""
+    return (
+        f"a tenth of the answers take longer than {expected_s:.0f} s ({TAIL} x traffic.outputTokens {tokens} "
+        f"x {tpot_ms:.3g} ms per token), and requests are ended after {intent.max_request_s} s; raise "
+        "engine.maxRequestSeconds"
+    )

@@ -1,0 +1,70 @@
+"""What engine.maxRequestSeconds runs into is told in Accepted, and refused nowhere."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import FleetSnapshot, Intent, Pool, Traffic
+from tangram.planner import plan, status
+from tests.support.fleet import NOW, intent, node, snapshot
+
+
+def accepted(observed: FleetSnapshot, wanted: Intent) -> str:
+    (decision,) = plan(observed, (wanted,), NOW).decisions
+    assert decision.accepted
+    seen = status(decision, wanted, observed, None, None, {}, NOW)
+    (condition,) = (c for c in seen["conditions"] if c["type"] == "Accepted")
+    assert condition["status"] == "True"
+    return str(condition["message"])
+
+
+def fleet(*, spot: bool = False, pools: tuple[Pool, ...] = ()) -> FleetSnapshot:
+    return snapshot(replace(node("a", gpu=8), spot=spot), pools=pools)
+
+
+GROWING = Pool("growing", (("pool", "growing"),), max_nodes=4)
+FIXED = Pool("fixed", (("pool", "fixed"),))
+
+
+def test_the_default_limit_is_no_news() -> None:
+    assert accepted(fleet(), intent()) == "the spec is valid"
+    assert accepted(fleet(pools=(FIXED,)), intent()) == "the spec is valid"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pools", "warned"),
+    [
+        (600, (GROWING,), True),
+        (585, (GROWING,), False),  # 600 s with the drain: what a cluster autoscaler grants
+        (586, (GROWING,), True),
+        (601, (), True),
+        (600, (), False),
+    ],
+)
+def test_a_grace_period_above_what_a_cluster_autoscaler_grants_is_told(
+    seconds: int, pools: tuple[Pool, ...], warned: bool
+) -> None:
+    said = accepted(fleet(pools=pools), intent(max_request_s=seconds))
+    assert ("max-graceful-termination-sec" in said) is warned
+
+
+def test_pools_that_are_not_its_own_do_not_count() -> None:
+    wanted = intent(pools=("fixed",))
+    observed = replace(
+        fleet(pools=(FIXED, GROWING)), nodes=(replace(node("a", gpu=8), labels=(("pool", "fixed"),)),)
+    )
+    assert accepted(observed, wanted) == "the spec is valid"
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(600, True), (106, True), (105, False)])
+def test_spot_nodes_that_are_reclaimed_sooner_are_told(seconds: int, warned: bool) -> None:
+    wanted = intent(max_request_s=seconds)
+    assert ("spot nodes" in accepted(fleet(spot=True), wanted)) is warned
+    assert "spot nodes" not in accepted(fleet(), wanted)
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(10, True), (600, False)])
+def test_answers_that_are_expected_to_take_longer_are_told(seconds: int, warned: bool) -> None:
+    wanted = intent(max_request_s=seconds, max_model_len=20_000, traffic=Traffic(None, 1000, 8000))
+    said = accepted(fleet(), wanted)
+    assert ("2 x traffic.outputTokens 8000" in said) is warned
