@@ -107,11 +107,6 @@ CASES = {
         "GPUPool q: claims node n0, which belongs to GPUPool p",
     ),
     "pool policy": ([pool(migPolicy="Never")], "spec.migPolicy: Input should be 'Ignore'"),
-    "slices that fit no layout": (
-        [node("n0", {"nvidia.com/gpu.count": "1"}, **{"mig-3g.40gb": "3"})],
-        "fit no layout",
-    ),
-    "slices of another board": ([node("n0", **{"mig-1g.5gb": "3"})], "is no slice of H100"),
 }
 
 

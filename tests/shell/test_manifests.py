@@ -140,7 +140,10 @@ def test_pods_of_named_pools_run_on_nodes_of_any_of_them() -> None:
     affinity = rendered["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     asked = [{e["key"]: e["values"] for e in term["matchExpressions"]} for term in terms]
-    product = {"nvidia.com/gpu.product": ["NVIDIA-H100-80GB-HBM3"]}
+    product = {
+        "nvidia.com/gpu.product": ["NVIDIA-H100-80GB-HBM3"],
+        "nvidia.com/gpu.sharing-strategy": ["time-slicing", "mps"],
+    }
     assert asked == [product | {"pool": ["a"]}, product | {"pool": ["b"], "tier": ["gold"]}]
 
 
@@ -166,7 +169,10 @@ def test_without_pools_and_spread_manifests_are_as_they_always_were() -> None:
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
-    assert [e["key"] for e in term["matchExpressions"]] == ["nvidia.com/gpu.product"]
+    assert [(e["key"], e["operator"]) for e in term["matchExpressions"]] == [
+        ("nvidia.com/gpu.product", "In"),
+        ("nvidia.com/gpu.sharing-strategy", "NotIn"),
+    ]
 
 
 @pytest.mark.parametrize("broken", ["", "{}", "[]", "null", '{"sku":1}', "not json"])

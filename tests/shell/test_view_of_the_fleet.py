@@ -294,3 +294,39 @@ def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
 
     assert one == other
     assert json.dumps(str(one)) == json.dumps(str(other))
+
+
+def test_a_node_that_says_that_its_gpus_are_shared_offers_none_and_says_so() -> None:
+    raw = gpu_node("n1", 4)
+    raw["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
+
+    seen = snapshot(View(nodes=(reduce.node(raw),)), Told("e", TOLERATIONS), 0).nodes[0]
+
+    assert seen.allocatable == ()
+    assert "nvidia.com/gpu.sharing-strategy=time-slicing" in seen.left_out[0].message
+
+
+def test_capacity_above_allocatable_is_seen() -> None:
+    raw = gpu_node("n1", 4)
+    raw["status"]["allocatable"]["nvidia.com/gpu"] = "3"
+
+    seen = node(reduce.node(raw), TOLERATIONS)
+
+    assert (seen.allocatable, seen.unhealthy) == ((("nvidia.com/gpu", 3),), (("nvidia.com/gpu", 1),))
+
+
+def test_the_gpu_of_a_sidecar_is_claimed() -> None:
+    theirs = pod("theirs", owner_kind="StatefulSet", owner="db")
+    raw = {
+        "metadata": {"name": "s", "namespace": "ns", "uid": "s"},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "c"}],
+            "initContainers": [
+                {"name": "i", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+            ],
+        },
+        "status": {"phase": "Running"},
+    }
+
+    assert claims(View(pods=(theirs, reduce.pod(raw)))) == (Claim("n1", "nvidia.com/gpu", 1, None),) * 2

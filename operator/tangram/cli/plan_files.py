@@ -1,8 +1,9 @@
 """`-f FILE`: every document of every file, by kind."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ from tangram.planner.joint.pools import pool
 LARGEST_FILE = 256 << 20
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod", SNAPSHOT)
 CORE = ("Node", "Pod")  # kinds of Kubernetes itself
+CORE_GROUP = ""
 Models = Mapping[str, Architecture]
 _DEEPEST_LIST = 4
+_OUTCOMES = ("FleetPlan",)  # kinds of ours that are written by the operator: no input of a plan
+_MOST_KINDS, _MOST_BROKEN = 8, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,42 +43,78 @@ def read_fleet(names: tuple[str, ...], models: Models) -> Read:
 
     `models`: what LLMDeployments serve, by name, where the user says it.
     """
-    found = [document for name in names for document in _documents_of(name)]
-    if not found:
+    passed = _Passed()
+    found = [document for name in names for document in _documents_of(name, passed)]
+    if not found and not passed.kinds:
         raise InputError("--file", f"{', '.join(names)}: there is no document in it")
     snapshots = [each for each in found if each.kind == SNAPSHOT]
     if len(snapshots) > 1:
         raise InputError(snapshots[1].where, f"is a second snapshot; {snapshots[0].where} is the first")
     if not snapshots:
-        return Read(join([_read(each, models) for each in found]))
+        parts = [_read(each, models, passed) for each in found]
+        return Read(join([FleetInput(notes=tuple(passed.notes())), *parts]))
     fleet = applied(snapshots[0], [each for each in found if each.applies], models)
-    more = [_read(each, models) for each in found if not each.applies and each is not snapshots[0]]
+    others = [each for each in found if not each.applies and each is not snapshots[0]]
+    more = [_read(each, models, passed) for each in others]
     given = observed(fleet.snapshot, fleet.intents, fleet.told)
-    return Read(beside(replace(given, notes=(*fleet.notes, *given.notes)), more), fleet)
+    return Read(beside(replace(given, notes=(*passed.notes(), *fleet.notes, *given.notes)), more), fleet)
 
 
-def _documents_of(name: str) -> Iterator[Document]:
+@dataclass(slots=True)
+class _Passed:
+    """What of a dump is no part of a plan."""
+
+    kinds: Counter[str] = field(default_factory=Counter)  # of other projects, and statuses of ours
+    broken: list[str] = field(default_factory=list)  # objects of the cluster that cannot be read
+
+    def notes(self) -> Iterator[str]:
+        """Say what was passed over."""
+        if self.kinds:
+            counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items())[:_MOST_KINDS])
+            more = f" and {len(self.kinds) - _MOST_KINDS} more kinds" if len(self.kinds) > _MOST_KINDS else ""
+            yield f"passed over: {counts}{more}; a plan is made from {', '.join(KINDS)}"
+        yield from self.broken[:_MOST_BROKEN]
+        if len(self.broken) > _MOST_BROKEN:
+            yield f"{len(self.broken) - _MOST_BROKEN} more objects cannot be read"
+
+
+def _documents_of(name: str, passed: _Passed) -> Iterator[Document]:
     shown = "standard input" if name == "-" else name
     for number, document in enumerate(documents(_text(name, shown), shown), 1):
         if document is None:
             continue
-        yield from _parts(document, f"{shown}: document {number}")
+        yield from _parts(document, f"{shown}: document {number}", passed)
 
 
-def _parts(document: Any, where: str, depth: int = 0) -> Iterator[Document]:
+def _parts(document: Any, where: str, passed: _Passed, depth: int = 0) -> Iterator[Document]:
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
-        raise InputError(where, "is no object with a kind")
+        if depth == 0:
+            raise InputError(where, "is no object with a kind")
+        passed.broken.append(f"{where} is no object with a kind: passed over")
+        return
     kind = document.get("kind")
     if isinstance(kind, str) and kind.endswith("List") and isinstance(document.get("items"), list):
         if depth == _DEEPEST_LIST:  # an alias may even put a list into itself
             raise InputError(where, "is a list in a list in a list: too deep")
+        of = {"kind": kind.removesuffix("List"), "apiVersion": document.get("apiVersion")}
         for i, item in enumerate(document["items"]):
-            yield from _parts(item, f"{where}: items[{i}]", depth + 1)
-    elif kind not in KINDS:
-        raise InputError(where, f"kind is {kind!r}; known are {', '.join(KINDS)}")
-    else:
+            bare = isinstance(item, Mapping) and "kind" not in item and of["kind"]  # as the API itself lists
+            yield from _parts({**of, **item} if bare else item, f"{where}: items[{i}]", passed, depth + 1)
+    elif kind in KINDS and not _foreign(document, CORE_GROUP if kind in CORE else GROUP):
         _versioned(document, f"{where}: {kind}")
         yield Document(str(kind), document, f"{where}: {kind}")
+    elif isinstance(kind, str) and kind and (kind in _OUTCOMES or _foreign(document, GROUP)):
+        passed.kinds[kind if kind.isprintable() else repr(kind)] += 1
+    else:
+        raise InputError(where, f"kind is {kind!r}; known are {', '.join(KINDS)}")
+
+
+def _foreign(document: Mapping[str, Any], group: str) -> bool:
+    """Whether a document says that it belongs to another API group: in ours an unknown kind is a typo."""
+    version = document.get("apiVersion")
+    if not isinstance(version, str) or not version:
+        return False
+    return (version.rpartition("/")[0]) != group
 
 
 def _versioned(document: Mapping[str, Any], where: str) -> None:
@@ -85,7 +125,27 @@ def _versioned(document: Mapping[str, Any], where: str) -> None:
         raise InputError(f"{where}: apiVersion", f"is {said!r}, this reads {known}")
 
 
-def _read(document: Document, models: Models) -> FleetInput:
+def _read(document: Document, models: Models, passed: _Passed) -> FleetInput:
+    """Read one document. An object that a cluster printed ends nothing: where it cannot be read it is passed
+    over, and the notes say so.
+    """
+    if document.kind not in CORE:
+        return _written(document, models)
+    try:
+        return _printed(document)
+    except InputError as error:
+        passed.broken.append(f"{error.field} {error.problem}: this {document.kind} is passed over")
+        return FleetInput(pods_told=document.kind == "Pod")
+
+
+def _printed(document: Document) -> FleetInput:
+    if document.kind == "Node":
+        return FleetInput(nodes=(node(document.body, document.where),))
+    seen = pod(document.body, document.where)
+    return FleetInput(pods=() if seen is None else (seen,), pods_told=True)
+
+
+def _written(document: Document, models: Models) -> FleetInput:
     body, where = document.body, document.where
     if document.kind == "Inventory":
         return inventory(body, where)
@@ -93,12 +153,7 @@ def _read(document: Document, models: Models) -> FleetInput:
         return FleetInput(requests=(slice_request(body, where),))
     if document.kind == "LLMDeployment":
         return FleetInput(deployments=(wanted(body, where, models),))
-    if document.kind == "GPUPool":
-        return FleetInput(pools=(pool(body, where),))
-    if document.kind == "Node":
-        return FleetInput(nodes=(node(body, where),))
-    seen = pod(body, where)
-    return FleetInput(pods=() if seen is None else (seen,), pods_told=True)
+    return FleetInput(pools=(pool(body, where),))
 
 
 def _text(name: str, shown: str) -> str:

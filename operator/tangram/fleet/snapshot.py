@@ -7,6 +7,15 @@ from tangram.fleet.pool import InvalidPool, Pool
 from tangram.fleet.shape import Shape
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LeftOut:
+    """Devices of a node that no newcomer is given. Replicas that hold them keep them."""
+
+    reason: str  # one word, see tangram.planner.node_devices
+    message: str  # names the label, taint or resource with its value, and what to change
+    resource: str = ""  # which of the node's devices; "": all of them
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A GPU node. `allocatable` holds only NVIDIA's extended resources with a count above zero."""
@@ -14,12 +23,14 @@ class Node:
     name: str
     sku: str | None  # catalog key matched from the GFD product label; None: unknown GPU, never used
     product: str  # value of the node label nvidia.com/gpu.product
-    usable: bool  # Ready, not cordoned, every NoSchedule/NoExecute taint tolerated by engine pods
+    usable: bool  # newcomers may be given what is allocatable; else `left_out` says why not
     allocatable: tuple[tuple[str, int], ...]  # (resource, count), sorted
     zone: str = ""  # label topology.kubernetes.io/zone
     gpus: int | None = None  # label nvidia.com/gpu.count: how many GPUs it has, cut or whole; None: not told
     labels: tuple[tuple[str, str], ...] = ()  # those that some GPUPool selects by, sorted
     spot: bool = False  # its cloud may reclaim it at short notice
+    unhealthy: tuple[tuple[str, int], ...] = ()  # (resource, capacity less allocatable), sorted
+    left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,17 @@ from tangram.fleet import (
     FleetSnapshot,
     Intent,
     MIGPolicy,
+    Node,
     Pool,
     Shape,
     resource_name,
 )
+from tangram.planner.device_rules import model_of
 from tangram.planner.judge import look
+from tangram.planner.node_devices import left_out_notes
 from tangram.planner.room import Place, Unit, allowed, place_of
 
+_MOST_NOTES = 3
 NOT_ALLOWED, NO_PRICE, MEMORY_UNKNOWN = "NotAllowed", "NoPrice", "MemoryUnknown"
 
 
@@ -57,6 +61,7 @@ class Offers:
     prices: Mapping[str, float]  # USD per GPU-hour by SKU, where the user set one
     pools: Mapping[str, Pool]
     has_nodes: bool
+    left_out: tuple[tuple[Place, Node], ...] = ()  # nodes with devices that no newcomer is given
     _seats: dict[tuple[str, ...], tuple[Seat, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def seats(self, pools: tuple[str, ...]) -> tuple[Seat, ...]:
@@ -100,6 +105,22 @@ class Offers:
         found = (self.pools[name].selector for name in pools if name in self.pools)
         return tuple(sorted({selector for selector in found if selector}))
 
+    def left_out_message(self, intent: Intent) -> str:
+        """Return what is left out of the nodes that `intent` could run on, the empty string if nothing is."""
+        nodes = [
+            node
+            for place, node in self.left_out
+            if allowed(intent.pools, place)
+            and node.sku not in intent.denied_skus
+            and (not intent.allowed_skus or node.sku is None or node.sku in intent.allowed_skus)
+        ]
+        if not nodes:
+            return ""
+        notes = left_out_notes(nodes)
+        more = f"; {len(notes) - _MOST_NOTES} more reasons" if len(notes) > _MOST_NOTES else ""
+        held_back = f"devices of {len(nodes)} node{'s' * (len(nodes) != 1)}"
+        return f"; {held_back} " + "; ".join(notes[:_MOST_NOTES]) + more
+
     def _where(self, sku: str, profile: str, pools: tuple[str, ...]) -> tuple[Place, ...]:
         return tuple(place for place in self.shapes.get((sku, profile), ()) if allowed(pools, place))
 
@@ -120,10 +141,14 @@ def offers(snapshot: FleetSnapshot) -> Offers:
     """Read what the fleet offers out of `snapshot`, once per plan."""
     found: dict[tuple[str, str], set[Place]] = defaultdict(set)
     products: dict[str, set[str]] = {}
+    left_out = []
     for node in snapshot.nodes:
+        if node.left_out:
+            left_out.append((place_of(snapshot, dict(node.labels)), node))
         if node.sku is None:
             continue
-        products.setdefault(node.sku, set()).add(node.product)
+        if model_of(node.product) == node.product:  # not the label of slices or of shares
+            products.setdefault(node.sku, set()).add(node.product)
         place = place_of(snapshot, dict(node.labels))
         for resource, count in node.allocatable:
             profile = _profile_name(node.sku, resource) if count > 0 else None
@@ -135,6 +160,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
         prices=dict(snapshot.prices),
         pools={pool.name: pool for pool in snapshot.pools},
         has_nodes=bool(snapshot.nodes),
+        left_out=tuple(left_out),
     )
 
 

@@ -68,7 +68,8 @@ def impossible(case: Case, offered: Offers) -> tuple[Reason, str]:
     """Say why no shape can carry the model, naming the nearest one and by how much it misses."""
     judged = case.judged
     if not judged:
-        return Reason.INSUFFICIENT_CAPACITY, _nothing(case.intent, offered)
+        missing = _nothing(case.intent, offered)
+        return Reason.INSUFFICIENT_CAPACITY, missing + offered.left_out_message(case.intent)
     late = _too_slow(judged)
     if late is not None:
         return Reason.SLO_UNREACHABLE, late
@@ -79,9 +80,13 @@ def impossible(case: Case, offered: Offers) -> tuple[Reason, str]:
         return Reason.INFEASIBLE, (
             f"the model fits nowhere; nearest is {best.shape}{short}: {best.message}; "
             "lower engine.maxModelLen or engine.maxRunningRequests, or add larger GPUs"
+            + offered.left_out_message(case.intent)
         )
     listed = "; ".join(f"{c.shape}: {c.message}" for c in judged[:3])
-    return Reason.INFEASIBLE, f"no shape of the fleet may be used ({listed})"
+    return (
+        Reason.INFEASIBLE,
+        f"no shape of the fleet may be used ({listed}){offered.left_out_message(case.intent)}",
+    )
 
 
 def _nothing(intent: Intent, offered: Offers) -> str:

@@ -151,7 +151,10 @@ def _verdict(case: Case, target: Target, chosen: Candidate, offered: Offers) -> 
     needs = "needs" if missing == 1 else "need"
     what = f"a free {unit(chosen.shape)} on {chosen.shape.sku}"
     where = f" in {' or '.join(pools)}" if pools else ""
-    return Reason.INSUFFICIENT_CAPACITY, f"{told}; {missing} more {needs} {what}{where}"
+    return (
+        Reason.INSUFFICIENT_CAPACITY,
+        f"{told}; {missing} more {needs} {what}{where}{offered.left_out_message(case.intent)}",
+    )
 
 
 def _placed(case: Case, target: Target, chosen: Candidate) -> str:

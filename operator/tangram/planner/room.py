@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tangram.fleet import FleetSnapshot, Intent, Shape, Spread
+from tangram.planner.node_devices import holds_replicas
 from tangram.planner.order import Wanted
 
 Kind = tuple[str, str]  # (SKU, resource)
@@ -93,25 +94,26 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
     free: dict[Unit, int] = defaultdict(int)
     held: dict[tuple[str, Unit], int] = defaultdict(int)
     strangers: dict[tuple[str, str], int] = defaultdict(int)
+    resources: dict[str, set[str]] = defaultdict(set)  # that our pods hold, by node
     ours: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for claim in snapshot.claims:
         if claim.owner_uid in owners and claim.owner_uid is not None:
             ours[(claim.node, claim.resource)][claim.owner_uid] += claim.count
+            resources[claim.node].add(claim.resource)
         else:
             strangers[(claim.node, claim.resource)] += claim.count
     spots: dict[Unit, list[Spot]] = defaultdict(list)
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
-        if not node.usable or node.sku is None:
+        if node.sku is None or not holds_replicas(node):
             continue
-        place = place_of(snapshot, dict(node.labels))
-        for resource, count in node.allocatable:
-            left = max(0, count - strangers[(node.name, resource)])
+        place, offered = place_of(snapshot, dict(node.labels)), dict(node.allocatable)
+        for resource in sorted(offered.keys() | resources.get(node.name, set())):
             unit = (node.sku, resource, place)
-            here: dict[str, int] = {}
-            for uid in sorted(ours.get((node.name, resource), ())):
-                here[uid] = min(left, ours[(node.name, resource)][uid])
+            here = ours.get((node.name, resource), {})
+            for uid in sorted(here):  # whatever the node offers: its pods run
                 held[(uid, unit)] += here[uid]
-                left -= here[uid]
+            taken = strangers[(node.name, resource)] + sum(here.values())
+            left = max(0, offered.get(resource, 0) - taken) if node.usable else 0
             free[unit] += left
             spots[unit].append(Spot(node.zone, left, here))
     pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Plan
 from tangram.planner import status as render_status
 from tangram.planner import transitions
+from tangram.planner.node_devices import left_out_notes
 from tangram.planner.status import unjudged
 from tangram.shell.advisor import Advisor
 from tangram.shell.backoff import Backoff, Penalties
@@ -89,6 +90,7 @@ class Reconciler:
     _begun: int = 0  # term that the memory is of; 0: none yet
     _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
     _last_failure: str = ""
+    _left_out: frozenset[str] = frozenset()  # sentences that were logged
 
     def mark_dirty(self) -> None:
         """Something changed: look again soon."""
@@ -278,6 +280,7 @@ class Reconciler:
                     intent,
                     partial(self.metrics.show, intent, decision, status, ready.get(intent.uid, 0)),
                 )
+        self.faults.run("nodes", "nodes", "", partial(self._tell_left_out, seen))
         new += self._pool_statuses(view, seen, now)
         for written in await self.statuses.write(new):
             if written.kind == LLM_DEPLOYMENTS:
@@ -290,6 +293,16 @@ class Reconciler:
 
     def _isolated(self, step: str, intent: Intent | InvalidIntent, function: Callable[[], T]) -> T | None:
         return self.faults.run(step, f"{intent.namespace}/{intent.name}", "", function)
+
+    def _tell_left_out(self, seen: FleetSnapshot) -> None:
+        """Count the nodes whose devices are left out, and log each sentence when it becomes true or ends."""
+        self.metrics.show_nodes(seen.nodes)
+        notes = frozenset(left_out_notes(seen.nodes))
+        for note in sorted(notes - self._left_out):
+            log.warning("%s", note)
+        for note in sorted(self._left_out - notes):
+            log.info("no longer: %s", note)
+        self._left_out = notes
 
     def _pool_statuses(self, view: View, seen: FleetSnapshot, now: float) -> list[NewStatus]:
         """Return the statuses of GPUPools; one that cannot be rendered silences no other."""

@@ -13,6 +13,8 @@ from typing import Any
 from tangram.api import ModelSource, model_source
 from tangram.catalog import share
 from tangram.fleet import DRAIN_S, ApplyDeployment, FactsKey, Intent, Shape, Spread
+from tangram.planner.device_rules import SHARING_STRATEGIES
+from tangram.planner.node_devices import GPU_TOLERATION
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
     DEPLOYMENTS,
@@ -204,7 +206,7 @@ def _engine_template(intent: Intent, action: ApplyDeployment, settings: Settings
     source = model_source(intent.model_uri)
     pod = _pod_basics(settings) | {
         "terminationGracePeriodSeconds": intent.termination_grace_s,
-        "affinity": _affinity(action.products, action.node_selectors),
+        "affinity": _affinity(action),
         "tolerations": tolerations(settings),
         "containers": [_engine_container(intent, action, settings, source)],
         "volumes": _volumes(source),
@@ -283,12 +285,28 @@ def _resources(shape: Shape, settings: Settings) -> Object:
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
-def _affinity(products: tuple[str, ...], selectors: tuple[tuple[tuple[str, str], ...], ...]) -> Object:
-    """Return where pods may run: on nodes with one of the products, in one of the named pools if any."""
-    product = {"key": PRODUCT_LABEL, "operator": "In", "values": list(products)}
+def _affinity(action: ApplyDeployment) -> Object:
+    """Return where pods may run: on nodes with one of the products whose devices are not shared, in one of
+    the named pools if any.
+
+    Nodes that are left out for another reason take no pods by themselves: their devices are not allocatable.
+    """
+    resource = action.shape.resource
+    product = {"key": PRODUCT_LABEL, "operator": "In", "values": list(action.products)}
+    alone = {
+        "key": f"{resource}.sharing-strategy",
+        "operator": "NotIn",  # holds where the label is missing
+        "values": list(SHARING_STRATEGIES),
+    }
     terms = [
-        {"matchExpressions": [product, *({"key": k, "operator": "In", "values": [v]} for k, v in labels)]}
-        for labels in selectors or ((),)
+        {
+            "matchExpressions": [
+                product,
+                alone,
+                *({"key": k, "operator": "In", "values": [v]} for k, v in labels),
+            ]
+        }
+        for labels in action.node_selectors or ((),)
     ]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
@@ -314,8 +332,7 @@ def tolerations(settings: Settings) -> list[Object]:
     """Return what engine pods tolerate: GPU nodes are commonly tainted nvidia.com/gpu, the rest is the
     installer's word.
     """
-    ours = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    return [ours, *(dict(toleration) for toleration in settings.tolerations)]
+    return [dict(GPU_TOLERATION), *(dict(toleration) for toleration in settings.tolerations)]
 
 
 def _pod_basics(settings: Settings) -> Object:

@@ -1,5 +1,6 @@
 """The operator's own metrics, prefix `tangram_`."""
 
+from collections import Counter as Counts
 from collections.abc import Iterable
 
 from prometheus_client import (
@@ -12,7 +13,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from tangram.fleet import Decision, Intent, Workload
+from tangram.fleet import Decision, Intent, Node, Workload
 from tangram.shell.kinds import Object
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -93,6 +94,12 @@ class Metrics:
         self.dollars = Gauge(
             "tangram_cost_dollars_per_hour", "Price of the placed replicas.", _ONE, registry=registry
         )
+        self.nodes_left_out = Gauge(
+            "tangram_gpu_nodes_left_out",
+            "GPU nodes with devices that no new replica is given, by reason.",
+            ("reason",),
+            registry=registry,
+        )
         self._fleet_plan(registry)
 
     def _fleet_plan(self, registry: CollectorRegistry) -> None:
@@ -131,6 +138,14 @@ class Metrics:
         """Drop the gauges per LLMDeployment: an operator that does not lead knows nothing of them."""
         for gauge in (self.desired, self.placed, self.ready, self.attainment, self.objective, self.dollars):
             gauge.clear()
+        self.nodes_left_out.clear()
+
+    def show_nodes(self, nodes: Iterable[Node]) -> None:
+        """Set how many GPU nodes have devices that are left out."""
+        self.nodes_left_out.clear()
+        reasons = Counts(reason for node in nodes for reason in {each.reason for each in node.left_out})
+        for reason, count in reasons.items():
+            self.nodes_left_out.labels(str(reason)).set(count)
 
     def clear_fleet_plan(self) -> None:
         """Drop the gauges of the plan of the whole fleet: there is none that counts."""

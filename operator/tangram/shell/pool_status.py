@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
 from tangram.planner.joint.pools import claiming
+from tangram.planner.node_devices import left_out_notes
 from tangram.planner.times import rfc3339
 from tangram.shell.advising import PoolUse
 from tangram.shell.kinds import Object
@@ -96,6 +97,7 @@ def _remarks(pool: Pool, members: Mapping[Node, list[str]]) -> Iterator[str]:
     skus = sorted({node.sku for node in mine if node.sku})
     if not mine:
         yield "no GPU node has all of its labels"
+    yield from left_out_notes(mine)
     if pool.max_nodes is None or pool.max_nodes <= len(mine):
         return
     if not skus and pool.sku is None:

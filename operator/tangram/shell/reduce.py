@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+from tangram.fleet.pod_requests import gpu_requests
 from tangram.shell.kinds import MANAGED_BY, MANAGED_BY_LABEL, NVIDIA_PREFIX, Object
 
 MAX_MESSAGE = 8192  # of a termination message; the contract allows 4096 bytes, the kubelet 4096 as well
@@ -23,25 +24,30 @@ def whole(obj: Object) -> Object:
 def node(obj: Object) -> Object:
     """Keep what says whether GPU pods may run there, how many, and to which GPUPools it may belong."""
     status = obj.get("status", {})
-    allocatable = {k: v for k, v in status.get("allocatable", {}).items() if k.startswith(NVIDIA_PREFIX)}
+    allocatable, capacity = _devices(status, "allocatable"), _devices(status, "capacity")
     ready = next(
         (c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"), "Unknown"
     )
     return {
-        "metadata": _meta(obj) | {"labels": _gpu_labels(obj, allocatable)},
+        "metadata": _meta(obj) | {"labels": _gpu_labels(obj, allocatable | capacity)},
         "unschedulable": bool(obj.get("spec", {}).get("unschedulable")),
         "taints": obj.get("spec", {}).get("taints") or [],
         "ready": ready == "True",
         "allocatable": allocatable,
+        "capacity": capacity,
     }
 
 
-def _gpu_labels(obj: Object, allocatable: Object) -> dict[str, str]:
+def _devices(status: Object, key: str) -> Object:
+    return {k: v for k, v in (status.get(key) or {}).items() if k.startswith(NVIDIA_PREFIX)}
+
+
+def _gpu_labels(obj: Object, devices: Object) -> dict[str, str]:
     """Keep every label of a GPU node: any of them may be what a GPUPool selects by. Thousands of nodes carry
     the same dozens, so each text is kept once.
     """
     labels: dict[str, str] = obj.get("metadata", {}).get("labels") or {}
-    if not allocatable and not any(key.startswith(NVIDIA_PREFIX) for key in labels):
+    if not devices and not any(key.startswith(NVIDIA_PREFIX) for key in labels):
         return {}
     return {sys.intern(str(key)): sys.intern(str(value)) for key, value in labels.items()}
 
@@ -72,31 +78,6 @@ def pod(obj: Object) -> Object | None:
             if c.get("type") in ("PodScheduled", "Ready")
         ],
         "containers": [_container(c) for c in _container_statuses(status)],
-    }
-
-
-def gpu_requests(spec: Object) -> dict[str, int]:
-    """NVIDIA resources a pod holds: the sum over containers, or the largest init container if that is
-    more.
-    """
-    total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        for resource, count in _nvidia(container).items():
-            total[resource] = total.get(resource, 0) + count
-    for container in spec.get("initContainers") or ():
-        for resource, count in _nvidia(container).items():
-            total[resource] = max(total.get(resource, 0), count)
-    return dict(sorted(total.items()))
-
-
-def _nvidia(container: Object) -> dict[str, int]:
-    """Extended resources: limits equal requests; a pod may give only one of the two."""
-    resources = container.get("resources") or {}
-    both = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return {
-        k: int(v)
-        for k, v in both.items()
-        if k.startswith(NVIDIA_PREFIX) and str(v).isdecimal() and len(str(v)) < 20 and int(v) > 0
     }
 
 

@@ -4,12 +4,11 @@ fixed order.
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
 from tangram.api import facts_from_status, parse, parse_pool, parse_report
-from tangram.catalog import match_product
 from tangram.fleet import (
     CheckpointFacts,
     Claim,
@@ -25,6 +24,8 @@ from tangram.fleet import (
     Pool,
     Workload,
 )
+from tangram.planner.device_rules import NodeFacts
+from tangram.planner.node_devices import gpu_node
 from tangram.shell import kinds
 from tangram.shell.children import annotations_of, generation_of, has_its_name, labels_of, shape_of
 from tangram.shell.kinds import (
@@ -45,10 +46,6 @@ T = TypeVar("T")
 
 Skipped = Callable[[Object, Exception], None]
 """Told of an object that could not be converted, and why."""
-
-MAX_GPUS = 1024  # of a node; whoever writes a label may write more
-
-_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class TakenUID(ValueError):
@@ -212,38 +209,17 @@ def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str]
 
     Of its labels those whose keys are `selected` are told.
     """
-    labels = labels_of(obj)
-    product = labels.get(kinds.PRODUCT_LABEL, "")
-    gpus = labels.get(kinds.COUNT_LABEL, "")
-    counts = {k: int(v) for k, v in obj["allocatable"].items() if str(v).isdecimal() and int(v) > 0}
-    blocked = any(
-        taint.get("effect") in _BLOCKING_EFFECTS and not any(_tolerates(t, taint) for t in tolerations)
-        for taint in obj["taints"]
-    )
-    return Node(
+    facts = NodeFacts(
         name=obj["metadata"]["name"],
-        sku=match_product(product) if product else None,
-        product=product,
-        usable=obj["ready"] and not obj["unschedulable"] and not blocked,
-        allocatable=tuple(sorted(counts.items())),
-        zone=labels.get(kinds.ZONE_LABEL, ""),
-        gpus=int(gpus) if gpus.isdecimal() and 0 < int(gpus) <= MAX_GPUS else None,
-        labels=tuple(sorted((key, labels[key]) for key in selected if key in labels)),
-        spot=any(labels.get(key, "").lower() == value for key, value in kinds.SPOT_LABELS),
+        labels=labels_of(obj),
+        allocatable=obj["allocatable"],
+        capacity=obj.get("capacity") or {},
+        taints=tuple(obj["taints"]),
+        unschedulable=obj["unschedulable"],
+        ready=obj["ready"],
     )
-
-
-def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Say whether a pod with `toleration` may come and stay, as Kubernetes sees it."""
-    if toleration.get("tolerationSeconds") is not None:
-        return False  # it would be evicted again
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint.get("key"):
-        return False
-    operator = toleration.get("operator") or "Equal"
-    same = (toleration.get("value") or "") == (taint.get("value") or "")
-    return operator == "Exists" or (operator == "Equal" and same)
+    spot = any(facts.label(key).lower() == value for key, value in kinds.SPOT_LABELS)
+    return replace(gpu_node(facts, tolerations, selected), spot=spot)
 
 
 def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:

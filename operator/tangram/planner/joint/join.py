@@ -6,8 +6,9 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.planner.joint.nouns import FleetInput, SliceRequest, Terms
-from tangram.planner.joint.pods import occupied
+from tangram.planner.joint.pods import occupied, unhealthy
 from tangram.planner.joint.pools import governed, pool_of, unique
+from tangram.planner.node_devices import left_out_notes
 
 _UNKNOWN = "nobody listed the pods, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
 
@@ -28,13 +29,13 @@ def join(parts: list[FleetInput]) -> FleetInput:
         for gpu in seen_node.gpus
     ]
     told = any(part.pods_told for part in parts)
-    if told:
-        seen, notes = occupied(seen, [pod for part in parts for pod in part.pods])
-    else:  # a slice may be in use: nothing that might be is destroyed
-        seen, notes = (
-            [replace(gpu, cuttable=False, convertible=False) for gpu in seen],
-            [_UNKNOWN] if seen else [],
-        )
+    away = {each.name for each in nodes if not each.gpus}
+    holders = [pod for part in parts for pod in part.pods if pod.node not in away]
+    holders += [each for seen_node in nodes if seen_node.gpus for each in unhealthy(seen_node.node)]
+    seen, notes = occupied(seen, holders)
+    if not told:  # a slice may be in use: nothing that might be is destroyed
+        seen = [replace(gpu, cuttable=False, convertible=False) for gpu in seen]
+        notes += [_UNKNOWN] if seen else []
     gpus += seen
     inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in seen})
     _once("GPU", [gpu.id for gpu in gpus])
@@ -47,7 +48,12 @@ def join(parts: list[FleetInput]) -> FleetInput:
         headroom=tuple(sorted(item for part in parts for item in part.headroom)),
         terms=_terms([part.terms for part in parts]),
         inferred=frozenset(inferred),
-        notes=(*(node.note for node in nodes if node.note), *notes),
+        notes=(
+            *(note for part in parts for note in part.notes),
+            *left_out_notes(each.node for each in nodes),
+            *(each.problem for each in nodes if each.problem),
+            *notes,
+        ),
     )
 
 

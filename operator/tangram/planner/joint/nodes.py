@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tangram.catalog import InputError, match_product, profile_of_resource
+from tangram.catalog import InputError, profile_of_resource
 from tangram.catalog.fields import Fields
 from tangram.fleet import WHOLE_GPU, Node, resource_name
 from tangram.packing import Board, GPUState, Instance, board
 from tangram.packing.geometry import Multiset, layout_of, multisets
+from tangram.planner.device_rules import NodeFacts
 from tangram.planner.joint import read
+from tangram.planner.node_devices import GPU_TOLERATION, gpu_node
 
-PRODUCT_LABEL = "nvidia.com/gpu.product"
-COUNT_LABEL = "nvidia.com/gpu.count"
-ZONE_LABEL = "topology.kubernetes.io/zone"
 MOST_PER_NODE = 64
 _MOST_TRIED = 2000  # ways of sharing slices out over the GPUs of one node
 MOST_UNITS = 16 * MOST_PER_NODE  # of one resource
@@ -31,7 +30,7 @@ class NodeSeen:
 
     node: Node
     gpus: tuple[GPUState, ...]  # all of them inferred
-    note: str = ""  # why it has no GPUs that can be planned
+    problem: str = ""  # why its GPUs cannot be planned though newcomers could be given them
 
     @property
     def name(self) -> str:
@@ -40,42 +39,34 @@ class NodeSeen:
 
 
 def node(document: Mapping[str, Any], where: str) -> NodeSeen:
-    """Read one Node. Raises `InputError` where its counts fit no layout."""
+    """Read one Node as the operator does. Raises `InputError` where it is no Node.
+
+    Engine pods are taken to tolerate what they always tolerate; an operator's settings may hold more.
+    """
     outer = Fields(document, where)
     meta = outer.under("metadata")
     if meta is None:
         raise outer.error("metadata", "is missing")
-    name = read.word(meta, "name")
-    labels = {str(k): str(v) for k, v in (_values(meta, "labels")).items()}
+    spec = outer.under("spec") or Fields({}, f"{where}: spec")
     status = outer.under("status") or Fields({}, f"{where}: status")
-    counts = {
-        k: _count(v, f"{where}: {name}: {k}") for k, v in _values(status, "allocatable").items() if _is_gpu(k)
-    }
-    told = labels.get(COUNT_LABEL, "")
-    product = labels.get(PRODUCT_LABEL, "")
-    found = Node(
-        name=name,
-        sku=match_product(product) if product else None,
-        product=product,
-        usable=not _away(outer, status),
-        allocatable=tuple(sorted((resource, n) for resource, n in counts.items() if n)),
-        zone=labels.get(ZONE_LABEL, ""),
-        gpus=int(told) if told.isdecimal() else None,
-        labels=tuple(sorted(labels.items())),
+    labels = {str(k): str(v) for k, v in _values(meta, "labels").items()}
+    ready = [c for c in read.objects(status, "conditions") if c.values.get("type") == "Ready"]
+    facts = NodeFacts(
+        name=read.word(meta, "name"),
+        labels=labels,
+        allocatable=_values(status, "allocatable"),
+        capacity=_values(status, "capacity"),
+        taints=tuple(each.values for each in read.objects(spec, "taints")),
+        unschedulable=spec.flag("unschedulable"),
+        ready=not ready or ready[0].values.get("status") == "True",
     )
-    if not found.allocatable:
+    found = gpu_node(facts, (GPU_TOLERATION,), labels)
+    if not (found.usable and found.allocatable):
         return NodeSeen(found, ())
-    why = _away(outer, status) or unknown(found)
-    return NodeSeen(found, (), f"node {name}: {why}") if why else NodeSeen(found, gpus(found, where))
-
-
-def unknown(node: Node) -> str:
-    """Return why nobody can say what GPUs a node has, the empty string where somebody can."""
-    if not node.product:
-        return f"has no label {PRODUCT_LABEL}, so its GPUs are left out"
-    if node.sku is None:
-        return f"has GPUs {node.product!r} that the catalog does not know, or shares them: they are left out"
-    return ""
+    try:
+        return NodeSeen(found, gpus(found, where))
+    except InputError as error:
+        return NodeSeen(found, (), f"{error.field} {error.problem}; its GPUs are left out")
 
 
 def _values(fields: Fields, key: str) -> Mapping[str, Any]:
@@ -87,37 +78,26 @@ def _is_gpu(resource: str) -> bool:
     return resource == resource_name(WHOLE_GPU) or resource.startswith("nvidia.com/mig-")
 
 
-def _count(value: object, where: str) -> int:
-    if not str(value).isdecimal() or int(str(value)) > MOST_UNITS:
-        raise InputError(where, f"is {value!r}, not a count")
-    return int(str(value))
-
-
-def _away(outer: Fields, status: Fields) -> str:
-    spec = outer.under("spec")
-    if spec is not None and spec.flag("unschedulable"):
-        return "is cordoned, so its GPUs are left out"
-    ready = [c for c in read.objects(status, "conditions") if c.values.get("type") == "Ready"]
-    if ready and ready[0].values.get("status") != "True":
-        return "is not ready, so its GPUs are left out"
-    return ""
-
-
 def gpus(node: Node, where: str) -> tuple[GPUState, ...]:
-    """Return the GPUs of a node whose SKU is known. Raises `InputError` where its counts fit no layout."""
+    """Return the GPUs of a node whose SKU is known. Raises `InputError` where its counts fit no layout.
+
+    A slice that is unhealthy has its place in the layout; a whole GPU that is unhealthy is left out.
+    """
     sku, counts = node.sku or "", {r: n for r, n in node.allocatable if _is_gpu(r)}
-    whole = counts.get(resource_name(WHOLE_GPU), 0)
+    for resource, n in sorted(counts.items()):
+        if n > MOST_UNITS:
+            raise InputError(f"{where}: {node.name}: {resource}", f"is {n}, more than a node can have")
+    whole = counts.pop(resource_name(WHOLE_GPU), 0)
     slices: dict[str, int] = {}
     for resource, n in sorted(counts.items()):
         profile = profile_of_resource(sku, resource)
-        if n > MOST_UNITS:
-            raise InputError(f"{where}: {node.name}: {resource}", f"is {n}, more than a node can have")
-        if profile is not None:
-            slices[profile.name] = n
-        elif resource != resource_name(WHOLE_GPU):
+        if profile is None:
             raise InputError(f"{where}: {node.name}: {resource}", f"is no slice of {sku}")
-    cut = node.gpus - whole if node.gpus is not None and node.gpus <= MOST_PER_NODE else None
-    layouts = _layouts(sku, tuple(slices.items()), cut, f"{where}: {node.name}") if slices else ()
+        slices[profile.name] = n
+    sick = dict(node.unhealthy)
+    told = node.gpus is not None and node.gpus <= MOST_PER_NODE
+    cut = node.gpus - whole - sick.get(resource_name(WHOLE_GPU), 0) if told and node.gpus else None
+    layouts = _layouts_of(node, slices, cut, f"{where}: {node.name}") if slices else ()
     states = [(False, ())] * whole + [(True, layout) for layout in layouts]
     return tuple(
         GPUState(
@@ -133,6 +113,28 @@ def gpus(node: Node, where: str) -> tuple[GPUState, ...]:
         )
         for index, (mig, layout) in enumerate(states)
     )
+
+
+def _layouts_of(
+    node: Node, slices: Mapping[str, int], cut: int | None, where: str
+) -> tuple[tuple[Instance, ...], ...]:
+    """Return one layout per cut GPU, with the slices that are unhealthy.
+
+    A resource of which nothing is allocatable may be what was there before the GPU was cut anew: the kubelet
+    counts it for some minutes. It is left away where it does not fit beside the others.
+    """
+    sku, there = node.sku or "", dict(slices)
+    for resource, n in node.unhealthy:
+        profile = profile_of_resource(sku, resource)
+        if profile is not None:
+            there[profile.name] = there.get(profile.name, 0) + n
+    stale = there.keys() - slices.keys()
+    try:
+        return _layouts(sku, tuple(sorted(there.items())), cut, where)
+    except InputError:
+        if not stale:
+            raise
+    return _layouts(sku, tuple(sorted((p, n) for p, n in there.items() if p not in stale)), cut, where)
 
 
 def _layouts(sku: str, slices: Multiset, gpus: int | None, where: str) -> tuple[tuple[Instance, ...], ...]:

@@ -8,9 +8,9 @@ from tangram.catalog import InputError
 from tangram.fleet import Claim, FleetSnapshot, Node
 from tangram.packing import GPUState
 from tangram.planner.joint.nodes import gpus as gpus_of
-from tangram.planner.joint.nodes import unknown
-from tangram.planner.joint.pods import PodSeen, free_units, occupied
+from tangram.planner.joint.pods import PodSeen, free_units, occupied, unhealthy
 from tangram.planner.joint.pools import claiming, governed, price_of
+from tangram.planner.node_devices import left_out_notes
 
 OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
 
@@ -32,12 +32,13 @@ def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: froze
 
     Pods of strangers stay in place: nobody asked us to move them.
     """
-    notes: list[str] = []
+    notes = left_out_notes(snapshot.nodes)
     bare = [gpu for node in sorted(snapshot.nodes, key=_name) for gpu in _of_node(node, snapshot, notes)]
     there = {gpu.node for gpu in bare}
     claims = sorted(snapshot.claims, key=_claim)
     pods = [_pod(i, each, names, kept) for i, each in enumerate(claims) if each.node in there]
-    held, crowded = occupied(bare, pods)
+    sick = [each for node in snapshot.nodes if node.name in there for each in unhealthy(node)]
+    held, crowded = occupied(bare, [*pods, *sick])
     held, _ = occupied(held, _to_come(held, snapshot, names, kept))
     pools = {pool.name: pool for pool in snapshot.pools}
     gpus = sorted((governed(gpu, pools) for gpu in held), key=lambda gpu: gpu.id)
@@ -53,20 +54,17 @@ def _claim(claim: Claim) -> tuple[str, str, str, int]:
 
 
 def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[GPUState]:
-    if not node.allocatable:
+    if not (node.allocatable and node.usable and node.sku):
+        if node.allocatable and not node.left_out:
+            notes.append(f"node {node.name}: {_unknown(node)}; its GPUs are left out")
         return
     names = claiming(node, snapshot.pools)
     pool = next((pool for pool in snapshot.pools if names and pool.name == names[0]), None)
-    why = unknown(node)
-    if not why and not node.usable:
-        why = "takes no pods of the engine, so its GPUs are left out"
     priced = (pool is not None and pool.price_per_gpu_hour is not None) or (
         node.sku is not None and price_of(node.sku, dict(snapshot.prices)) is not None
     )
-    if not why and not priced:
-        why = f"no price is known for {node.sku}, so its GPUs are left out"
-    if why:
-        notes.append(f"node {node.name}: {why}")
+    if not priced:
+        notes.append(f"node {node.name}: no price is known for {node.sku}, so its GPUs are left out")
         return
     if len(names) > 1:
         notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
@@ -76,6 +74,13 @@ def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[
         notes.append(f"{error.field} {error.problem}; its GPUs are left out")
         return
     yield from (replace(gpu, pool=names[0] if names else "") for gpu in found)
+
+
+def _unknown(node: Node) -> str:
+    """Return why a node is left out that does not say so: one of a document that names no reasons."""
+    if node.sku is not None:
+        return "takes no pods of the engine"
+    return f"has GPUs {node.product!r} that the catalog does not know" if node.product else "has no product"
 
 
 def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[str]) -> PodSeen:

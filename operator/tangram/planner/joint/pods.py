@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.catalog.fields import Fields
-from tangram.fleet import WHOLE_GPU, resource_name
+from tangram.fleet import WHOLE_GPU, Node, resource_name
+from tangram.fleet.pod_requests import gpu_requests
 from tangram.packing import GPUState, Instance
 from tangram.planner.joint import read
 from tangram.planner.joint.deployment import identity
 
 OWNER_LABEL = "tangram.dev/llmdeployment"
-_MOST = 1024
+UNHEALTHY = "(unhealthy)"  # holds the slices that are unhealthy; no LLMDeployment can be called this
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,13 +41,9 @@ def pod(document: Mapping[str, Any], where: str) -> PodSeen | None:
     done = status is not None and status.values.get("phase") in {"Succeeded", "Failed"}
     if not spec.has("nodeName") or done:
         return None
-    counts: dict[str, int] = {}
-    for container in read.objects(spec, "containers"):
-        resources = container.under("resources")
-        limits = resources.under("limits") if resources is not None else None
-        for resource, value in (limits.values if limits is not None else {}).items():
-            if resource.startswith("nvidia.com/") and str(value).isdecimal() and 0 < int(str(value)) <= _MOST:
-                counts[resource] = counts.get(resource, 0) + int(str(value))
+    for key in ("containers", "initContainers"):
+        read.objects(spec, key)  # raises where it is none
+    counts = gpu_requests(spec.values)
     if not counts:
         return None
     name, namespace = read.word(meta, "name"), read.optional_word(meta, "namespace") or "default"
@@ -55,6 +52,15 @@ def pod(document: Mapping[str, Any], where: str) -> PodSeen | None:
     owner = identity(namespace, str(served)) if served else f"{namespace}/{name}"
     told = tuple(sorted(counts.items()))
     return PodSeen(read.word(spec, "nodeName"), f"{namespace}/{name}", owner, bool(served), told)
+
+
+def unhealthy(node: Node) -> tuple[PodSeen, ...]:
+    """Return what keeps the unhealthy slices of a node from being given or cut: a holder that stays.
+
+    It comes last of the node's pods, since one of them may hold the slice that is unhealthy.
+    """
+    sick = tuple(each for each in node.unhealthy if each[0] != resource_name(WHOLE_GPU))
+    return (PodSeen(node.name, "~unhealthy", UNHEALTHY, ours=False, counts=sick),) if sick else ()
 
 
 def occupied(gpus: Iterable[GPUState], pods: Iterable[PodSeen]) -> tuple[list[GPUState], list[str]]:
@@ -72,7 +78,7 @@ def occupied(gpus: Iterable[GPUState], pods: Iterable[PodSeen]) -> tuple[list[GP
                 gang = each.name if whole else None
                 mine = replace(instance, owner=each.owner, movable=each.ours, gang=gang)
                 taken.setdefault(gpu, {})[mine.start] = mine
-            if len(got) < count:
+            if len(got) < count and each.owner != UNHEALTHY:
                 notes.append(_too_many(each, resource))
     return [_held(gpu, taken.get(gpu.id, {})) for gpu in found.values()], notes
 

@@ -1,0 +1,369 @@
+"""What a node says of its devices that makes them no whole GPUs or slices at rest, one rule for each way.
+
+Each rule names the label or resource with its value, and what to change. Sources of the labels:
+NVIDIA/k8s-device-plugin (docs/gpu-feature-discovery, internal/lm), mig-parted (cmd/nvidia-mig-manager),
+k8s-operator-libs (pkg/upgrade/consts.go), k8s-driver-manager, the DRA driver's chart, GKE's GPU sharing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tangram.catalog import gpu, match_product, profile_of_resource
+from tangram.fleet import WHOLE_GPU, LeftOut, resource_name
+
+WHOLE = resource_name(WHOLE_GPU)
+PRODUCT_LABEL = f"{WHOLE}.product"
+COUNT_LABEL = f"{WHOLE}.count"
+MEMORY_LABEL = f"{WHOLE}.memory"
+PRESENT_LABEL = f"{WHOLE}.present"
+DEPLOY_PREFIX = f"{WHOLE}.deploy."
+WORKLOAD_LABEL = f"{WHOLE}.workload.config"
+UPGRADE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
+STATE_LABEL = "nvidia.com/mig.config.state"
+CONFIG_LABEL = "nvidia.com/mig.config"
+STRATEGY_LABEL = "nvidia.com/mig.strategy"
+VGPU_LABEL = "nvidia.com/vgpu.present"
+DRA_LABEL = "nvidia.com/dra-kubelet-plugin"
+GKE_STRATEGY_LABEL = "cloud.google.com/gke-gpu-sharing-strategy"
+GKE_CLIENTS_LABEL = "cloud.google.com/gke-max-shared-clients-per-gpu"
+GKE_PARTITION_LABEL = "cloud.google.com/gke-gpu-partition-size"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+
+SHARING_STRATEGIES = ("time-slicing", "mps")
+"""Values of the label `RESOURCE.sharing-strategy` of devices that several pods share."""
+
+MAX_GPUS = 1024  # of a node; a label may hold any number
+MAX_UNITS = 16 * MAX_GPUS  # of one resource on a node
+_MIG_PREFIX = "nvidia.com/mig-"
+SHARED_SUFFIX = ".shared"
+# The node serves and takes pods in these; `upgrade-required` waits for its turn, which may take days.
+_UPGRADE_QUIET = ("", "upgrade-done", "upgrade-required")
+_SAME_MEMORY = 0.85  # boards of one SKU differ by a few per cent with ECC and drivers; shares by half
+
+
+class Why(StrEnum):
+    """Why devices are left out, in one word: label of a metric, so renaming one breaks dashboards."""
+
+    NOT_READY = "NotReady"
+    CORDONED = "Cordoned"
+    TAINTED = "Tainted"
+    NO_GPU = "NoGPU"
+    MIG_CHANGING = "MIGChanging"
+    MIG_INVALID = "MIGInvalid"
+    MIG_STRATEGY = "MIGStrategy"
+    PAUSED = "Paused"
+    DRIVER_UPGRADE = "DriverUpgrade"
+    VIRTUAL = "Virtual"
+    SHARED = "Shared"
+    DRA = "DRA"
+    MIXED = "MixedGPUs"
+    UNKNOWN = "UnknownGPU"
+    UNHEALTHY = "Unhealthy"
+    NOT_OFFERED = "NotOffered"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a Node object says of itself, checked for types and nothing else."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, object]
+    capacity: Mapping[str, object]  # empty: as allocatable
+    taints: tuple[Mapping[str, Any], ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+
+    def label(self, key: str) -> str:
+        """Return the value of a label, the empty string where it is not there."""
+        return self.labels.get(key, "")
+
+    def number(self, key: str) -> int | None:
+        """Return the value of a label that is a number, None where it is none."""
+        return count_of(self.label(key))
+
+
+def model_of(product: str) -> str:
+    """Return the model in a product label, without the suffixes of slices and shares."""
+    return product.removesuffix("-SHARED").partition("-MIG-")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Which GPU the labels describe."""
+
+    product: str  # the label as it is
+    model: str  # without the suffixes -MIG-… and -SHARED
+    sku: str | None
+    gpus: int | None  # how many of this model; None: the label does not say
+
+    @classmethod
+    def of(cls, facts: NodeFacts) -> "Board":
+        """Return what the labels of a node describe."""
+        product = facts.label(PRODUCT_LABEL)
+        model = model_of(product)
+        gpus = facts.number(COUNT_LABEL)
+        found = gpus if gpus is not None and 0 < gpus <= MAX_GPUS else None
+        return cls(product, model, match_product(model) if model else None, found)
+
+
+Rule = Callable[[NodeFacts, Board, Mapping[str, int]], Iterator[tuple[Why, str]]]
+
+
+def _away(facts: NodeFacts, _board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+    if not facts.ready:
+        yield Why.NOT_READY, "is not ready"
+    if facts.unschedulable:
+        yield Why.CORDONED, "is cordoned; kubectl uncordon brings it back"
+
+
+def _absent(facts: NodeFacts, _board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+    if facts.label(PRESENT_LABEL) == "false":
+        yield Why.NO_GPU, f"label {PRESENT_LABEL}=false; remove the label if it has GPUs"
+
+
+def _changing(facts: NodeFacts, _board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+    state = facts.label(STATE_LABEL)
+    if state not in {"", "success"}:
+        yield (
+            Why.MIG_CHANGING,
+            (
+                f"label {STATE_LABEL}={state}: mig-manager has not finished; wait for success, and where it"
+                f" does not come set {CONFIG_LABEL} to another value and back"
+            ),
+        )
+    paused = sorted(
+        k for k, v in facts.labels.items() if k.startswith(DEPLOY_PREFIX) and v.startswith("paused")
+    )
+    if paused:
+        yield (
+            Why.PAUSED,
+            (
+                f"label {paused[0]}={facts.labels[paused[0]]}: the GPU Operator has paused its pods; if that"
+                f" stays, set its {len(paused)} paused labels {DEPLOY_PREFIX}* to true"
+            ),
+        )
+    upgrade = facts.label(UPGRADE_LABEL)
+    if upgrade not in _UPGRADE_QUIET:
+        yield (
+            Why.DRIVER_UPGRADE,
+            (
+                f"label {UPGRADE_LABEL}={upgrade}: its driver is being upgraded; wait for upgrade-done, or"
+                " look at the GPU Operator's events where it does not come"
+            ),
+        )
+
+
+def _virtual(facts: NodeFacts, board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+    config = facts.label(WORKLOAD_LABEL)
+    if config not in {"", "container"}:
+        yield (
+            Why.VIRTUAL,
+            f"label {WORKLOAD_LABEL}={config}: its GPUs belong to virtual machines; set container",
+        )
+    if facts.label(VGPU_LABEL) == "true":
+        yield (
+            Why.VIRTUAL,
+            (
+                f"label {VGPU_LABEL}=true: its GPUs are shares of boards (vGPU); pass whole GPUs through"
+                " to the virtual machine"
+            ),
+        )
+    memory, known = facts.number(MEMORY_LABEL), gpu(board.sku or "")
+    plain = board.product == board.model and _sharing(facts, WHOLE) is None
+    if memory and known is not None and plain and memory < _SAME_MEMORY * known.memory_mib:
+        yield (
+            Why.VIRTUAL,
+            (
+                f"label {MEMORY_LABEL}={memory} is less than the {known.memory_mib} MiB of a whole"
+                f" {known.sku}; give pods whole GPUs, or correct the label {PRODUCT_LABEL}"
+            ),
+        )
+
+
+def _described(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+    strategy = facts.label(STRATEGY_LABEL)
+    told = f"label {PRODUCT_LABEL}={board.product}"
+    if not board.product:
+        if capacity:
+            yield Why.UNKNOWN, f"has no label {PRODUCT_LABEL}; deploy GPU feature discovery, or set the label"
+    elif board.product.removesuffix("-SHARED").endswith("-MIG-INVALID"):
+        yield (
+            Why.MIG_INVALID,
+            (
+                f"{told}: its GPUs are not all cut alike, as mig.strategy single demands; set"
+                " mig.strategy mixed in the device plugin, or cut them alike"
+            ),
+        )
+    elif "-MIG-" in board.product or facts.label(GKE_PARTITION_LABEL):
+        if facts.label(GKE_PARTITION_LABEL):
+            told = f"label {GKE_PARTITION_LABEL}={facts.label(GKE_PARTITION_LABEL)}"
+        yield (
+            Why.MIG_STRATEGY,
+            (f"{told}: its {WHOLE} are MIG slices; set mig.strategy mixed in the device plugin"),
+        )
+    elif board.sku is None:
+        yield (
+            Why.UNKNOWN,
+            f"{told} is a GPU that the catalog does not know; `tangram gpus` lists those it does",
+        )
+    if strategy not in {"", "none", "single", "mixed"}:
+        yield Why.MIG_INVALID, f"label {STRATEGY_LABEL}={strategy}; set mixed in the device plugin"
+
+
+def _handed_out(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+    if board.product.endswith("-SHARED"):
+        yield Why.SHARED, _shared_message(f"label {PRODUCT_LABEL}={board.product}")
+    clients = facts.number(GKE_CLIENTS_LABEL)
+    if facts.label(GKE_STRATEGY_LABEL) or (clients is not None and clients > 1):
+        key = GKE_STRATEGY_LABEL if facts.label(GKE_STRATEGY_LABEL) else GKE_CLIENTS_LABEL
+        yield Why.SHARED, _shared_message(f"label {key}={facts.label(key)}")
+    if facts.label(DRA_LABEL) == "true" and capacity:
+        yield (
+            Why.DRA,
+            (
+                f"label {DRA_LABEL}=true: a DRA driver hands out the same GPUs as the device plugin; disable"
+                " one of the two on this node"
+            ),
+        )
+
+
+def _counted(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+    """GPU feature discovery describes one model: more devices than it counts are shares, or other boards."""
+    if board.gpus is None or _sharing(facts, WHOLE) is not None:
+        return
+    whole, cut = capacity.get(WHOLE, 0), any(n and r.startswith(_MIG_PREFIX) for r, n in capacity.items())
+    if whole + cut > board.gpus:
+        beside = " beside MIG slices" if cut else ""
+        yield (
+            Why.MIXED,
+            (
+                f"label {COUNT_LABEL}={board.gpus}, and {whole} {WHOLE} are offered{beside}: they are shared,"
+                " or of several models; stop sharing, or put each model on nodes of its own"
+            ),
+        )
+
+
+NODE_RULES: tuple[Rule, ...] = (_away, _absent, _changing, _virtual, _described, _handed_out, _counted)
+
+
+def of_devices(
+    facts: NodeFacts, board: Board, offered: Mapping[str, int], capacity: Mapping[str, int]
+) -> Iterator[LeftOut]:
+    """Return what is left out of the devices of a node that is not left out as a whole, by resource."""
+    for resource, count in sorted(capacity.items()):
+        if count:
+            yield from _of_resource(facts, board, resource, offered.get(resource, 0), count)
+    whole = capacity.get(WHOLE, 0)
+    cut = any(n and r.startswith(_MIG_PREFIX) for r, n in capacity.items())
+    renamed = f"{WHOLE}{SHARED_SUFFIX}" in capacity
+    if board.gpus is not None and whole < board.gpus and not cut and not renamed:
+        lost = board.gpus - whole
+        yield LeftOut(
+            Why.NOT_OFFERED,
+            f"label {COUNT_LABEL}={board.gpus}, and {whole} are offered: {lost} have MIG enabled without"
+            " instances, or failed; cut them, or disable MIG",
+            WHOLE,
+        )
+
+
+def _of_resource(
+    facts: NodeFacts, board: Board, resource: str, offered: int, count: int
+) -> Iterator[LeftOut]:
+    base = resource.removesuffix(SHARED_SUFFIX)
+    if base != resource:
+        message = _shared_message(f"offers {count} {resource}")
+        yield LeftOut(Why.SHARED, message, resource)
+        yield LeftOut(Why.SHARED, message, base)  # the plugin has renamed it: what is left is stale
+        return
+    why = _sharing(facts, resource)
+    if why is not None:
+        yield LeftOut(Why.SHARED, _shared_message(why), resource)
+        return
+    if resource == WHOLE:
+        why = _cut_unseen(facts)
+        if why is not None:
+            yield LeftOut(Why.MIG_STRATEGY, why, resource)
+            return
+    else:
+        why = _other_board(facts, board, resource, count)
+        if why is not None:
+            yield LeftOut(Why.MIXED, why, resource)
+            return
+    if offered < count:
+        yield LeftOut(
+            Why.UNHEALTHY,
+            f"{resource}: capacity {count}, allocatable {offered}: {count - offered} unhealthy, or the device"
+            " plugin restarts; look at its log",
+            resource,
+        )
+
+
+def _sharing(facts: NodeFacts, resource: str) -> str | None:
+    """Return the label that says that units of `resource` are shared, None where none does."""
+    strategy, replicas = f"{resource}.sharing-strategy", f"{resource}.replicas"
+    if facts.label(strategy) not in {"", "none"}:
+        return f"label {strategy}={facts.label(strategy)}"
+    number = facts.number(replicas)
+    return f"label {replicas}={number}" if number is not None and number > 1 else None
+
+
+def _cut_unseen(facts: NodeFacts) -> str | None:
+    """Strategy `none` offers a cut GPU as a whole one; only mig-manager's default configs tell by name."""
+    config = facts.label(CONFIG_LABEL)
+    if facts.label(STRATEGY_LABEL) != "none" or not config.startswith("all-") or config == "all-disabled":
+        return None
+    return (
+        f"labels {STRATEGY_LABEL}=none and {CONFIG_LABEL}={config}: cut GPUs are offered as whole ones; set"
+        " mig.strategy mixed in the device plugin, or mig.config all-disabled"
+    )
+
+
+def _other_board(facts: NodeFacts, board: Board, resource: str, count: int) -> str | None:
+    """Return why a slice is none of the board that the node's labels describe, None where it is."""
+    key = f"{resource}.product"
+    product = facts.label(key).partition("-MIG-")[0]
+    if product and product != board.model:
+        return (
+            f"label {key}={facts.label(key)} on a node of {board.product}; put each model on nodes of its own"
+        )
+    if board.sku is not None and profile_of_resource(board.sku, resource) is None:
+        return f"{resource} is no slice of {board.sku}: the node has several models of GPU, or a new profile"
+    told = facts.number(f"{resource}.count")
+    if told and count > told:
+        return (
+            f"label {resource}.count={told}, and {count} are offered: they are shared, or of several models"
+        )
+    return None
+
+
+def _shared_message(what: str) -> str:
+    return f"{what}: several pods share each device; set replicas to 1 in the device plugin's sharing config"
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether a resource is whole GPUs or MIG slices, not shared by its name."""
+    return resource == WHOLE or (resource.startswith(_MIG_PREFIX) and not resource.endswith(SHARED_SUFFIX))
+
+
+def offered_devices(resources: Mapping[str, object]) -> dict[str, int]:
+    """Return GPUs and slices by resource, shared ones too; counts that cannot be are none."""
+    return {
+        str(name): count
+        for name, value in resources.items()
+        if is_gpu(str(name).removesuffix(SHARED_SUFFIX)) and (count := units(value)) is not None
+    }
+
+
+def units(value: object) -> int | None:
+    """Return a number of devices, None where it is none or more than a node can have."""
+    count = count_of(value)
+    return count if count is not None and count <= MAX_UNITS else None
+
+
+def count_of(value: object) -> int | None:
+    """Return a number of at most nine digits, None for anything else."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -1,0 +1,144 @@
+"""A Kubernetes Node as a GPU node: which devices newcomers may be given, and why not the others.
+
+The operator and `tangram plan` read nodes here, so both leave out the same devices.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tangram.fleet import LeftOut, Node
+from tangram.planner.device_rules import (
+    NODE_RULES,
+    SHARED_SUFFIX,
+    WHOLE,
+    ZONE_LABEL,
+    Board,
+    NodeFacts,
+    Why,
+    is_gpu,
+    of_devices,
+    offered_devices,
+    units,
+)
+
+GPU_TOLERATION: Mapping[str, Any] = {"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}
+"""What engine pods tolerate whatever the settings say: GPU nodes are commonly tainted nvidia.com/gpu."""
+
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+
+_PARTLY = frozenset({Why.UNHEALTHY, Why.NOT_OFFERED})  # the other devices of the resource stay
+_FINAL = frozenset(
+    {Why.UNKNOWN, Why.MIXED, Why.NO_GPU, Why.VIRTUAL, Why.MIG_INVALID, Why.MIG_STRATEGY, Why.SHARED}
+)
+
+
+def gpu_node(
+    facts: NodeFacts, tolerations: Iterable[Mapping[str, Any]], selected: Iterable[str] = ()
+) -> Node:
+    """Return the GPU node: its SKU, what newcomers that carry `tolerations` may be given, what is left out.
+
+    Of its labels those whose keys are in `selected` are kept. `allocatable` of a node that is left out as a
+    whole is what it offers once it is back; of devices left out one by one it holds nothing.
+    """
+    offered = offered_devices(facts.allocatable)
+    capacity = offered_devices(facts.capacity) or offered
+    capacity = {r: max(capacity.get(r, 0), n) for r, n in offered.items()} | {
+        r: n for r, n in capacity.items() if r not in offered
+    }
+    board = Board.of(facts)
+    there = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
+    whole = tuple(_of_node(facts, board, capacity, tuple(tolerations))) if there else ()
+    single = () if any(_final(each) for each in whole) else tuple(of_devices(facts, board, offered, capacity))
+    gone = {each.resource for each in single if each.reason not in _PARTLY}
+    kept = {r: n for r, n in offered.items() if r not in gone and not r.endswith(SHARED_SUFFIX)}
+    return Node(
+        name=facts.name,
+        sku=board.sku,
+        product=board.product,
+        usable=facts.ready and not whole,
+        allocatable=tuple(sorted((r, n) for r, n in kept.items() if n)),
+        zone=facts.label(ZONE_LABEL),
+        gpus=board.gpus,
+        labels=tuple(sorted((key, facts.labels[key]) for key in set(selected) if key in facts.labels)),
+        unhealthy=tuple(
+            sorted(
+                (r, n - offered.get(r, 0)) for r, n in capacity.items() if is_gpu(r) and n > offered.get(r, 0)
+            )
+        ),
+        left_out=(*whole, *single),
+    )
+
+
+def holds_replicas(node: Node) -> bool:
+    """Whether the replicas on a node keep their places: newcomers may be kept away while these run on.
+
+    Where the node is not ready, cordoned or tainted they are expected to go.
+    """
+    return node.usable or (bool(node.left_out) and not any(each.reason in _LEAVING for each in node.left_out))
+
+
+_LEAVING = frozenset({Why.NOT_READY, Why.CORDONED, Why.TAINTED})
+
+
+def left_out_notes(nodes: Iterable[Node]) -> list[str]:
+    """Return one sentence for each reason, with the nodes that it is about: the first few by name."""
+    names: dict[str, list[str]] = {}
+    for node in sorted(nodes, key=lambda each: each.name):
+        for each in node.left_out:
+            names.setdefault(each.message, []).append(node.name)
+    return [f"left out: {_listed(named)}: {message}" for message, named in names.items()]
+
+
+_MOST_NAMED = 3
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"node {names[0]}"
+    more = len(names) - _MOST_NAMED
+    return f"nodes {', '.join(names[:_MOST_NAMED])}" + (f" and {more} more" if more > 0 else "")
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a pod with `toleration` may come and stay on a node with `taint`."""
+    if toleration.get("tolerationSeconds") is not None:
+        return False  # it would be evicted again
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint.get("key"):
+        return False
+    operator = toleration.get("operator") or "Equal"
+    same = (toleration.get("value") or "") == (taint.get("value") or "")
+    return operator == "Exists" or (operator == "Equal" and same)
+
+
+def _of_node(
+    facts: NodeFacts, board: Board, capacity: Mapping[str, int], tolerations: tuple[Mapping[str, Any], ...]
+) -> Iterator[LeftOut]:
+    for resource, value in facts.allocatable.items():
+        if is_gpu(str(resource)) and units(value) is None:
+            said = f"allocatable {resource} is {str(value)[:40]!r}, no number of devices"
+            yield LeftOut(Why.UNKNOWN, f"{said}; look at the device plugin")
+    for taint in _untolerated(facts, tolerations):
+        yield LeftOut(Why.TAINTED, taint)
+    for rule in NODE_RULES:
+        for reason, message in rule(facts, board, capacity):
+            yield LeftOut(reason, message)
+
+
+def _untolerated(facts: NodeFacts, tolerations: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
+    for taint in facts.taints:
+        if taint.get("effect") not in _BLOCKING_EFFECTS or any(tolerates(t, taint) for t in tolerations):
+            continue
+        if facts.unschedulable and taint.get("key") == "node.kubernetes.io/unschedulable":
+            continue
+        value = f"={taint['value']}" if taint.get("value") else ""
+        yield (
+            f"engine pods do not tolerate its taint {taint.get('key', '')}{value}:{taint['effect']}; remove"
+            " it, or add a toleration to the chart's value engine.tolerations"
+        )
+
+
+def _final(each: LeftOut) -> bool:
+    """Whether the devices are not worth a further sentence: none of them is what the labels describe."""
+    return each.reason in _FINAL

@@ -1,0 +1,74 @@
+"""Plans of fleets with devices that are left out: newcomers stay away, replicas that run keep their place."""
+
+from dataclasses import replace
+
+from tangram.fleet import WHOLE_GPU, ApplyDeployment, LeftOut, Pool
+from tangram.planner import plan
+from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
+
+PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wait")
+SHARED = LeftOut("Shared", "label nvidia.com/gpu.sharing-strategy=mps: stop sharing", "nvidia.com/gpu")
+GPU = shape(WHOLE_GPU)
+
+
+def changing(name, **offer):
+    return replace(node(name, usable=False, **offer), left_out=(PENDING,))
+
+
+def decided(observed, *wanted):
+    made = plan(observed, wanted, NOW)
+    applied = {a.owner_uid: a.replicas for a in made.actions if isinstance(a, ApplyDeployment)}
+    return {d.owner_uid: d for d in made.decisions}, applied
+
+
+def running(owner, on, count):
+    return {"workloads": (workload(owner, GPU, count),), "claims": claims(owner, GPU, on, count)}
+
+
+def test_replicas_on_a_node_that_begins_to_change_count_and_no_newcomer_comes():
+    old, new = intent("old", min_replicas=2, max_replicas=4), intent("new")
+    observed = snapshot(changing("n", gpu=8), **running(old, "n", 2))
+
+    decisions, applied = decided(observed, old, new)
+
+    assert (decisions[old.uid].placed, decisions[old.uid].placed_reason) == (2, "Placed")
+    assert applied == {old.uid: 2}
+    assert decisions[new.uid].placed == 0
+    assert "devices of 1 node left out: node n: label nvidia.com/mig.config.state=pending" in (
+        decisions[new.uid].placed_message
+    )
+
+
+def test_replicas_keep_their_place_where_nothing_is_allocatable_any_more():
+    old, new = intent("old", min_replicas=2, max_replicas=2), intent("new")
+    observed = snapshot(node("n"), node("m", gpu=1), **running(old, "n", 2))
+
+    decisions, applied = decided(observed, old, new)
+
+    assert (decisions[old.uid].placed, decisions[new.uid].placed) == (2, 1)
+    assert applied == {old.uid: 2, new.uid: 1}
+
+
+def test_shared_devices_are_no_room_and_the_reason_is_told_where_there_is_none():
+    new = intent("new")
+    decisions, applied = decided(snapshot(replace(node("n"), left_out=(SHARED,))), new)
+
+    assert applied == {}
+    assert SHARED.message in decisions[new.uid].placed_message
+
+
+def test_only_nodes_that_could_be_meant_are_told():
+    new = intent("new", pools=("p",))
+    elsewhere = replace(node("n"), left_out=(SHARED,))
+    decisions, _ = decided(snapshot(elsewhere, node("m", gpu=0), pools=(Pool("p", (("x", "y"),)),)), new)
+
+    assert "left out" not in decisions[new.uid].placed_message
+
+
+def test_pods_are_never_sent_to_the_label_of_shares():
+    new = intent("new")
+    shared = replace(node("n"), product="NVIDIA-H100-80GB-HBM3-SHARED", usable=False, left_out=(SHARED,))
+    made = plan(snapshot(shared, node("m", gpu=1)), (new,), NOW)
+
+    (applied,) = (a for a in made.actions if isinstance(a, ApplyDeployment))
+    assert applied.products == ("NVIDIA-H100-80GB-HBM3",)

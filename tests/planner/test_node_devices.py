@@ -1,0 +1,335 @@
+"""Which devices of a node newcomers are given: one row per way in which a node says that they are not whole,
+free and at rest. The healthy cases are what the stand-ins for silicon write.
+"""
+
+import pytest
+
+from e2e.silicon.board import parse_machine
+from e2e.silicon.labels import gfd_labels
+from tangram.fleet.pod_requests import gpu_requests
+from tangram.planner.device_rules import NodeFacts, Why
+from tangram.planner.node_devices import (
+    GPU_TOLERATION,
+    gpu_node,
+    holds_replicas,
+    left_out_notes,
+)
+
+GPU = "nvidia.com/gpu"
+S1, S3 = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+H100 = "NVIDIA-H100-80GB-HBM3"
+CUT = ["1g.10gb@0", "1g.10gb@1", "3g.40gb@4"]
+
+
+def labels(*gpus, sku="H100-80GB-SXM", **more):
+    name = {"name": "NVIDIA A10G"} if sku == "A10G" else {}
+    machine = parse_machine({"sku": sku, "gpus": list(gpus)} | name, "n")
+    return gfd_labels(machine, 1) | {key: str(value) for key, value in more.items()}
+
+
+def read(told, allocatable, capacity=None, **facts):
+    found = NodeFacts("n", told, allocatable, capacity or allocatable, **facts)
+    return gpu_node(found, (GPU_TOLERATION,))
+
+
+WHOLE_TWO = (labels({}, {}), {GPU: "2"})
+MIXED = (labels({}, {"mig": CUT}), {GPU: "1", S1: "2", S3: "1"})
+
+
+@pytest.mark.parametrize(
+    ("told", "allocatable"),
+    [
+        WHOLE_TWO,
+        MIXED,
+        (labels({"mig": CUT}), {GPU: "0", S1: "2", S3: "1"}),
+        (
+            labels({}, **{"nvidia.com/mig.config.state": "success", "nvidia.com/mig.config": "all-disabled"}),
+            {GPU: 1},
+        ),
+        (labels({}, **{"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"}), {GPU: 1}),
+        (labels({}, **{"nvidia.com/gpu-driver-upgrade-state": "upgrade-required"}), {GPU: 1}),
+        (labels({}, **{"nvidia.com/gpu.deploy.device-plugin": "true"}), {GPU: 1}),
+        (labels({}, **{"nvidia.com/vgpu.present": "false", "nvidia.com/mig.strategy": "single"}), {GPU: 1}),
+        ({"nvidia.com/gpu.product": H100}, {GPU: 8}),
+    ],
+)
+def test_a_healthy_node_offers_all_that_it_has(told, allocatable):
+    node = read(told, allocatable)
+
+    assert (node.usable, node.left_out, node.unhealthy) == (True, (), ())
+    assert dict(node.allocatable) == {r: int(n) for r, n in allocatable.items() if int(n)}
+
+
+def test_a_node_without_gpus_has_nothing_to_leave_out():
+    assert read({"nvidia.com/gpu.present": "false"}, {}, unschedulable=True).left_out == ()
+
+
+WHOLE_NODE = {
+    "not ready": ({}, {}, {"ready": False}, Why.NOT_READY, "is not ready"),
+    "cordoned": ({}, {}, {"unschedulable": True}, Why.CORDONED, "kubectl uncordon"),
+    "taint": (
+        {},
+        {},
+        {"taints": ({"key": "team", "value": "ml", "effect": "NoSchedule"},)},
+        Why.TAINTED,
+        "taint team=ml:NoSchedule",
+    ),
+    "GPU absent": ({"nvidia.com/gpu.present": "false"}, {}, {}, Why.NO_GPU, "nvidia.com/gpu.present=false"),
+    **{
+        f"MIG {state}": (
+            {"nvidia.com/mig.config.state": state},
+            {},
+            {},
+            Why.MIG_CHANGING,
+            f"nvidia.com/mig.config.state={state}",
+        )
+        for state in ("pending", "rebooting", "failed")
+    },
+    **{
+        pause: (
+            {"nvidia.com/gpu.deploy.device-plugin": pause},
+            {},
+            {},
+            Why.PAUSED,
+            f"nvidia.com/gpu.deploy.device-plugin={pause}",
+        )
+        for pause in ("paused-for-mig-change", "paused-for-driver-upgrade", "paused-for-vgpu-change")
+    },
+    **{
+        state: (
+            {"nvidia.com/gpu-driver-upgrade-state": state},
+            {},
+            {},
+            Why.DRIVER_UPGRADE,
+            f"nvidia.com/gpu-driver-upgrade-state={state}",
+        )
+        for state in ("cordon-required", "pod-restart-required", "validation-required", "upgrade-failed")
+    },
+    "vGPU": ({"nvidia.com/vgpu.present": "true"}, {}, {}, Why.VIRTUAL, "nvidia.com/vgpu.present=true"),
+    "virtual machines": (
+        {"nvidia.com/gpu.workload.config": "vm-passthrough"},
+        {},
+        {},
+        Why.VIRTUAL,
+        "nvidia.com/gpu.workload.config=vm-passthrough",
+    ),
+    "less memory": ({"nvidia.com/gpu.memory": "20480"}, {}, {}, Why.VIRTUAL, "nvidia.com/gpu.memory=20480"),
+    "DRA": (
+        {"nvidia.com/dra-kubelet-plugin": "true"},
+        {},
+        {},
+        Why.DRA,
+        "nvidia.com/dra-kubelet-plugin=true",
+    ),
+    "MIG-INVALID": (
+        {"nvidia.com/gpu.product": f"{H100}-MIG-INVALID", "nvidia.com/mig.strategy": "single"},
+        {},
+        {},
+        Why.MIG_INVALID,
+        f"{H100}-MIG-INVALID",
+    ),
+    "strategy INVALID": (
+        {"nvidia.com/mig.strategy": "INVALID"},
+        {},
+        {},
+        Why.MIG_INVALID,
+        "nvidia.com/mig.strategy=INVALID",
+    ),
+    "strategy single": (
+        {"nvidia.com/gpu.product": f"{H100}-MIG-1g.10gb", "nvidia.com/mig.strategy": "single"},
+        {},
+        {},
+        Why.MIG_STRATEGY,
+        f"{H100}-MIG-1g.10gb",
+    ),
+    "GKE partition": (
+        {"cloud.google.com/gke-gpu-partition-size": "1g.10gb"},
+        {},
+        {},
+        Why.MIG_STRATEGY,
+        "cloud.google.com/gke-gpu-partition-size=1g.10gb",
+    ),
+    "product SHARED": ({"nvidia.com/gpu.product": f"{H100}-SHARED"}, {}, {}, Why.SHARED, f"{H100}-SHARED"),
+    "GKE sharing": (
+        {"cloud.google.com/gke-max-shared-clients-per-gpu": "4"},
+        {},
+        {},
+        Why.SHARED,
+        "cloud.google.com/gke-max-shared-clients-per-gpu=4",
+    ),
+    "unknown GPU": ({"nvidia.com/gpu.product": "Foo-9000"}, {}, {}, Why.UNKNOWN, "Foo-9000"),
+    "no product": ({"nvidia.com/gpu.product": ""}, {}, {}, Why.UNKNOWN, "no label nvidia.com/gpu.product"),
+    "two models under one label": ({}, {GPU: "5"}, {}, Why.MIXED, "nvidia.com/gpu.count=2, and 5"),
+    "whole GPUs of another model beside slices": (
+        {},
+        {GPU: "2", S1: "7"},
+        {},
+        Why.MIXED,
+        "nvidia.com/gpu.count=2, and 2",
+    ),
+    "a count that is none": ({}, {GPU: "9" * 5000}, {}, Why.UNKNOWN, "allocatable nvidia.com/gpu is '999"),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE_NODE)
+def test_a_node_whose_devices_are_not_whole_and_at_rest_takes_no_newcomers(case):
+    more, offered, facts, reason, words = WHOLE_NODE[case]
+    node = read(WHOLE_TWO[0] | more, WHOLE_TWO[1] | offered, **facts)
+
+    assert not node.usable
+    assert reason in {each.reason for each in node.left_out}
+    (note,) = (text for text in left_out_notes([node]) if words in text)
+    assert note.startswith("left out: node n: ")
+
+
+DEVICES = {
+    "time-sliced A10G under its plain label": (
+        labels({}, sku="A10G", **{f"{GPU}.sharing-strategy": "time-slicing", f"{GPU}.replicas": 10}),
+        {GPU: "10"},
+        {},
+        Why.SHARED,
+        f"label {GPU}.sharing-strategy=time-slicing",
+    ),
+    "MPS": (
+        labels({}, **{f"{GPU}.sharing-strategy": "mps", f"{GPU}.memory": 8155}),
+        {GPU: "10"},
+        {},
+        Why.SHARED,
+        f"label {GPU}.sharing-strategy=mps",
+    ),
+    "replicas alone": (labels({}, **{f"{GPU}.replicas": 4}), {GPU: "4"}, {}, Why.SHARED, f"{GPU}.replicas=4"),
+    "renamed": (labels({}), {f"{GPU}.shared": "4", GPU: "0"}, {}, Why.SHARED, f"offers 4 {GPU}.shared"),
+    "renamed, the old name still there": (
+        labels({}),
+        {f"{GPU}.shared": "4", GPU: "1"},
+        {},
+        Why.SHARED,
+        f"offers 4 {GPU}.shared",
+    ),
+    "shared slices beside a whole GPU": (
+        MIXED[0] | {f"{S1}.sharing-strategy": "time-slicing", f"{S1}.replicas": "3"},
+        {GPU: "1", S1: "6", S3: "1"},
+        {GPU: 1, S3: 1},
+        Why.SHARED,
+        f"label {S1}.sharing-strategy=time-slicing",
+    ),
+    "renamed slices": (
+        MIXED[0],
+        {GPU: "1", f"{S1}.shared": "6", S3: "1"},
+        {GPU: 1, S3: 1},
+        Why.SHARED,
+        f"offers 6 {S1}.shared",
+    ),
+    "more slices than the label counts": (
+        MIXED[0],
+        {GPU: "1", S1: "6", S3: "1"},
+        {GPU: 1, S3: 1},
+        Why.MIXED,
+        f"label {S1}.count=2, and 6",
+    ),
+    "slices of another model": (
+        MIXED[0] | {f"{S1}.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"},
+        {GPU: "1", S1: "2", S3: "1"},
+        {GPU: 1, S3: 1},
+        Why.MIXED,
+        f"label {S1}.product=NVIDIA-A100-SXM4-80GB-MIG-1g.10gb",
+    ),
+    "slices that the board has not": (
+        labels({}, {}),
+        {GPU: "1", "nvidia.com/mig-1g.5gb": "2"},
+        {GPU: 1},
+        Why.MIXED,
+        "nvidia.com/mig-1g.5gb is no slice of H100-80GB-SXM",
+    ),
+    "cut GPUs that strategy none offers whole": (
+        labels({}, {}, **{"nvidia.com/mig.strategy": "none", "nvidia.com/mig.config": "all-1g.10gb"}),
+        {GPU: "2"},
+        {},
+        Why.MIG_STRATEGY,
+        "nvidia.com/mig.strategy=none and nvidia.com/mig.config=all-1g.10gb",
+    ),
+    "MIG without instances": (
+        labels({}, {}, {}),
+        {GPU: "1"},
+        {GPU: 1},
+        Why.NOT_OFFERED,
+        "2 have MIG enabled",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DEVICES)
+def test_devices_that_are_shared_or_others_than_the_labels_say_are_left_out_alone(case):
+    told, allocatable, kept, reason, words = DEVICES[case]
+    node = read(told, allocatable)
+
+    assert (node.usable, dict(node.allocatable)) == (True, kept)
+    assert {each.reason for each in node.left_out} == {reason}
+    assert any(words in each.message for each in node.left_out)
+
+
+def test_an_unhealthy_device_is_left_out_and_the_others_stay():
+    node = read(MIXED[0], {GPU: "0", S1: "1", S3: "1"}, MIXED[1])
+
+    assert (node.usable, dict(node.allocatable)) == (True, {S1: 1, S3: 1})
+    assert dict(node.unhealthy) == {GPU: 1, S1: 1}
+    assert [each.reason for each in node.left_out] == [Why.UNHEALTHY] * 2
+    assert any(f"{S1}: capacity 2, allocatable 1" in each.message for each in node.left_out)
+
+
+@pytest.mark.parametrize(
+    ("facts", "keeps"),
+    [
+        ({"ready": False}, False),
+        ({"unschedulable": True}, False),
+        ({"taints": ({"key": "x", "effect": "NoExecute"},)}, False),
+        ({}, True),
+    ],
+)
+def test_replicas_keep_their_places_while_a_node_changes_but_not_where_it_goes_away(facts, keeps):
+    pending = WHOLE_TWO[0] | {"nvidia.com/mig.config.state": "pending"}
+
+    assert holds_replicas(read(pending, WHOLE_TWO[1], **facts)) is keeps
+
+
+def test_one_reason_of_many_nodes_is_one_sentence():
+    told = WHOLE_TWO[0] | {"nvidia.com/mig.config.state": "failed"}
+    nodes = [gpu_node(NodeFacts(f"n{i}", told, WHOLE_TWO[1], {}), ()) for i in range(9)]
+
+    (note,) = left_out_notes(nodes)
+    assert note.startswith("left out: nodes n0, n1, n2 and 6 more: label nvidia.com/mig.config.state=failed")
+
+
+# --- what pods hold
+
+
+def container(count=0, restart=None, resource=GPU):
+    found = {"resources": {"limits": {resource: str(count)} if count else {"cpu": "1"}}}
+    return found | ({"restartPolicy": restart} if restart else {})
+
+
+ALWAYS = "Always"
+
+
+@pytest.mark.parametrize(
+    ("init", "containers", "held"),
+    [
+        ([], [container(1), container(2)], 3),
+        ([container(2)], [container(1)], 2),  # an init container gives back what it had
+        ([container(1)], [container(2)], 2),
+        ([container(1, ALWAYS)], [container(2)], 3),  # a sidecar keeps it
+        ([container(1, ALWAYS)], [container()], 1),
+        ([container(1, ALWAYS), container(3)], [container(1)], 4),  # the sidecar runs beside it
+        ([container(3), container(1, ALWAYS)], [container(1)], 3),  # the sidecar comes after it
+        ([container(1, ALWAYS), container(1, ALWAYS)], [container(1)], 3),
+        ([], [container(2, resource=f"{GPU}.shared")], 2),
+    ],
+)
+def test_a_pod_holds_what_the_scheduler_counts(init, containers, held):
+    assert gpu_requests({"initContainers": init, "containers": containers}) == {GPU: held}
+
+
+def test_requests_without_limits_count_and_nonsense_does_not():
+    asks = {"resources": {"requests": {S1: 2, GPU: "-1", S3: "1k", "cpu": "8"}}}
+
+    assert gpu_requests({"containers": [asks, None, {"resources": None}]}) == {S1: 2}
