@@ -68,7 +68,7 @@ COMPLETION_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["a"] * 100_000}, "stop"),
     ({"stop": [""]}, "stop.0"),
     ({"stop": ["a", 1]}, "stop.1"),
-    ({"stop": "x" * 1001}, "stop.0"),
+    ({"stop": "x" * 257}, "stop.0"),
     ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
     ({"stream": "yes"}, "stream"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),

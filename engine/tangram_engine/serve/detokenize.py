@@ -59,17 +59,45 @@ class Detokenizer:
         return ""
 
 
+class StopStrings:
+    """The stop strings of a request, prepared once for all its answers, in time linear in their length."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.texts = tuple(dict.fromkeys(stop for stop in stops if stop))
+        self.fallbacks = tuple(_fallbacks(text) for text in self.texts)
+
+
+def _fallbacks(stop: str) -> list[int]:
+    """Where to go on after a mismatch, -1 for the start: the table of Knuth, Morris and Pratt (1977).
+
+    It skips beginnings that would fail for the same reason, so that one character takes a number of steps
+    that grows with the logarithm of the stop string's length.
+    """
+    table, border = [-1], 0
+    for at in range(1, len(stop)):
+        if stop[at] == stop[border]:
+            table.append(table[border])
+        else:
+            table.append(border)
+            while border >= 0 and stop[at] != stop[border]:
+                border = table[border]
+        border += 1
+    return table
+
+
 class StopScanner:
     """Lets text through up to the first stop string, and holds back what may become one.
 
     "First" is the stop string that ends first, reading character by character; of several that end at the
     same character, the longest. So the result does not depend on how the text is cut into tokens. With
-    `include` the stop string is let through, too.
+    `include` the stop string is let through, too. Each character is read once per stop string, whatever came
+    before it.
     """
 
-    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+    def __init__(self, stops: StopStrings, *, include: bool = False) -> None:
         self._include = include
-        self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
+        self._stops = stops
+        self._begun = [0] * len(stops.texts)  # characters of each stop string that the text ends with
         self._held = ""
         self.matched: str | None = None
 
@@ -77,38 +105,48 @@ class StopScanner:
         """Text that may be shown now. After a match (`matched` is set) always empty."""
         if self.matched is not None:
             return ""
-        if not self._stops:
+        if not self._stops.texts:
             return text
+        end, stop = self._read(text)
         buffer = self._held + text
-        if self._find(buffer):
-            return self._take(buffer)
-        keep = self._partial(buffer)
-        self._held = buffer[len(buffer) - keep :]
-        return buffer[: len(buffer) - keep]
+        if stop is not None:
+            shown = len(self._held) + end - (0 if self._include else len(stop))
+            self._held, self.matched = "", stop
+            return buffer[:shown]
+        shown = len(buffer) - max(self._begun)
+        self._held = buffer[shown:]
+        return buffer[:shown]
 
     def flush(self) -> str:
         """The held text, when nothing follows."""
         held, self._held = self._held, ""
         return held
 
-    def _find(self, buffer: str) -> bool:
-        found = [(at + len(stop), at, stop) for stop in self._stops if (at := buffer.find(stop)) >= 0]
-        if not found:
-            return False
-        end, at, self.matched = min(found)
-        self._cut = end if self._include else at
-        return True
+    def _read(self, text: str) -> tuple[int, str | None]:
+        """Bring each stop string up to the end of `text`, or to the first match: where that is, of what."""
+        end, matched = len(text), None
+        table = zip(self._stops.texts, self._stops.fallbacks, strict=True)
+        for number, (stop, fallbacks) in enumerate(table):
+            begun, read = _follow(stop, fallbacks, self._begun[number], text, end)
+            self._begun[number] = begun
+            if begun == len(stop) and (read < end or len(stop) > len(matched or "")):
+                end, matched = read, stop
+        return end, matched
 
-    def _take(self, buffer: str) -> str:
-        self._held = ""
-        return buffer[: self._cut]
 
-    def _partial(self, buffer: str) -> int:
-        """Length of the longest end of `buffer` with which some stop string begins."""
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(buffer)), longest, -1):
-                if buffer.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+def _follow(stop: str, fallbacks: list[int], begun: int, text: str, end: int) -> tuple[int, int]:
+    """How much of `stop` the text has read last, and where that was: at the first whole one, or at `end`."""
+    at = 0
+    while at < end:
+        if begun == 0:
+            at = text.find(stop[0], at, end)
+            if at < 0:
+                return 0, end
+        letter = text[at]
+        while begun >= 0 and stop[begun] != letter:
+            begun = fallbacks[begun]
+        begun += 1
+        at += 1
+        if begun == len(stop):
+            break
+    return begun, at

@@ -8,7 +8,7 @@ from tangram_engine.messages import TokenOutput
 from tangram_engine.schedule.request import Request
 
 from .client import EngineClient, EngineDied, Inbox
-from .detokenize import Detokenizer, StopScanner
+from .detokenize import Detokenizer, StopScanner, StopStrings
 from .errors import APIError, unavailable
 from .metrics import Metrics
 from .tokenizer import TextTools
@@ -120,12 +120,13 @@ class Generation:
         def decode(ids: list[int]) -> str:
             return tools.decode(ids, skip_special_tokens=skip_special_tokens)
 
+        stop_strings = StopStrings(stops)
         self.answers = [
             Answer(
                 index,
                 request,
                 Detokenizer(decode, request.prompt),
-                StopScanner(stops, include=include_stop),
+                StopScanner(stop_strings, include=include_stop),
                 include_stop=include_stop,
             )
             for index, request in enumerate(requests)
