@@ -31,6 +31,8 @@ class Node:
     spot: bool = False  # its cloud may reclaim it at short notice
     unhealthy: tuple[tuple[str, int], ...] = ()  # (resource, capacity less allocatable), sorted
     left_out: tuple[LeftOut, ...] = ()
+    # (resource, count) offered until lately, sorted: not for newcomers, kept for replicas that have it
+    withheld: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 A unit is one GPU or slice. With one unit per replica every unit of one resource on one SKU in the same
 GPUPools is as good as another, so counts are enough. Taken is, in this order: pods of strangers; our own pods
-where they run; replicas that our Deployments were given and whose pods are still to come (in turn); and what
-this plan gives.
+where they run, whatever their node offers; replicas that our Deployments were given and whose pods are still
+to come (in turn), at last of what a node offered until lately; and what this plan gives.
 """
 
 from collections import defaultdict
@@ -47,6 +47,7 @@ class Room:
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GPUPools that an owner names
     by_kind: dict[Kind, tuple[Unit, ...]] = field(default_factory=dict)
     spots: Mapping[Unit, list[Spot]] = field(default_factory=dict)  # as observed; what is given has no node
+    withheld: dict[Unit, int] = field(default_factory=dict)  # for replicas that were given one before
 
     def units(self, uid: str, kind: Kind) -> tuple[Unit, ...]:
         """Units of `kind` that `uid` may use, those first that the fewest others may."""
@@ -87,6 +88,17 @@ class Room:
             holds += self.give(uid, unit, count - holds)
         return holds
 
+    def keep(self, uid: str, kind: Kind, count: int) -> int:
+        """`take`, for replicas that were given a place before: of what nodes withhold, too, if need be."""
+        holds = self.take(uid, kind, count)
+        for unit in self.units(uid, kind):
+            more = max(0, min(count - holds, self.withheld.get(unit, 0)))
+            if more:
+                self.withheld[unit] -= more
+                self.held[(uid, unit)] = self.held.get((uid, unit), 0) + more
+                holds += more
+        return holds
+
 
 def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]) -> Room:
     """Return the room before anything new is given. `wanted`: replicas by uid, a promise's limit."""
@@ -102,12 +114,14 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
             resources[claim.node].add(claim.resource)
         else:
             strangers[(claim.node, claim.resource)] += claim.count
+    kept: dict[Unit, int] = defaultdict(int)
     spots: dict[Unit, list[Spot]] = defaultdict(list)
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
         if node.sku is None or not holds_replicas(node):
             continue
         place, offered = place_of(snapshot, dict(node.labels)), dict(node.allocatable)
-        for resource in sorted(offered.keys() | resources.get(node.name, set())):
+        withheld = dict(node.withheld)
+        for resource in sorted(offered.keys() | withheld.keys() | resources.get(node.name, set())):
             unit = (node.sku, resource, place)
             here = ours.get((node.name, resource), {})
             for uid in sorted(here):  # whatever the node offers: its pods run
@@ -115,9 +129,11 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
             taken = strangers[(node.name, resource)] + sum(here.values())
             left = max(0, offered.get(resource, 0) - taken) if node.usable else 0
             free[unit] += left
+            had = offered.get(resource, 0) + withheld.get(resource, 0)
+            kept[unit] += max(0, min(had - taken, withheld.get(resource, 0)))
             spots[unit].append(Spot(node.zone, left, here))
     pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
-    result = Room(dict(free), dict(held), pools, _by_kind(free, pools), spots)
+    result = Room(dict(free), dict(held), pools, _by_kind(free, pools), spots, dict(kept))
     _keep_promises(result, snapshot, intents, wanted)
     return result
 
@@ -153,4 +169,4 @@ def _keep_promises(
         promised[uid][kind_of(workload.shape)] += limit
     for intent in intents:
         for kind, count in sorted(promised[intent.uid].items()):
-            result.take(intent.uid, kind, count)
+            result.keep(intent.uid, kind, count)

@@ -27,6 +27,7 @@ from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
 from tangram.shell.lease import Elector, NotLeader, TermGuard
 from tangram.shell.metrics import Metrics, ready_replicas
 from tangram.shell.mirrors import Mirrors
+from tangram.shell.offered_devices import OfferedDevices
 from tangram.shell.planning import PlanWorker
 from tangram.shell.pool_status import pool_statuses
 from tangram.shell.scaler import Scaled, Scaler
@@ -85,6 +86,7 @@ class Reconciler:
     clock: Callable[[], float]
     now: Callable[[], float]
     heart: Heart
+    devices: OfferedDevices = field(default_factory=OfferedDevices)
     wanted: tuple[Intent, ...] = ()  # valid intents of the last round: whom to ask Prometheus about
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
     _begun: int = 0  # term that the memory is of; 0: none yet
@@ -227,6 +229,7 @@ class Reconciler:
         self, view: View, valid: tuple[Intent, ...], now: float
     ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
         bare = snapshot(view, self.told, now, self._skipped)
+        bare = replace(bare, nodes=self.devices.remember(bare.nodes, now))
         recorded, variants = recorded_replicas(view), recorded_variants(view)
         scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants, self.faults)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))

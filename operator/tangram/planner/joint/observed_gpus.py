@@ -54,6 +54,8 @@ def _claim(claim: Claim) -> tuple[str, str, str, int]:
 
 
 def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[GPUState]:
+    if node.withheld and not node.allocatable:  # its device plugin restarts: all is as it was
+        node = replace(node, allocatable=node.withheld)
     if not (node.allocatable and node.usable and node.sku):
         if node.allocatable and not node.left_out:
             notes.append(f"node {node.name}: {_unknown(node)}; its GPUs are left out")

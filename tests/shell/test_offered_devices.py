@@ -1,0 +1,165 @@
+"""A device plugin that restarts takes no replica's place; what stays away is lost, with the reason."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import ApplyDeployment, LeftOut, Node, RemoveDeployment
+from tangram.planner import plan
+from tangram.shell.offered_devices import WITHHELD_S, OfferedDevices
+from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
+
+GPU, WHOLE, L4 = "nvidia.com/gpu", shape(), shape(sku="L4")
+GONE = NOW + WITHHELD_S
+
+
+def offering(count: int, unhealthy: int = 0) -> Node:
+    made = node("n1", gpu=count)
+    offered = ((GPU, count),) if count else ()
+    return replace(made, allocatable=offered, unhealthy=((GPU, unhealthy),) if unhealthy else ())
+
+
+def looked(*looks: tuple[float, Node]) -> Node:
+    memory = OfferedDevices()
+    for at, seen in looks:
+        (found,) = memory.remember([seen], at)
+    return found
+
+
+# --- what is remembered
+
+
+@pytest.mark.parametrize("unhealthy", [0, 8], ids=["capacity gone", "capacity kept"])
+def test_what_a_node_offered_until_lately_is_withheld_for_five_minutes(unhealthy: int) -> None:
+    away = offering(0, unhealthy)
+    assert looked((NOW, offering(8)), (NOW + 1, away)).withheld == ((GPU, 8),)
+    assert looked((NOW, offering(8)), (NOW + 1, away), (GONE, away)).withheld == ((GPU, 8),)
+    assert looked((NOW, offering(8)), (NOW + 1, away), (GONE + 1, away)).withheld == ()
+
+
+def test_a_node_that_offers_all_again_is_as_before_and_may_lose_it_again() -> None:
+    looks = ((NOW, offering(8)), (NOW + 1, offering(0)), (NOW + 60, offering(8)))
+    assert looked(*looks) == offering(8)
+    assert looked(*looks, (GONE + 60, offering(0))).withheld == ((GPU, 8),)
+
+
+def test_an_operator_that_starts_anew_knows_it_of_the_capacity() -> None:
+    assert looked((NOW, offering(0, 8))).withheld == ((GPU, 8),)
+    assert looked((NOW, offering(0, 8)), (GONE, offering(0, 8))).withheld == ()
+    assert looked((NOW, offering(0))).withheld == ()
+
+
+def test_a_device_that_failed_for_good_does_not_hide_a_restart_later() -> None:
+    failed = offering(7, 1)
+    looks = ((NOW, offering(8)), (NOW + 1, failed), (GONE + 1, failed))
+    assert looked(*looks).withheld == ()
+    assert looked(*looks, (GONE + 99, offering(0, 8))).withheld == ((GPU, 7),)
+
+
+def test_what_stays_away_is_lost_with_the_node_and_the_resource_as_the_reason() -> None:
+    (note,) = looked((NOW, offering(8)), (NOW + 1, offering(0)), (GONE + 1, offering(0))).left_out
+    assert isinstance(note, LeftOut)
+    assert (note.reason, note.resource) == ("NotOffered", GPU)
+    assert "offers 0 nvidia.com/gpu, and 8 fewer than before" in note.message
+
+
+def test_gpus_that_were_cut_anew_are_not_missed() -> None:
+    cut = node("n1", mig_1g_10gb=7)
+    found = looked((NOW, offering(1)), (NOW + 1, offering(0)), (NOW + 30, cut), (GONE + 31, cut))
+    assert found == cut
+
+
+def test_a_node_that_takes_no_pods_withholds_nothing_and_is_remembered() -> None:
+    away = replace(offering(0), usable=False, left_out=(LeftOut("NotReady", "is not ready"),))
+    assert looked((NOW, offering(8)), (NOW + 1, away)) == away
+    assert looked((NOW, offering(8)), (NOW + 1, away), (GONE + 99, offering(0))).withheld == ((GPU, 8),)
+
+
+def test_a_node_that_is_gone_is_forgotten() -> None:
+    memory = OfferedDevices()
+    memory.remember([offering(8)], NOW)
+    memory.remember([], NOW + 1)
+    assert memory.remember([offering(0)], NOW + 2) == (offering(0),)
+
+
+def test_a_clock_that_is_set_back_withholds_no_longer_than_once_more() -> None:
+    looks = ((NOW, offering(8)), (NOW + 1, offering(0)), (NOW - 9e6, offering(0)))
+    assert looked(*looks).withheld == ((GPU, 8),)
+    assert looked(*looks, (NOW - 9e6 + WITHHELD_S, offering(0))).withheld == ()
+
+
+# --- what is planned with it
+
+M = intent("m", uri="image:///m/8b", min_replicas=3)
+SPARE = node("n2", "L4", gpu=4)
+
+
+def restarting(running: int, seconds: float, offered: int = 3):
+    """A Deployment of three runs on a node that offered `offered` GPUs and none since; four L4 are free."""
+    memory = OfferedDevices()
+    memory.remember([offering(offered), SPARE], NOW)
+    memory.remember([offering(0), SPARE], NOW + 1)
+    return snapshot(
+        *memory.remember([offering(0), SPARE], NOW + 1 + seconds),
+        workloads=(workload(M, WHOLE, 3, available=running),),
+        claims=claims(M, WHOLE, "n1", running),
+        desired_of=((M.uid, WHOLE),),
+    )
+
+
+def moves(made) -> list[object]:
+    """Actions that start or end a Deployment, or change its replicas."""
+    applied = [a for a in made.actions if isinstance(a, ApplyDeployment)]
+    return [a for a in applied if (a.shape, a.replicas) != (WHOLE, 3)] + [
+        a for a in made.actions if isinstance(a, RemoveDeployment)
+    ]
+
+
+def decision(made, uid: str = M.uid):
+    return next(d for d in made.decisions if d.owner_uid == uid)
+
+
+@pytest.mark.parametrize("seconds", [0, 60, 299, 301, 90_000])
+def test_replicas_that_run_hold_their_devices_whatever_their_node_offers(seconds: float) -> None:
+    made = plan(restarting(3, seconds), (M,), NOW)
+
+    assert moves(made) == []
+    assert (decision(made).placed_reason, decision(made).placed) == ("Placed", 3)
+
+
+@pytest.mark.parametrize("running", [0, 1, 2])
+def test_a_replica_whose_pod_is_to_come_keeps_its_place_while_a_device_plugin_restarts(running: int) -> None:
+    made = plan(restarting(running, 60), (M,), NOW)
+
+    assert moves(made) == []
+    assert decision(made).placed == 3
+
+
+@pytest.mark.parametrize("running", [0, 1, 2])
+def test_what_does_not_come_back_is_lost_and_said(running: int) -> None:
+    made = plan(restarting(running, WITHHELD_S), (M,), NOW)
+    assert [action.shape for action in moves(made)] == [L4]
+
+    stuck = replace(M, allowed_skus=("H100-80GB-SXM",))
+    message = decision(plan(restarting(running, WITHHELD_S), (stuck,), NOW)).placed_message
+    assert "node n1: offers 0 nvidia.com/gpu, and 3 fewer than before" in message
+
+
+def test_newcomers_and_growth_are_not_given_what_is_withheld() -> None:
+    new = intent("new", uri="image:///m/8b", allowed_skus=("H100-80GB-SXM",))
+    grown = replace(M, max_replicas=5)
+    observed = replace(restarting(2, 60, offered=8), desired=((M.uid, 5),))
+    made = plan(observed, (grown, new), NOW)
+
+    assert decision(made).placed == 3
+    assert decision(made, new.uid).placed == 0
+
+
+def test_what_is_withheld_is_kept_once() -> None:
+    other = intent("other", uri="image:///m/8b", min_replicas=2, created_at=NOW)
+    observed = restarting(1, 60)
+    both = replace(observed, workloads=(*observed.workloads, workload(other, WHOLE, 2, available=0)))
+    made = plan(both, (M, other), NOW)
+
+    whole = [d.placed for d in made.decisions if d.shape == WHOLE]
+    assert sum(whole) <= 3
