@@ -230,3 +230,19 @@ def test_the_plan_is_the_operators_recommendation_to_the_byte(planner):
     assert ours.pop("inputsHash") == theirs.inputs_hash
     assert json.dumps(ours) == json.dumps(theirs.document)
     assert any("because" in each for each in ours["deployments"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("minReplicas", 10**18), ("budgetPerHour", "much"), ("colour", "red"), ("spread", {"node": 0})],
+)
+def test_one_llmdeployment_that_cannot_be_read_costs_that_one_alone(planner, key, value):
+    good = by_name(planner.plan(document()))
+    broken = document()
+    (number,) = [i for i, each in enumerate(broken["spec"]["intents"]) if each["name"] == "code"]
+    broken["spec"]["intents"][number][key] = value
+
+    made = planner.plan(broken)
+
+    assert set(by_name(made)) == set(good) - {"code"}
+    assert [note for note in made["notes"] if note.startswith("code is not planned: ") and key in note]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.catalog import InputError
-from tangram.fleet import InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
+from tangram.fleet import Fault, InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
 from tangram.packing import ShapeKey
 from tangram.planner.joint.edition import edition
 from tangram.planner.joint.observed import observed
@@ -377,10 +377,8 @@ def damaged(path, value):
             "facts[0].layers: Input should be greater",
         ),
         (("spec", "fleet", "facts", 0, 0), {}, "facts[0][0].namespace: is required"),
-        (("spec", "intents", 0, "mig"), "Maybe", "intents[0].mig: 'Maybe' is none of Allowed"),
-        (("spec", "intents", 0, "maxReplicas"), 0, "intents[0].minReplicas: 1 to 0 is no range"),
-        (("spec", "intents", 0, "createdAt"), float("nan"), "intents[0].createdAt: is nan"),
-        (("spec", "intents", 0, "spread"), {"node": 7}, "intents[0].spread.node: is 7.0"),
+        (("spec", "intents", 0, "uid"), 7, "intents[0].uid: must be text"),
+        (("spec", "intents"), {}, "spec.intents: must be a list"),
     ],
 )
 def test_a_damaged_snapshot_is_refused_with_its_path(path, value, says):
@@ -388,6 +386,23 @@ def test_a_damaged_snapshot_is_refused_with_its_path(path, value, says):
         read_snapshot(damaged(path, value), "fleet.yaml")
 
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("spec", "intents", 0, "mig"), "Maybe", "intents[0].mig: 'Maybe' is none of Allowed"),
+        (("spec", "intents", 0, "maxReplicas"), 0, "intents[0].minReplicas: 1 to 0 is no range"),
+        (("spec", "intents", 0, "createdAt"), float("nan"), "intents[0].createdAt: is nan"),
+        (("spec", "intents", 0, "spread"), {"node": 7}, "intents[0].spread.node: is 7.0"),
+    ],
+)
+def test_a_damaged_llmdeployment_of_a_snapshot_is_refused_alone_with_its_path(path, value, says):
+    _, (one, *others) = read_snapshot(damaged(path, value), "fleet.yaml")
+
+    assert isinstance(one, InvalidIntent)
+    assert says in one.message
+    assert not [other for other in others if isinstance(other, InvalidIntent)]
 
 
 def test_whom_no_shape_serves_is_told_what_is_missing_and_which_settings_would_do():
@@ -460,3 +475,48 @@ def test_a_snapshot_that_was_cut_off_between_two_lines_is_refused():
 def test_counts_that_fit_no_layout_are_refused_without_trying_them_all():
     impossible = replace(node("n0", mig_1g_10gb=31, mig_2g_20gb=22, mig_3g_40gb=9, mig_4g_40gb=9), gpus=14)
     assert "fit no layout of 14" in " ".join(observed(snapshot(impossible), ()).notes)
+
+
+def test_one_that_brings_out_a_bug_is_left_out_of_the_recommendation_and_keeps_what_it_runs(monkeypatch):
+    bad, good = intent("bad", max_replicas=4), intent("good", created_at=2.0)
+    seen = snapshot(node("n0", mig_1g_10gb=7), **running(bad, SLICE, "n0", 1))
+    real = joint.__globals__["demand"]
+
+    def demand(each, *rest):
+        if each.wanted.name == "bad":
+            raise ZeroDivisionError("division by zero")
+        return real(each, *rest)
+
+    monkeypatch.setitem(joint.__globals__, "demand", demand)
+    made = recommend(seen, (bad, good)).document
+
+    assert [each["name"] for each in made["deployments"]] == ["good"]
+    assert "ns/bad is not planned: ZeroDivisionError: division by zero; please report this" in made["notes"]
+    assert [i["owner"] for g in made["gpus"] for i in g["instances"]].count("ns/bad") == 1
+
+
+def test_what_every_llmdeployment_brings_out_is_raised(monkeypatch):
+    def fails(*_):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setitem(joint.__globals__, "_fleet", fails)
+    with pytest.raises(ZeroDivisionError):
+        recommend(snapshot(node("n0", mig_1g_10gb=7)), (intent("a"),))
+
+
+def test_one_with_a_fault_is_not_planned_and_its_pods_stay():
+    a, b = intent("a"), intent("b", created_at=2.0)
+    faults = (Fault(a.uid, "read", "x"),)
+    seen = snapshot(node("n0", mig_1g_10gb=7), faults=faults, **running(a, SLICE, "n0", 1))
+    given = observed(seen, (a, b))
+
+    assert [each.id for each in given.deployments] == ["ns/b"]
+    assert not [i for g in given.gpus for i in g.instances if i.owner == "ns/a" and i.movable]
+
+
+def test_pods_hold_their_gpus_while_a_device_plugin_restarts():
+    a = intent("a")
+    there = snapshot(node("n0", gpu=2), **running(a, WHOLE, "n0", 1))
+    away = replace(there.nodes[0], allocatable=(), withheld=there.nodes[0].allocatable)
+
+    assert observed(replace(there, nodes=(away,)), (a,)).gpus == observed(there, (a,)).gpus

@@ -19,6 +19,7 @@ from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.observed import observed
 from tangram.planner.joint.pods import pod
 from tangram.planner.joint.pools import pool
+from tangram.planner.joint.recommend import without_faulty
 
 LARGEST_FILE = 256 << 20
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod", SNAPSHOT)
@@ -56,7 +57,7 @@ def read_fleet(names: tuple[str, ...], models: Models) -> Read:
     fleet = applied(snapshots[0], [each for each in found if each.applies], models)
     others = [each for each in found if not each.applies and each is not snapshots[0]]
     more = [_read(each, models, passed) for each in others]
-    given = observed(fleet.snapshot, fleet.intents, fleet.told)
+    given = without_faulty(observed(fleet.snapshot, fleet.intents, fleet.told))
     return Read(beside(replace(given, notes=(*passed.notes(), *fleet.notes, *given.notes)), more), fleet)
 
 

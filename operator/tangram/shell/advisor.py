@@ -88,6 +88,7 @@ def essence(snapshot: FleetSnapshot, intents: Everyone) -> tuple[Any, ...]:
         snapshot.pools,
         snapshot.desired,
         snapshot.desired_of,
+        snapshot.faults,
         snapshot.engine_image,
         snapshot.prices,
     )

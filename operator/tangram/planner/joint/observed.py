@@ -8,7 +8,17 @@ from dataclasses import replace
 
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
-from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Pool, Shape, Workload
+from tangram.fleet import (
+    CheckpointFacts,
+    FactsKey,
+    FleetSnapshot,
+    Intent,
+    InvalidIntent,
+    Pool,
+    Shape,
+    Workload,
+    describe,
+)
 from tangram.packing import ShapeKey
 from tangram.planner.joint.deployment import Wanted, from_intent, identity
 from tangram.planner.joint.engine import on_this_engine
@@ -66,6 +76,7 @@ def _deployments(
     """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
     verdicts, facts, wishes = acceptance(ordered), dict(snapshot.facts), dict(snapshot.desired)
     counted = dict(snapshot.desired_of)
+    still = {fault.owner_uid: fault.error for fault in snapshot.faults}
     workloads: dict[str, list[Workload]] = {}
     for workload in snapshot.workloads:
         workloads.setdefault(workload.owner_uid, []).append(workload)
@@ -73,11 +84,15 @@ def _deployments(
     for intent in ordered:
         accepted, _, why = verdicts[intent.uid]
         if accepted and isinstance(intent, Intent):
-            inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
-            model = told.get(intent.uid) or (architecture_from_facts(inspected) if inspected else None)
-            uid = intent.uid
+            uid, inspected = (
+                intent.uid,
+                facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image)),
+            )
             present = _present(intent, workloads.get(uid, []), wishes.get(uid), counted.get(uid))
-            wanted = "its checkpoint has not been inspected" if model is None else _wanted(intent, model)
+            if uid in still:
+                wanted: Wanted | str = still[uid]
+            else:
+                wanted = _wanted(intent, told.get(uid), inspected)
             if isinstance(wanted, Wanted):
                 pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
                 found.append(replace(wanted, present=present, pools=pools))
@@ -104,13 +119,18 @@ def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
     ]
 
 
-def _wanted(intent: Intent, model: Architecture) -> Wanted | str:
+def _wanted(intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None) -> Wanted | str:
     """Return what is wanted, or why nobody can say."""
     try:
+        model = told or (architecture_from_facts(inspected) if inspected else None)
+        if model is None:
+            return "its checkpoint has not been inspected"
         found = on_this_engine(from_intent(intent, model), intent)
         found.request.model_length(model)
     except InputError as error:
         return f"{error.field} {error.problem}"
+    except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
+        return f"it could not be judged ({describe(error)}); please report this"
     return replace(found, uniform=True)
 
 

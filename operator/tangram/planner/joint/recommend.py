@@ -7,12 +7,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.fleet import LAYOUT, Advice, FleetSnapshot, Intent, InvalidIntent, Relaxation
-from tangram.packing import Packing
+from tangram.packing import GPUState, Packing, validate
 from tangram.packing.codec import to_json
+from tangram.planner.isolation import Still, isolated
 from tangram.planner.joint.answer import plan_document
 from tangram.planner.joint.deployment import identity
 from tangram.planner.joint.edition import edition
@@ -68,7 +69,10 @@ def recommend(
     """
     everyone = tuple(intents)
     given = observed(snapshot, everyone)
-    plan = planned(given, limits)
+    try:
+        plan = planned(given, limits)
+    except Exception:  # noqa: BLE001 - raised again where no LLMDeployment is the cause
+        plan = planned(without_faulty(given), limits)
     current = cost_per_hour(plan.asked)
     name = inputs_hash(given)
     ids = {identity(intent.namespace, intent.name): intent.uid for intent in everyone}
@@ -79,6 +83,33 @@ def recommend(
         better=_changes(plan.packing) or _takes_away(plan),
         advice=tuple(sorted((ids[who], told) for who, told in _advice(plan, name, current))),
     )
+
+
+def without_faulty(given: FleetInput) -> FleetInput:
+    """Return the input without the LLMDeployments of which no problem can be made, and a note about each.
+
+    What they run stays where it is. Raises what the problem raises without any LLMDeployment, too.
+    """
+
+    def attempt(still: Still) -> FleetInput:
+        left = replace(
+            given,
+            deployments=tuple(each for each in given.deployments if each.id not in still),
+            gpus=tuple(_standing(gpu, still) for gpu in given.gpus),
+        )
+        validate(joint(left).problem)
+        return left
+
+    made, faults = isolated(attempt, (wanted.id for wanted in given.deployments))
+    notes = (f"{fault.owner_uid} is not planned: {fault.error}; please report this" for fault in faults)
+    return replace(made, notes=(*made.notes, *notes))
+
+
+def _standing(gpu: GPUState, still: Still) -> GPUState:
+    if not any(instance.owner in still for instance in gpu.instances):
+        return gpu
+    stays = (replace(i, movable=i.movable and i.owner not in still) for i in gpu.instances)
+    return replace(gpu, instances=tuple(stays))
 
 
 def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:

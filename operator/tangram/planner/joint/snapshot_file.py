@@ -1,7 +1,7 @@
 """Kind `Snapshot`: what the operator sees, as a document that plans the same anywhere."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 LARGEST = 2**53  # beyond, other readers of JSON round
 _MOST_REPLICAS = 100_000
 
+_EITHER: Any = Intent | InvalidIntent  # the decoder takes the one that knows the keys
 Everyone = tuple[Intent | InvalidIntent, ...]
 
 
@@ -57,14 +58,20 @@ def read_snapshot(document: Mapping[str, Any], where: str) -> tuple[FleetSnapsho
     if not outer.has("spec"):
         raise outer.error("spec", "is missing")
     where = f"{where}: spec"
-    _numbers(document["spec"], where)
-    spec = from_json(_Spec, document["spec"], where, camel)
-    _whole(spec, f"{where}.holds")
+    rest = document["spec"]
+    listed = None
+    if isinstance(rest, Mapping):
+        listed = rest.get("intents")
+        rest = {key: value for key, value in rest.items() if key != "intents"}
+    _numbers(rest, where)
+    spec = from_json(_Spec, rest, where, camel)
+    if listed is not None and not isinstance(listed, list | tuple):
+        raise InputError(f"{where}.intents", "must be a list")
+    intents = tuple(_intent(each, f"{where}.intents[{i}]") for i, each in enumerate(listed or ()))
+    _whole(replace(spec, intents=intents), f"{where}.holds")
     _fleet(spec.fleet, f"{where}.fleet")
-    for i, intent in enumerate(spec.intents):
-        if isinstance(intent, Intent):
-            _intent(intent, f"{where}.intents[{i}]")
-    return spec.fleet, spec.intents
+    _once(f"{where}.intents", [intent.uid for intent in intents])
+    return spec.fleet, intents
 
 
 def _count(fleet: FleetSnapshot, intents: Everyone) -> _Holds:
@@ -130,7 +137,27 @@ def _facts(facts: CheckpointFacts, where: str) -> None:
         raise InputError(f"{where}.{path}", first["msg"]) from error
 
 
-def _intent(intent: Intent, where: str) -> None:
+def _intent(document: object, where: str) -> Intent | InvalidIntent:
+    """Return one LLMDeployment. One that cannot be read is refused alone, as in the cluster: it keeps what it
+    has, and the plan says why. Raises `InputError` where not even its name can be read.
+    """
+    try:
+        _numbers(document, where)
+        found: Intent | InvalidIntent = from_json(_EITHER, document, where, camel)
+        if isinstance(found, Intent):
+            _bounds(found, where)
+    except InputError as error:
+        given = document if isinstance(document, Mapping) else {}
+        uid, namespace, name = (given.get(key) for key in ("uid", "namespace", "name"))
+        if not (
+            isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str) and uid and name
+        ):
+            raise
+        return InvalidIntent(uid, namespace, name, 1, 0.0, str(error))
+    return found
+
+
+def _bounds(intent: Intent, where: str) -> None:
     if not 1 <= intent.min_replicas <= intent.max_replicas <= _MOST_REPLICAS:
         low, high = intent.min_replicas, intent.max_replicas
         raise InputError(f"{where}.minReplicas", f"{low} to {high} is no range from 1 to {_MOST_REPLICAS}")
