@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from tangram.catalog import yaml_text
 from tangram.catalog.errors import InputError
 from tangram.catalog.lookup import find_gpu, gpu, skus
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # No GPU-hour costs more than this; a price above it is a price per month or in another currency.
 HIGHEST_USD_PER_HOUR = 1000.0
@@ -41,15 +41,9 @@ class Prices:
 def parse_prices(text: str, where: str) -> Prices:
     """Read a price file. Raises `InputError` with `where` (the file's name) and the line that is wrong."""
     try:
-        root = yaml.compose(text, Loader=_Loader)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: characters YAML does not allow
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
+        root = yaml_text.compose(text)
+    except yaml_text.ERRORS as error:
+        line, problem = yaml_text.told(error)
         raise InputError(f"{where}{line}", f"not YAML: {problem}") from error
     if root is None:
         return Prices()

@@ -3,6 +3,7 @@
 import csv
 import io
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -91,5 +92,5 @@ def _check_header(header: list[str], shown: str, required: tuple[str, ...]) -> N
         raise InputError(
             shown, f"lacks {'a column' if len(missing) == 1 else 'columns'}: {', '.join(missing)}"
         )
-    if twice := sorted({name for name in header if name and header.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(header).items() if name and count > 1):
         raise InputError(shown, f"has two columns named {twice[0]}")

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -15,6 +14,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from tangram.catalog import yaml_text
 from tangram.shell.quantity import parse_quantity
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -176,21 +176,31 @@ class Settings(_Section):
         return parse_quantity(self.memory_per_gpu)
 
 
+LARGEST_FILE = 1 << 20  # bytes; a ConfigMap holds no more
+
+
 def load_settings(path: Path) -> Settings:
     """Read and validate the settings file. Raises SettingsError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_FILE + 1)
+        text = raw.decode("utf-8")
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 text") from error
+    if len(raw) > LARGEST_FILE:
+        raise SettingsError(f"{path}: is larger than {LARGEST_FILE >> 20} MiB")
     return parse_settings(text, str(path))
 
 
 def parse_settings(text: str, where: str) -> Settings:
     """Validate settings, wherever their text is from. Raises SettingsError."""
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{where}: not YAML: {error}") from error
+        document = yaml_text.load(text)
+    except yaml_text.ERRORS as error:
+        line, problem = yaml_text.told(error)
+        raise SettingsError(f"{where}{line}: not YAML: {problem}") from error
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: a mapping with at least engineImage is needed")
     try:

@@ -1,5 +1,6 @@
 """Kind `Snapshot`: what the operator sees, as a document that plans the same anywhere."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -118,7 +119,7 @@ def _fleet(fleet: FleetSnapshot, where: str) -> None:
 
 
 def _once(where: str, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise InputError(where, f"{twice[0]!r} is there more than once")
 

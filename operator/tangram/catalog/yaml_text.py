@@ -1,0 +1,159 @@
+"""YAML that people write, within limits: no small text makes a large document, or a long wait.
+
+Aliases and merges (`<<`) are counted as if they were written out, before anything is constructed.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+DEEPEST = 200  # no document of ours has ten levels; far deeper ones would end the process in libyaml
+MOST_DOCUMENTS = 20_000  # each costs more than a line; a List holds any number
+# Nodes that aliases and merges may add: as many as are written, and never fewer than this. Dumps of clusters
+# share a few labels; a bomb of twenty lines has a million.
+FREE_ALIASES = 100_000
+LONGEST_NUMBER = 500  # characters; base 60 (`1:30:00`) takes quadratic time in PyYAML
+MOST_DIRECTIVES = 100  # libyaml compares each `%TAG` with all before it
+
+_MANY = 500  # brackets, or characters before the first word of a line: fewer cannot nest that deep
+_INDENTED = re.compile(rf"^[ \t?:-]{{{DEEPEST}}}", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^%", re.MULTILINE)
+_MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+ERRORS = (yaml.YAMLError, ValueError, ArithmeticError, RecursionError)
+"""What reading YAML raises; `told` makes a line and a sentence of it."""
+
+
+def load_all(text: str) -> Iterator[Any]:
+    """Yield the documents of `text`. Raises one of `ERRORS`."""
+    _shallow(text)
+    loader = _Loader(text)
+    try:
+        found = 0
+        while loader.check_data():
+            found += 1
+            if found > MOST_DOCUMENTS:
+                raise yaml.MarkedYAMLError(problem=f"more than {MOST_DOCUMENTS:,} documents")
+            yield loader.get_data()
+    finally:
+        loader.dispose()
+
+
+def load(text: str) -> Any:
+    """Return the one document of `text`, None where it is empty. Raises one of `ERRORS`."""
+    found = list(load_all(text))
+    if len(found) > 1:
+        raise yaml.MarkedYAMLError(problem="more than one document")
+    return found[0] if found else None
+
+
+def compose(text: str) -> Any:
+    """Return the one document as nodes with their lines, None where it is empty. Raises one of `ERRORS`."""
+    _shallow(text)
+    root = yaml.compose(text, Loader=_Fast)
+    if root is not None:
+        _bounded(root)
+    return root
+
+
+def told(error: BaseException) -> tuple[str, str]:
+    """Return `:LINE`, or nothing where it is not known, and what is wrong."""
+    mark = getattr(error, "problem_mark", None)
+    return f":{mark.line + 1}" if mark else "", getattr(error, "problem", None) or "it cannot be read"
+
+
+class _Loader(_Fast):  # type: ignore[misc]
+    """Refuses bombs, and an object that has a key twice, as kubectl does: YAML itself would take the last."""
+
+    _written = _added = 0  # nodes of the stream so far, and what aliases add to them
+
+    def construct_document(self, node: Any) -> Any:
+        self._written, self._added = _bounded(node, self._written, self._added)
+        return super().construct_document(node)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        own = list(node.value) if isinstance(node, yaml.MappingNode) else []
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        if len(found) < len(own):
+            seen = set()
+            for key, _ in own:
+                if key.tag != _MERGE and (key.tag, key.value) in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+        return found
+
+
+def _shallow(text: str) -> None:
+    if len(list(itertools.islice(_DIRECTIVE.finditer(text), MOST_DIRECTIVES + 1))) > MOST_DIRECTIVES:
+        raise yaml.MarkedYAMLError(problem=f"more than {MOST_DIRECTIVES} lines that begin with %")
+    if text.count("[") + text.count("{") < _MANY and not _INDENTED.search(text):
+        return
+    depth = 0
+    events: Iterator[Any] = yaml.parse(text, Loader=_Fast)
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise _too_deep(event)
+
+
+def _too_deep(where: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels deep", problem_mark=where.start_mark)
+
+
+def _bounded(root: Any, written: int = 0, added: int = 0) -> tuple[int, int]:
+    """Return how many nodes are written in the stream, and how many its aliases add, with those of `root`.
+
+    Raises for a document that is too large or too deep once its aliases are written out.
+    """
+    sizes: dict[int, int] = {}  # nodes as written out, by id
+    depths: dict[int, int] = {}
+    open_nodes: set[int] = set()
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if id(node) in sizes:
+            stack.pop()
+            continue
+        children = _children(node)
+        if id(node) not in open_nodes:
+            open_nodes.add(id(node))
+            if any(id(child) in open_nodes for child in children):
+                raise yaml.MarkedYAMLError(problem="an alias contains itself", problem_mark=node.start_mark)
+            unknown = [child for child in children if id(child) not in sizes]
+            stack += unknown
+            if unknown:
+                continue
+        stack.pop()
+        open_nodes.discard(id(node))
+        sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
+        depths[id(node)] = 1 + max((depths[id(child)] for child in children), default=0)
+        if depths[id(node)] > DEEPEST + 1:
+            raise _too_deep(node)
+        if added + sizes[id(node)] - len(sizes) > max(FREE_ALIASES, written + len(sizes)):
+            raise yaml.MarkedYAMLError(
+                problem="its aliases and merges make too much of it: write them out, or split the file",
+                problem_mark=node.start_mark,
+            )
+    return written + len(sizes), added + sizes[id(root)] - len(sizes)
+
+
+def _children(node: Any) -> list[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+        raise yaml.MarkedYAMLError(
+            problem=f"a number of more than {LONGEST_NUMBER} characters", problem_mark=node.start_mark
+        )
+    return []
