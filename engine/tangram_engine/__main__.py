@@ -26,6 +26,7 @@ def _serve(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     gc.disable()  # modules are made to stay: looking for garbage among them is a tenth of the start
     from tangram_engine.config import EngineConfig  # noqa: PLC0415
+    from tangram_engine.serve.admission import Limits  # noqa: PLC0415
     from tangram_engine.serve.server import ServeOptions, serve  # noqa: PLC0415
 
     gc.freeze()
@@ -52,6 +53,14 @@ def _serve(options: argparse.Namespace) -> int:
         generation_config=options.generation_config,
         step_timeout_seconds=options.step_timeout_seconds,
         api_key_file=options.api_key_file,
+        limits=Limits(
+            connections=options.max_connections,
+            body_bytes=options.max_body_bytes_in_flight,
+            header_seconds=options.header_seconds,
+            body_seconds=options.body_seconds,
+            idle_seconds=options.idle_seconds,
+            stall_seconds=options.stall_seconds,
+        ),
     )
     return serve(server, config)
 
@@ -90,6 +99,14 @@ def _parser() -> argparse.ArgumentParser:
         "--step-timeout-seconds", type=_duration, default=60.0, help="a longer step is hung: /health says 503"
     )
     serve.add_argument("--seed", type=_integer(0), default=0, help="of requests that bring none")
+    serve.add_argument("--max-connections", type=_integer(1), default=1024, help="then the idlest closes")
+    serve.add_argument("--max-body-bytes-in-flight", type=_integer(0), default=256 << 20, help="beyond: 503")
+    serve.add_argument("--header-seconds", type=_duration, default=10.0, help="for a request's headers")
+    serve.add_argument("--body-seconds", type=_duration, default=20.0, help="for a request's body")
+    serve.add_argument("--idle-seconds", type=_duration, default=75.0, help="then an idle connection closes")
+    serve.add_argument(
+        "--stall-seconds", type=_duration, default=30.0, help="for a client that reads nothing"
+    )
     serve.add_argument("--api-key-file", type=Path, metavar="FILE", help="one key per line; default: no key")
     return parser
 

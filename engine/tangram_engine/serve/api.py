@@ -4,9 +4,12 @@ import asyncio
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from aiohttp import web
+from pydantic import BaseModel
 
+from .admission import BodyBytes, Connections, HeldBytes
 from .body import read_model
 from .client import EngineClient
 from .errors import APIError, bad_request, model_not_found, timed_out
@@ -18,6 +21,7 @@ from .params import MAX_TOKENIZED, ChatRequest, CompletionRequest, DetokenizeReq
 from .prompts import Preparer, now
 from .replies import Chat, Completion, Dialect, usage
 
+M = TypeVar("M", bound=BaseModel)
 _THREAD_FROM = 2000  # tokens and alternatives: as JSON, a few milliseconds that no stream should wait
 
 
@@ -30,9 +34,18 @@ class Backend:
     lifecycle: Lifecycle
     metrics: Metrics
     executor: Executor
+    connections: Connections
+    bodies: BodyBytes
+    body_seconds: float  # for a whole body to arrive
     created: int  # unix time of the start, for /v1/models
     engine: EngineClient | None = None
     preparer: Preparer | None = None
+
+    async def read(self, request: web.Request, model: type[M], held: HeldBytes) -> M:
+        """The body of a request. Raises APIError."""
+        body = await read_model(request, model, self.executor, held, self.body_seconds)
+        self.connections.body_read(request.protocol)
+        return body
 
     def parts(self) -> tuple[EngineClient, Preparer]:
         """Engine and preparer; only called for accepted requests, which come after both are there."""
@@ -63,8 +76,8 @@ class Endpoints:
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """POST /tokenize, as vLLM answers it."""
         backend = self._backend
-        with backend.lifecycle.request():
-            body = await read_model(request, TokenizeRequest, backend.executor)
+        with backend.lifecycle.request(), backend.bodies.hold() as held:
+            body = await backend.read(request, TokenizeRequest, held)
             backend.check_model(body.model)
             _, preparer = backend.parts()
 
@@ -86,8 +99,8 @@ class Endpoints:
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
         """POST /detokenize."""
         backend = self._backend
-        with backend.lifecycle.request():
-            body = await read_model(request, DetokenizeRequest, backend.executor)
+        with backend.lifecycle.request(), backend.bodies.hold() as held:
+            body = await backend.read(request, DetokenizeRequest, held)
             backend.check_model(body.model)
             _, preparer = backend.parts()
             text = await asyncio.get_running_loop().run_in_executor(
@@ -101,13 +114,13 @@ class Endpoints:
         """Answer within the time limit. An error after the first event becomes the last event."""
         backend = self._backend
         arrival = now()
-        with backend.lifecycle.request():
+        with backend.lifecycle.request(), backend.bodies.hold() as held:
             headers = {"x-request-id": request["id"]}
             events = EventStream(request, headers, close=backend.lifecycle.leaving)
             try:
                 try:
                     async with asyncio.timeout(backend.max_request_seconds) as limit:
-                        response = await self._answer(request, model, events, arrival)
+                        response = await self._answer(request, model, events, arrival, held)
                         if not response.prepared:
                             response.headers.update(headers)
                             if backend.lifecycle.leaving:
@@ -131,9 +144,10 @@ class Endpoints:
         model: type[CompletionRequest | ChatRequest],
         events: EventStream,
         arrival: float,
+        held: HeldBytes,
     ) -> web.StreamResponse:
         backend = self._backend
-        body = await read_model(request, model, backend.executor)
+        body = await backend.read(request, model, held)
         backend.check_model(body.model)
         engine, preparer = backend.parts()
         count = body.choices * (len(body.prompt) if isinstance(body, CompletionRequest) else 1)

@@ -5,7 +5,6 @@ import hmac
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -15,13 +14,12 @@ from tangram_engine import __version__
 
 from .api import Backend, Endpoints
 from .errors import APIError, internal
+from .listener import PROBES
 
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_OPEN = frozenset({"/health", "/ready", "/ping", "/metrics", "/version"})  # no key asked for
 _CHALLENGE = 'Bearer realm="tangram"'  # RFC 6750, section 3
-EarlyHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _CLIENT_CLOSED = 499  # nginx's number for a client that left
 
 
@@ -47,18 +45,6 @@ def build_app(backend: Backend, api_keys: tuple[bytes, ...]) -> web.Application:
         ]
     )
     return app
-
-
-def before_routing(handle: EarlyHandler) -> EarlyHandler:
-    """What is settled before aiohttp routes a request or, on `Expect: 100-continue`, invites its body."""
-
-    async def guarded(request: web.BaseRequest) -> web.StreamResponse:
-        # aiohttp's own refusal quotes the header, and fails when that is not UTF-8.
-        if request.headers.get("Expect", "100-continue").lower() != "100-continue":
-            return APIError(417, "Only 100-continue can be expected.", code="expectation_failed").response()
-        return await handle(request)
-
-    return guarded
 
 
 class StatusEndpoints:
@@ -110,6 +96,8 @@ class StatusEndpoints:
         if backend.engine is not None:
             # Sequences that were sent and are not in the running batch, wherever they are just now.
             backend.metrics.set_waiting(backend.engine.in_flight)
+        backend.metrics.connections.set(len(backend.connections))
+        backend.metrics.body_bytes.set(backend.bodies.in_flight)
         text = generate_latest(backend.metrics.registry)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
@@ -170,14 +158,14 @@ async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse
 def _count(backend: Backend, request: web.Request, status: int) -> None:
     resource = request.match_info.route.resource
     handler = resource.canonical if resource is not None else "none"
-    if handler not in _OPEN:
+    if handler not in PROBES:
         backend.metrics.http.labels(handler, request.method, str(status)).inc()
 
 
 def _keys(api_keys: tuple[bytes, ...]) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not api_keys or request.path in _OPEN:
+        if not api_keys or request.path in PROBES:
             return await handler(request)
         given = _bearer_token(request)
         # Every key is compared, each in constant time, so that timing tells nothing.

@@ -8,22 +8,24 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from .admission import HeldBytes
 from .errors import APIError, bad_request
 from .jsonio import Malformed
 from .params import Unsupported
 from .request_json import InvalidField, RequestDecoder
 
 BODY_LIMIT = 4 << 20  # bytes
-READ_TIMEOUT_S = 20.0  # for the whole body: who needs longer is not a client
 _THREAD_FROM = 16 << 10  # bytes; smaller bodies take the event loop a few milliseconds at worst
 _PATH_LIMIT = 200  # characters of a path in an error; keys in it are the client's
 
 M = TypeVar("M", bound=BaseModel)
 
 
-async def read_model(request: web.Request, model: type[M], executor: Executor) -> M:
-    """Read, parse and validate. Raises APIError with the field's path."""
-    raw = await _read(request)
+async def read_model(
+    request: web.Request, model: type[M], executor: Executor, held: HeldBytes, limit_s: float
+) -> M:
+    """Read for at most `limit_s`, parse and validate. Raises APIError with the field's path."""
+    raw = await _read(request, held, limit_s)
     if len(raw) < _THREAD_FROM:
         return parse(raw, model)
     return await asyncio.get_running_loop().run_in_executor(executor, parse, raw, model)
@@ -46,7 +48,7 @@ def _decoder(model: type[BaseModel]) -> RequestDecoder:
     return RequestDecoder(model)
 
 
-async def _read(request: web.Request) -> bytes:
+async def _read(request: web.Request, held: HeldBytes, limit_s: float) -> bytes:
     if request.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise APIError(415, "Compressed request bodies are not accepted.", code="unsupported_encoding")
     if request.content_type != "application/json":
@@ -55,11 +57,12 @@ async def _read(request: web.Request) -> bytes:
         raise _too_large()
     chunks = bytearray()
     try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
+        async with asyncio.timeout(limit_s):
             async for chunk in request.content.iter_any():
-                chunks += chunk
-                if len(chunks) > BODY_LIMIT:
+                if len(chunks) + len(chunk) > BODY_LIMIT:
                     raise _too_large()
+                held.add(len(chunk))
+                chunks += chunk
     except TimeoutError:
         raise APIError(
             408, "The body did not arrive in time.", code="body_timeout", headers={"Connection": "close"}

@@ -72,9 +72,10 @@ def overloaded(limit: int) -> APIError:
     )
 
 
-def unavailable(message: str, code: str) -> APIError:
-    """503: still loading, draining or failed; another replica may answer."""
-    return APIError(503, message, kind="server_error", code=code, headers={"Retry-After": str(RETRY_SECONDS)})
+def unavailable(message: str, code: str, *, close: bool = False) -> APIError:
+    """503: loading, draining, failed or full; another replica may answer. `close` ends the connection."""
+    headers = {"Retry-After": str(RETRY_SECONDS)} | ({"Connection": "close"} if close else {})
+    return APIError(503, message, kind="server_error", code=code, headers=headers)
 
 
 def timed_out(seconds: float) -> APIError:

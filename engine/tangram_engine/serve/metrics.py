@@ -66,6 +66,8 @@ class Metrics:
         self._rejections = self._labelled(
             "vllm:admission_rejections", "Requests refused by a queue limit", "reason"
         )
+        for reason in ("max_connections", "max_body_bytes"):
+            self._rejections.labels(*self._values, reason)
         self.rejected_queue_full = self._rejections.labels(*self._values, "max_num_queued_reqs")
         self.ttft = self._histogram(
             "vllm:time_to_first_token_seconds", "Arrival to first token", TTFT_BUCKETS
@@ -86,6 +88,13 @@ class Metrics:
             "vllm:iteration_tokens_total", "Tokens computed in one step", ITERATION_BUCKETS
         )
         self.params_n = self._histogram("vllm:request_params_n", "The request's n", N_BUCKETS)
+        self.connections = self._gauge("tangram_engine_connections", "Open connections of clients")
+        self.body_bytes = self._gauge(
+            "tangram_engine_body_bytes", "Bytes in flight of request bodies, beside 64 KiB of each"
+        )
+        self._closed = self._labelled(
+            "tangram_engine_connections_closed", "Connections closed by the server, by reason", "reason"
+        )
         self.load_seconds = self._gauge("tangram_engine_load_seconds", "Time to load the weights")
         self.warmup_seconds = self._gauge("tangram_engine_warmup_seconds", "Time to warm up")
         self.silence = self._gauge(
@@ -154,6 +163,13 @@ class Metrics:
         self._by_source.labels(*self._values, "local_compute").inc(computed)
         self._by_source.labels(*self._values, "local_cache_hit").inc(cached_tokens)
         self.prefill_computed.observe(computed)
+
+    def refused(self, reason: str) -> None:
+        """Count what was refused before its request was understood."""
+        if reason in {"max_connections", "max_body_bytes"}:
+            self._rejections.labels(*self._values, reason).inc()
+        else:
+            self._closed.labels(*self._values, reason).inc()
 
     def ended(self, reason: str) -> None:
         """Count one sequence by how it ended: stop, length, abort or error."""

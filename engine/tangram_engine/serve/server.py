@@ -5,7 +5,7 @@ import logging
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
@@ -15,12 +15,14 @@ from tangram_engine.checkpoint import CheckpointError, Reason, read_checkpoint
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo
 
+from .admission import BodyBytes, Connections, Limits
 from .api import Backend
-from .app import before_routing, build_app
+from .app import build_app
 from .client import EngineClient
 from .defaults import SamplingDefaults, read_defaults
 from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
+from .listener import Listener
 from .metrics import Metrics
 from .prompts import Preparer
 from .tokenizer import TextTools, load_tokenizer
@@ -30,7 +32,9 @@ logger = logging.getLogger(__name__)
 
 EXIT_ENGINE_DIED = 1
 EXIT_CHECKPOINT = 3
-_KEEPALIVE_S = 75.0  # also the time a connection may take to send its headers
+_LINGER_S = 2.0  # in which the rest of a refused body is read, so that the client sees the refusal
+_MAX_HEADERS = 64
+_READ_BYTES = 16 << 10  # of a body, held by aiohttp before it stops reading
 _FAREWELL_S = 2.0  # for handlers to tell their clients that the engine died
 _THREADS = 2  # tokenization releases the interpreter's lock; more would take cores from the engine
 
@@ -48,6 +52,7 @@ class ServeOptions:
     generation_config: str = "auto"  # auto: sampling defaults from the checkpoint; vllm: none
     step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S
     api_key_file: Path | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 class Server:
@@ -70,6 +75,9 @@ class Server:
             lifecycle=self._lifecycle,
             metrics=self._metrics,
             executor=self._executor,
+            connections=Connections(options.limits, self._metrics.refused),
+            bodies=BodyBytes(options.limits.body_bytes, self._metrics.refused),
+            body_seconds=options.limits.body_seconds,
             created=int(time.time()),
         )
 
@@ -88,6 +96,7 @@ class Server:
             logger.error("%s", error)  # noqa: TRY400  (a person's error, not ours: no trace)
             return EXIT_CHECKPOINT
         finally:
+            await self._listener.close()
             await runner.cleanup()
             await self._engine.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -97,16 +106,22 @@ class Server:
         runner = web.AppRunner(
             build_app(self._backend, keys),
             handler_cancellation=True,  # a client that leaves ends its handler, which frees its blocks
-            access_log=None,
-            keepalive_timeout=_KEEPALIVE_S,
-            auto_decompress=False,
             shutdown_timeout=_FAREWELL_S,
         )
         await runner.setup()
         if runner.server is None:
             raise RuntimeError("aiohttp's runner has no server after its setup")
-        runner.server.request_handler = before_routing(runner.server.request_handler)
-        await web.TCPSite(runner, self._options.host, self._options.port, backlog=1024).start()
+        self._listener = Listener(
+            runner.server,
+            self._backend.connections,
+            access_log=None,
+            keepalive_timeout=self._options.limits.idle_seconds,
+            auto_decompress=False,
+            lingering_time=_LINGER_S,
+            max_headers=_MAX_HEADERS,
+            read_bufsize=_READ_BYTES,
+        )
+        await self._listener.start(self._options.host, self._options.port)
         logger.info("listening on %s port %d", self._options.host, self._options.port)
         return runner
 
