@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tangram.fleet import Objective
 from tangram.scaling import Objectives, RejectedSample, Sample, queries
 
+PODS = ("m-1-a", "m-1.b")
 BOTH = Objectives(ttft=Objective(90, 1000), tpot=Objective(95, 60))
 
 
@@ -18,32 +19,43 @@ def le_of(query: str) -> re.Pattern[str]:
 
 
 def test_every_selector_names_namespace_and_model():
-    for query in queries.for_deployment("ns", "m", BOTH, 60).values():
+    for query in queries.for_deployment("ns", "m", PODS, BOTH, 60).values():
         selectors = re.findall(r"vllm:\w+(\{[^}]*\})?", query)
         assert selectors
         assert all('namespace="ns",model_name="m"' in selector for selector in selectors)
+        assert all(r'pod=~"m-1-a|m-1\\.b"' in selector for selector in selectors)
 
 
 def test_rates_are_taken_before_sums():
-    for query in queries.for_deployment("ns", "m", BOTH, 60).values():
+    for query in queries.for_deployment("ns", "m", PODS, BOTH, 60).values():
         assert "rate(sum" not in query
         assert "increase(sum" not in query
 
 
 def test_no_query_invents_a_zero():
-    for query in queries.for_deployment("ns", "m", BOTH, 60).values():
+    for query in queries.for_deployment("ns", "m", PODS, BOTH, 60).values():
         assert "vector(" not in query
 
 
 def test_without_objectives_nothing_is_asked_about_latency():
-    assert set(queries.for_deployment("ns", "m", Objectives(), 60)) == {
-        "targets",
-        "age_s",
-        "waiting",
-        "running",
-        "running_mean",
-        "requests",
+    asked = queries.for_deployment("ns", "m", PODS, Objectives(), 60)
+
+    assert set(asked) == {
+        *("targets", "age_s", "waiting", "running", "running_mean", "requests", "kv_usage"),
+        *("running_mean@300", "requests@300", "running_mean@1500", "requests@1500"),
     }
+
+
+@pytest.mark.parametrize(
+    ("window_s", "wider"), [(60, (300, 1500)), (4, (20, 100)), (600, (3000,)), (7200, ())]
+)
+def test_wider_windows_end_at_an_hour(window_s, wider):
+    assert queries.wider_windows(window_s) == wider
+
+
+def test_without_pods_no_series_is_asked_for():
+    for query in queries.for_deployment("ns", "m", (), BOTH, 60).values():
+        assert re.findall(r'pod=~"([^"]*)"', query)[0] == "-"  # no pod can have this name
 
 
 @pytest.mark.parametrize(
@@ -55,7 +67,7 @@ def test_an_objective_is_checked_at_the_bucket_edge_at_or_below_it(milliseconds,
 
 
 def test_a_bucket_is_found_in_both_spellings_and_no_other_is():
-    pattern = le_of(queries.for_deployment("ns", "m", BOTH, 60)["ttft_attainment"])
+    pattern = le_of(queries.for_deployment("ns", "m", PODS, BOTH, 60)["ttft_attainment"])
 
     assert pattern.fullmatch("1")
     assert pattern.fullmatch("1.0")
@@ -81,7 +93,7 @@ def test_snapping_never_loosens_an_objective_and_knows_only_real_edges(milliseco
 
 
 def test_a_name_cannot_break_out_of_its_selector():
-    query = queries.for_deployment('n"} or vector(1)', "a\\", Objectives(), 60)["targets"]
+    query = queries.for_deployment('n"} or vector(1)', "a\\", PODS, Objectives(), 60)["targets"]
 
     assert r'namespace="n\"} or vector(1)"' in query
     assert r'model_name="a\\"' in query

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
@@ -36,6 +37,7 @@ INTENT = Intent(
     max_replicas=4,
     paused=False,
 )
+PODS = {"u": ("chat-1-a", "chat-1-b")}
 
 
 def vector(value: str) -> httpx.Response:
@@ -45,6 +47,11 @@ def vector(value: str) -> httpx.Response:
 
 def empty() -> httpx.Response:
     return httpx.Response(200, json={"status": "success", "data": {"resultType": "vector", "result": []}})
+
+
+def partial(warning: str) -> httpx.Response:
+    body = {"status": "success", "data": {"resultType": "scalar", "result": [100.0, "1"]}}
+    return httpx.Response(200, json=body | {"warnings": [warning]})
 
 
 def healthy(request: httpx.Request) -> httpx.Response:
@@ -75,7 +82,7 @@ async def test_a_healthy_answer_becomes_a_sample() -> None:
     prometheus = Prometheus()
     one = reader(prometheus)
 
-    await one.read((INTENT,))
+    await one.read((INTENT,), PODS)
 
     reading = one.reading(INTENT)
     assert reading.problem == ""
@@ -96,6 +103,7 @@ BAD = {
     "error": lambda _r: httpx.Response(
         200, json={"status": "error", "data": {"resultType": "vector", "result": []}}
     ),
+    "partial": lambda _r: partial("a store did not answer"),
     "infinite": lambda _r: vector("+Inf"),
     "negative": lambda _r: vector("-5e9"),
     "not a number": lambda _r: vector("NaN"),
@@ -108,11 +116,11 @@ BAD = {
 async def test_a_bad_answer_keeps_the_last_good_sample_and_says_why(what: str) -> None:
     prometheus = Prometheus()
     one = reader(prometheus)
-    await one.read((INTENT,))
+    await one.read((INTENT,), PODS)
     good = one.reading(INTENT).sample
 
     prometheus.answer = BAD[what]
-    await one.read((INTENT,))
+    await one.read((INTENT,), PODS)
 
     assert one.reading(INTENT).sample == good
     assert one.reading(INTENT).problem
@@ -124,7 +132,7 @@ async def test_without_any_good_sample_we_are_blind_not_idle(what: str) -> None:
     prometheus = Prometheus()
     prometheus.answer = BAD[what]
     one = reader(prometheus)
-    await one.read((INTENT,))
+    await one.read((INTENT,), PODS)
     reading = one.reading(INTENT)
 
     signal = classify(reading.sample, reading.problem, ready=1, params=params_of(SETTINGS), now=100.0)
@@ -135,9 +143,9 @@ async def test_without_any_good_sample_we_are_blind_not_idle(what: str) -> None:
 
 async def test_empty_vectors_are_no_zeros() -> None:
     prometheus = Prometheus()
-    prometheus.answer = lambda _r: empty()
+    prometheus.answer = lambda r: vector("100") if b"query=time%28%29" in r.content else empty()
     one = reader(prometheus)
-    await one.read((INTENT,))
+    await one.read((INTENT,), PODS)
 
     sample = one.reading(INTENT).sample
 
@@ -149,8 +157,8 @@ async def test_empty_vectors_are_no_zeros() -> None:
 
 async def test_what_is_gone_is_forgotten() -> None:
     one = reader(Prometheus())
-    await one.read((INTENT,))
-    await one.read(())
+    await one.read((INTENT,), PODS)
+    await one.read((), {})
 
     assert one.reading(INTENT).sample is None
     await one.close()
@@ -162,17 +170,54 @@ async def test_what_is_gone_is_forgotten() -> None:
 async def test_what_was_measured_for_other_objectives_is_no_reading(changes: dict[str, Any]) -> None:
     prometheus = Prometheus()
     one = reader(prometheus)
-    await one.read((INTENT,))
+    await one.read((INTENT,), PODS)
     changed = replace(INTENT, **changes)
 
     assert one.reading(changed).sample is None
     assert "changed" in one.reading(changed).problem
     prometheus.answer = lambda _r: httpx.ConnectError("refused")
-    await one.read((changed,))
+    await one.read((changed,), PODS)
     assert one.reading(changed).sample is None
     prometheus.answer = healthy
-    await one.read((changed,))
+    await one.read((changed,), PODS)
     assert one.reading(changed).sample is not None
+    await one.close()
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+async def test_an_operator_whose_clock_is_wrong_asks_about_the_time_of_prometheus(ahead_s: float) -> None:
+    server_s, evaluated = 1_000_000.0, []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        form = parse_qs(request.content.decode())
+        if form["query"] == ["time()"]:
+            return vector(str(server_s))
+        evaluated.append(float(form["time"][0]))
+        return vector("1")
+
+    prometheus = Prometheus()
+    prometheus.answer = answer
+    one = reader(prometheus, server_s + ahead_s)
+    await one.read((INTENT,), PODS)
+
+    assert set(evaluated) == {server_s}
+    assert one.reading(INTENT).sample is not None
+    await one.close()
+
+
+async def test_only_series_of_the_replicas_pods_are_asked_for() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.extend(parse_qs(request.content.decode())["query"])
+        return vector("1")
+
+    prometheus = Prometheus()
+    prometheus.answer = answer
+    one = reader(prometheus)
+    await one.read((INTENT,), PODS)
+
+    assert all('pod=~"chat-1-a|chat-1-b"' in query for query in asked if query != "time()")
     await one.close()
 
 

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.apiserver
 
 CALM = {"waiting": "0", "running": "0", "running_mean": "0", "requests": "0", "attainment": "NaN"}
 BUSY = {"waiting": "0", "running": "9", "running_mean": "9", "requests": "500", "attainment": "0.4"}
+PER_POD = "sum(max by (pod, engine) ("
 
 
 class StandInPrometheus:
@@ -35,10 +36,11 @@ class StandInPrometheus:
         known = {
             "count(": str(self.targets),
             "time()": "0.5",
-            "sum(vllm:num_requests_waiting": self.load["waiting"],
-            "sum(vllm:num_requests_running": self.load["running"],
-            "sum(avg_over_time": self.load["running_mean"],
-            "sum(increase": self.load["requests"],
+            f"{PER_POD}vllm:num_requests_waiting": self.load["waiting"],
+            f"{PER_POD}vllm:num_requests_running": self.load["running"],
+            f"{PER_POD}avg_over_time(vllm:num_requests_running": self.load["running_mean"],
+            f"{PER_POD}avg_over_time(vllm:kv_cache": "0",
+            f"{PER_POD}increase": self.load["requests"],
             "histogram_quantile": "0.9",
         }
         return next(

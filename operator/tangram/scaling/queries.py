@@ -1,14 +1,22 @@
-"""PromQL over vLLM's metric names. Every selector has namespace and model_name; rates are taken before sums.
+"""PromQL over vLLM's metric names. Every selector has namespace, model_name and the names of the pods; rates
+are taken before sums.
+
+A page that two scrape jobs, two monitors or two Prometheus servers of a federation read is several series
+that differ in `job`, `instance`, `endpoint`, `container` or an external label. So each expression is reduced
+to one value per pod and engine (`max by`) before it is summed over pods. A series counts only if it carries
+the name of a pod that the API server shows as a replica: where scrapes honour labels, a page in any namespace
+can claim ours.
 
 Attainment is asked at a bucket edge: then it is exact, without interpolation, and adds up over pods. Engines
 have fixed buckets, so an objective between two edges is checked at the lower one (stricter), and status tells
 which.
 """
 
+import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from tangram.scaling.sample import RejectedSample, Sample, sample_from
+from tangram.scaling.sample import AT_WINDOW, RejectedSample, Sample, sample_from
 from tangram.scaling.state import Objectives
 
 __all__ = [
@@ -19,6 +27,7 @@ __all__ = [
     "for_deployment",
     "sample_from",
     "snap",
+    "wider_windows",
 ]
 
 TTFT = "vllm:time_to_first_token_seconds"
@@ -26,6 +35,13 @@ TPOT = "vllm:request_time_per_output_token_seconds"  # one observation per finis
 ITL = "vllm:inter_token_latency_seconds"  # one observation per token
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
+KV_USAGE = "vllm:kv_cache_usage_perc"  # share of KV blocks in use, 0 to 1
+
+# Beside the window, the same ratios over windows longer by these factors, for traffic of which the window
+# holds too few requests; none is longer than _LONGEST_WINDOW_S, unless the window is.
+_WIDER, _LONGEST_WINDOW_S = (5, 25), 3600.0
+# Of one page: a pod that serves with data parallelism has several engines on it.
+_ONE_PAGE = "pod, engine"
 
 # Upper bounds in seconds, as vLLM 0.33 hard-codes them; TPOT with the finer ones that our engine adds below
 # 10 ms.
@@ -47,44 +63,82 @@ def snap(milliseconds: int, buckets: tuple[float, ...]) -> float:
     return buckets[position - 1]
 
 
+def wider_windows(window_s: float) -> tuple[int, ...]:
+    """Return the windows that are asked about beside `window_s`, in seconds, ascending."""
+    longest = max(_LONGEST_WINDOW_S, window_s)
+    return tuple(round(window_s * factor) for factor in _WIDER if window_s * factor <= longest)
+
+
 def for_deployment(
-    namespace: str, served_name: str, objectives: Objectives, window_s: float
+    namespace: str, served_name: str, pods: Collection[str], objectives: Objectives, window_s: float
 ) -> Mapping[str, str]:
-    """Return the queries for one LLMDeployment, by the names of `Sample`'s fields. Each yields one number."""
-    labels = f'namespace="{_quote(namespace)}",model_name="{_quote(served_name)}"'
-    running, window = f"{RUNNING}{{{labels}}}", f"{max(1, round(window_s))}s"
+    """Return the queries for one LLMDeployment, by the names of `Sample`'s fields. Each yields one number.
+
+    `pods` are the names of its replicas' pods. A name with `@N` is a field of the window of N seconds.
+    """
+    labels = f'namespace="{_quote(namespace)}",model_name="{_quote(served_name)}",pod=~"{_any_of(pods)}"'
+    running = f"{RUNNING}{{{labels}}}"
     queries = {
         # A failed scrape ends its series, so the series that are there are the engines that answer.
-        "targets": f"count({running})",
+        "targets": f"count(count by (pod) ({running}))",
         "age_s": f"time() - max(timestamp({running}))",
-        "waiting": f"sum({WAITING}{{{labels}}})",
-        "running": f"sum({running})",
-        "running_mean": f"sum(avg_over_time({running}[{window}]))",
-        "requests": f"sum(increase({TTFT}_count{{{labels}}}[{window}]))",
+        "waiting": _sum(f"{WAITING}{{{labels}}}"),
+        "running": _sum(running),
+        "kv_usage": _sum(f"avg_over_time({KV_USAGE}{{{labels}}}[{_duration(window_s)}])"),
+    }
+    queries |= _over_window(labels, objectives, window_s)
+    if objectives.ttft:
+        queries["ttft_s"] = _quantile(TTFT, labels, objectives.ttft.percentile, window_s)
+    if objectives.tpot:
+        queries["tpot_s"] = _quantile(TPOT, labels, objectives.tpot.percentile, window_s)
+    for wider_s in wider_windows(window_s):
+        found = _over_window(labels, objectives, wider_s)
+        queries |= {f"{name}{AT_WINDOW}{wider_s}": promql for name, promql in found.items()}
+    return queries
+
+
+def _over_window(labels: str, objectives: Objectives, window_s: float) -> dict[str, str]:
+    """Return what is asked about one window, by the names of `Window`'s fields."""
+    window = _duration(window_s)
+    queries = {
+        "running_mean": _sum(f"avg_over_time({RUNNING}{{{labels}}}[{window}])"),
+        "requests": _sum(f"increase({TTFT}_count{{{labels}}}[{window}])"),
     }
     if objectives.ttft:
         edge = snap(objectives.ttft.milliseconds, TTFT_BUCKETS)
         queries["ttft_attainment"] = _attainment(TTFT, labels, edge, window)
-        queries["ttft_s"] = _quantile(TTFT, labels, objectives.ttft.percentile, window)
     if objectives.tpot:
         edge = snap(objectives.tpot.milliseconds, TPOT_BUCKETS)
         queries["tpot_attainment"] = _attainment(TPOT, labels, edge, window)
         queries["itl_attainment"] = _attainment(ITL, labels, edge, window)
-        queries["tpot_s"] = _quantile(TPOT, labels, objectives.tpot.percentile, window)
     return queries
+
+
+def _duration(seconds: float) -> str:
+    return f"{max(1, round(seconds))}s"
+
+
+def _sum(expression: str) -> str:
+    """Sum over pods, each counted once however many series its page became."""
+    return f"sum(max by ({_ONE_PAGE}) ({expression}))"
 
 
 def _attainment(metric: str, labels: str, edge_s: float, window: str) -> str:
     """Share of observations at or below `edge_s`; an empty vector, never 0/0, without observations."""
-    good = f'sum(rate({metric}_bucket{{{labels},le=~"{_le(edge_s)}"}}[{window}]))'
-    return f"{good} / (sum(rate({metric}_count{{{labels}}}[{window}])) > 0)"
+    good = _sum(f'rate({metric}_bucket{{{labels},le=~"{_le(edge_s)}"}}[{window}])')
+    return f"{good} / ({_sum(f'rate({metric}_count{{{labels}}}[{window}])')} > 0)"
 
 
-def _quantile(metric: str, labels: str, percentile: int, window: str) -> str:
+def _quantile(metric: str, labels: str, percentile: int, window_s: float) -> str:
     """For display only: interpolated inside a bucket."""
-    return (
-        f"histogram_quantile({percentile / 100:g}, sum by (le) (rate({metric}_bucket{{{labels}}}[{window}])))"
-    )
+    rates = f"rate({metric}_bucket{{{labels}}}[{_duration(window_s)}])"
+    buckets = f"sum by (le) (max by ({_ONE_PAGE}, le) ({rates}))"
+    return f"histogram_quantile({percentile / 100:g}, {buckets})"
+
+
+def _any_of(pods: Collection[str]) -> str:
+    """Regular expression, quoted for PromQL, for the names of `pods`; it matches nothing without pods."""
+    return _quote("|".join(re.escape(pod).replace("\\-", "-") for pod in sorted(pods)) or "-")
 
 
 def _le(edge_s: float) -> str:

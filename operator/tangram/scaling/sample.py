@@ -8,6 +8,7 @@ from dataclasses import dataclass
 _MOST_REPLICAS = 100_000
 _MOST_REQUESTS = 10_000_000
 _MOST_SECONDS = 1e6
+AT_WINDOW = "@"  # parts the name of a field from the seconds of its window
 _ROUNDING = 1e-6  # ratios of two rates may miss 1 by floating point
 
 # name -> (lowest, highest) plausible value
@@ -18,6 +19,7 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "running": (0, _MOST_REQUESTS),
     "running_mean": (0, _MOST_REQUESTS),
     "requests": (0, _MOST_REQUESTS),
+    "kv_usage": (0, _MOST_REPLICAS),
     "ttft_attainment": (0, 1 + _ROUNDING),
     "tpot_attainment": (0, 1 + _ROUNDING),
     "itl_attainment": (0, 1 + _ROUNDING),
@@ -26,6 +28,23 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
 }
 # 0/0 without traffic: "no sample", which is not zero and not an error.
 _MAY_BE_NAN = frozenset({"ttft_attainment", "tpot_attainment", "itl_attainment", "ttft_s", "tpot_s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was counted over one window. None means "no such series" or "no request": never zero."""
+
+    seconds: float
+    requests: float | None = None  # requests that got their first token
+    running_mean: float | None = None  # requests being computed, mean
+    ttft_attainment: float | None = None
+    tpot_attainment: float | None = None  # per request, known when it ends
+    itl_attainment: float | None = None  # per token, known at once
+
+    @property
+    def requests_per_second(self) -> float | None:
+        """The rate at which requests got their first token."""
+        return None if self.requests is None else self.requests / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +63,20 @@ class Sample:
     itl_attainment: float | None = None  # per token, known at once
     ttft_s: float | None = None  # at the objective's percentile
     tpot_s: float | None = None
+    kv_usage: float | None = None  # KV blocks in use, mean over the window, in caches of one replica
+    wider: tuple[Window, ...] = ()  # the same over longer windows, ascending
+
+    def windows(self, window_s: float) -> tuple[Window, ...]:
+        """Return what was counted over the window, of `window_s` seconds, and over the wider ones."""
+        narrow = Window(
+            window_s,
+            self.requests,
+            self.running_mean,
+            self.ttft_attainment,
+            self.tpot_attainment,
+            self.itl_attainment,
+        )
+        return (narrow, *self.wider)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +94,17 @@ def sample_from(results: Mapping[str, float | str | None], at: float) -> Sample 
     number rejects the whole sample, because half a reading is worse than none.
     """
     values: dict[str, float | None] = {}
-    for name in PLAUSIBLE:
-        try:
+    wider: dict[float, dict[str, float | None]] = {}
+    try:
+        for name in PLAUSIBLE:
             values[name] = _checked(name, results.get(name))
-        except ValueError as error:
-            return RejectedSample(at, str(error))
-    return Sample(at=at, **values)
+        for key, raw in results.items():
+            name, at_window, seconds = key.partition(AT_WINDOW)
+            if at_window:
+                wider.setdefault(float(seconds), {})[name] = _checked(name, raw)
+    except ValueError as error:
+        return RejectedSample(at, str(error))
+    return Sample(at=at, **values, wider=tuple(Window(s, **each) for s, each in sorted(wider.items())))
 
 
 def _checked(name: str, raw: float | str | None) -> float | None:

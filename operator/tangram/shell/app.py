@@ -178,7 +178,7 @@ class Operator:
         while True:
             await asyncio.sleep(self.settings.prometheus.interval_seconds)
             if self.elector.leading:
-                await reader.read(self.loop.wanted)
+                await reader.read(self.loop.wanted, self.loop.pods)
                 self.loop.mark_dirty()
 
     def _make_elector(self) -> Elector:

@@ -37,6 +37,7 @@ from tangram.shell.view import (
     Told,
     View,
     concerned,
+    engine_pods,
     intents,
     recorded_replicas,
     recorded_variants,
@@ -88,6 +89,7 @@ class Reconciler:
     heart: Heart
     devices: OfferedDevices = field(default_factory=OfferedDevices)
     wanted: tuple[Intent, ...] = ()  # valid intents of the last round: whom to ask Prometheus about
+    pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of their pods, by UID
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
     _begun: int = 0  # term that the memory is of; 0: none yet
     _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
@@ -179,7 +181,7 @@ class Reconciler:
         everyone = (*read, *unreadable(view, read, self.faults.faults))
         valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
         self._forget({intent.uid for intent in everyone}, {uid_of(obj) for obj in view.gpu_pools})
-        self.wanted = valid
+        self.wanted, self.pods = valid, engine_pods(view)
         scaled, seen = self._observe(view, valid, now)
         self.advisor.offer(seen, everyone, self.guard.bound())
         plan = await self._plan(seen, everyone, now)

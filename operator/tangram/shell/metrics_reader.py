@@ -3,7 +3,8 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 2**20  # one number is asked for; anything longer is not an answer to our query
 CONCURRENCY = 8
+_MOST_TOLD = 200
+_END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
 
 
 class QueryFailed(Exception):  # becomes the problem of a reading
@@ -84,35 +87,60 @@ class MetricsReader:
         """Forget all readings (another operator may have acted since)."""
         self._readings.clear()
 
-    async def read(self, intents: tuple[Intent, ...]) -> None:
-        """Ask about all `intents`; forget what is no longer there."""
+    async def read(self, intents: tuple[Intent, ...], pods: Mapping[str, tuple[str, ...]]) -> None:
+        """Ask about all `intents`; forget what is no longer there.
+
+        `pods` are the names of their replicas' pods, by UID of the LLMDeployment: no other series counts.
+        """
         for gone in self._readings.keys() - {intent.uid for intent in intents}:
             del self._readings[gone]
-        await asyncio.gather(*(self._isolated(intent) for intent in intents))
+        if not intents:
+            return
+        try:
+            evaluated_at = await self._server_time()
+        except QueryFailed as error:
+            for intent in intents:
+                self._failed(intent, str(error))
+            return
+        await asyncio.gather(
+            *(self._isolated(intent, pods.get(intent.uid, ()), evaluated_at) for intent in intents)
+        )
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
 
-    async def _isolated(self, intent: Intent) -> None:
+    async def _isolated(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
         """Read one; a bug that it brings out is its problem, and no reading of another is lost."""
         try:
-            await self._read_one(intent)
+            await self._read_one(intent, pods, evaluated_at)
         except Exception as error:
             problem = f"its metrics could not be read ({describe(error)}); please report this"
             if self.reading(intent).problem != problem:
                 log.exception("metrics of %s/%s", intent.namespace, intent.name)
             self._failed(intent, problem)
 
-    async def _read_one(self, intent: Intent) -> None:
+    async def _server_time(self) -> float:
+        """Return the present time of the Prometheus server, at which all queries of a reading are evaluated.
+
+        The operator's own clock may be ahead (then the newest samples would seem stale, or lie beyond what
+        Prometheus looks back) or behind (then old samples would seem fresh).
+        """
+        answer = await self._ask("time()", None)
+        seconds = math.nan if answer is None else float(answer)
+        if not 0 <= seconds < _END_OF_TIME_S:  # NaN fails here too
+            raise QueryFailed(f"Prometheus returned {answer!r} for its time")
+        return seconds
+
+    async def _read_one(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
         question = Question.of(intent)
         window_s = self._settings.window_seconds
         try:
             asked = queries.for_deployment(
-                intent.namespace, question.served_name, question.objectives, window_s
+                intent.namespace, question.served_name, pods, question.objectives, window_s
             )
             at = self._now()
-            answers = await asyncio.gather(*(self._ask(promql, at) for promql in asked.values()))
+            answers = await asyncio.gather(*(self._ask(promql, evaluated_at) for promql in asked.values()))
         except (QueryFailed, ValueError) as error:
             self._failed(intent, str(error))
             return
@@ -128,16 +156,18 @@ class MetricsReader:
             log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
         self._readings[intent.uid] = Reading(before.sample, problem, Question.of(intent))
 
-    async def _ask(self, promql: str, at: float) -> float | str | None:
+    async def _ask(self, promql: str, at: float | None) -> float | str | None:
         async with self._slots:
             try:
                 return scalar(await self._fetch(promql, at))
             except httpx.HTTPError as error:
                 raise QueryFailed(f"Prometheus does not answer ({type(error).__name__})") from error
 
-    async def _fetch(self, promql: str, at: float) -> bytes:
+    async def _fetch(self, promql: str, at: float | None) -> bytes:
         """POST a query (a GET would put it into the URL, which proxies cut) and read a bounded answer."""
-        form = {"query": promql, "time": f"{at:.3f}", "timeout": f"{self._settings.timeout_seconds:g}s"}
+        form = {"query": promql, "timeout": f"{self._settings.timeout_seconds:g}s"}
+        if at is not None:
+            form["time"] = f"{at:.3f}"
         async with self._client.stream("POST", "api/v1/query", data=form) as response:
             body = bytearray()
             async for chunk in response.aiter_bytes():
@@ -157,6 +187,8 @@ def scalar(body: bytes) -> float | str | None:
         result = data["result"]
         if document["status"] != "success":
             raise QueryFailed("Prometheus reports an error")
+        if document.get("warnings"):  # a store behind it did not answer: the sum lacks its part
+            raise QueryFailed(f"Prometheus answered in part: {str(document['warnings'])[:_MOST_TOLD]}")
         if data["resultType"] == "scalar":
             return _number(result[1])
         if data["resultType"] != "vector" or len(result) > 1:

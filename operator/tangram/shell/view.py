@@ -222,6 +222,16 @@ def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str]
     return replace(gpu_node(facts, tolerations, selected), spot=spot)
 
 
+def engine_pods(view: View) -> dict[str, tuple[str, ...]]:
+    """Return the names of the pods of each LLMDeployment's Deployments, by UID, sorted."""
+    found: dict[str, set[str]] = {}
+    for deployment, pods in _with_pods(view):
+        owner = owner_uid(deployment)
+        if owner is not None and _ours(deployment):
+            found.setdefault(owner, set()).update(pod["metadata"]["name"] for pod in pods)
+    return {owner: tuple(sorted(names)) for owner, names in found.items()}
+
+
 def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
     """Return who holds which NVIDIA resources on which node; our own pods by the LLMDeployment they serve."""
     known = view.owners()
