@@ -433,7 +433,9 @@ def test_small_changes_of_numbers_are_no_news():
 
 
 def scaled(at=NOW, before=1, after=2, reason="SLOViolated"):
-    return ScalingDecision(at, after, before, reason, "ttft objective missed: 1 -> 2", ScalingMemory())
+    told = "ttft objective missed: 1 -> 2"
+    warning = told if reason in ("AtMaximum", "ReplicasNotStarting") else ""
+    return ScalingDecision(at, after, before, reason, told, ScalingMemory(), warning=warning)
 
 
 def test_the_last_scaling_is_kept_until_the_next():
@@ -458,6 +460,36 @@ def test_the_last_scaling_is_kept_until_the_next():
 )
 def test_whether_the_number_can_follow_the_load_is_told(wanted, signal, expected):
     assert told(see(serving(wanted), wanted, signal=signal), "ScalingActive") == expected
+
+
+def test_replicas_that_never_start_stop_the_scaling():
+    m = intent(max_replicas=9)
+    seen = see(serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 4, 4, "ReplicasNotStarting"))
+
+    assert told(seen, "ScalingActive") == ("False", "ReplicasNotStarting")
+
+
+def test_an_objective_that_more_replicas_do_not_meet_is_told_with_its_numbers():
+    m = intent(tpot=tpot(50), max_replicas=9)
+    why = "a request alone on a replica is predicted to take 55 ms per token"
+    decision = replace(scaled(NOW, 2, 2, "Steady"), unreachable=why)
+    slow = measured(ready=2, tpot_attainment=0.1)
+
+    seen = see(serving(m, 2), m, signal=slow, scale=decision)
+
+    assert told(seen, "SLOMet") == ("False", "TPOTExceeded")
+    assert why in conditions(seen)["SLOMet"]["message"]
+    assert why in conditions(seen)["ScalingActive"]["message"]
+
+
+def test_what_the_scaling_law_learned_is_kept():
+    m = intent(max_replicas=9)
+    learned = replace(scaled(), memory=ScalingMemory(subject="m", violated_rate=1.5))
+
+    first = see(serving(m), m, scale=learned)
+
+    assert first["scaling"] == {"learnedUnder": "m", "violatedRequestsPerSecond": "1.50"}
+    assert see(serving(m), m, previous=first)["scaling"] == first["scaling"]
 
 
 def test_reaching_the_maximum_is_told():

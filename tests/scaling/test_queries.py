@@ -144,18 +144,35 @@ def test_nan_of_a_ratio_is_no_sample():
         {"ttft_s": "+Inf"},
         {"targets": "many"},
         {"age_s": "-4000"},
+        {"kv_usage": "-1"},
+        {"requests@300": "NaN"},
+        {"running_mean@300": "1e308"},
+        {"ttft_attainment@1500": "7"},
     ],
 )
 def test_a_number_that_cannot_be_rejects_the_whole_sample(bad):
     rejected = queries.sample_from(good(**bad), at=7.0)
 
     assert isinstance(rejected, RejectedSample)
-    assert next(iter(bad)) in rejected.reason
+    assert next(iter(bad)).partition("@")[0] in rejected.reason
+
+
+def test_wider_windows_are_read_in_their_order():
+    sample = queries.sample_from(good(**{"requests@1500": "90", "requests@300": "40"}), at=7.0)
+
+    assert isinstance(sample, Sample)
+    assert [(w.seconds, w.requests, w.is_widest) for w in sample.windows(60)] == [
+        (60, 30, False),
+        (300, 40, False),
+        (1500, 90, True),
+    ]
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(good() | {"ttft_attainment": 0, "itl_attainment": 0, "tpot_s": 0})),
+        st.sampled_from(
+            sorted(good() | {"ttft_attainment": 0, "itl_attainment": 0, "tpot_s": 0, "kv_usage": 0})
+        ),
         st.floats(),
     )
 )

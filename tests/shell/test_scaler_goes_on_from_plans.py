@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from tangram.fleet import Traffic
+from tangram.fleet import Objective, Traffic
 from tangram.planner import plan
-from tangram.scaling import ScalingParams
+from tangram.scaling import ScalingParams, record
+from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell.scaler import Scaler
-from tests.support.fleet import NOW, Cluster, intent, node, snapshot
+from tests.support.fleet import NOW, Cluster, intent, node, shape, snapshot
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
 
@@ -37,3 +38,37 @@ def test_a_wish_that_is_carried_out_as_it_is_changes_nothing():
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
 
     assert rounds(cluster, Scaler(PARAMS, None), 3) == [[1]] * 3
+
+
+def test_an_operator_that_has_just_started_goes_on_from_what_the_status_keeps():
+    m = intent(max_replicas=9, tpot=Objective(90, 50))
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
+    first = Scaler(PARAMS, None)
+    rounds(cluster, first, 2)
+    learned = replace(first._memories[m.uid], violated_rate=1.5, written_off=1)
+    kept = record(learned)
+    made = plan(cluster.observed, cluster.intents, NOW)
+    predicted = made.decisions[0].predicted_tpot_ms
+
+    again = Scaler(PARAMS, None)
+    block = {**kept, PREDICTED_TPOT: f"{predicted}"}
+    decision = again.decide(cluster.intents, cluster.observed.workloads, {}, NOW, memories={m.uid: block})[
+        m.uid
+    ]
+
+    assert decision.decision.memory.violated_rate == 1.5
+    assert decision.decision.memory.idle_tpot_ms == predicted
+
+
+def test_what_was_learned_of_one_shape_is_not_believed_of_another():
+    m = intent(max_replicas=9)
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
+    scaler = Scaler(PARAMS, None)
+    rounds(cluster, scaler, 2)
+    scaler._memories[m.uid] = replace(scaler._memories[m.uid], violated_rate=1.5)
+    other = replace(cluster.observed.workloads[0], shape=shape())
+    moved = replace(plan(cluster.observed, cluster.intents, NOW).decisions[0], shape=other.shape)
+
+    scaler.adopt((moved,), (other,))
+
+    assert scaler._memories[m.uid].violated_rate is None

@@ -7,7 +7,17 @@ import pytest
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
 from tangram.shell import manifests, reduce
 from tangram.shell.settings import Settings
-from tangram.shell.view import Told, View, claims, inspections, node, snapshot, workload
+from tangram.shell.view import (
+    Told,
+    View,
+    claims,
+    engine_pods,
+    inspections,
+    node,
+    recorded_memories,
+    snapshot,
+    workload,
+)
 
 from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
 
@@ -183,6 +193,20 @@ def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
         Claim("n1", "nvidia.com/gpu", 1, None),
         Claim("n1", "nvidia.com/gpu", 1, "uid-1"),
     )
+
+
+def test_metrics_are_asked_for_by_the_names_of_the_replicas_pods() -> None:
+    foreign = pod("theirs", owner_kind="StatefulSet", owner="db")
+    view = View(llm_deployments=(llm(),), deployments=(deployment(),), pods=(pod("b"), foreign, pod("a")))
+
+    assert engine_pods(view) == {"uid-1": ("a", "b")}
+
+
+@pytest.mark.parametrize("status", [None, {}, {"scaling": 7, "placement": "x"}, {"scaling": {"a": 1}}])
+def test_what_a_status_keeps_for_the_scaling_law_is_read_whatever_it_is(status) -> None:
+    kept = recorded_memories(View(llm_deployments=(llm() | {"status": status},)))
+
+    assert set(kept) == {"uid-1"}
 
 
 def test_a_pod_without_gpu_that_is_not_ours_is_not_kept() -> None:

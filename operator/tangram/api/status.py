@@ -154,6 +154,36 @@ class LastScale(Model):
     reason: Reason = Field(description="Why, in one word.")
 
 
+class ScalingStatus(Model):
+    """What the scaling law has learned; an operator that has just started goes on from here."""
+
+    learned_under: Annotated[str, StringConstraints(max_length=640)] | None = Field(
+        default=None,
+        description="The model, batch and objectives that it was learned under; of others it says nothing.",
+    )
+    violated_requests_per_second: Decimal | None = Field(
+        default=None,
+        description="Requests per second per replica at which objectives were missed or requests queued.",
+    )
+    violated_running_requests: Decimal | None = Field(
+        default=None, description="Running requests per replica at that load."
+    )
+    tpot_reachable: bool | None = Field(
+        default=None,
+        description="Whether a replica meets the TPOT objective at low load, as measured; false: more "
+        "replicas do not help.",
+    )
+    start_seconds: Decimal | None = Field(
+        default=None, description="Measured time from an order upwards until its replicas were ready."
+    )
+    late_replicas: Count | None = Field(
+        default=None, description="Replicas that did not become ready in time and are not counted on."
+    )
+    failed_orders: Count | None = Field(
+        default=None, description="Orders upwards in a row of which no replica became ready."
+    )
+
+
 class LLMDeploymentStatus(Model):
     """What is observed. Written by Tangram alone."""
 
@@ -183,4 +213,7 @@ class LLMDeploymentStatus(Model):
     )
     last_scale: LastScale | None = Field(
         default=None, description="The last change of the wanted number of replicas."
+    )
+    scaling: ScalingStatus | None = Field(
+        default=None, description="What the scaling law has learned about one replica and about starts."
     )

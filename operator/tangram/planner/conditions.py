@@ -8,6 +8,7 @@ from tangram.planner.reasons import Reason
 from tangram.planner.rollout import is_rolling
 from tangram.planner.time_limit import time_limit_warnings
 from tangram.scaling import ScalingDecision, Signal, SignalState
+from tangram.scaling.control import NOT_STARTING
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
@@ -140,12 +141,19 @@ def scaling_active(v: View) -> Verdict:
             FALSE, Reason.METRICS_MISSING, "the operator has no prometheus.url; the number is held"
         )
     if v.signal.state in (SignalState.FRESH, SignalState.THIN):
-        at_max = v.scale is not None and v.scale.reason == "AtMaximum"
-        return Verdict(
-            TRUE, Reason.METRICS_FRESH, v.scale.message if v.scale and at_max else "metrics are recent"
-        )
+        return _following(v)
     status = UNKNOWN if v.signal.reason == Reason.NO_READY_REPLICAS else FALSE
     return Verdict(status, v.signal.reason, f"{v.signal.message}; the number is held")
+
+
+def _following(v: View) -> Verdict:
+    """Metrics are recent: what keeps replicas from following the load nevertheless."""
+    if v.scale is None:
+        return Verdict(TRUE, Reason.METRICS_FRESH, "metrics are recent")
+    told = "; ".join(filter(None, (v.scale.warning, v.scale.unreachable)))
+    if v.scale.reason == NOT_STARTING:
+        return Verdict(FALSE, Reason.REPLICAS_NOT_STARTING, told)
+    return Verdict(TRUE, Reason.METRICS_FRESH, told or "metrics are recent")
 
 
 def ready(v: View, previous: Verdict | None) -> Verdict:

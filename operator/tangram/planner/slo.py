@@ -7,8 +7,8 @@ from tangram.fleet import Intent, Objective
 from tangram.planner.conditions import FALSE, TRUE, UNKNOWN, Verdict, View
 from tangram.planner.reasons import Reason
 from tangram.planner.times import epoch, rfc3339
-from tangram.scaling import Sample, Signal, SignalState
-from tangram.scaling.control import violations
+from tangram.scaling import Sample, Signal, SignalState, Window
+from tangram.scaling.evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap
 
 # Status is written at most this often because of numbers alone.
@@ -31,7 +31,7 @@ def slo_met(v: View) -> Verdict:
         return Verdict(UNKNOWN, Reason.METRICS_MISSING, "the operator has no prometheus.url")
     if signal.state in (SignalState.STALE, SignalState.BLIND) or signal.sample is None:
         return Verdict(UNKNOWN, signal.reason, signal.message)
-    return _judge(intent, signal, signal.sample)
+    return _judge(intent, signal, signal.sample, v.scale.unreachable if v.scale else "")
 
 
 def steady(new: Verdict, old: Mapping[str, Any] | None, generation: int, now: float) -> Verdict:
@@ -65,23 +65,30 @@ def slo_block(v: View, old: Mapping[str, Any] | None, now: float) -> dict[str, A
     return new
 
 
-def _judge(intent: Intent, signal: Signal, sample: Sample) -> Verdict:
+def _judge(intent: Intent, signal: Signal, sample: Sample, unreachable: str) -> Verdict:
     if sample.requests == 0:
         return Verdict(UNKNOWN, Reason.NO_TRAFFIC, "no request in the window")
-    if (sample.requests or 0) < signal.min_samples:
-        text = f"fewer than {signal.min_samples} requests in the window"
-        return Verdict(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, text)
+    window = _window(signal, sample)
     told = "; ".join(_objectives(intent))
-    missed = violations(intent, sample, signal.min_samples)
+    missed = violations(intent, window, signal.min_samples)
     if missed:
         reason = Reason.TTFT_EXCEEDED if "ttft" in missed else Reason.TPOT_EXCEEDED
-        return Verdict(FALSE, reason, f"missed: {', '.join(missed)} ({told})")
-    known = (intent.ttft is None or sample.ttft_attainment is not None) and (
-        intent.tpot is None or sample.tpot_attainment is not None or sample.itl_attainment is not None
+        why = f"; {unreachable}" if unreachable and "tpot" in missed else ""
+        return Verdict(FALSE, reason, f"missed: {', '.join(missed)} ({told}){why}")
+    if (window.requests or 0) < signal.min_samples:
+        text = f"fewer than {signal.min_samples} requests in the window of {window.seconds:.0f} s"
+        return Verdict(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, text)
+    known = (intent.ttft is None or window.ttft_attainment is not None) and (
+        intent.tpot is None or window.tpot_attainment is not None or window.itl_attainment is not None
     )
     if not known:
         return Verdict(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, "no request has ended in the window")
     return Verdict(TRUE, Reason.WITHIN_TARGET, f"met: {told}")
+
+
+def _window(signal: Signal, sample: Sample) -> Window:
+    windows = sample.windows(signal.window_s)
+    return narrowest(windows, signal.min_samples) or windows[0]
 
 
 def _objectives(intent: Intent) -> list[str]:
@@ -103,15 +110,16 @@ def _objective(name: str, objective: Objective, buckets: tuple[float, ...]) -> s
 
 
 def _numbers(intent: Intent, signal: Signal, sample: Sample, now: float) -> dict[str, Any]:
+    window = _window(signal, sample)
     block: dict[str, Any] = {
         "time": rfc3339(now),
-        "windowSeconds": round(signal.window_s),
-        "samples": round(sample.requests or 0),
+        "windowSeconds": round(window.seconds),
+        "samples": round(window.requests or 0),
     }
     if intent.ttft:
-        _put(block, "ttft", sample.ttft_attainment, sample.ttft_s)
+        _put(block, "ttft", window.ttft_attainment, sample.ttft_s)
     if intent.tpot:
-        attainment = sample.tpot_attainment if sample.tpot_attainment is not None else sample.itl_attainment
+        attainment = window.tpot_attainment if window.tpot_attainment is not None else window.itl_attainment
         _put(block, "tpot", attainment, sample.tpot_s)
     return block
 

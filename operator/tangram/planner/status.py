@@ -21,7 +21,7 @@ from tangram.planner.order import Wanted
 from tangram.planner.reasons import Reason
 from tangram.planner.slo import slo_block, slo_met, steady
 from tangram.planner.times import rfc3339
-from tangram.scaling import ScalingDecision, Signal
+from tangram.scaling import ScalingDecision, Signal, record
 
 _MESSAGE_LIMIT = 2000  # the CRD allows 2048
 _SHORT_LIMIT = 256  # what the CRD allows
@@ -57,6 +57,7 @@ def status(
         "cost": {"perHour": f"{_cost(v, snapshot):.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
+        "scaling": _scaling(scale, previous_status),
     }
     return {name: block for name, block in blocks.items() if block is not None}
 
@@ -248,6 +249,12 @@ def _cost(v: View, snapshot: FleetSnapshot) -> float:
 def _url(intent: Wanted, snapshot: FleetSnapshot) -> str | None:
     exists = (intent.namespace, intent.name) in snapshot.services
     return f"http://{intent.name}.{intent.namespace}.svc" if exists else None
+
+
+def _scaling(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
+    if scale is None:
+        return previous_status.get("scaling")
+    return record(scale.memory) or None
 
 
 def _last_scale(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:

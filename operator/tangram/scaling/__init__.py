@@ -1,8 +1,9 @@
 """From Prometheus samples to a number of replicas. Pure: the shell asks Prometheus and passes `now`."""
 
 from tangram.scaling import queries
-from tangram.scaling.control import decide
-from tangram.scaling.sample import RejectedSample, Sample
+from tangram.scaling.control import decide, forget_learned
+from tangram.scaling.record import recalled, record
+from tangram.scaling.sample import RejectedSample, Sample, Window
 from tangram.scaling.signal import Signal, SignalState, classify
 from tangram.scaling.state import Objectives, ScalingDecision, ScalingMemory, ScalingParams
 
@@ -15,7 +16,11 @@ __all__ = [
     "ScalingParams",
     "Signal",
     "SignalState",
+    "Window",
     "classify",
     "decide",
+    "forget_learned",
     "queries",
+    "recalled",
+    "record",
 ]

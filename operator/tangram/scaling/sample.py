@@ -40,6 +40,7 @@ class Window:
     ttft_attainment: float | None = None
     tpot_attainment: float | None = None  # per request, known when it ends
     itl_attainment: float | None = None  # per token, known at once
+    is_widest: bool = False  # no more requests can be had by waiting
 
     @property
     def requests_per_second(self) -> float | None:
@@ -104,7 +105,9 @@ def sample_from(results: Mapping[str, float | str | None], at: float) -> Sample 
                 wider.setdefault(float(seconds), {})[name] = _checked(name, raw)
     except ValueError as error:
         return RejectedSample(at, str(error))
-    return Sample(at=at, **values, wider=tuple(Window(s, **each) for s, each in sorted(wider.items())))
+    widest = max(wider, default=0.0)
+    windows = (Window(s, **each, is_widest=s == widest) for s, each in sorted(wider.items()))
+    return Sample(at=at, **values, wider=tuple(windows))
 
 
 def _checked(name: str, raw: float | str | None) -> float | None:

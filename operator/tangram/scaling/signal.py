@@ -14,7 +14,7 @@ class SignalState(StrEnum):
     """How far a reading may be trusted."""
 
     FRESH = "FRESH"  # enough requests, or proof that there are none: may go up and down
-    THIN = "THIN"  # recent, but too little to say how good it is: queues may still make replicas grow
+    THIN = "THIN"  # recent, but too little to say how good it is: replicas may grow, not shrink
     STALE = "STALE"  # old: nothing changes
     BLIND = "BLIND"  # nothing known: nothing changes
 
@@ -77,7 +77,8 @@ def _thin(sample: Sample | None, ready: int, params: ScalingParams) -> _Verdict 
         return SignalState.THIN, "MetricsThin", "not every ready replica has been scraped"
     if sample.requests is None or sample.running_mean is None:
         return SignalState.THIN, "MetricsThin", "too few scrapes yet for a rate"
-    if sample.requests < params.min_samples and not _is_light(sample):
+    widens = any(w.requests is not None for w in sample.wider)
+    if sample.requests < params.min_samples and not widens and not _is_light(sample):
         return SignalState.THIN, "MetricsThin", f"fewer than {params.min_samples} requests in the window"
     return None
 

@@ -26,9 +26,11 @@ class ScalingParams:
     # A replica less is tried only if each remaining one then carries less than this part of the
     # concurrency at which the objectives were last violated (or of what it may run at a time).
     down_load: float = 0.7
+    start_s: float = 200.0  # expected time from an order to a ready replica, until one was measured
 
     def __post_init__(self) -> None:
-        if min(self.window_s, self.scrape_interval_s, self.down_after_s, self.blind_after_s) <= 0:
+        times = (self.window_s, self.scrape_interval_s, self.down_after_s, self.blind_after_s, self.start_s)
+        if min(times) <= 0:
             raise ValueError("windowSeconds, scrapeIntervalSeconds and downAfterSeconds must be positive")
         if self.up_after_s < 0 or not 0 < self.down_load <= 1 or self.min_samples < 1:
             raise ValueError("upAfterSeconds must be 0 or more, downLoad in (0, 1], minSamples 1 or more")
@@ -38,15 +40,35 @@ class ScalingParams:
 
 @dataclass(frozen=True, slots=True)
 class ScalingMemory:
-    """What one LLMDeployment's law remembers. Empty after a restart: then nothing goes down for a window."""
+    """What one LLMDeployment's law remembers. Timers start anew after a restart: then nothing goes down for
+    a window. What cost a violation or a late replica to learn is recorded in the status (`record`).
+    """
 
     replicas: int | None = None  # last ordered
     queued_since: float | None = None  # requests wait without a break since
     spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
+
+    # Supply: which of the ordered replicas came.
     grown_at: float | None = None  # last order upwards
-    complete_since: float | None = None  # all ordered replicas are ready since (after the last order upwards)
-    violated_load: float | None = None  # running requests per replica when objectives were last violated
-    violated_at: float | None = None
+    complete_since: float | None = None  # all ordered replicas that are counted on are ready since
+    incomplete_since: float | None = None  # some are missing since, or were for less than a window
+    ready: int | None = None  # replicas that were ready last
+    stable_since: float | None = None  # that number is unchanged, and rates are known, since
+    settled_ready: int = 0  # the last number of ready replicas that lasted for a window
+    ordered_from: int | None = None  # settled_ready at an order upwards whose outcome is open
+    written_off: int = 0  # replicas that did not become ready by their deadline
+    failed_orders: int = 0  # orders upwards in a row of which no replica came
+    start_s: float | None = None  # measured time from an order to ready replicas, smoothed
+
+    # Load: what is known of one replica of the present shape under the present objectives.
+    subject: str = ""  # what the following was learned of
+    violated_rate: float | None = None  # requests per second per replica at which objectives were missed
+    violated_load: float | None = None  # running requests per replica at which objectives were missed
+    episode_ready: int = 0  # ready replicas of the violation that lasts; 0: none does
+    episode_rate: float = 0.0  # the most requests per second per replica while it lasts
+    episode_load: float = 0.0  # the most running requests per replica while it lasts
+    tpot_reachable: bool | None = None  # measured: a replica at low load meets the TPOT objective
+    idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +81,5 @@ class ScalingDecision:
     reason: str  # SLOViolated | QueueGrowing | LoadFell | OutOfBounds; without a change: Steady | Blind | ...
     message: str
     memory: ScalingMemory
+    unreachable: str = ""  # why no number of replicas meets an objective; "": as far as is known, one does
+    warning: str = ""  # why replicas do not follow the load as they should; "": they do

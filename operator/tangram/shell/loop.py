@@ -39,6 +39,7 @@ from tangram.shell.view import (
     concerned,
     engine_pods,
     intents,
+    recorded_memories,
     recorded_replicas,
     recorded_variants,
     snapshot,
@@ -233,7 +234,8 @@ class Reconciler:
         bare = snapshot(view, self.told, now, self._skipped)
         bare = replace(bare, nodes=self.devices.remember(bare.nodes, now))
         recorded, variants = recorded_replicas(view), recorded_variants(view)
-        scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants, self.faults)
+        memories = recorded_memories(view)
+        scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants, self.faults, memories)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
         return scaled, replace(

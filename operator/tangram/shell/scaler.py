@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tangram.fleet import Decision, Intent, Shape, Workload
-from tangram.scaling import ScalingDecision, ScalingMemory, ScalingParams, Signal, classify, decide
+from tangram.scaling import (
+    ScalingDecision,
+    ScalingMemory,
+    ScalingParams,
+    Signal,
+    classify,
+    decide,
+    forget_learned,
+    recalled,
+)
 from tangram.shell.isolation import FaultLog
 from tangram.shell.metrics_reader import MetricsReader
 from tangram.shell.settings import Settings
@@ -52,12 +61,13 @@ class Scaler:
         now: float,
         variants: Mapping[str, str] | None = None,
         faults: FaultLog | None = None,
+        memories: Mapping[str, Mapping[str, object]] | None = None,
     ) -> Mapping[str, Scaled]:
         """Return what each LLMDeployment wants now, by UID.
 
-        `recorded` is what their statuses say was wanted last, and `variants` of which shape: an operator
-        that has just started goes on from there. One for which the law raises has a fault in `faults`, and
-        wants nothing: it stands still.
+        `recorded` is what their statuses say was wanted last, `variants` of which shape, and `memories` what
+        the law had learned: an operator that has just started goes on from there. One for which the law
+        raises has a fault in `faults`, and wants nothing: it stands still.
         """
         for gone in self._memories.keys() - {intent.uid for intent in intents}:
             del self._memories[gone]
@@ -68,6 +78,7 @@ class Scaler:
         for intent in intents:
             if intent.uid not in self._memories:
                 self._recall(intent.uid, by_owner.get(intent.uid, []), variants or {})
+                self._memories[intent.uid] = recalled((memories or {}).get(intent.uid, {}))
         found: dict[str, Scaled] = {}
         for intent in intents:
             mine, before = by_owner.get(intent.uid, []), recorded.get(intent.uid)
@@ -105,7 +116,11 @@ class Scaler:
             arrived = there == {shape} or (not there and decision.placed > 0)
             if not arrived and self._shapes.get(uid) != shape:
                 continue
+            if self._shapes.get(uid) not in (None, shape):
+                memory = forget_learned(memory)
             self._shapes[uid] = shape
+            memory = replace(memory, idle_tpot_ms=decision.predicted_tpot_ms)
+            self._memories[uid] = memory
             if memory.replicas != decision.desired:
                 self._memories[uid] = replace(memory, replicas=decision.desired, spare_since=None)
 
@@ -134,6 +149,7 @@ class Scaler:
             ready=ready,
             signal=signal,
             now=now,
+            existing=running,
         )
         self._memories[intent.uid] = decision.memory
         return Scaled(signal, decision)

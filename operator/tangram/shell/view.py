@@ -26,6 +26,7 @@ from tangram.fleet import (
 )
 from tangram.planner.device_rules import NodeFacts
 from tangram.planner.node_devices import gpu_node
+from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell import kinds
 from tangram.shell.children import annotations_of, generation_of, has_its_name, labels_of, shape_of
 from tangram.shell.kinds import (
@@ -190,6 +191,19 @@ def recorded_replicas(view: View) -> dict[str, int]:
     return {uid: n for uid, n in recorded if isinstance(n, int) and not isinstance(n, bool) and n >= 0}
 
 
+def recorded_memories(view: View) -> dict[str, dict[str, object]]:
+    """Return what each status keeps for the scaling law, by UID: what it learned, and the predicted TPOT."""
+    found = {}
+    for obj in view.llm_deployments:
+        status = obj.get("status") or {}
+        learned, placement = status.get("scaling"), status.get("placement")
+        block = dict(learned) if isinstance(learned, dict) else {}
+        if isinstance(placement, dict) and PREDICTED_TPOT in placement:
+            block[PREDICTED_TPOT] = placement[PREDICTED_TPOT]
+        found[uid_of(obj)] = block
+    return found
+
+
 def recorded_variants(view: View) -> dict[str, str]:
     """Return of which shape each status counts replicas, by UID: the shape's name in Deployments."""
     recorded = (
@@ -224,11 +238,10 @@ def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str]
 
 def engine_pods(view: View) -> dict[str, tuple[str, ...]]:
     """Return the names of the pods of each LLMDeployment's Deployments, by UID, sorted."""
-    found: dict[str, set[str]] = {}
+    known, found = view.owners(), dict[str, set[str]]()
     for deployment, pods in _with_pods(view):
-        owner = owner_uid(deployment)
-        if owner is not None and _ours(deployment):
-            found.setdefault(owner, set()).update(pod["metadata"]["name"] for pod in pods)
+        if _ours(deployment, known):
+            found.setdefault(_owner_uid(deployment), set()).update(key_of(pod)[1] for pod in pods)
     return {owner: tuple(sorted(names)) for owner, names in found.items()}
 
 

@@ -1,0 +1,216 @@
+"""How much load one replica carries within the objectives, learned from violations, and whether fewer
+replicas would carry what there is.
+
+The load at which objectives were missed, or at which requests queued, is kept as long as nothing disproves
+it: a constant load must not try the same count again every hour. It falls when less was too much, and rises
+only when replicas met the objectives at more.
+"""
+
+import math
+from dataclasses import replace
+
+from tangram.fleet import Intent
+from tangram.scaling import evidence, queries
+from tangram.scaling.sample import Sample, Window
+from tangram.scaling.state import ScalingMemory, ScalingParams
+
+# Changes smaller than this are not news: what is remembered is recorded in the status.
+_NEWS = 0.1
+# The rate by which a step down is judged comes from a window with this many times min_samples, or the widest.
+_STEADY_SAMPLES = 5
+_DEVIATIONS = 3  # of a Poisson count, beyond which a load has changed
+# At so few running requests per replica the time per token is that of a request alone: a step reads the
+# weights once for one sequence or for two.
+_ALONE = 1.0
+
+
+def stable_s(memory: ScalingMemory, now: float) -> float:
+    """Return for how long the number of ready replicas has been what it is, in seconds."""
+    return 0.0 if memory.stable_since is None else now - memory.stable_since
+
+
+def learn(
+    memory: ScalingMemory,
+    params: ScalingParams,
+    intent: Intent,
+    *,
+    sample: Sample,
+    ready: int,
+    queued: bool,
+    now: float,
+) -> ScalingMemory:
+    """Return `memory` with what `sample` says about one replica. `queued`: requests have waited for long."""
+    lasted = stable_s(memory, now)
+    if ready != memory.episode_ready:
+        memory = _ended(memory)
+    if ready < 1 or lasted < params.window_s:
+        return memory  # the window speaks of more or fewer replicas than there are
+    windows = evidence.usable(sample, params.window_s, lasted)
+    window = evidence.narrowest(windows, params.min_samples)
+    if window is None:
+        return memory
+    memory = _learn_tpot(memory, params, intent, window, ready)
+    reachable = reachable_objectives(memory, intent)
+    if queued or evidence.proven_violations(reachable, windows, params.min_samples):
+        # The most of the episode and of all windows: when load rises, a window still averages over what was
+        # before, and requests that end when it has fallen were slow because of what was before.
+        steady = _steady_windows(sample, params)
+        rates = [w.requests_per_second / ready for w in steady if w.requests_per_second]
+        loads = [w.running_mean / ready for w in steady if w.running_mean]
+        return replace(
+            memory,
+            episode_ready=ready,
+            episode_rate=max([memory.episode_rate, *rates]),
+            episode_load=max([memory.episode_load, *loads]),
+        )
+    memory = _ended(memory)
+    carried = _carried_window(sample, params, lasted)
+    if carried is None or sample.waiting or not evidence.met(reachable, carried):
+        return memory
+    return replace(
+        memory,
+        violated_rate=_raise(memory.violated_rate, carried.requests_per_second, ready),
+        violated_load=_raise(memory.violated_load, carried.running_mean, ready),
+    )
+
+
+def _ended(memory: ScalingMemory) -> ScalingMemory:
+    """Keep what a violation that is over, or that goes on with other replicas, showed to be too much."""
+    if not memory.episode_ready:
+        return memory
+    return replace(
+        memory,
+        violated_rate=_lower(memory.violated_rate, memory.episode_rate or None),
+        violated_load=_lower(memory.violated_load, memory.episode_load or None),
+        episode_ready=0,
+        episode_rate=0.0,
+        episode_load=0.0,
+    )
+
+
+def would_carry(
+    memory: ScalingMemory,
+    params: ScalingParams,
+    intent: Intent,
+    sample: Sample,
+    replicas: int,
+    *,
+    light: bool,
+) -> bool:
+    """Return whether `replicas` would carry the present load, by what each would then have.
+
+    `light`: less than one request runs at a time, so that concurrency says nothing.
+    """
+    if replicas < 1 or sample.waiting:
+        return False
+    # The up threshold is a full cache: requests queue, or are preempted. So the prediction for the count
+    # after the step, not for the present one, must stay clear of it.
+    if sample.kv_usage is not None and sample.kv_usage / replicas > params.down_load:
+        return False
+    if memory.violated_rate is not None:
+        rate = _load_rate(sample, params)
+        if rate is None or rate / replicas > params.down_load * memory.violated_rate:
+            return False
+    if light:
+        return True
+    window = evidence.narrowest(sample.windows(params.window_s), params.min_samples)
+    if sample.running_mean is None or not evidence.met(reachable_objectives(memory, intent), window):
+        return False
+    limit = float(intent.max_running_requests)
+    if memory.violated_load is not None:
+        limit = min(limit, memory.violated_load)
+    return sample.running_mean / replicas <= params.down_load * limit
+
+
+def reachable_objectives(memory: ScalingMemory, intent: Intent) -> Intent:
+    """Return `intent` without the objective that no number of replicas meets."""
+    return replace(intent, tpot=None) if tpot_unreachable(memory, intent) else intent
+
+
+def tpot_unreachable(memory: ScalingMemory, intent: Intent) -> str:
+    """Return why more replicas do not meet the TPOT objective, "" where they may.
+
+    A request alone on a replica is as fast as it gets. What was measured wins over what is predicted.
+    """
+    if intent.tpot is None or memory.tpot_reachable is True:
+        return ""
+    edge_ms = queries.snap(intent.tpot.milliseconds, queries.TPOT_BUCKETS) * 1000
+    told = f"the objective of {intent.tpot.milliseconds} ms per token"
+    if edge_ms < intent.tpot.milliseconds:
+        told += f" (checked at {edge_ms:g} ms)"
+    if memory.tpot_reachable is False:
+        return f"{told} is missed at low load too, so more replicas do not help"
+    if memory.idle_tpot_ms is not None and memory.idle_tpot_ms > edge_ms:
+        alone = f"a request alone on a replica is predicted to take {memory.idle_tpot_ms:.3g} ms per token"
+        return f"{alone}, above {told}, so more replicas do not help"
+    return ""
+
+
+def _learn_tpot(
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, window: Window, ready: int
+) -> ScalingMemory:
+    if intent.tpot is None or (window.requests or 0) < params.min_samples:
+        return memory
+    if evidence.tpot_met(intent.tpot, window):
+        return replace(memory, tpot_reachable=True)
+    is_alone = window.running_mean is not None and window.running_mean / ready <= _ALONE
+    if is_alone and "tpot" in evidence.violations(intent, window, params.min_samples):
+        if memory.tpot_reachable is False:
+            return memory
+        # What was too much was so for an objective that does not count any more.
+        memory = _ended(memory)
+        return replace(memory, tpot_reachable=False, violated_rate=None, violated_load=None)
+    return memory
+
+
+def _carried_window(sample: Sample, params: ScalingParams, lasted: float) -> Window | None:
+    """Return the widest window that holds enough requests since replicas came or went. Not the narrowest
+    one, where there are others: a lucky minute proves nothing.
+    """
+    first, *wider = sample.windows(params.window_s)
+    known = [w for w in wider if w.seconds <= lasted] if wider else [first]
+    enough = [w for w in known if (w.requests or 0) >= params.min_samples]
+    return enough[-1] if enough else None
+
+
+def _steady_windows(sample: Sample, params: ScalingParams) -> list[Window]:
+    """Return the windows whose rates chance hardly moves, else the widest that is known."""
+    known = [w for w in sample.windows(params.window_s) if w.requests is not None]
+    return [w for w in known if (w.requests or 0) >= _STEADY_SAMPLES * params.min_samples] or known[-1:]
+
+
+def _load_rate(sample: Sample, params: ScalingParams) -> float | None:
+    """Return the requests per second now, by the highest of the windows up to one that chance hardly moves.
+
+    A wider window of which the one before holds much less than its part speaks of load that has ended.
+    """
+    rates: list[float] = []
+    before: Window | None = None
+    for window in sample.windows(params.window_s):
+        rate = window.requests_per_second
+        if rate is None or (before is not None and _has_fallen(before, rate)):
+            break
+        rates.append(rate)
+        if (window.requests or 0) >= _STEADY_SAMPLES * params.min_samples:
+            break
+        before = window
+    return max(rates, default=None)
+
+
+def _has_fallen(window: Window, rate: float) -> bool:
+    """Whether a window holds fewer requests than chance makes of `rate` per second."""
+    expected = rate * window.seconds
+    return (window.requests or 0) < expected - _DEVIATIONS * math.sqrt(expected)
+
+
+def _lower(known: float | None, seen: float | None) -> float | None:
+    if seen is None or (known is not None and seen > (1 - _NEWS) * known):
+        return known
+    return seen
+
+
+def _raise(known: float | None, total: float | None, ready: int) -> float | None:
+    """Return what was too much, unless each of `ready` replicas carried clearly more."""
+    if known is None or total is None or total / ready < (1 + _NEWS) * known:
+        return known
+    return total / ready

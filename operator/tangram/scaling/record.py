@@ -1,0 +1,79 @@
+"""What a status keeps of the law's memory, so that an operator that has just started goes on from there.
+
+Small, written rarely: what took a violation or a late replica to learn. Timers are not kept. What another
+version wrote, or a person edited, is read field by field: what cannot be is forgotten, never believed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tangram.scaling.state import ScalingMemory
+
+# Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
+PREDICTED_TPOT = "predictedTPOTMilliseconds"
+_MOST_REPLICAS = 2**31 - 1
+_MOST_SECONDS = 86_400.0
+_MOST_LOAD = 1e7
+_DIGITS = 3
+
+
+def record(memory: ScalingMemory) -> dict[str, Any]:
+    """Return the block `status.scaling`; {} where nothing was learned. Decimals are strings, as in CRDs."""
+    block: dict[str, Any] = {}
+    for name, value in (
+        ("violatedRequestsPerSecond", memory.violated_rate),
+        ("violatedRunningRequests", memory.violated_load),
+        ("startSeconds", memory.start_s),
+    ):
+        if value is not None:
+            block[name] = _decimal(value)
+    if memory.tpot_reachable is not None:
+        block["tpotReachable"] = memory.tpot_reachable
+    if memory.written_off:
+        block["lateReplicas"] = memory.written_off
+    if memory.failed_orders:
+        block["failedOrders"] = memory.failed_orders
+    return block | {"learnedUnder": memory.subject} if block else {}
+
+
+def recalled(block: Mapping[str, Any]) -> ScalingMemory:
+    """Return a memory with what `block` keeps. Whatever is in it, nothing raises."""
+    memory = ScalingMemory(
+        written_off=_count(block.get("lateReplicas")),
+        failed_orders=_count(block.get("failedOrders")),
+        idle_tpot_ms=_positive(block.get(PREDICTED_TPOT), _MOST_SECONDS),
+    )
+    subject, reachable = block.get("learnedUnder"), block.get("tpotReachable")
+    if not isinstance(subject, str):  # it may have been learned under anything
+        return memory
+    return replace(
+        memory,
+        subject=subject,
+        violated_rate=_positive(block.get("violatedRequestsPerSecond"), _MOST_LOAD),
+        violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
+        start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
+        tpot_reachable=reachable if isinstance(reachable, bool) else None,
+    )
+
+
+def _decimal(value: float) -> str:
+    """Three significant digits, never in exponent form."""
+    places = max(0, _DIGITS - 1 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{value:.{min(places, 12)}f}"
+
+
+def _positive(value: object, most: float) -> float | None:
+    if not isinstance(value, str) or len(value) > 32:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 < number <= most else None  # NaN and infinity fail here too
+
+
+def _count(value: object) -> int:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_REPLICAS
+    return value if isinstance(value, int) and is_count else 0

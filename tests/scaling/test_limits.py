@@ -1,0 +1,120 @@
+"""What one replica carries, and whether fewer replicas would carry what there is."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import Objective
+from tangram.scaling import Sample, ScalingMemory, ScalingParams, limits
+from tangram.scaling.sample import Window
+from tests.support.fleet import intent
+
+PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300)
+CHAT = intent(ttft=Objective(90, 1000), tpot=Objective(90, 60), max_replicas=9)
+LONG = ScalingMemory(ready=2, stable_since=0.0, settled_ready=2)
+CALM = Sample(
+    at=9000.0,
+    targets=2.0,
+    age_s=1.0,
+    waiting=0.0,
+    running=4.0,
+    running_mean=4.0,
+    requests=60.0,
+    ttft_attainment=0.99,
+    tpot_attainment=0.99,
+)
+
+UNKNOWN = Sample(at=9000.0, waiting=0.0, running=0.0)
+
+
+def carries(replicas=1, memory=LONG, *, light=False, **changes):
+    return limits.would_carry(memory, PARAMS, CHAT, replace(CALM, **changes), replicas, light=light)
+
+
+def learned(*samples, memory=LONG, queued=False):
+    """What is known after `samples`, and after the violation, if there was one, has ended."""
+    for sample in samples:
+        memory = limits.learn(memory, PARAMS, CHAT, sample=sample, ready=2, queued=queued, now=9000.0)
+    return limits.learn(memory, PARAMS, CHAT, sample=UNKNOWN, ready=3, queued=False, now=9000.0)
+
+
+@pytest.mark.parametrize(("kv_usage", "down"), [(0.69, True), (0.71, False), (None, True)])
+def test_the_cache_after_the_step_decides(kv_usage, down):
+    assert carries(kv_usage=kv_usage) is down
+    assert carries(kv_usage=kv_usage, light=True) is down
+
+
+def test_a_rate_that_was_too_much_for_so_few_is_not_tried_again():
+    memory = replace(LONG, violated_rate=1.2)  # 60 requests in 60 s are 1.0 for one replica
+
+    assert not carries(memory=memory)
+    assert not carries(memory=memory, light=True)
+    assert carries(memory=replace(LONG, violated_rate=1.5))
+
+
+def test_a_load_that_has_ended_is_not_held_against_a_step_down():
+    memory = replace(LONG, violated_rate=0.5)
+    ended = (Window(300, 2.0, 0.1), Window(1500, 1500.0, 9.0))
+    constant = (Window(300, 60.0, 1.0), Window(1500, 1500.0, 9.0))
+
+    assert carries(memory=memory, light=True, requests=1.0, wider=ended)
+    assert not carries(memory=memory, light=True, requests=60.0, wider=constant)
+
+
+def test_an_age_does_not_make_it_be_tried_again():
+    memory = learned(replace(CALM, ttft_attainment=0.5))
+
+    assert memory.violated_rate == 0.5
+    years_later = replace(CALM, at=1e9)
+    assert not limits.would_carry(memory, PARAMS, CHAT, years_later, 1, light=False)
+
+
+def test_a_lasting_queue_is_a_load_that_was_too_much():
+    assert learned(CALM, queued=True).violated_rate == 0.5
+
+
+def test_less_that_was_too_much_lowers_it_and_more_that_was_carried_raises_it():
+    violated = replace(CALM, ttft_attainment=0.5)
+    low = learned(violated, memory=replace(LONG, violated_rate=2.0))
+    high = learned(CALM, memory=replace(LONG, violated_rate=0.2))
+
+    assert (low.violated_rate, high.violated_rate) == (0.5, 0.5)
+    assert learned(violated, memory=replace(LONG, violated_rate=0.4)).violated_rate == 0.4
+
+
+def test_a_lucky_minute_proves_nothing_where_wider_windows_are_known():
+    wider = (Window(300, 60.0, 1.0, 0.99, 0.99), Window(1500, 300.0, 1.0, 0.7, 0.99))
+
+    assert learned(replace(CALM, wider=wider), memory=replace(LONG, violated_rate=0.2)).violated_rate == 0.2
+
+
+def test_the_most_of_a_violation_counts_since_a_window_lags_behind_load_that_rises():
+    rising = [replace(CALM, ttft_attainment=0.5, requests=n) for n in (30.0, 60.0, 120.0, 90.0)]
+
+    assert learned(*rising).violated_rate == 1.0
+
+
+def test_nothing_is_learned_of_a_window_in_which_replicas_came_or_went():
+    fresh = replace(LONG, stable_since=8990.0)
+
+    assert learned(replace(CALM, ttft_attainment=0.1), memory=fresh) == fresh
+
+
+def test_an_idle_prediction_above_the_bucket_edge_is_out_of_reach():
+    # 60 ms are checked at 50 ms.
+    assert "55 ms" in limits.tpot_unreachable(replace(LONG, idle_tpot_ms=55.0), CHAT)
+    assert limits.tpot_unreachable(replace(LONG, idle_tpot_ms=45.0), CHAT) == ""
+
+
+def test_what_was_measured_wins_over_what_is_predicted():
+    predicted = replace(LONG, idle_tpot_ms=55.0)
+
+    assert learned(CALM, memory=predicted).tpot_reachable is True
+    assert limits.tpot_unreachable(learned(CALM, memory=predicted), CHAT) == ""
+
+
+@pytest.mark.parametrize(("running", "known"), [(2.0, False), (9.0, None)])
+def test_tokens_that_are_slow_at_low_load_are_not_made_faster_by_replicas(running, known):
+    slow = replace(CALM, running_mean=running, tpot_attainment=0.1)
+
+    assert learned(slow).tpot_reachable is known

@@ -1,0 +1,76 @@
+"""What the law learned survives in a status, whatever another version or a person made of it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.api.status import ScalingStatus
+from tangram.scaling import ScalingMemory, recalled, record
+
+LEARNED = ScalingMemory(
+    replicas=3,
+    subject="image:///m 64 90%1000ms -",
+    violated_rate=1.23456,
+    violated_load=16.0,
+    tpot_reachable=False,
+    start_s=93.0,
+    written_off=1,
+    failed_orders=2,
+    spare_since=5.0,
+)
+
+
+def test_what_was_learned_goes_through_a_status():
+    again = recalled(json.loads(json.dumps(record(LEARNED))))
+
+    assert again == ScalingMemory(
+        subject=LEARNED.subject,
+        violated_rate=1.23,
+        violated_load=16.0,
+        tpot_reachable=False,
+        start_s=93.0,
+        written_off=1,
+        failed_orders=2,
+    )
+
+
+def test_it_fits_the_crd():
+    ScalingStatus.model_validate(record(LEARNED))
+
+
+def test_nothing_learned_is_no_block():
+    assert record(ScalingMemory(replicas=3, subject="x", spare_since=1.0)) == {}
+
+
+def test_fields_of_another_version_do_no_harm():
+    assert recalled(record(LEARNED) | {"forecast": {"level": "7"}}) == recalled(record(LEARNED))
+
+
+@pytest.mark.parametrize("bad", ["NaN", "inf", "-1", "0", "1e309", "x" * 99, 7, None, [], True])
+def test_a_number_that_cannot_be_is_forgotten(bad):
+    block = record(LEARNED) | {"violatedRequestsPerSecond": bad, "startSeconds": bad}
+
+    memory = recalled(block)
+
+    assert (memory.violated_rate, memory.start_s) == (None, None)
+    assert memory.violated_load == 16.0
+
+
+def test_what_was_learned_under_nothing_known_is_not_believed():
+    block = record(LEARNED)
+    del block["learnedUnder"]
+
+    assert recalled(block).violated_rate is None
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.none())
+
+
+@given(st.dictionaries(st.sampled_from([*record(LEARNED), "predictedTPOTMilliseconds", "x"]), VALUES))
+def test_whatever_is_in_the_block_nothing_raises(block):
+    memory = recalled(block)
+
+    assert memory.written_off >= 0
+    assert recalled(record(memory)).written_off == memory.written_off
