@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import Intent, MIGPolicy, Objective
-from tangram.scaling import SignalState, classify
+from tangram.scaling import SignalState, classify, queries
 from tangram.shell.metrics_reader import MetricsReader, QueryFailed, scalar
 from tangram.shell.scaler import params_of
 from tangram.shell.settings import PrometheusSettings, Settings
@@ -239,3 +239,20 @@ def test_any_json_is_a_number_nothing_or_refused(document: Any) -> None:
     except QueryFailed:
         return
     assert value is None or isinstance(value, str)
+
+
+async def test_a_query_that_brings_out_a_bug_costs_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, other = queries.for_deployment, replace(INTENT, uid="other", served_name="other")
+
+    def asked(namespace: str, served_name: str, *rest: Any) -> Any:
+        if served_name == "other":
+            raise ZeroDivisionError("division by zero")
+        return real(namespace, served_name, *rest)
+
+    monkeypatch.setattr(queries, "for_deployment", asked)
+    one = reader(Prometheus())
+    await one.read((other, INTENT))
+
+    assert one.reading(INTENT).sample is not None
+    assert "ZeroDivisionError: division by zero" in one.reading(other).problem
+    await one.close()

@@ -67,3 +67,19 @@ async def test_a_refusal_of_another_kind_is_no_reason_to_ask_again() -> None:
     server.apply = refuses  # type: ignore[method-assign, assignment]
     assert await writer(server, clock).write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)]) == []
     assert server.asked == 1
+
+
+async def test_a_status_whose_write_brings_out_a_bug_costs_that_one_alone() -> None:
+    class Server(OldServer):
+        async def apply(self, _kind: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+            if body["metadata"]["name"] == "bad":
+                raise ZeroDivisionError("division by zero")
+            return body | {"metadata": OBJECT["metadata"] | {"resourceVersion": "2"}}
+
+    bad = OBJECT | {"metadata": OBJECT["metadata"] | {"name": "bad", "uid": "bad"}}
+    statuses, met = writer(Server(), [0.0]), []
+    statuses.failed = lambda *fault: met.append(fault[:2])
+    written = await statuses.write([NewStatus(each, WANTED, LLM_DEPLOYMENTS) for each in (bad, OBJECT)])
+
+    assert [each.obj for each in written] == [OBJECT]
+    assert [(step, what.split("/")[-1]) for step, what in met] == [("status", "bad")]

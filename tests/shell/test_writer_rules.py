@@ -211,3 +211,24 @@ async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, ha
     assert [patch["spec"]["replicas"] for _, patch in one.client.merged] == expected
     for _, patch in one.client.merged:
         assert patch == {"metadata": {"uid": "u-old", "resourceVersion": "5"}, "spec": {"replicas": 5}}
+
+
+async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, other = manifests.deployment, replace(INTENT, uid="other", name="other")
+
+    def render(intent: Intent, *rest: Any) -> Any:
+        if intent.uid == INTENT.uid:
+            raise ZeroDivisionError("division by zero")
+        return real(intent, *rest)
+
+    monkeypatch.setattr(manifests, "deployment", render)
+    one, met = writer(), []
+    one.failed = lambda *fault: met.append(fault[:3])
+    await one.perform((APPLY, replace(APPLY, owner_uid="other")), {"new": INTENT, "other": other})
+
+    assert one.client.applied == [f"other-{APPLY.shape.variant}"]  # type: ignore[attr-defined]
+    assert met == [("write", "ns/chat", "new")]
+    problem = one.problems["new"]
+    assert problem.reason == "NotJudged"
+    assert "ZeroDivisionError: division by zero" in problem.message
+    assert one.penalties.blocked("new", 0.0)
