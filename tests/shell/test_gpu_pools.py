@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
+from tangram.fleet import FleetSnapshot, InvalidPool, LeftOut, Node, Pool
 from tangram.planner.joint.observed import observed
 from tangram.shell import mirror as module
 from tangram.shell import reduce
 from tangram.shell.advising import PoolUse
 from tangram.shell.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.shell.metrics import Metrics
 from tangram.shell.mirror import Mirror, Source
 from tangram.shell.pool_status import pool_statuses
 from tangram.shell.pool_use import pool_use
@@ -250,3 +251,28 @@ async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert one.age_s <= WATCH_INACTIVITY_S
+
+
+PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wait")
+
+
+def test_a_pool_says_what_is_left_out_of_its_nodes() -> None:
+    changing = replace(NODES[0], usable=False, left_out=(PENDING,))
+    (told,) = statuses({}, pool("gold", {}), nodes=(changing, NODES[1]))
+
+    assert "left out: node a: label nvidia.com/mig.config.state=pending" in told["conditions"][0]["message"]
+
+
+def test_nodes_are_counted_by_the_reason_why_their_devices_are_left_out() -> None:
+    metrics = Metrics()
+    shared = LeftOut("Shared", "label x", "nvidia.com/gpu")
+    metrics.show_nodes(
+        [replace(NODES[0], left_out=(PENDING, shared, shared)), replace(NODES[1], left_out=(shared,))]
+    )
+
+    def left_out(reason: str) -> float | None:
+        return metrics.registry.get_sample_value("tangram_gpu_nodes_left_out", {"reason": reason})
+
+    assert (left_out("Shared"), left_out("MIGChanging")) == (2, 1)
+    metrics.show_nodes(NODES)
+    assert left_out("Shared") is None

@@ -163,3 +163,12 @@ def test_what_is_withheld_is_kept_once() -> None:
 
     whole = [d.placed for d in made.decisions if d.shape == WHOLE]
     assert sum(whole) <= 3
+
+
+def test_devices_that_begin_to_be_shared_are_not_awaited() -> None:
+    shared = LeftOut("Shared", "label nvidia.com/gpu.sharing-strategy=mps", GPU)
+    after = replace(offering(0), left_out=(shared,))
+
+    seen = looked((NOW, offering(8)), (NOW + 1, after), (NOW + 2, after))
+
+    assert (seen.withheld, seen.left_out) == ((), (shared,))

@@ -26,7 +26,8 @@ GPU_TOLERATION: Mapping[str, Any] = {"key": WHOLE, "operator": "Exists", "effect
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
-_PARTLY = frozenset({Why.UNHEALTHY, Why.NOT_OFFERED})  # the other devices of the resource stay
+PARTLY = frozenset({Why.UNHEALTHY, Why.NOT_OFFERED})
+"""Reasons that concern some devices of a resource: the others stay."""
 _FINAL = frozenset(
     {Why.UNKNOWN, Why.MIXED, Why.NO_GPU, Why.VIRTUAL, Why.MIG_INVALID, Why.MIG_STRATEGY, Why.SHARED}
 )
@@ -49,7 +50,7 @@ def gpu_node(
     there = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
     whole = tuple(_of_node(facts, board, capacity, tuple(tolerations))) if there else ()
     single = () if any(_final(each) for each in whole) else tuple(of_devices(facts, board, offered, capacity))
-    gone = {each.resource for each in single if each.reason not in _PARTLY}
+    gone = {each.resource for each in single if each.reason not in PARTLY}
     kept = {r: n for r, n in offered.items() if r not in gone and not r.endswith(SHARED_SUFFIX)}
     return Node(
         name=facts.name,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tangram.fleet import LeftOut, Node
 from tangram.planner.device_rules import Why
-from tangram.planner.node_devices import holds_replicas
+from tangram.planner.node_devices import PARTLY, holds_replicas
 from tangram.planner.times import rfc3339
 
 # The kubelet keeps the capacity of a device plugin that has gone for five minutes
@@ -48,7 +48,11 @@ class OfferedDevices:
         return tuple(self._one(node, now) if holds_replicas(node) else node for node in there)
 
     def _one(self, node: Node, now: float) -> Node:
-        offered, unhealthy = dict(node.allocatable), dict(node.unhealthy)
+        others = {each.resource for each in node.left_out if each.reason not in PARTLY}
+        for resource in others:  # it is shared, say: what the node offered before does not come back
+            self._offers.pop((node.name, resource), None)
+        offered = dict(node.allocatable)
+        unhealthy = {resource: n for resource, n in node.unhealthy if resource not in others}
         known = {resource for name, resource in self._offers if name == node.name}
         withheld, notes = [], []
         for resource in sorted(offered.keys() | unhealthy.keys() | known):
