@@ -251,7 +251,7 @@ async def test_a_query_that_brings_out_a_bug_costs_one_reading(monkeypatch: pyte
 
     monkeypatch.setattr(queries, "for_deployment", asked)
     one = reader(Prometheus())
-    await one.read((other, INTENT))
+    await one.read((other, INTENT), PODS)
 
     assert one.reading(INTENT).sample is not None
     assert "ZeroDivisionError: division by zero" in one.reading(other).problem

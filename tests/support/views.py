@@ -21,7 +21,9 @@ from tangram.shell.view import (
     Told,
     View,
     concerned,
+    engine_pods,
     intents,
+    recorded_memories,
     recorded_replicas,
     recorded_variants,
     snapshot,
@@ -189,10 +191,17 @@ def one_round(view: View, now: float = NOW, faults: FaultLog | None = None) -> R
     read = intents(view, skipped)
     everyone = (*read, *unreadable(view, read, faults.faults))
     valid = tuple(each for each in everyone if isinstance(each, Intent))
+    engine_pods(view)
     bare = snapshot(view, TOLD, now, skipped)
     scaler = Scaler(PARAMS, None)
     scaled = scaler.decide(
-        valid, bare.workloads, recorded_replicas(view), now, recorded_variants(view), faults
+        valid,
+        bare.workloads,
+        recorded_replicas(view),
+        now,
+        recorded_variants(view),
+        faults,
+        recorded_memories(view),
     )
     desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
     seen = replace(bare, desired=desired, desired_of=scaler.counted(), faults=faults.faults)

@@ -195,10 +195,9 @@ def recorded_memories(view: View) -> dict[str, dict[str, object]]:
     """Return what each status keeps for the scaling law, by UID: what it learned, and the predicted TPOT."""
     found = {}
     for obj in view.llm_deployments:
-        status = obj.get("status") or {}
-        learned, placement = status.get("scaling"), status.get("placement")
-        block = dict(learned) if isinstance(learned, dict) else {}
-        if isinstance(placement, dict) and PREDICTED_TPOT in placement:
+        status = _part(obj, "status")
+        block, placement = dict(_part(status, "scaling")), _part(status, "placement")
+        if PREDICTED_TPOT in placement:
             block[PREDICTED_TPOT] = placement[PREDICTED_TPOT]
         found[uid_of(obj)] = block
     return found
