@@ -6,7 +6,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import Intent, MIGPolicy, Objective
-from tangram.scaling import Sample, ScalingMemory, ScalingParams, SignalState, classify, decide
+from tangram.scaling import (
+    Sample,
+    ScalingMemory,
+    ScalingParams,
+    SignalState,
+    Window,
+    classify,
+    decide,
+)
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
 INTENT = Intent(
@@ -30,7 +38,10 @@ INTENT = Intent(
 )
 
 
-def sample(at, targets, *, attainment=0.99, running=4.0, waiting=0.0, requests=100.0):
+def sample(
+    at, targets, *, attainment=0.99, running=4.0, waiting=0.0, requests=100.0, wide=None, kv_usage=None
+):
+    """`wide`: requests, running and share of a window of five minutes."""
     return Sample(
         at,
         targets,
@@ -40,6 +51,8 @@ def sample(at, targets, *, attainment=0.99, running=4.0, waiting=0.0, requests=1
         running,
         requests,
         ttft_attainment=attainment if requests else None,
+        kv_usage=kv_usage,
+        wider=() if wide is None else (Window(300, *wide, is_widest=True),),
     )
 
 
@@ -197,6 +210,8 @@ LOADS = st.fixed_dictionaries(
         "running": st.floats(0, 200),
         "waiting": st.floats(0, 1000),
         "requests": st.sampled_from([0.0, 5.0, 100.0]),
+        "kv_usage": st.floats(0, 20),
+        "wide": st.tuples(st.sampled_from([None, 0.0, 7.0, 900.0]), st.floats(0, 200), st.floats(0, 1)),
         "seconds": st.sampled_from([1.0, 15.0, 90.0]),
     },
 )

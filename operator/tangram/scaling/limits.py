@@ -7,6 +7,7 @@ only when replicas met the objectives at more.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tangram.fleet import Intent
@@ -49,7 +50,7 @@ def learn(
     window = evidence.narrowest(windows, params.min_samples)
     if window is None:
         return memory
-    memory = _learn_tpot(memory, params, intent, window, ready)
+    memory = _learn_tpot(memory, params, intent, windows, ready)
     reachable = reachable_objectives(memory, intent)
     if queued or evidence.proven_violations(reachable, windows, params.min_samples):
         # The most of the episode and of all windows: when load rises, a window still averages over what was
@@ -147,20 +148,20 @@ def tpot_unreachable(memory: ScalingMemory, intent: Intent) -> str:
 
 
 def _learn_tpot(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, window: Window, ready: int
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, windows: Sequence[Window], ready: int
 ) -> ScalingMemory:
-    if intent.tpot is None or (window.requests or 0) < params.min_samples:
+    window = evidence.narrowest(windows, params.min_samples)
+    if intent.tpot is None or window is None or (window.requests or 0) < params.min_samples:
         return memory
     if evidence.tpot_met(intent.tpot, window):
         return replace(memory, tpot_reachable=True)
     is_alone = window.running_mean is not None and window.running_mean / ready <= _ALONE
-    if is_alone and "tpot" in evidence.violations(intent, window, params.min_samples):
-        if memory.tpot_reachable is False:
-            return memory
-        # What was too much was so for an objective that does not count any more.
-        memory = _ended(memory)
-        return replace(memory, tpot_reachable=False, violated_rate=None, violated_load=None)
-    return memory
+    is_missed = "tpot" in evidence.proven_violations(intent, windows, params.min_samples)
+    if memory.tpot_reachable is False or not is_alone or not is_missed:
+        return memory
+    # What was too much was so for an objective that does not count any more.
+    memory = _ended(memory)
+    return replace(memory, tpot_reachable=False, violated_rate=None, violated_load=None)
 
 
 def _carried_window(sample: Sample, params: ScalingParams, lasted: float) -> Window | None:

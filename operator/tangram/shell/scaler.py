@@ -149,7 +149,7 @@ class Scaler:
             ready=ready,
             signal=signal,
             now=now,
-            existing=running,
+            existing=sum(workload.replicas for workload in workloads),
         )
         self._memories[intent.uid] = decision.memory
         return Scaled(signal, decision)
