@@ -107,6 +107,23 @@ def finished_pod(message, code=0):
     )
 
 
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ({"exitCode": 137, "reason": "OOMKilled"}, "1Gi of memory that the Job has (OOMKilled)"),
+        ({"exitCode": 139, "reason": "Error"}, "ended with Error, exit code 139"),
+    ],
+)
+def test_an_inspection_that_was_killed_says_how(end, says) -> None:
+    killed = finished_pod("")
+    killed["containers"][0]["terminated"] = end
+    failed = {"type": "Failed", "status": "True", "message": "Job has reached the specified backoff limit"}
+    (inspection,) = inspections(View(llm_deployments=(llm(),), jobs=(job(failed),), pods=(killed,)), 0.0)
+
+    assert inspection.result.reason == "InspectionFailed"
+    assert says in inspection.result.message
+
+
 def test_a_dressed_node_is_usable_with_its_gpus() -> None:
     found = node(mirrored_node(), ())
 

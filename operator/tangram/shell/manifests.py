@@ -43,6 +43,8 @@ HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its
 START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
 START_PERIOD_S = 2
 INSPECT_DEADLINE_S = 600
+# `tangram-engine inspect` keeps its processes below (MEMORY_LIMIT, LOAD_MEMORY and TEXT_MEMORY there).
+INSPECT_MEMORY = "1Gi"
 INSPECT_TTL_S = 3600  # if the operator dies before it could delete the Job
 INSPECT_REJECTED = 3  # exit code of `tangram-engine inspect` for a checkpoint that cannot be served
 
@@ -127,7 +129,7 @@ def inspect_job(owner: Owner, key: FactsKey, settings: Settings) -> Object:
         "terminationMessagePolicy": "File",
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi"},
-            "limits": {"cpu": "1", "memory": "1Gi"},
+            "limits": {"cpu": "1", "memory": INSPECT_MEMORY},
         },
         "securityContext": _container_security(),
         "volumeMounts": _mounts(source),

@@ -40,7 +40,7 @@ from tangram.shell.kinds import (
     owner_of,
     uid_of,
 )
-from tangram.shell.manifests import job_name
+from tangram.shell.manifests import INSPECT_MEMORY, job_name
 from tangram.shell.waiting import waiting_message
 
 T = TypeVar("T")
@@ -375,8 +375,23 @@ def _result(status: Object, pods: list[Object], now: float) -> CheckpointFacts |
     ]
     if messages:
         return parse_report(messages[0], at)
-    why = done.get("message") or done.get("reason") or "its pod left no report"
+    why = _container_end(pods) or done.get("message") or done.get("reason") or "its pod left no report"
     return InspectionFailure("InspectionFailed", f"inspect Job ended without a report: {why}"[:1000], at)
+
+
+def _container_end(pods: list[Object]) -> str:
+    """Return how the container of an inspection ended that left no message; empty if that is not known."""
+    for pod in sorted(pods, key=lambda p: p["metadata"].get("creationTimestamp", ""), reverse=True):
+        for container in pod["containers"]:
+            end = container["terminated"]
+            if end and end.get("reason") == "OOMKilled":
+                return (
+                    f"reading the checkpoint took more than the {INSPECT_MEMORY} of memory that the Job "
+                    "has (OOMKilled); its tokenizer or headers are too large"
+                )
+            if end and end.get("exitCode"):
+                return f"its container ended with {end.get('reason', 'Error')}, exit code {end['exitCode']}"
+    return ""
 
 
 def _facts(view: View, skipped: Skipped) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
