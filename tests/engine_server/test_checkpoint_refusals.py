@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tangram_engine.checkpoint import CheckpointError, read_checkpoint
+from tangram_engine.checkpoint.files import strict_object
 from tests.support.bad_checkpoints import BAD, Bad, read_parts
 from tests.support.served_model import write_model
 
@@ -30,6 +32,19 @@ def test_a_bad_checkpoint_is_refused_with_its_reason(bad: Bad, good: Path) -> No
         read_checkpoint(good)
     assert bad.says in caught.value.message
     assert caught.value.reason == bad.reason
+
+
+def test_duplicate_keys_are_found_in_linear_time(good: Path) -> None:
+    def seconds(count: int) -> float:
+        keys = [f'"{i}":0' for i in range(count)]
+        raw = ("{" + ",".join([*keys, keys[-1]]) + "}").encode()
+        begin = time.process_time()
+        with pytest.raises(CheckpointError, match="appears twice"):
+            strict_object(raw, "header")
+        return time.process_time() - begin
+
+    # Four times as much takes four times as long, and sixteen times where each key is searched for.
+    assert min(seconds(200_000) for _ in range(3)) < 9 * min(seconds(50_000) for _ in range(3))
 
 
 def test_a_missing_directory_and_a_file_in_its_place_are_not_found(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -74,7 +75,6 @@ def strict_object(raw: bytes, name: str) -> dict[str, Any]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(key for key in names if names.count(key) > 1)
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"key {twice[:200]!r} appears twice")
     return result

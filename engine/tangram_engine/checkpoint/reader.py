@@ -15,7 +15,8 @@ GENERATION_CONFIG = "generation_config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _CONFIG_LIMIT = 1 << 20
-_INDEX_LIMIT = 64 << 20
+_INDEX_LIMIT = 16 << 20
+_MAX_TENSORS = 200_000  # in all shards; each takes about a kilobyte here
 _MAX_FILES = 4096
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -49,6 +50,8 @@ def _read_tensors(
         entries, header_digest = read_header(directory, name)
         digest.update(name.encode() + header_digest)
         files.append(directory.resolve() / name)
+        if len(found) + len(entries) > _MAX_TENSORS:
+            raise invalid(f"the checkpoint has more than {_MAX_TENSORS} tensors")
         for tensor, entry in entries.items():
             if tensor in origin:
                 raise invalid(f"tensor {tensor[:200]!r} is in both {origin[tensor]} and {name}")
