@@ -6,27 +6,33 @@ The operator runs this as a short Job and reads the document from the container'
 
 import json
 import math
+import resource
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangram_engine.checkpoint import EMBEDDING, Checkpoint, CheckpointError, read_checkpoint
+from tangram_engine.checkpoint import EMBEDDING, Checkpoint, CheckpointError, Reason, read_checkpoint
 
 SCHEMA = 1
+EXIT_FAILED = 1
 EXIT_ARGUMENT = 2
 EXIT_REFUSED = 3
 DOCUMENT_LIMIT = 4096  # bytes; the kubelet cuts termination messages there
 MESSAGE_LIMIT = 1000  # characters
+# Bytes of memory, one after the other, in an inspect Job of 1 GiB. `text_process` has a limit for loading.
+MEMORY_LIMIT = 768 << 20
+TEXT_MEMORY = 192 << 20
 
 
 def inspect(model: Path, termination_log: Path | None) -> int:
-    """Print the document (and write it to `termination_log`); the exit status: 0, or 3 when refused."""
-    try:
-        document = {"schema": SCHEMA, "facts": facts(checked(model))}
-        status = 0
-    except CheckpointError as error:
-        document = refusal(error)
-        status = EXIT_REFUSED
+    """Print the document (and write it to `termination_log`); return the exit status.
+
+    0: accepted; 1: a defect of this program; 2: `termination_log` cannot be written; 3: refused.
+    """
+    document, status = _report(model)
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -39,13 +45,50 @@ def inspect(model: Path, termination_log: Path | None) -> int:
     return status
 
 
-def checked(model: Path) -> Checkpoint:
-    """The checkpoint, if it can be served: weights and tokenizer. Raises CheckpointError."""
-    from tangram_engine.serve.tokenizer import load_tokenizer  # noqa: PLC0415  (loads a native library)
+def _report(model: Path) -> tuple[dict[str, Any], int]:
+    """Document and exit status, whatever the checkpoint holds."""
+    try:
+        with _memory_limit():
+            found, vocab_size = _read(model)
+        _check_text(model, vocab_size)
+    except CheckpointError as error:
+        return refusal(error.reason, error.message), EXIT_REFUSED
+    except MemoryError:
+        message = f"reading config.json and the headers needs more than {MEMORY_LIMIT >> 20} MiB of memory"
+        return refusal(Reason.INVALID, message), EXIT_REFUSED
+    except Exception as error:  # noqa: BLE001  (a defect of this program; the report must come all the same)
+        traceback.print_exc()
+        return refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_FAILED
+    return {"schema": SCHEMA, "facts": found}, 0
 
+
+def _read(model: Path) -> tuple[dict[str, Any], int]:
+    """Facts and vocabulary size. The headers themselves are let go of: the tokenizer needs the memory."""
     checkpoint = read_checkpoint(model)
-    load_tokenizer(model, checkpoint.spec.vocab_size)
-    return checkpoint
+    return facts(checkpoint), checkpoint.spec.vocab_size
+
+
+def _check_text(model: Path, vocab_size: int) -> None:
+    """Load tokenizer and chat template as `serve` does, and use each once. Raises CheckpointError."""
+    from tangram_engine.serve.text_client import TextClient  # noqa: PLC0415  (loads a native library)
+
+    client = TextClient(model, vocab_size, memory=TEXT_MEMORY, workers=1)
+    try:
+        client.start()
+    finally:
+        client.close()
+
+
+@contextmanager
+def _memory_limit() -> Iterator[None]:
+    """Let the address space grow by MEMORY_LIMIT at most: MemoryError comes before the kernel kills."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_LIMIT, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -69,12 +112,11 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def refusal(error: CheckpointError) -> dict[str, Any]:
-    """The error document, always within the limits, whatever strangers wrote into file names."""
-    message = (
-        error.message if len(error.message) <= MESSAGE_LIMIT else error.message[: MESSAGE_LIMIT - 1] + "…"
-    )
+def refusal(reason: str, message: str) -> dict[str, Any]:
+    """The error document, always within the limits, whatever is in the names of files and tensors."""
+    if len(message) > MESSAGE_LIMIT:
+        message = message[: MESSAGE_LIMIT - 1] + "…"
     # Escaped, one character can take twelve bytes (a surrogate pair): cut until the document fits.
     while len(json.dumps(message)) > DOCUMENT_LIMIT - 200:
         message = message[: len(message) * 3 // 4]
-    return {"schema": SCHEMA, "error": {"reason": str(error.reason), "message": message}}
+    return {"schema": SCHEMA, "error": {"reason": str(reason), "message": message}}

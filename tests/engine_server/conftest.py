@@ -32,7 +32,7 @@ def start(served_model: Path, tmp_path: Path) -> Iterator[Start]:
     """Start a server of one's own: start("--flag", "value", step_seconds=0.1)."""
     with ExitStack() as stack:
 
-        def begin(*flags: str, **behaviour: Any) -> EngineProcess:
-            return stack.enter_context(engine_process(served_model, tmp_path / "log", *flags, fake=behaviour))
+        def begin(*flags: str, model: Path = served_model, **behaviour: Any) -> EngineProcess:
+            return stack.enter_context(engine_process(model, tmp_path / "log", *flags, fake=behaviour))
 
         yield begin

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tangram_engine.__main__ import main
-from tangram_engine.checkpoint import CheckpointError, Reason
+from tangram_engine.checkpoint import Reason
 from tangram_engine.inspect import refusal
+from tests.support.bad_checkpoints import BAD_TEXT, Bad, write_parts
 
 GOLDEN = Path(__file__).parents[1] / "contracts" / "inspect_golden.json"
 
@@ -77,7 +78,7 @@ def test_refusals_look_as_the_golden_documents(
 
 @pytest.mark.parametrize("letter", ["a", "\n", "é", "\U0001f600", "\ud800"])
 def test_any_message_fits_the_termination_log(letter: str) -> None:
-    document = refusal(CheckpointError(Reason.INVALID, letter * 5000))
+    document = refusal(Reason.INVALID, letter * 5000)
     assert len(document["error"]["message"]) <= 1000
     assert len(json.dumps(document, separators=(",", ":"))) <= 4096
 
@@ -102,6 +103,41 @@ def test_a_tokenizer_with_ids_outside_the_embedding_is_refused(
     status, document = run(model, None, capsys)
     assert status == 3
     assert "token id 320" in document["error"]["message"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("bad", BAD_TEXT.values(), ids=BAD_TEXT)
+def test_a_bad_tokenizer_or_template_ends_in_a_report(
+    bad: Bad, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad.spoil(model)
+    status, document = run(model, tmp_path / "log", capsys)
+    error = document["error"]
+    assert isinstance(error, dict)
+    assert (status, error["reason"]) == (3, bad.reason)
+    assert bad.says in error["message"]
+
+
+def test_headers_that_need_more_memory_than_the_job_has_end_in_a_report(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tangram_engine.inspect.MEMORY_LIMIT", 64 << 20)
+    keys = [f'"{i}":0' for i in range(700_000)]
+    write_parts(model / "model.safetensors", ("{" + ",".join(keys) + "}").encode(), b"")
+    status, document = run(model, None, capsys)
+    assert status == 3
+    assert "more than 64 MiB of memory" in document["error"]["message"]  # type: ignore[index]
+
+
+def test_a_defect_of_the_program_ends_in_a_report_that_is_retried(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(directory: Path) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("tangram_engine.inspect.read_checkpoint", fails)
+    status, document = run(model, None, capsys)
+    assert status == 1
+    assert document["error"] == {"reason": "InspectionFailed", "message": "RuntimeError: a defect"}
 
 
 def test_argument_errors_exit_with_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,12 @@ def _twice(path: Path) -> None:
     write_parts(path, raw.encode(), data)
 
 
+def _many_twice(path: Path) -> None:
+    """A search for the duplicate among these keys must not be quadratic."""
+    keys = [f'"{i}":0' for i in range(200_000)]
+    write_parts(path, ("{" + ",".join([*keys, keys[-1]]) + "}").encode(), b"")
+
+
 def _shift(header: Header) -> None:
     """The last tensor begins four bytes early: it overlaps, and its size stays right."""
     last = max((name for name in header if name != "__metadata__"), key=lambda n: header[n]["data_offsets"])
@@ -175,11 +181,21 @@ BAD: dict[str, Bad] = {
     "linear without factor": Bad(_config(rope_parameters={"rope_type": "linear"}), "factor: is missing"),
     "theta zero": Bad(_config(rope_parameters={"rope_theta": 0}), "rope_theta: must be a number"),
     "eos is text": Bad(_config(eos_token_id="</s>"), "eos_token_id: must be a token id"),
+    "config of a million digits": Bad(
+        _text("config.json", '{"hidden_size": ' + "9" * 1_000_000 + "}"), "not valid JSON"
+    ),
+    "eps overflows": Bad(
+        _text("config.json", '{"architectures": 1e999}'), "exactly one class", "UnknownArchitecture"
+    ),
+    "integer eps of a thousand digits": Bad(_config(rms_norm_eps=10**1000), "rms_norm_eps: must be a number"),
+    "config is deep inside": Bad(
+        _text("config.json", '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}"), "nested too deeply"
+    ),
     # The safetensors file as a whole
     "empty file": Bad(_weights(lambda f: f.write_bytes(b"")), "is truncated"),
     "seven bytes": Bad(_weights(lambda f: f.write_bytes(b"1234567")), "is truncated"),
     "huge header": Bad(
-        _weights(lambda f: f.write_bytes(struct.pack("<Q", 1 << 62) + b"{}")), "at most 100000000"
+        _weights(lambda f: f.write_bytes(struct.pack("<Q", 1 << 62) + b"{}")), "at most 16777216"
     ),
     "header longer than the file": Bad(
         _weights(lambda f: write_parts(f, b"{}", b"", length=1000)), "is truncated"
@@ -196,6 +212,7 @@ BAD: dict[str, Bad] = {
     ),
     "hole at the start": Bad(_weights(_hole), "leaves a hole"),
     "a tensor twice": Bad(_weights(_twice), "appears twice"),
+    "many tensors and one twice": Bad(_weights(_many_twice), "appears twice"),
     "metadata is a list": Bad(_header(lambda h: h.update(__metadata__=[])), "__metadata__"),
     "metadata with a number": Bad(_header(lambda h: h.update(__metadata__={"a": 1})), "__metadata__"),
     # One tensor
@@ -239,5 +256,118 @@ BAD: dict[str, Bad] = {
     "index invents a tensor": Bad(
         _sharded(lambda names: dict.fromkeys([*names, "ghost"], "a.safetensors")), "but it is not"
     ),
+    "index climbs out by backslash": Bad(
+        _sharded(lambda names: dict.fromkeys(names, "..\\a.safetensors")), "does not exist", "NotFound"
+    ),
+    "index names a directory": Bad(
+        lambda d: (
+            _sharded(lambda names: dict.fromkeys(names, "b.safetensors"))(d),
+            (d / "b.safetensors").mkdir(),
+        ),
+        "not a regular file",
+    ),
+    "index links out": Bad(
+        lambda d: (
+            _sharded(lambda names: dict.fromkeys(names, "b.safetensors"))(d),
+            (d / "b.safetensors").symlink_to("/etc/hostname"),
+        ),
+        "leaves",
+    ),
+    "index of too many shards": Bad(
+        _sharded(lambda names: {f"t{i}": f"{i}.safetensors" for i in range(5000)}), "more than 4096 files"
+    ),
+    "index is too large": Bad(
+        _sharded(lambda names: {"x" * (17 << 20): "a.safetensors"}), "at most 16777216"
+    ),
     "tensor in two shards": Bad(_two_shards_with_everything, "is in both"),
+}
+
+
+def _tokenizer(**parts: Any) -> Callable[[Path], None]:
+    def spoil(directory: Path) -> None:
+        path = directory / "tokenizer.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+
+    return spoil
+
+
+def _long_token(directory: Path) -> None:
+    path = directory / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["vocab"]["x" * 20_000] = 301
+    path.write_text(json.dumps(tokenizer))
+
+
+def _template(source: str) -> Callable[[Path], object]:
+    return _text("chat_template.jinja", source)
+
+
+def _precompiled(charsmap: str) -> dict[str, str]:
+    return {"type": "Precompiled", "precompiled_charsmap": charsmap}
+
+
+def _template_processing(part: dict[str, Any]) -> dict[str, Any]:
+    pair = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    return {"type": "TemplateProcessing", "single": [part], "pair": pair, "special_tokens": {}}
+
+
+_GROW = {"type": "Replace", "pattern": {"String": "l"}, "content": "l" * 4000}
+_STRIP = {"type": "Strip", "content": "a", "start": 10**9, "stop": 10**9}
+
+# What only loading and using tokenizer and chat template shows; `read_checkpoint` accepts all of these.
+BAD_TEXT: dict[str, Bad] = {
+    "no tokenizer": Bad(lambda d: (d / "tokenizer.json").unlink(), "does not exist", "NotFound"),
+    "tokenizer is no JSON": Bad(_text("tokenizer.json", "{"), "cannot be loaded"),
+    "tokenizer is too deep": Bad(_text("tokenizer.json", '{"model":' * 100_000), "cannot be loaded"),
+    "tokenizer is not UTF-8": Bad(_text("tokenizer.json", b'{"\xff": 1}'), "cannot be loaded"),
+    "tokenizer is too large": Bad(_text("tokenizer.json", " " * ((32 << 20) + 1)), "at most 33554432"),
+    "tokenizer links out": Bad(
+        lambda d: ((d / "tokenizer.json").unlink(), (d / "tokenizer.json").symlink_to("/etc/hostname")),
+        "leaves",
+    ),
+    "panic while loading": Bad(_tokenizer(normalizer=_precompiled("AAAA")), "library panics"),
+    "panic while encoding": Bad(_tokenizer(normalizer=_precompiled("BAAAAP////8=")), "library panics"),
+    "panic for a special token": Bad(
+        _tokenizer(post_processor=_template_processing({"SpecialToken": {"id": "z", "type_id": 0}})),
+        "library panics",
+    ),
+    "panic while decoding": Bad(_tokenizer(decoder=_STRIP), "library panics"),
+    "merges that end the process": Bad(
+        _tokenizer(
+            model={
+                "type": "BPE",
+                "vocab": {"a": 0, "é": 1, "aé": 2},
+                "merges": ["a é"],
+                "continuing_subword_prefix": "#",
+            }
+        ),
+        "tokenizer.json",
+    ),
+    "normalizer that makes texts huge": Bad(
+        _tokenizer(normalizer={"type": "Sequence", "normalizers": [_GROW] * 3}), "the tokenizer"
+    ),
+    "empty vocabulary": Bad(
+        _tokenizer(model={"type": "BPE", "vocab": {}, "merges": []}, added_tokens=[]), "no vocabulary"
+    ),
+    "token of many characters": Bad(_long_token, "a token of 20000 characters"),
+    "regular expression in the decoder": Bad(
+        _tokenizer(decoder={"type": "Replace", "pattern": {"Regex": "(x+x+)+y"}, "content": ""}),
+        "is not supported",
+    ),
+    "decoder that makes texts longer": Bad(
+        _tokenizer(decoder={"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}),
+        "is not supported",
+    ),
+    "decoder of a thousand steps": Bad(
+        _tokenizer(decoder={"type": "Sequence", "decoders": [{"type": "Fuse"}] * 1000}), "is not supported"
+    ),
+    "tokenizer_config is no JSON": Bad(_text("tokenizer_config.json", "{"), "not valid JSON"),
+    "template is not UTF-8": Bad(_text("chat_template.jinja", b"\xff"), "not UTF-8"),
+    "template is too large": Bad(_template("x" * ((256 << 10) + 1)), "at most 262144"),
+    "template does not compile": Bad(_template("{% if %}"), "cannot be compiled"),
+    "template takes too long": Bad(
+        _template("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"),
+        "longer than 1 s of CPU time",
+    ),
+    "template takes too much memory": Bad(_template("{{ messages[0].content * 10 ** 10 }}"), "more memory"),
 }

@@ -1,6 +1,8 @@
 """The OpenAI endpoints: one path from a body to an answer, streamed or whole, in two dialects."""
 
 import asyncio
+import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,16 +14,21 @@ from pydantic import BaseModel
 from .admission import BodyBytes, Connections, HeldBytes
 from .body import read_model
 from .client import EngineClient
-from .errors import APIError, bad_request, model_not_found, timed_out
+from .errors import APIError, bad_request, internal, model_not_found, timed_out, unavailable
 from .events import EventStream, send_whole
 from .generation import Delta, Generation
 from .lifecycle import Lifecycle
 from .metrics import Metrics
-from .params import MAX_TOKENIZED, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .params import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .prompts import Preparer, now
 from .replies import Chat, Completion, Dialect, usage
+from .tokenizer import TokenizerError
+
+logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
+_T = TypeVar("_T")
+_TEXT_WAIT_S = 10.0  # for a text worker; beyond it the client had better ask another replica
 _THREAD_FROM = 2000  # tokens and alternatives: as JSON, a few milliseconds that no stream should wait
 
 
@@ -37,6 +44,8 @@ class Backend:
     connections: Connections
     bodies: BodyBytes
     body_seconds: float  # for a whole body to arrive
+    text_executor: Executor  # one thread per text worker, so that a slow text keeps no body or reply waiting
+    text_slots: asyncio.Semaphore  # as many
     created: int  # unix time of the start, for /v1/models
     engine: EngineClient | None = None
     preparer: Preparer | None = None
@@ -52,6 +61,18 @@ class Backend:
         if self.engine is None or self.preparer is None:
             raise RuntimeError("a request was accepted before the engine was ready")
         return self.engine, self.preparer
+
+    async def in_text_thread(self, work: Callable[[], _T]) -> _T:
+        """Run `work`, which waits for a text worker. Raises APIError (503) when none is free for long."""
+        try:
+            async with asyncio.timeout(_TEXT_WAIT_S):
+                await self.text_slots.acquire()
+        except TimeoutError:
+            raise unavailable("Tokenization is busy. Please retry.", "text_workers_busy") from None
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.text_executor, work)
+        finally:
+            self.text_slots.release()
 
     def check_model(self, name: str | None) -> None:
         """Raises APIError (404) for any name but the served one."""
@@ -81,17 +102,14 @@ class Endpoints:
             backend.check_model(body.model)
             _, preparer = backend.parts()
 
-            def work() -> list[int]:
+            def work() -> tuple[int, ...]:
                 if body.messages is not None:
-                    return list(preparer.chat_prompt(body))
-                text = body.prompt or ""
-                if preparer.tools.exceeds(text, MAX_TOKENIZED):
-                    raise bad_request(
-                        f"prompt: at most {MAX_TOKENIZED} tokens are counted at once", param="prompt"
-                    )
-                return preparer.tools.encode(text, add_special_tokens=body.add_special_tokens is not False)
+                    return preparer.chat_prompt(body)
+                return preparer.count(
+                    body.prompt or "", add_special_tokens=body.add_special_tokens is not False
+                )
 
-            ids = await asyncio.get_running_loop().run_in_executor(backend.executor, work)
+            ids = await backend.in_text_thread(work)
             return web.json_response(
                 {"count": len(ids), "max_model_len": preparer.info.max_model_len, "tokens": ids}
             )
@@ -103,9 +121,12 @@ class Endpoints:
             body = await backend.read(request, DetokenizeRequest, held)
             backend.check_model(body.model)
             _, preparer = backend.parts()
-            text = await asyncio.get_running_loop().run_in_executor(
-                backend.executor, lambda: preparer.tools.decode(body.tokens, skip_special_tokens=False)
-            )
+            try:
+                text = await asyncio.get_running_loop().run_in_executor(
+                    backend.executor, lambda: preparer.tools.decode(body.tokens, skip_special_tokens=False)
+                )
+            except TokenizerError as error:
+                raise bad_request(f"tokens: {error}", param="tokens", code="tokenizer_error") from None
             return web.json_response({"prompt": text})
 
     async def _timed(
@@ -137,6 +158,14 @@ class Endpoints:
                     raise
                 await events.fail(error)
                 return events.response
+            except ConnectionError:
+                raise
+            except Exception:
+                if not events.started:  # else a second status line would follow the events
+                    raise
+                logger.exception("request %s failed", request["id"])
+                await events.fail(internal())
+                return events.response
 
     async def _answer(
         self,
@@ -154,9 +183,7 @@ class Endpoints:
         try:
             places = backend.lifecycle.sequences(count)
             with places:
-                requests = await asyncio.get_running_loop().run_in_executor(
-                    backend.executor, preparer.requests, body, arrival
-                )
+                requests = await backend.in_text_thread(lambda: preparer.requests(body, arrival))
                 generation = Generation(
                     engine,
                     backend.metrics,

@@ -11,7 +11,7 @@ from .client import EngineClient, EngineDied, Inbox
 from .detokenize import Detokenizer, StopScanner, StopStrings
 from .errors import APIError, unavailable
 from .metrics import Metrics
-from .tokenizer import TextTools
+from .tokenizer import TextTools, TokenizerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,10 @@ class Generation:
                 500, "The engine could not go on with this request.", kind="server_error", code="engine_error"
             )
         self._time(answer, output, now)
-        delta = answer.accept(output)
+        try:
+            delta = answer.accept(output)
+        except TokenizerError as error:
+            raise APIError(500, f"{error}.", kind="server_error", code="tokenizer_error") from None
         if answer.done:
             self._engine.abort(answer.request.id)  # a stop string: the engine does not know of it
             self._finished(answer, delta.finish or "stop")

@@ -2,6 +2,8 @@
 
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +12,20 @@ from tangram_engine.messages import EngineInfo
 from tangram_engine.schedule.request import Request
 
 from .defaults import SamplingDefaults
-from .errors import APIError, bad_request, context_length_exceeded
-from .params import ChatRequest, CompletionRequest, Sampling, TokenizeRequest
+from .errors import APIError, bad_request, context_length_exceeded, unavailable
+from .params import MAX_TOKENIZED, ChatRequest, CompletionRequest, Sampling, TokenizeRequest
 from .template import TemplateError
-from .tokenizer import TextTools
+from .text_client import PromptTooLong, TextClient, TextUnavailable
+from .tokenizer import TextTools, TokenizerError
 
 _RESERVED = frozenset({"messages", "tools", "bos_token", "eos_token", "unk_token", "pad_token"})
 
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Turns validated bodies into engine requests. Slow for long texts: call it in a thread."""
+    """Turns validated bodies into engine requests. Waits for the text process: call it in a thread."""
 
+    text: TextClient
     tools: TextTools
     info: EngineInfo
     defaults: SamplingDefaults
@@ -51,8 +55,7 @@ class Preparer:
 
     def chat_prompt(self, body: ChatRequest | TokenizeRequest) -> tuple[int, ...]:
         """Render the chat template and tokenize; usually the template writes the special tokens itself."""
-        template = self.tools.chat_template
-        if template is None:
+        if not self.text.has_template:
             raise bad_request(
                 "This model has no chat template; use /v1/completions.",
                 param="messages",
@@ -66,15 +69,26 @@ class Preparer:
                 f"chat_template_kwargs.{taken[0]} is set by the server",
                 param=f"chat_template_kwargs.{taken[0]}",
             )
-        try:
-            text = template.render([message.plain() for message in body.messages or ()], **options)
-        except TemplateError as error:
-            raise bad_request(f"messages: {error}", param="messages", code="chat_template_error") from None
-        return self._encode(text, "messages", add_special_tokens=bool(body.add_special_tokens))
+        messages = [message.plain() for message in body.messages or ()]
+        special = bool(body.add_special_tokens)
+        with self._errors("messages"):
+            return self.text.chat(messages, options, self.info.max_model_len, add_special_tokens=special)
+
+    def count(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """Token ids of a text that is only counted: its limit is MAX_TOKENIZED. Raises APIError."""
+        with self._errors("prompt"):
+            try:
+                return self.text.encode(text, MAX_TOKENIZED, add_special_tokens=add_special_tokens)
+            except PromptTooLong:
+                raise bad_request(
+                    f"prompt: at most {MAX_TOKENIZED} tokens are counted at once", param="prompt"
+                ) from None
 
     def _prompt(self, prompt: str | list[int], *, add_special_tokens: bool) -> tuple[int, ...]:
         if isinstance(prompt, str):
-            return self._encode(prompt, "prompt", add_special_tokens=add_special_tokens)
+            limit = self.info.max_model_len
+            with self._errors("prompt"):
+                return self.text.encode(prompt, limit, add_special_tokens=add_special_tokens)
         if max(prompt) >= self.info.vocab_size:
             raise bad_request(
                 f"prompt: token id {max(prompt)} is outside the vocabulary of {self.info.vocab_size}",
@@ -82,13 +96,19 @@ class Preparer:
             )
         return tuple(prompt)
 
-    def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        fewest = self.tools.fewest_tokens(text)
-        if fewest >= self.info.max_model_len:
-            raise self._too_long(f"at least {fewest}", field)
-        if self.tools.exceeds(text, self.info.max_model_len):
-            raise self._too_long(f"more than {self.info.max_model_len}", field)
-        return tuple(self.tools.encode(text, add_special_tokens=add_special_tokens))
+    @contextmanager
+    def _errors(self, field: str) -> Iterator[None]:
+        """Turn what the text process refuses into what the client gets."""
+        try:
+            yield
+        except PromptTooLong as error:
+            raise self._too_long(str(error), field) from None
+        except TemplateError as error:
+            raise bad_request(f"{field}: {error}", param=field, code="chat_template_error") from None
+        except TokenizerError as error:
+            raise bad_request(f"{field}: {error}", param=field, code="tokenizer_error") from None
+        except TextUnavailable as error:
+            raise unavailable(f"{error}; please retry.", "text_process_unavailable") from None
 
     def _answer_length(self, prompt: tuple[int, ...], body: Sampling, field: str) -> int:
         """The answer's largest length: what was asked for, else the endpoint's default, else what is left.

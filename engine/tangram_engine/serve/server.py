@@ -25,6 +25,7 @@ from .lifecycle import Lifecycle, State
 from .listener import Listener
 from .metrics import Metrics
 from .prompts import Preparer
+from .text_client import WORKERS, TextClient
 from .tokenizer import TextTools, load_tokenizer
 from .worker import EngineFactory, llm_engine
 
@@ -36,7 +37,7 @@ _LINGER_S = 2.0  # in which the rest of a refused body is read, so that the clie
 _MAX_HEADERS = 64
 _READ_BYTES = 16 << 10  # of a body, held by aiohttp before it stops reading
 _FAREWELL_S = 2.0  # for handlers to tell their clients that the engine died
-_THREADS = 2  # tokenization releases the interpreter's lock; more would take cores from the engine
+_THREADS = 2  # for bodies and replies; more would take cores from the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class Server:
         self._config = config
         self._metrics = Metrics(options.served_name)
         self._lifecycle = Lifecycle(config.max_num_seqs + options.max_queued_requests)
-        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="text")
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="json")
+        self._text_executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
+        self._text: TextClient | None = None
         self._engine = EngineClient(
             config, factory, self._metrics.step, self._heartbeat, options.step_timeout_seconds
         )
@@ -78,6 +81,8 @@ class Server:
             connections=Connections(options.limits, self._metrics.refused),
             bodies=BodyBytes(options.limits.body_bytes, self._metrics.refused),
             body_seconds=options.limits.body_seconds,
+            text_executor=self._text_executor,
+            text_slots=asyncio.Semaphore(WORKERS),
             created=int(time.time()),
         )
 
@@ -88,7 +93,7 @@ class Server:
             loop.add_signal_handler(signum, self._stop.set)
         runner = await self._listen()
         try:
-            tools = await loop.run_in_executor(self._executor, _load_text_tools, self._config.model)
+            tools = await loop.run_in_executor(self._text_executor, self._load_text)
             self._defaults = read_defaults(self._config.model, self._options.generation_config)
             await self._engine.start()
             return await self._live(tools)
@@ -99,7 +104,18 @@ class Server:
             await self._listener.close()
             await runner.cleanup()
             await self._engine.close()
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            if self._text is not None:
+                await asyncio.to_thread(self._text.close)
+            for executor in (self._executor, self._text_executor):
+                executor.shutdown(wait=False, cancel_futures=True)
+
+    def _load_text(self) -> TextTools:
+        """Start the text process; then load what it could load, to decode. Raises CheckpointError."""
+        model = self._config.model
+        vocab_size = read_checkpoint(model).spec.vocab_size
+        self._text = TextClient(model, vocab_size)
+        self._text.start()
+        return load_tokenizer(model, vocab_size)
 
     async def _listen(self) -> web.AppRunner:
         keys = _read_keys(self._options.api_key_file)
@@ -151,7 +167,9 @@ class Server:
     def _serve(self, tools: TextTools, info: EngineInfo) -> None:
         self._metrics.engine_ready(info)
         self._backend.engine = self._engine
-        self._backend.preparer = Preparer(tools, info, self._defaults)
+        if self._text is None:
+            raise RuntimeError("the engine is served before the text process has started")
+        self._backend.preparer = Preparer(self._text, tools, info, self._defaults)
         self._lifecycle.state = State.SERVING
         logger.info(
             "ready: %s on %s, context %d tokens, %d KV blocks of %d, load %.2f s, warm-up %.2f s",
@@ -185,10 +203,6 @@ def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = 
 def _is_not_a_clients_fault(record: logging.LogRecord) -> bool:
     """Drop broken HTTP: its trace quotes what the client sent, which may be a prompt."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-def _load_text_tools(model: Path) -> TextTools:
-    return load_tokenizer(model, read_checkpoint(model).spec.vocab_size)
 
 
 def _read_keys(path: Path | None) -> tuple[bytes, ...]:

@@ -1,8 +1,10 @@
 """Text to token ids and back, by tokenizer.json alone; no code of the checkpoint is run."""
 
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,28 +20,50 @@ from .template import ChatTemplate, TemplateError
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
-_TOKENIZER_LIMIT = 128 << 20
+TOKENIZER_LIMIT = 32 << 20  # bytes; loading takes 16 times as much memory. The largest known ones have 32 MiB
 _CONFIG_LIMIT = 8 << 20
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece models spell a single byte
 TEMPLATE_LIMIT = 256 << 10  # bytes; the largest known templates have about 30 KiB
 _PIECE = 16 << 10  # characters
+_LONGEST_TOKEN = 16 << 10  # characters; the longest known ones have some hundreds
+_DECODER_STEPS = 16
+
+
+class TokenizerError(Exception):
+    """The tokenizer fails on a text or on token ids, or goes over a limit."""
+
+
+@contextmanager
+def _native() -> Iterator[None]:
+    """Turn each failure of the Rust library into TokenizerError, without the text it may quote.
+
+    A panic arrives as pyo3_runtime.PanicException, which derives from BaseException and cannot be imported.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  (the Rust library raises plain Exception)
+        raise TokenizerError(f"the tokenizer fails: {str(error)[:200]}") from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError("the tokenizer's library panics") from None
 
 
 @dataclass(frozen=True, slots=True)
 class TextTools:
-    """A loaded tokenizer with what the chat template needs."""
+    """A loaded tokenizer. `encode` and `exceeds` can take any time: they are for the text process."""
 
     tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
     byte_level: bool  # whether the vocabulary spells bytes as GPT-2 does
     longest_token: int | None  # bytes; None where a normalizer may shorten a text first
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. Chat templates write their special tokens themselves."""
-        # `encode` holds the interpreter's lock: one long text would stop every probe and stream for seconds.
-        # This one lets go of it, and does not compute offsets that nobody reads.
-        encodings = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        ids: list[int] = encodings[0].ids
+        """Token ids of a text; chat templates write special tokens themselves. Raises TokenizerError."""
+        with _native():  # "fast": without offsets, which are not needed
+            encodings = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            ids: list[int] = encodings[0].ids
         return ids
 
     def exceeds(self, text: str, limit: int) -> bool:
@@ -62,8 +86,9 @@ class TextTools:
         return len(text) // self.longest_token if self.longest_token else 0
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of token ids; an incomplete UTF-8 sequence becomes U+FFFD."""
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        """Text of token ids; an incomplete UTF-8 sequence becomes U+FFFD. Raises TokenizerError."""
+        with _native():
+            text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def token_text(self, token: int) -> str:
@@ -99,43 +124,80 @@ def _byte_letters() -> dict[str, int]:
 
 
 def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
-    """Read tokenizer.json, tokenizer_config.json and chat_template.jinja. Raises CheckpointError.
+    """Read tokenizer.json. Raises CheckpointError.
 
     An id at or above `vocab_size` would index outside the embedding, so such a tokenizer is refused.
     """
     # Texts come one by one; the library would keep a thread for each CPU of the machine.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    raw = read_bytes(directory, TOKENIZER, _TOKENIZER_LIMIT)
+    raw = read_bytes(directory, TOKENIZER, TOKENIZER_LIMIT)
     try:
-        tokenizer = Tokenizer.from_str(raw.decode("utf-8"))
-    except Exception as error:  # noqa: BLE001  (the Rust library raises plain Exception)
-        raise invalid(f"{TOKENIZER} cannot be loaded: {str(error)[:300]}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        with _native():
+            tokenizer = Tokenizer.from_str(raw.decode("utf-8"))
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+            decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
+            normalizes = tokenizer.normalizer is not None
+    except TokenizerError as error:
+        raise invalid(f"{TOKENIZER} cannot be loaded: {error}") from None
+    steps = _decoder_steps(decoder)
     largest = max(vocabulary.values(), default=-1)
     if largest < 0:
         raise invalid(f"{TOKENIZER} has no vocabulary")
     if largest >= vocab_size:
         raise invalid(f"{TOKENIZER} has token id {largest}; config.json's vocab_size is {vocab_size}")
+    longest = max(map(len, vocabulary))
+    if longest > _LONGEST_TOKEN:
+        raise invalid(
+            f"{TOKENIZER} has a token of {longest} characters; at most {_LONGEST_TOKEN} are accepted"
+        )
+    byte_level = any(step["type"] == "ByteLevel" for step in steps)
+    return TextTools(
+        tokenizer, byte_level=byte_level, longest_token=longest if byte_level and not normalizes else None
+    )
+
+
+def load_chat_template(directory: Path) -> ChatTemplate | None:
+    """Compile chat_template.jinja or the entry of tokenizer_config.json. Raises CheckpointError.
+
+    Compiling evaluates constant expressions, so this belongs into the text process as rendering does.
+    """
     config = {}
     if exists(directory, TOKENIZER_CONFIG):
         config = strict_object(read_bytes(directory, TOKENIZER_CONFIG, _CONFIG_LIMIT), TOKENIZER_CONFIG)
     source = _template(directory, config)
     try:
-        template = None if source is None else ChatTemplate(source, _special_tokens(config))
+        return None if source is None else ChatTemplate(source, _special_tokens(config))
     except TemplateError as error:
         raise invalid(str(error)) from None
-    byte_level = _is_byte_level(raw)
-    plain = byte_level and tokenizer.normalizer is None
-    longest = max(len(token) for token in vocabulary) if plain else None
-    return TextTools(tokenizer, template, byte_level=byte_level, longest_token=longest)
 
 
-def _is_byte_level(raw: bytes) -> bool:
-    decoder = strict_object(raw, TOKENIZER).get("decoder") or {}
-    parts = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
-    return any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in parts)
+def _decoder_steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps from tokens to text, each of a kind that takes linear time and makes no text longer.
+
+    Decoding runs in the API process at every token: a regular expression there could stop all streams.
+    """
+    steps = _flat(decoder, [])
+    for step in steps:
+        kind = step["type"]
+        if kind == "Replace":
+            old, new = step["pattern"].get("String"), step["content"]
+            safe = old is not None and 0 < len(old.encode()) >= len(new.encode())
+        else:
+            safe = kind in {"ByteLevel", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+        if not safe or len(steps) > _DECODER_STEPS:
+            raise invalid(f"{TOKENIZER}: decoder: {json.dumps(step)[:200]} is not supported")
+    return steps
+
+
+def _flat(decoder: dict[str, Any], steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if decoder.get("type") == "Sequence":
+        for part in decoder["decoders"]:
+            _flat(part, steps)
+    elif decoder:
+        steps.append(decoder)
+    return steps
 
 
 def _template(directory: Path, config: dict[str, Any]) -> str | None:
