@@ -1,9 +1,13 @@
 """Plans of fleets with devices that are left out: newcomers stay away, replicas that run keep their place."""
 
+import json
 from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU, ApplyDeployment, LeftOut, Pool
 from tangram.planner import plan
+from tangram.planner.device_rules import NodeFacts
+from tangram.planner.joint.snapshot_file import read_snapshot, snapshot_document
+from tangram.planner.node_devices import gpu_node
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wait")
@@ -72,3 +76,15 @@ def test_pods_are_never_sent_to_the_label_of_shares():
 
     (applied,) = (a for a in made.actions if isinstance(a, ApplyDeployment))
     assert applied.products == ("NVIDIA-H100-80GB-HBM3",)
+
+
+def test_a_saved_snapshot_plans_the_same():
+    told = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig.config.state": "pending"}
+    seen = gpu_node(NodeFacts("n", told, {"nvidia.com/gpu": "7"}, {"nvidia.com/gpu": "8"}), ())
+    old = intent("old", min_replicas=2, max_replicas=2)
+    observed = snapshot(seen, node("m", gpu=1), **running(old, "n", 2))
+
+    again, wanted = read_snapshot(json.loads(json.dumps(snapshot_document(observed, (old,)))), "f")
+
+    assert (again, wanted) == (observed, (old,))
+    assert plan(again, wanted, NOW) == plan(observed, (old,), NOW)

@@ -82,7 +82,8 @@ class NodeFacts:
 
     def number(self, key: str) -> int | None:
         """Return the value of a label that is a number, None where it is none."""
-        return count_of(self.label(key))
+        value = self.labels.get(key)
+        return count_of(value) if value else None
 
 
 def model_of(product: str) -> str:
