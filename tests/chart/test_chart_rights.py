@@ -13,6 +13,7 @@ SHELL = ROOT / "operator" / "tangram" / "shell"
 NEEDED = {
     ("", "nodes"): {"list", "watch"},
     ("", "pods"): {"list", "watch"},
+    ("", "resourcequotas"): {"list", "watch"},
     ("tangram.dev", "llmdeployments"): {"get", "list", "watch"},
     ("tangram.dev", "llmdeployments/status"): {"patch"},
     ("tangram.dev", "gpupools"): {"get", "list", "watch"},

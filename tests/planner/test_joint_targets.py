@@ -247,7 +247,7 @@ def test_apart_is_what_trying_every_way_finds(nodes, count, on_node, in_zone):
         *(replace(node(f"n{i}", mig_1g_10gb=n), zone=zone) for i, (zone, n) in enumerate(nodes) if n)
     )
     m = intent()
-    found = room(observed, (m,), {}).apart(m.uid, kind_of(SLICE), count, Spread(on_node, in_zone))
+    found = room(observed, (m,)).apart(m.uid, kind_of(SLICE), count, Spread(on_node, in_zone))
 
     def fits(ways):
         by_zone = Counter()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import ApplyDeployment, ResumeRollout
@@ -121,6 +121,7 @@ def test_the_unit_for_one_more_is_kept_from_a_younger_one():
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 8), st.integers(1, 9))
+@settings(deadline=None)
 def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(pool, replicas, below, later):
     minimum = max(1, replicas - below)
     m = wanted(minimum, 9)

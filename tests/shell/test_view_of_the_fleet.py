@@ -231,15 +231,15 @@ def test_a_pod_without_gpu_that_is_not_ours_is_not_kept() -> None:
 
 
 def test_a_deployment_that_the_controller_has_not_seen_is_not_settled() -> None:
-    assert not workload(deployment(observedGeneration=1, readyReplicas=2), []).settled
-    assert workload(deployment(observedGeneration=2, readyReplicas=2), []).settled
+    assert not workload(deployment(observedGeneration=1, readyReplicas=2), [], 0.0).settled
+    assert workload(deployment(observedGeneration=2, readyReplicas=2), [], 0.0).settled
 
 
 def test_a_pod_that_cannot_be_scheduled_says_why() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     waiting = pod("a", phase="Pending", node_name="", conditions=[condition])
 
-    assert workload(deployment(), [waiting]).message == "pod a: Unschedulable: 0/3 nodes"
+    assert workload(deployment(), [waiting], 0.0).message == "pod a: Unschedulable: 0/3 nodes"
 
 
 def test_a_crashing_container_says_why() -> None:
@@ -248,7 +248,7 @@ def test_a_crashing_container_says_why() -> None:
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
         "lastState": {"terminated": {"exitCode": 3, "reason": "Error"}},
     }
-    message = workload(deployment(), [pod("a", containerStatuses=[crashing])]).message
+    message = workload(deployment(), [pod("a", containerStatuses=[crashing])], 0.0).message
 
     assert "CrashLoopBackOff" in message
     assert "exit code 3" in message
@@ -314,8 +314,8 @@ def test_a_deployment_that_rolls_in_place_is_told_from_its_strategy(surge, expec
     live = deployment()
     live["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge}}
 
-    assert workload(live, []).in_place is expected
-    assert not workload(deployment(), []).in_place
+    assert workload(live, [], 0.0).in_place is expected
+    assert not workload(deployment(), [], 0.0).in_place
 
 
 def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:

@@ -19,6 +19,7 @@ from tangram.fleet import (
     Node,
     Plan,
     Pool,
+    QuotaLimit,
     RemoveDeployment,
     ScaleDeployment,
     Shape,
@@ -45,6 +46,7 @@ class Deployment:
     max_unavailable: int
     generation: int
     settled: bool = False
+    refused: bool = False  # the quota allowed no pod more when one was to be created
     pods: list[Pod] = field(default_factory=list)
 
     @property
@@ -72,6 +74,8 @@ class Kubernetes:
         self.desired: dict[str, int] = {}
         self.counted: dict[str, Shape] = {}  # of which shape
         self.services: set[tuple[str, str]] = set()
+        self.quota: int | None = None  # pods in the namespace, those that are leaving counted
+        self.shows_quota = True
         self._uids = count()
 
     # --- what an operator sees
@@ -93,7 +97,17 @@ class Kubernetes:
             desired=tuple(sorted(self.desired.items())),
             desired_of=tuple(sorted(self.counted.items())),
             services=tuple(sorted(self.services)),
+            quotas=self._quotas(),
         )
+
+    def used(self) -> int:
+        """Pods that the quota counts."""
+        return len(self.orphans) + sum(len(each.pods) for each in self.deployments.values())
+
+    def _quotas(self) -> tuple[QuotaLimit, ...]:
+        if self.quota is None or not self.shows_quota:
+            return ()
+        return (QuotaLimit("ns", "pods", "pods", float(self.quota), float(self.used())),)
 
     @staticmethod
     def _workload(each: Deployment) -> Workload:
@@ -112,6 +126,7 @@ class Kubernetes:
             total=len(living),
             owner_generation=each.generation,
             in_place=each.max_unavailable > 0,
+            refused="FailedCreate: exceeded quota: pods" if each.refused else "",
         )
 
     def state(self) -> Any:
@@ -322,5 +337,10 @@ class Kubernetes:
         while (
             len(each.living) < limit and sum(p.template == each.template for p in each.living) < each.replicas
         ):
+            each.refused = self.quota is not None and self.used() >= self.quota
+            if each.refused:
+                break
             each.pods.append(Pod(each.template))
+        else:
+            each.refused = False
         each.pods = [pod for pod in each.pods if pod.node or not pod.leaving]

@@ -94,6 +94,7 @@ tolerations: {{ toJson . }}
 prometheus: {{ toJson .Values.prometheus }}
 {{- end }}
 scaling: {{ toJson .Values.scaling }}
+scheduling: {{ toJson .Values.scheduling }}
 {{- with .Values.prices }}
 prices: {{ toJson . }}
 {{- end }}

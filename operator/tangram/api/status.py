@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
+from tangram.api.back_offs import BackOffStatus
 from tangram.api.base import Model
 from tangram.api.facts import Facts
 
@@ -216,4 +217,10 @@ class LLMDeploymentStatus(Model):
     )
     scaling: ScalingStatus | None = Field(
         default=None, description="What the scaling law has learned about one replica and about starts."
+    )
+    back_offs: tuple[BackOffStatus, ...] = Field(
+        default=(),
+        max_length=3,
+        description="Shapes on which nothing more is tried for a while: pods there do not come to be.",
+        json_schema_extra=_ATOMIC,
     )

@@ -18,12 +18,20 @@ from tangram.fleet import FleetSnapshot, Intent, InvalidIntent
 from tangram.shell import manifests
 from tangram.shell.auth import AuthError, Credentials, find_credentials, load_kubeconfig
 from tangram.shell.client import ApiClient, ApiError
-from tangram.shell.kinds import LLM_DEPLOYMENTS, Object, key_of
+from tangram.shell.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
 from tangram.shell.mirror import Mirror
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.scaler import Scaler, params_of
 from tangram.shell.settings import Settings
-from tangram.shell.view import Told, View, intents, recorded_replicas, recorded_variants, snapshot
+from tangram.shell.view import (
+    Told,
+    View,
+    intents,
+    recorded_back_offs,
+    recorded_replicas,
+    recorded_variants,
+    snapshot,
+)
 
 _CLUSTER = "cluster"
 _NEVER_S = 1e9
@@ -117,7 +125,10 @@ async def _seen(client: ApiClient, access: Access) -> Seen:
     now = time.time()
     everyone = intents(view, skip)
     told = Told(
-        settings.engine_image, tuple(manifests.tolerations(settings)), tuple(sorted(settings.prices.items()))
+        settings.engine_image,
+        tuple(manifests.tolerations(settings)),
+        tuple(sorted(settings.prices.items())),
+        settings.pod_needs,
     )
     bare = snapshot(view, told, now, skip)
     return Seen(_with_wishes(settings, view, bare, everyone, now), everyone, tuple(skipped))
@@ -135,7 +146,8 @@ def _with_wishes(
     scaler = Scaler(params_of(settings), None)
     scaled = scaler.decide(valid, bare.workloads, recorded_replicas(view), now, recorded_variants(view))
     desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
-    return replace(bare, desired=desired, desired_of=scaler.counted())
+    back_offs = tuple(sorted(each for found in recorded_back_offs(view).values() for each in found))
+    return replace(bare, desired=desired, desired_of=scaler.counted(), back_offs=back_offs)
 
 
 async def _view(client: ApiClient, settings: Settings) -> View:
@@ -170,7 +182,8 @@ async def _refresh(mirror: Mirror) -> tuple[Mirror, ApiError | None]:
         newer = (
             error.status == 404 and mirror.source.kind != LLM_DEPLOYMENTS
         )  # a CRD that is not installed yet
-        return mirror, None if newer else error
+        unseen = error.status == 403 and mirror.source.kind == RESOURCE_QUOTAS  # the operator can do without
+        return mirror, None if newer or unseen else error
     return mirror, None
 
 

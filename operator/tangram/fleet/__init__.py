@@ -32,6 +32,7 @@ from tangram.fleet.plan import (
 from tangram.fleet.pool import InvalidPool, Pool, PoolPolicy
 from tangram.fleet.shape import WHOLE_GPU, Shape, resource_name
 from tangram.fleet.snapshot import (
+    BackOff,
     CheckpointFacts,
     Claim,
     FactsKey,
@@ -40,6 +41,9 @@ from tangram.fleet.snapshot import (
     InspectionFailure,
     LeftOut,
     Node,
+    PodNeeds,
+    QuotaLimit,
+    Unscheduled,
     Workload,
     WriteProblem,
 )
@@ -55,6 +59,7 @@ __all__ = [
     "Alternative",
     "ApplyDeployment",
     "ApplyService",
+    "BackOff",
     "CheckpointFacts",
     "Claim",
     "Decision",
@@ -73,8 +78,10 @@ __all__ = [
     "Node",
     "Objective",
     "Plan",
+    "PodNeeds",
     "Pool",
     "PoolPolicy",
+    "QuotaLimit",
     "Relaxation",
     "RemoveDeployment",
     "ResumeRollout",
@@ -83,6 +90,7 @@ __all__ = [
     "Spread",
     "StartInspection",
     "Traffic",
+    "Unscheduled",
     "Workload",
     "WriteProblem",
     "describe",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tangram.fleet.fault import Fault
 from tangram.fleet.intent import Spread
 from tangram.fleet.shape import Shape
-from tangram.fleet.snapshot import CheckpointFacts, FactsKey
+from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey
 
 ANYWHERE = Spread()
 
@@ -157,6 +157,7 @@ class Decision:
     alternatives: tuple[Alternative, ...] = ()  # best first, at most five
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
     predicted_tpot_ms: float | None = None  # per output token, of a nearly idle replica of `shape`
+    back_offs: tuple[BackOff, ...] = ()  # shapes on which nothing more is tried for a while
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that could be told here
 
 

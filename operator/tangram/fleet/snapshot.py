@@ -43,6 +43,16 @@ class Claim:
     resource: str
     count: int
     owner_uid: str | None  # uid of the LLMDeployment it serves; None: not ours
+    leaves_at: float | None = None  # epoch seconds by which a terminating pod is to be gone; None: it stays
+
+
+@dataclass(frozen=True, slots=True)
+class Unscheduled:
+    """Pods of one Deployment with the condition PodScheduled=False, reason Unschedulable."""
+
+    pods: int
+    since: float  # epoch seconds: when the first of them was found so
+    message: str  # of the scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ class Workload:
     message: str = (
         ""  # why pods do not start, as the cluster tells it (Pending, CrashLoop, ...); "" when fine
     )
+    unscheduled: Unscheduled | None = None  # its pods that the scheduler finds no node for
+    refused: str = ""  # why pods cannot be created (quota, admission, ...), in the API server's words
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -129,6 +141,42 @@ class WriteProblem:
     message: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class QuotaLimit:
+    """One resource that a ResourceQuota limits for pods like ours: cores, bytes or counts."""
+
+    namespace: str
+    quota: str  # name of the ResourceQuota
+    resource: str  # as the quota spells it: requests.nvidia.com/gpu, limits.cpu, pods, count/deployments.apps
+    hard: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BackOff:
+    """A shape on which one LLMDeployment gets no more replicas for a while: pods there do not come to be."""
+
+    owner_uid: str
+    generation: int  # of the LLMDeployment: another spec is tried at once
+    shape: Shape
+    reason: str  # Unschedulable | FailedCreate | QuotaExceeded
+    message: str  # what the cluster says
+    replicas: int  # that have come to be there, and stay
+    since: float  # epoch seconds
+    until: float  # epoch seconds: then one more replica is tried
+    attempts: int  # that failed in a row
+
+
+@dataclass(frozen=True, slots=True)
+class PodNeeds:
+    """What an engine pod asks for beside its GPU, and how long the scheduler may look for a node for it."""
+
+    cpu_per_gpu: float = 0.0  # cores of a replica on a whole GPU; a slice asks for its share
+    memory_per_gpu: float = 0.0  # bytes, likewise
+    scheduling_deadline_s: float = 180.0  # then another shape is tried
+    growing_deadline_s: float = 900.0  # where a node may still come, or a terminating pod still goes
+
+
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
     """Everything a plan depends on, besides the intents and the instant."""
@@ -148,6 +196,11 @@ class FleetSnapshot:
     desired_of: tuple[tuple[str, Shape], ...] = ()
     # what could not be read or scaled; the LLMDeployments concerned stand still
     faults: tuple[Fault, ...] = ()  # sorted
+    quotas: tuple[QuotaLimit, ...] = ()  # sorted
+    back_offs: tuple[
+        BackOff, ...
+    ] = ()  # of the last plan, or recorded in the status of LLMDeployments; sorted
+    pod_needs: PodNeeds = PodNeeds()
     engine_image: str = ""
     prices: tuple[tuple[str, float], ...] = field(
         default=()

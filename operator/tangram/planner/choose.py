@@ -12,6 +12,9 @@ _MOST = 5
 _FIT_ORDER = {
     "NotEnoughGPUs": 0,
     "Budget": 1,
+    "QuotaExceeded": 1,
+    "FailedCreate": 1,
+    "Unschedulable": 1,
     "Dearer": 1,
     "Fleet": 1,
     "Spread": 1,
@@ -40,11 +43,12 @@ def alternatives(case: Case, target: Target, room: Room) -> tuple[Alternative, .
 def _lost_on(
     case: Case, candidate: Candidate, target: Target, free: int, count: int, room: Room
 ) -> tuple[str, str]:
-    cost, budget = count * candidate.price_per_hour, case.intent.budget_per_hour
+    cost = count * candidate.price_per_hour
     if free < count:
         return "NotEnoughGPUs", f"room for {free} of {count}"
-    if budget is not None and cost > budget + 1e-9:
-        return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {budget:.2f}"
+    over = _over_limits(case, candidate, count, cost)
+    if over is not None:
+        return over
     chosen = target.candidate
     if chosen is None:  # cannot be: this one could have been chosen
         return "Fleet", "not chosen"
@@ -56,6 +60,15 @@ def _lost_on(
         return "Dearer", f"{prices}: running replicas are not moved for less money"
     spreads = apart(case, chosen.shape, target.desired, room)
     return _cheaper(prices, crowded=spreads and not apart(case, candidate.shape, count, room))
+
+
+def _over_limits(case: Case, candidate: Candidate, count: int, cost: float) -> tuple[str, str] | None:
+    limit, budget = case.limits.get(candidate.shape), case.intent.budget_per_hour
+    if limit is not None and limit.replicas < count:
+        return str(limit.reason), limit.message
+    if budget is not None and cost > budget + 1e-9:
+        return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {budget:.2f}"
+    return None
 
 
 def _cheaper(prices: str, *, crowded: bool) -> tuple[str, str]:

@@ -12,6 +12,14 @@ from tangram.scaling.control import NOT_STARTING
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
+_NO_PLACE = (
+    Reason.INSUFFICIENT_CAPACITY,
+    Reason.OVER_BUDGET,
+    Reason.QUOTA_EXCEEDED,
+    Reason.FAILED_CREATE,
+    Reason.UNSCHEDULABLE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -181,7 +189,7 @@ def _paused(v: View) -> Verdict:
 
 def _short(v: View) -> Verdict:
     """Fewer than the minimum serve on the wanted shape: for want of room, not yet, or not at all."""
-    if v.decision.placed_reason in (Reason.INSUFFICIENT_CAPACITY, Reason.OVER_BUDGET):
+    if v.decision.placed_reason in _NO_PLACE:
         return placed(v)
     leaf = available(v)
     if leaf.status == TRUE:  # an older shape serves, the wanted one does not yet

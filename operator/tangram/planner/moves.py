@@ -25,7 +25,7 @@ def kept_replicas(case: Case, target: Target, mine: Workload | None) -> Mapping[
     arrived = mine.available if mine is not None and mine.settled else 0
     missing = max(0.0, 1 - arrived / target.desired) if target.desired else 0.0
     short = max(0, case.intent.min_replicas - arrived)
-    usable = {candidate.shape for candidate in case.usable}
+    usable = {candidate.shape for candidate in case.usable if case.most(candidate.shape) > 0}
     kept: dict[str, int] = {}
     for old in sorted(
         (w for w in case.present if w is not mine), key=lambda w: (-w.available, w.name, w.uid)

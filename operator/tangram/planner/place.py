@@ -22,6 +22,7 @@ from tangram.planner.reasons import Reason
 from tangram.planner.rollout import Rollout, resumed, rollout, unit
 from tangram.planner.room import Room, kind_of
 from tangram.planner.target import Case, Target, own
+from tangram.planner.times import rfc3339
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,13 @@ class Placement:
     actions: tuple[Action, ...] = ()
 
 
-def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
-    """Say what is to be done for `case`. What `target` gives it is taken from `room` already."""
+def place(
+    case: Case, target: Target, offered: Offers, room: Room, pending: Mapping[tuple[str, Shape], str]
+) -> Placement:
+    """Say what is to be done for `case`. What `target` gives it is taken from `room` already.
+
+    `pending` tells of pods that the scheduler finds no node for, though there is room.
+    """
     chosen, intent, present = target.candidate, case.intent, case.present
     lost = alternatives(case, target, room)
     if chosen is None:
@@ -54,10 +60,15 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
     holds = placed + room.holds(intent.uid, kind) - own(case, chosen.shape, room)
     replicas = _replicas(target, mine)
     can_double = replicas < target.most
-    way = rollout(intent, mine, placed, replicas, holds, room, can_double=can_double)
+    limit = case.limits.get(chosen.shape)
+    no_surge = limit.message if limit is not None and limit.replicas <= replicas else ""
+    way = rollout(intent, mine, placed, replicas, holds, room, can_double=can_double, no_surge=no_surge)
     kept = kept_replicas(case, target, mine)
     stays = ", ".join(f"{kept[w.uid]} on {w.shape}" for w in others if kept[w.uid])
     reason, message = _verdict(case, target, chosen, offered)
+    waits = pending.get((intent.uid, chosen.shape))
+    if waits and reason == Reason.PLACED:
+        reason, message = Reason.UNSCHEDULABLE, waits
     if chosen.rejection is not None:  # it serves, and is predicted to be too slow
         reason, message = impossible(case, offered)
         message += _still_serving(present)
@@ -90,7 +101,7 @@ def place(case: Case, target: Target, offered: Offers, room: Room) -> Placement:
 def _not_begun(case: Case, target: Target, mine: Workload | None, others: tuple[Workload, ...]) -> str:
     waits = mine is None and target.replicas == 0 and any(workload.available for workload in others)
     least = case.intent.min_replicas
-    if not waits or target.waits:
+    if not waits or target.waits or target.limit is not None:
         return ""
     return f"no move begins before there is room for the minimum of {least}"
 
@@ -121,7 +132,8 @@ def _apply(
     products = offered.products.get(chosen.shape.sku, ())
     selectors = offered.selectors(intent.pools)
     nowhere = not products or (intent.pools and not selectors)
-    if nowhere or (replicas == 0 and not exists):
+    # A Deployment that the API server refused is tried without replicas: that takes no room.
+    if nowhere or (replicas == 0 and not exists and not case.is_refused):
         return ()
     return (
         ApplyDeployment(
@@ -140,8 +152,13 @@ def _apply(
 def _verdict(case: Case, target: Target, chosen: Candidate, offered: Offers) -> tuple[Reason, str]:
     placed, desired = target.replicas, target.desired
     if placed == desired:
+        limit = case.limits.get(chosen.shape)
+        if limit is not None and limit.is_probe and limit.replicas <= placed:
+            return limit.reason, limit.message
         return Reason.PLACED, _placed(case, target, chosen)
     told = f"{placed} of {desired} replicas placed"
+    if target.limit is not None:
+        return target.limit.reason, f"{told}; {target.limit.message}{_next_try(case)}"
     if target.waits:
         return Reason.OVER_BUDGET, f"{told}; {target.waits}"
     pools = case.intent.pools
@@ -155,6 +172,16 @@ def _verdict(case: Case, target: Target, chosen: Candidate, offered: Offers) -> 
         Reason.INSUFFICIENT_CAPACITY,
         f"{told}; {missing} more {needs} {what}{where}{offered.left_out_message(case.intent)}",
     )
+
+
+def _next_try(case: Case) -> str:
+    """Say when the first shape is tried again, where all that may be used are in back-off."""
+    times = [limit.until if (limit := case.limits.get(c.shape)) else None for c in case.usable]
+    known = [until for until in times if until is not None]
+    if len(known) < 2 or len(known) < len(times):
+        return ""
+    first = rfc3339(min(known))
+    return f"; all {len(times)} shapes that may be used are in back-off, the next is tried at {first}"
 
 
 def _placed(case: Case, target: Target, chosen: Candidate) -> str:

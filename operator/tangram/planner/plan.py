@@ -1,6 +1,6 @@
 """The decision about the whole fleet."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.catalog import InputError
@@ -18,16 +18,18 @@ from tangram.fleet import (
     Shape,
     Workload,
 )
+from tangram.planner.back_off import Obstacles, obstacles
 from tangram.planner.candidates import Offers, candidates, offers
 from tangram.planner.inspections import Known, ModelState, inspection_actions, known, model_state
 from tangram.planner.isolation import UNATTRIBUTED, Still, for_each, isolated
 from tangram.planner.joint.engine import lacks
 from tangram.planner.judge import architecture, request_of
+from tangram.planner.limits import Quotas, limits
 from tangram.planner.order import Wanted, acceptance, by_age, by_turn
 from tangram.planner.place import Placement, place
 from tangram.planner.reasons import Reason
-from tangram.planner.room import Room, room
-from tangram.planner.target import Case, Target, targets
+from tangram.planner.room import Room, keep_promises, room
+from tangram.planner.target import NO_LIMIT, Case, Limit, Target, targets
 
 Verdict = tuple[bool, str, str]
 
@@ -84,24 +86,54 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
 
     judged = dict(zip(map(_uid, active), for_each("judge", active, _uid, case), strict=True))
     kept = {uid: max(bases[uid].desired, _replicas(present.get(uid, ()))) for uid in bases.keys() & still}
-    space = room(snapshot, ordered, {uid: each.desired for uid, each in bases.items()} | kept)
-    goals = targets(tuple(case for case in judged.values() if isinstance(case, Case)), offered, space)
+    space = room(snapshot, ordered)
+    found = obstacles(snapshot, tuple(i for i in valid if i.uid not in still), space, now)
+    refused = {problem.owner_uid for problem in snapshot.problems}
+    cases = tuple(
+        replace(case, is_refused=case.intent.uid in refused)
+        for case in judged.values()
+        if isinstance(case, Case)
+    )
+    limited = limits(cases, snapshot, found, space, Quotas(snapshot), now)
+    cases = tuple(replace(case, limits=limited[case.intent.uid]) for case in cases)
+    judged |= {case.intent.uid: case for case in cases}
+    wanted = {uid: each.desired for uid, each in bases.items()} | kept
+    keep_promises(space, snapshot, ordered, wanted, _most(limited, found))
+    goals = targets(cases, offered, space)
     decided = for_each(
         "place",
         ordered,
         _uid,
-        lambda intent: _decide(intent, bases[intent.uid], judged.get(intent.uid), goals, offered, space),
+        lambda intent: _decide(
+            intent, bases[intent.uid], judged.get(intent.uid), goals, offered, space, found
+        ),
     )
     actions = inspection_actions(about, active, idle, now)
     for _, todo in decided:
         actions += todo
     removals = [action for action in actions if isinstance(action, _REMOVALS)]
     rest = [action for action in actions if not isinstance(action, _REMOVALS)]
-    return Plan(tuple(decision for decision, _ in decided), (*rest, *removals))
+    recorded = {uid: tuple(b for b in snapshot.back_offs if b.owner_uid == uid) for uid in still}
+    back_offs = recorded | dict(found.back_offs)
+    decisions = (replace(d, back_offs=back_offs.get(d.owner_uid, ())) for d, _ in decided)
+    return Plan(tuple(decisions), (*rest, *removals))
 
 
 def _uid(intent: Wanted) -> str:
     return intent.uid
+
+
+def _most(limited: Mapping[str, Mapping[Shape, Limit]], found: Obstacles) -> Callable[[str, Shape], int]:
+    """Return how many replicas of a shape can come to be; of what is left as it is, too (paused, refused)."""
+    stuck = {(b.owner_uid, b.shape): b.replicas for mine in found.back_offs.values() for b in mine}
+
+    def most(uid: str, shape: Shape) -> int:
+        if uid not in limited:
+            return stuck.get((uid, shape), NO_LIMIT)
+        limit = limited[uid].get(shape)
+        return NO_LIMIT if limit is None else limit.replicas
+
+    return most
 
 
 def _present(snapshot: FleetSnapshot) -> Mapping[str, tuple[Workload, ...]]:
@@ -194,6 +226,7 @@ _FAILED = {
     "scale": "its replicas could not be counted",
     "model": "its checkpoint could not be judged",
     "judge": "its shapes could not be judged",
+    "limit": "its quota could not be counted",
     "place": "its place could not be told",
 }
 
@@ -210,6 +243,7 @@ def _decide(
     goals: Mapping[str, Target],
     offered: Offers,
     space: Room,
+    found: Obstacles,
 ) -> tuple[Decision, list[Action]]:
     if isinstance(intent, InvalidIntent) or not base.verdict[0]:
         return base.decision(Reason.NOT_ACCEPTED, "waits for Accepted"), []
@@ -222,7 +256,7 @@ def _decide(
         return base.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
     if isinstance(case, _Unfit):
         return base.decision(case.reason, f"{case.message}; what runs is left as it is"), service
-    placement = place(case, goals[intent.uid], offered, space)
+    placement = place(case, goals[intent.uid], offered, space, found.pending)
     decision = base.decision(placement.reason, placement.message)
     return _placed(decision, placement), [*service, *placement.actions]
 

@@ -27,6 +27,9 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "SLOUnreachable"
     OVER_BUDGET = "OverBudget"
     NOT_JUDGED = "NotJudged"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    FAILED_CREATE = "FailedCreate"
+    UNSCHEDULABLE = "Unschedulable"
     # Available
     MIN_REPLICAS_AVAILABLE = "MinReplicasAvailable"
     WAITING_FOR_PLACEMENT = "WaitingForPlacement"

@@ -23,6 +23,7 @@ def rollout(
     room: Room,
     *,
     can_double: bool = True,
+    no_surge: str = "",
 ) -> Rollout:
     """Decide how `mine` goes on replacing its pods, if it does; takes the unit for one more from `room`.
 
@@ -30,17 +31,20 @@ def rollout(
     of them that there is room for. A full pool would let a rollout wait for ever: then it takes one pod down
     first, as long as the minimum stays. It goes on like that until it is done: units that come and go
     meanwhile do not change the way twice. It does so too where the budget has no room for one more
-    (not `can_double`); at the minimum a pod and the one that replaces it count once.
+    (not `can_double`); at the minimum a pod and the one that replaces it count once. A quota counts
+    them twice: `no_surge` says what allows no pod more.
     """
     if mine is None or not is_rolling(mine):
         return Rollout()
     above_minimum = placed > intent.min_replicas
     in_place = above_minimum and (mine.in_place or not can_double)
-    if not in_place and room.take(intent.uid, kind_of(mine.shape), holds + 1) > holds:
+    if not in_place and not no_surge and room.take(intent.uid, kind_of(mine.shape), holds + 1) > holds:
         return Rollout()
     if above_minimum:
         # Replicas without room are unavailable whatever is done: they must not use up what may be taken down.
         return Rollout(max_unavailable=replicas - placed + 1)
+    if no_surge:
+        return Rollout(waits=f"the rollout waits for one pod more: {no_surge}")
     return Rollout(waits=f"the rollout waits for one free {unit(mine.shape)} on {mine.shape.sku}")
 
 

@@ -7,7 +7,7 @@ to come (in turn), at last of what a node offered until lately; and what this pl
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tangram.fleet import FleetSnapshot, Intent, Shape, Spread
@@ -100,8 +100,8 @@ class Room:
         return holds
 
 
-def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]) -> Room:
-    """Return the room before anything new is given. `wanted`: replicas by uid, a promise's limit."""
+def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...]) -> Room:
+    """Return the room that pods leave, those of ours where they run."""
     owners = {intent.uid for intent in intents}
     free: dict[Unit, int] = defaultdict(int)
     held: dict[tuple[str, Unit], int] = defaultdict(int)
@@ -133,9 +133,7 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[s
             kept[unit] += max(0, min(had - taken, withheld.get(resource, 0)))
             spots[unit].append(Spot(node.zone, left, here))
     pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
-    result = Room(dict(free), dict(held), pools, _by_kind(free, pools), spots, dict(kept))
-    _keep_promises(result, snapshot, intents, wanted)
-    return result
+    return Room(dict(free), dict(held), pools, _by_kind(free, pools), spots, dict(kept))
 
 
 def place_of(snapshot: FleetSnapshot, labels: Mapping[str, str]) -> Place:
@@ -156,14 +154,25 @@ def _by_kind(free: Mapping[Unit, int], pools: Mapping[str, tuple[str, ...]]) -> 
     return {kind: tuple(sorted(units, key=sought)) for kind, units in found.items()}
 
 
-def _keep_promises(
-    result: Room, snapshot: FleetSnapshot, intents: tuple[Wanted, ...], wanted: Mapping[str, int]
+def keep_promises(
+    result: Room,
+    snapshot: FleetSnapshot,
+    intents: tuple[Wanted, ...],
+    wanted: Mapping[str, int],
+    most: Callable[[str, Shape], int],
 ) -> None:
+    """Keep room for the pods of our Deployments that are still to come, before anything new is given.
+
+    No more than are `wanted` (replicas by uid), and no more than there may be (`most`, by uid and shape):
+    room is not kept for pods that cannot come to be.
+    """
     promised: dict[str, dict[Kind, int]] = defaultdict(lambda: defaultdict(int))
     counted = dict(snapshot.desired_of)
     for workload in snapshot.workloads:
         uid = workload.owner_uid
-        limit = workload.replicas
+        limit = min(workload.replicas, most(uid, workload.shape))
+        if workload.refused and workload.settled:
+            limit = min(limit, workload.total)
         if counted.get(uid, workload.shape) == workload.shape:
             limit = min(limit, wanted.get(uid, limit))
         promised[uid][kind_of(workload.shape)] += limit

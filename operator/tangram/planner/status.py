@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tangram.api import back_off_block
 from tangram.fleet import (
     Advice,
     Alternative,
@@ -58,6 +59,7 @@ def status(
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
         "scaling": _scaling(scale, previous_status),
+        "backOffs": [back_off_block(each) for each in decision.back_offs] or None,
     }
     return {name: block for name, block in blocks.items() if block is not None}
 

@@ -7,7 +7,7 @@ beyond what they have, is decided jointly, in turn under shortage.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tangram.capacity.sizing import SizingRequest
 from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload
@@ -15,10 +15,22 @@ from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.isolation import StepsFailed, fault_of, for_each
 from tangram.planner.judge import TPOT, TTFT, rate, replicas_for
 from tangram.planner.pick import Offer, Pick, Wish, WishesFailed, pick
+from tangram.planner.reasons import Reason
 from tangram.planner.rollout import is_rolling
 from tangram.planner.room import Room, Unit, kind_of
 
 NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Most replicas of one shape that there may be for now, whatever room there is: quota or back-off."""
+
+    replicas: int
+    reason: Reason
+    message: str
+    until: float | None = None  # epoch seconds; None: until what it says has changed
+    is_probe: bool = False  # the last of the replicas is tried after others failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,8 @@ class Case:
     present: tuple[Workload, ...]
     desired: int  # what the scaling law wants of the shape that it counts
     counted: Shape | None = None  # that shape; None: the one that it runs on
+    limits: Mapping[Shape, Limit] = field(default_factory=dict)
+    is_refused: bool = False  # by the API server: a Deployment of it, or what it needs
 
     @property
     def usable(self) -> tuple[Candidate, ...]:
@@ -48,6 +62,10 @@ class Case:
             c for c in self.judged if c.rejection in (TPOT, TTFT) and (w := self.on(c.shape)) and w.available
         ]
         return None if self.usable else max(found, key=self.available_on, default=None)
+
+    def most(self, shape: Shape) -> int:
+        """Return how many replicas of a shape there may be, as far as quota and back-off go."""
+        return self.limits[shape].replicas if shape in self.limits else NO_LIMIT
 
     def available_on(self, candidate: Candidate) -> int:
         """Return how many replicas of a shape serve."""
@@ -106,6 +124,7 @@ class Target:
     replicas: int = 0  # of them that have a place
     most: int = NO_LIMIT  # replicas that its budget allows now
     waits: str = ""  # what a move waits for, where that is not room
+    limit: Limit | None = None  # what allows no more, where that is neither room nor the budget
     failed: str = ""  # why nothing was decided jointly: a bug of ours
 
 
@@ -217,7 +236,8 @@ def _stays(case: Case, room: Room) -> Candidate | None:
     """Return the shape that it runs on already, if that may be used and has room for the minimum."""
     running = [candidate for candidate in case.usable if case.on(candidate.shape) is not None]
     running.sort(key=lambda c: -case.available_on(c))  # stable: then by price
-    enough = (c for c in running if free_for(case, c.shape, room) >= case.intent.min_replicas)
+    least = case.intent.min_replicas
+    enough = (c for c in running if min(free_for(case, c.shape, room), case.most(c.shape)) >= least)
     return next(enough, None)
 
 
@@ -231,7 +251,8 @@ def _offer(
     *,
     least: int,
 ) -> Offer:
-    uid, kind, most = case.intent.uid, kind_of(candidate.shape), _affordable(case, candidate, offered)
+    uid, kind = case.intent.uid, kind_of(candidate.shape)
+    most = min(_affordable(case, candidate, offered), case.most(candidate.shape))
     return Offer(
         groups=tuple(groups[unit] for unit in room.units(uid, kind)),
         wanted=wanted,
@@ -274,11 +295,14 @@ def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> Target:
         return Target(None, case.desired)
     number = _nearest(ask, room) if made.offer is None else made.offer
     candidate, offer = ask.candidates[number], ask.wish.offers[number]
-    waits = ""
+    waits, limit = "", case.limits.get(candidate.shape)
     useless = offer.most < min(offer.wanted, max(1, offer.least))
-    if useless or (offer.most < offer.wanted and made.count >= offer.most):
+    is_bound = useless or (offer.most < offer.wanted and made.count >= offer.most)
+    if limit is None or not is_bound or limit.replicas > offer.most:
+        limit = None
+    if is_bound and limit is None:
         waits = _over_budget(case, candidate, offer, offered)
-    return Target(candidate, offer.wanted, made.count, offer.most, waits, made.failed)
+    return Target(candidate, offer.wanted, made.count, offer.most, waits, limit, made.failed)
 
 
 def _nearest(ask: _Ask, room: Room) -> int:
@@ -293,6 +317,9 @@ def _nearest(ask: _Ask, room: Room) -> int:
     serving = [i for i, c in enumerate(ask.candidates) if (w := ask.case.on(c.shape)) and w.available]
     if serving:
         return serving[0]
+    if ask.case.is_refused:  # what was refused is tried again, not another shape
+        free = [i for i, c in enumerate(ask.candidates) if free_for(ask.case, c.shape, room) > 0]
+        return free[0] if free else 0
     return max(
         range(len(ask.candidates)),
         key=lambda i: (ask.wish.offers[i].most > 0, free_for(ask.case, ask.candidates[i].shape, room)),

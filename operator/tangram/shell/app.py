@@ -243,6 +243,7 @@ class Operator:
                 settings.engine_image,
                 tuple(manifests.tolerations(settings)),
                 tuple(sorted(settings.prices.items())),
+                settings.pod_needs,
             ),
             tick_s=settings.tick_seconds,
             clock=boot_time,

@@ -67,6 +67,7 @@ GPU_POOLS = Kind("tangram.dev", "v1alpha1", "gpupools", "GPUPool", namespaced=Fa
 FLEET_PLANS = Kind("tangram.dev", "v1alpha1", "fleetplans", "FleetPlan", namespaced=False)
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
 PODS = Kind("", "v1", "pods", "Pod")
+RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 SERVICES = Kind("", "v1", "services", "Service")
 DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
 REPLICA_SETS = Kind("apps", "v1", "replicasets", "ReplicaSet")

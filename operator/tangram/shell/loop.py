@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Plan
+from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, InvalidIntent, Plan
 from tangram.planner import status as render_status
 from tangram.planner import transitions
 from tangram.planner.node_devices import left_out_notes
@@ -39,6 +39,7 @@ from tangram.shell.view import (
     concerned,
     engine_pods,
     intents,
+    recorded_back_offs,
     recorded_memories,
     recorded_replicas,
     recorded_variants,
@@ -92,6 +93,9 @@ class Reconciler:
     wanted: tuple[Intent, ...] = ()  # valid intents of the last round: whom to ask Prometheus about
     pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of their pods, by UID
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
+    _back_offs: dict[str, tuple[BackOff, ...]] = field(
+        default_factory=dict
+    )  # by uid; statuses may lag behind
     _begun: int = 0  # term that the memory is of; 0: none yet
     _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
     _last_failure: str = ""
@@ -188,6 +192,7 @@ class Reconciler:
         plan = await self._plan(seen, everyone, now)
         self.faults.planned(plan.faults, {i.uid: f"{i.namespace}/{i.name}" for i in everyone})
         self.scaler.adopt(plan.decisions, seen.workloads)
+        self._back_offs = {decision.owner_uid: decision.back_offs for decision in plan.decisions}
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
             await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid})
@@ -204,6 +209,7 @@ class Reconciler:
         if self.scaler.reader is not None:
             self.scaler.reader.clear()
         self.statuses.clear()
+        self._back_offs.clear()
         self.writer.problems.clear()
         self._begun = term
 
@@ -238,11 +244,14 @@ class Reconciler:
         scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants, self.faults, memories)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
+        known = recorded_back_offs(view, self._skipped) | self._back_offs
+        owners = {intent.uid for intent in valid}
         return scaled, replace(
             bare,
             desired=desired,
             desired_of=self.scaler.counted(),
             problems=problems,
+            back_offs=tuple(sorted(each for uid in owners for each in known.get(uid, ()))),
             faults=self.faults.faults,
         )
 

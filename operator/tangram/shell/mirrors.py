@@ -26,8 +26,13 @@ def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
         )
         for namespace in where
     ]
+    # An older chart gives no right to see quotas: without it, pods that are refused tell as much, later.
+    quotas = [
+        Source(kinds.RESOURCE_QUOTAS, reduce.resource_quota, namespace, optional=True) for namespace in where
+    ]
     return (
         *own,
+        *quotas,
         Source(kinds.NODES, reduce.node),
         Source(kinds.PODS, reduce.pod),
         Source(kinds.GPU_POOLS, reduce.whole, optional=True),
@@ -80,6 +85,7 @@ class Mirrors:
             deployments=tuple(self._objects(kinds.DEPLOYMENTS)),
             jobs=tuple(self._objects(kinds.JOBS)),
             gpu_pools=tuple(self._objects(kinds.GPU_POOLS)),
+            resource_quotas=tuple(self._objects(kinds.RESOURCE_QUOTAS)),
         )
 
     async def refresh(self) -> None:

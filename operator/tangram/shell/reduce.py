@@ -60,6 +60,36 @@ def fleet_plan(obj: Object) -> Object:
     }
 
 
+def resource_quota(obj: Object) -> Object | None:
+    """Keep what is enforced: hard and used. Quotas that concern no pod like ours are left out."""
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    if not all(_in_scope(scope) for scope in _scopes(spec)):
+        return None
+    return {
+        "metadata": _meta(obj),
+        "hard": status.get("hard") or spec.get("hard") or {},
+        "used": status.get("used") or {},
+    }
+
+
+def _scopes(spec: Object) -> list[tuple[str, str]]:
+    selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return [
+        *((scope, "Exists") for scope in spec.get("scopes") or ()),
+        *((term.get("scopeName", ""), term.get("operator", "")) for term in selected),
+    ]
+
+
+def _in_scope(scope: tuple[str, str]) -> bool:
+    """Say whether engine pods are in a scope: they are Guaranteed, end by no deadline, and name no priority
+    class. Source: kubernetes/pkg/quota/v1/evaluator/core/pods.go, podMatchesScopeFunc.
+    """
+    name, operator = scope
+    if name == "PriorityClass":
+        return operator in ("NotIn", "DoesNotExist")
+    return name in ("NotTerminating", "NotBestEffort")
+
+
 def pod(obj: Object) -> Object | None:
     """Keep pods that hold NVIDIA resources or are ours; the rest of the cluster is none of our business."""
     labels = obj.get("metadata", {}).get("labels") or {}
@@ -73,7 +103,7 @@ def pod(obj: Object) -> Object | None:
         "requests": requests,
         "phase": status.get("phase", ""),
         "conditions": [
-            _condition(c)
+            _condition(c) | _since(c)
             for c in status.get("conditions") or ()
             if c.get("type") in ("PodScheduled", "Ready")
         ],
@@ -87,6 +117,11 @@ def _container_statuses(status: Object) -> list[Object]:
 
 def _condition(condition: Object) -> Object:
     return {k: condition.get(k, "") for k in ("type", "status", "reason", "message")}
+
+
+def _since(condition: Object) -> Object:
+    since = condition.get("lastTransitionTime")
+    return {"since": since} if since and condition.get("status") == "False" else {}
 
 
 def _container(status: Object) -> Object:

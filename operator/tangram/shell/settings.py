@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from tangram.catalog import yaml_text
+from tangram.fleet import PodNeeds
 from tangram.shell.quantity import parse_quantity
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -70,6 +71,15 @@ class ScalingSettings(_Section):
     """One replica less is tried only if each remaining one then carries less than this part of what was
     too much.
     """
+
+
+class SchedulingSettings(_Section):
+    """How long the scheduler may look for a node before another shape is tried."""
+
+    deadline_seconds: PositiveFloat = 180
+    """How long pods may be unschedulable though a GPU or slice is free."""
+    growing_deadline_seconds: PositiveFloat = 900
+    """The same, where a GPUPool may still grow or a terminating pod still holds something there."""
 
 
 class AdviceSettings(_Section):
@@ -135,6 +145,8 @@ class Settings(_Section):
     """Where metrics are read; none: nothing scales by itself."""
     scaling: ScalingSettings = ScalingSettings()
     """How fast replicas follow the signal."""
+    scheduling: SchedulingSettings = SchedulingSettings()
+    """When a shape is given up because its pods find no node."""
     prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """US dollars per GPU-hour by SKU, over the catalog's."""
     watch_namespaces: tuple[str, ...] = ()
@@ -164,6 +176,16 @@ class Settings(_Section):
         if not isinstance(value, (str, int, float)) or isinstance(value, bool) or parse_quantity(value) <= 0:
             raise ValueError("a quantity above zero is needed, such as 8 or 64Gi")
         return str(value)
+
+    @property
+    def pod_needs(self) -> PodNeeds:
+        """What engine pods ask for, and how long they may wait for a node."""
+        return PodNeeds(
+            self.cpu_cores_per_gpu,
+            self.memory_bytes_per_gpu,
+            self.scheduling.deadline_seconds,
+            self.scheduling.growing_deadline_seconds,
+        )
 
     @property
     def cpu_cores_per_gpu(self) -> float:

@@ -4,12 +4,13 @@ fixed order.
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
-from tangram.api import facts_from_status, parse, parse_pool, parse_report
+from tangram.api import back_offs_from_status, facts_from_status, parse, parse_pool, parse_report
 from tangram.fleet import (
+    BackOff,
     CheckpointFacts,
     Claim,
     FactsKey,
@@ -21,7 +22,10 @@ from tangram.fleet import (
     InvalidIntent,
     InvalidPool,
     Node,
+    PodNeeds,
     Pool,
+    QuotaLimit,
+    Unscheduled,
     Workload,
 )
 from tangram.planner.device_rules import NodeFacts
@@ -41,7 +45,8 @@ from tangram.shell.kinds import (
     uid_of,
 )
 from tangram.shell.manifests import INSPECT_MEMORY, job_name
-from tangram.shell.waiting import waiting_message
+from tangram.shell.quantity import parse_quantity
+from tangram.shell.waiting import SLOW_START_S, refusal, waiting_message
 
 T = TypeVar("T")
 
@@ -64,6 +69,7 @@ class View:
     deployments: tuple[Object, ...] = ()
     jobs: tuple[Object, ...] = ()
     gpu_pools: tuple[Object, ...] = ()
+    resource_quotas: tuple[Object, ...] = ()
 
     def owners(self) -> frozenset[Identity]:
         """Return which LLMDeployments there are: an owner reference to any other says nothing."""
@@ -77,6 +83,7 @@ class Told:
     engine_image: str
     tolerations: tuple[Object, ...]  # of engine pods: they decide which nodes are usable
     prices: tuple[tuple[str, float], ...] = ()
+    pod_needs: PodNeeds = field(default_factory=PodNeeds)
 
 
 def _ignore(_obj: Object, _error: Exception) -> None:
@@ -160,12 +167,14 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
             sorted(_each(view.nodes, lambda o: node(o, told.tolerations, selected), skipped), key=_by_name)
         ),
         claims=claims(view, skipped),
-        workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(key_of(o), [])), skipped)),
+        workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(key_of(o), []), now), skipped)),
         facts=_facts(view, skipped),
         inspections=inspections(view, now, skipped),
         services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj, owners))),
         pools=valid,
         invalid_pools=invalid,
+        quotas=quotas(view, skipped),
+        pod_needs=told.pod_needs,
         engine_image=told.engine_image,
         prices=told.prices,
     )
@@ -244,6 +253,28 @@ def engine_pods(view: View) -> dict[str, tuple[str, ...]]:
     return {owner: tuple(sorted(names)) for owner, names in found.items()}
 
 
+def quotas(view: View, skipped: Skipped = _ignore) -> tuple[QuotaLimit, ...]:
+    """Return what ResourceQuotas limit."""
+    found = itertools.chain.from_iterable(_each(view.resource_quotas, _quota_limits, skipped))
+    return tuple(sorted(found))
+
+
+def _quota_limits(obj: Object) -> list[QuotaLimit]:
+    namespace, name = key_of(obj)
+    return [
+        QuotaLimit(
+            namespace, name, resource, parse_quantity(hard), parse_quantity(obj["used"].get(resource, 0))
+        )
+        for resource, hard in obj["hard"].items()
+    ]
+
+
+def recorded_back_offs(view: View, skipped: Skipped = _ignore) -> dict[str, tuple[BackOff, ...]]:
+    """Return the shapes in back-off that each status records, by UID."""
+    found = _each(view.llm_deployments, lambda obj: (uid_of(obj), back_offs_from_status(obj)), skipped)
+    return {uid: back_offs for uid, back_offs in found if back_offs}
+
+
 def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
     """Return who holds which NVIDIA resources on which node; our own pods by the LLMDeployment they serve."""
     known = view.owners()
@@ -257,15 +288,47 @@ def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
     def of_pod(pod: Object) -> list[Claim]:
         if not pod["nodeName"] or pod["phase"] in ("Succeeded", "Failed"):
             return []
-        owner = owners.get(key_of(pod))
+        owner, leaves_at = owners.get(key_of(pod)), _leaves_at(pod)
         held = ((resource, _count(count)) for resource, count in pod["requests"].items())
-        return [Claim(pod["nodeName"], resource, count, owner) for resource, count in held]
+        return [Claim(pod["nodeName"], resource, count, owner, leaves_at) for resource, count in held]
 
     found = itertools.chain.from_iterable(_each(view.pods, of_pod, skipped))
-    return tuple(sorted(found, key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count)))
+    return tuple(
+        sorted(found, key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count, c.leaves_at or 0.0))
+    )
 
 
-def workload(obj: Object, pods: list[Object]) -> Workload:
+def _leaves_at(pod: Object) -> float | None:
+    """Return by when a terminating pod is to be gone: the API server adds its grace to the timestamp."""
+    timestamp = pod["metadata"].get("deletionTimestamp")
+    return _epoch(timestamp, 0.0) if timestamp else None
+
+
+def _unscheduled(pods: list[Object]) -> Unscheduled | None:
+    """Return the pods that the scheduler finds no node for."""
+    found = [
+        (
+            _epoch(condition.get("since") or pod["metadata"].get("creationTimestamp"), 0.0),
+            str(condition["message"]),
+        )
+        for pod in pods
+        for condition in pod["conditions"]
+        if (condition["type"], condition["status"]) == ("PodScheduled", "False")
+        and condition["reason"] == "Unschedulable"
+        and not pod["metadata"].get("deletionTimestamp")
+        and pod["phase"] == "Pending"
+    ]
+    if not found:
+        return None
+    since, message = min(found)
+    return Unscheduled(len(found), since, message) if since else None
+
+
+def _late(now: float) -> Callable[[Object], bool]:
+    return lambda pod: now - _epoch(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
+
+
+def workload(obj: Object, pods: list[Object], now: float) -> Workload:
     """Return one of our Deployments."""
     status = obj.get("status") or {}
     meta = obj["metadata"]
@@ -283,7 +346,9 @@ def workload(obj: Object, pods: list[Object]) -> Workload:
         total=_count(status.get("replicas", 0)),
         owner_generation=generation_of(obj),
         in_place=_rolls_in_place(obj),
-        message=waiting_message(obj, pods),
+        message=waiting_message(obj, pods, _late(now)),
+        unscheduled=_unscheduled(pods),
+        refused=refusal(obj),
     )
 
 
@@ -348,7 +413,7 @@ def _inspection(job: Object, pods: list[Object], now: float) -> Inspection:
         job_uid=uid_of(job),
         started_at=started,
         result=_result(status, pods, now),
-        message=waiting_message(job, pods),
+        message=waiting_message(job, pods, _late(now)),
     )
 
 

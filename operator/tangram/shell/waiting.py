@@ -1,29 +1,48 @@
 """Why pods of a Deployment or a Job do not run yet, in one sentence for a condition. Pure."""
 
+from collections.abc import Callable
+
 from tangram.shell.kinds import Object
 
 MAX_LENGTH = 300
+SLOW_START_S = 120.0  # a container that is not created by then waits for something
+# What a pod with a node waits for, by the kubelet's reason. Another shape would wait for the same.
+_WAITS_FOR = {
+    "ErrImagePull": "its image",
+    "ImagePullBackOff": "its image",
+    "ErrImageNeverPull": "its image on the node",
+    "InvalidImageName": "an image name that is one",
+    "CreateContainerConfigError": "a Secret, ConfigMap or user that it names",
+    "CreateContainerError": "the container runtime of its node",
+    "RunContainerError": "the container runtime of its node",
+    "CrashLoopBackOff": "its container to stay up",
+}
 _NORMAL = {"ContainerCreating", "PodInitializing", ""}
 
 
-def waiting_message(parent: Object, pods: list[Object]) -> str:
-    """Return what `parent` waits for as the cluster tells it, empty when nothing is wrong."""
-    failure = _replica_failure(parent)
+def waiting_message(parent: Object, pods: list[Object], late: Callable[[Object], bool]) -> str:
+    """Return what `parent` waits for as the cluster tells it, empty when nothing is wrong.
+
+    `late` says whether a pod was created longer than `SLOW_START_S` ago.
+    """
+    failure = refusal(parent)
     if failure:
-        return failure[:MAX_LENGTH]
-    told = [text for pod in sorted(pods, key=lambda p: p["metadata"]["name"]) if (text := _pod_message(pod))]
+        return failure
+    told = [
+        text for pod in sorted(pods, key=lambda p: p["metadata"]["name"]) if (text := _pod_message(pod, late))
+    ]
     return told[0][:MAX_LENGTH] if told else ""
 
 
-def _replica_failure(parent: Object) -> str:
-    """Pods that could not even be created: quota, admission, a missing service account."""
+def refusal(parent: Object) -> str:
+    """Return why pods cannot even be created (quota, admission, a missing service account), else nothing."""
     for condition in (parent.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"[:MAX_LENGTH]
     return ""
 
 
-def _pod_message(pod: Object) -> str:
+def _pod_message(pod: Object, late: Callable[[Object], bool]) -> str:
     if pod["metadata"].get("deletionTimestamp") or pod["phase"] == "Succeeded":
         return ""
     name = pod["metadata"]["name"]
@@ -34,7 +53,14 @@ def _pod_message(pod: Object) -> str:
         text = _container_message(container)
         if text:
             return f"pod {name}: {text}"
+    if any(_is_creating(container) for container in pod["containers"]) and late(pod):
+        return f"pod {name}: ContainerCreating: waits for its volumes, image or network; its Events say which"
     return ""
+
+
+def _is_creating(container: Object) -> bool:
+    waiting = container["waiting"]
+    return bool(waiting) and waiting.get("reason") == "ContainerCreating"
 
 
 def _container_message(container: Object) -> str:
@@ -42,5 +68,7 @@ def _container_message(container: Object) -> str:
     if waiting and waiting.get("reason", "") not in _NORMAL:
         told = f": {waiting['message']}" if waiting.get("message") else ""
         ended = f" (last exit code {last.get('exitCode')}, {last.get('reason', '')})" if last else ""
-        return f"{waiting['reason']}{told}{ended}"
+        what = _WAITS_FOR.get(waiting["reason"])
+        waits = f"waits for {what}: " if what else ""
+        return f"{waits}{waiting['reason']}{told}{ended}"
     return ""

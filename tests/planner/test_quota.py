@@ -1,0 +1,333 @@
+"""No room is kept for replicas that cannot come to be: quotas, refused pods, tenants that ask too much."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram.fleet import (
+    ApplyDeployment,
+    BackOff,
+    FactsKey,
+    InvalidIntent,
+    Node,
+    PodNeeds,
+    QuotaLimit,
+    WriteProblem,
+)
+from tangram.planner import plan, status
+from tests.support.fleet import CHECKPOINTS, IMAGE, NOW, claims, intent, node, shape, snapshot, workload
+
+WHOLE = shape()
+GPU = "requests.nvidia.com/gpu"
+NEEDS = PodNeeds(cpu_per_gpu=8.0, memory_per_gpu=64 * 2.0**30)
+REFUSED = 'FailedCreate: pods "x" is forbidden: violates PodSecurity "restricted:latest"'
+
+
+FACTS = tuple(
+    (FactsKey(namespace, uri, IMAGE), found)
+    for namespace in ("greedy", "plain")
+    for uri, found in CHECKPOINTS.items()
+)
+
+
+def seeing(*nodes, **changes):
+    return snapshot(*nodes, pod_needs=NEEDS, facts=FACTS, **changes)
+
+
+def fleet(gpus=32, **changes):
+    return seeing(node("n", gpu=gpus), **changes)
+
+
+def quota(resource, hard, used=0.0, namespace="greedy", name="gpus"):
+    return QuotaLimit(namespace, name, resource, float(hard), float(used))
+
+
+def greedy(number=0, minimum=1000):
+    return intent(f"g{number}", namespace="greedy", min_replicas=minimum, created_at=NOW - 5000)
+
+
+def ordinary():
+    return intent("plain", namespace="plain", min_replicas=4, max_replicas=8)
+
+
+def placed(made):
+    return {d.owner_uid: d.placed for d in made.decisions}
+
+
+def replicas(made):
+    return {a.owner_uid: a.replicas for a in made.actions if isinstance(a, ApplyDeployment)}
+
+
+@pytest.mark.parametrize("resource", ["pods", "count/pods", GPU, "requests.cpu", "cpu", "limits.memory"])
+def test_a_quota_of_zero_leaves_the_gpus_to_the_others_at_once(resource):
+    g, m = greedy(), ordinary()
+    made = plan(fleet(quotas=(quota(resource, 0),)), (g, m), NOW)
+
+    assert placed(made) == {g.uid: 0, m.uid: 4}
+    told = {d.owner_uid: d for d in made.decisions}[g.uid]
+    assert told.placed_reason == "QuotaExceeded"
+    assert f"ResourceQuota gpus of namespace greedy: 0 of 0 {resource} are used" in told.placed_message
+    assert g.uid not in replicas(made)
+
+
+@pytest.mark.parametrize("resource", ["count/deployments.apps", "count/replicasets.apps"])
+def test_where_no_deployment_may_be_created_no_room_is_kept_for_one(resource):
+    g, m = greedy(), ordinary()
+    made = plan(fleet(quotas=(quota(resource, 2, 2),)), (g, m), NOW)
+
+    assert placed(made) == {g.uid: 0, m.uid: 4}
+
+
+@pytest.mark.parametrize(
+    ("resource", "hard", "used", "expected"),
+    [(GPU, 5, 0, 5), (GPU, 5, 2, 3), (GPU, 2, 5, 0), ("cpu", 20, 0, 2), ("memory", 200 * 2**30, 0, 3)],
+)
+def test_no_more_is_planned_than_the_quota_leaves(resource, hard, used, expected):
+    g = intent("g", namespace="greedy", min_replicas=1, max_replicas=1000)
+    seen = fleet(quotas=(quota(resource, hard, used),), desired=((g.uid, 100),))
+    made = plan(seen, (g,), NOW)
+
+    assert placed(made) == {g.uid: expected}
+
+
+def test_many_hostile_ones_share_one_quota_and_the_ordinary_one_is_served():
+    many = tuple(greedy(i) for i in range(40))
+    m = ordinary()
+    made = plan(fleet(quotas=(quota("pods", 6, 2),)), (*many, m), NOW)
+    found = placed(made)
+
+    assert found.pop(m.uid) == 4
+    assert sum(found.values()) == 4
+    assert found[many[0].uid] == 4
+
+
+def test_a_quota_of_another_namespace_changes_nothing():
+    m = ordinary()
+    assert placed(plan(fleet(quotas=(quota("pods", 0),)), (m,), NOW)) == {m.uid: 4}
+
+
+def test_what_runs_stays_when_a_quota_is_lowered():
+    m = intent("g", namespace="greedy", min_replicas=1, max_replicas=8)
+    seen = fleet(
+        claims=claims(m, WHOLE, "n", 8), workloads=(workload(m, WHOLE, 8),), quotas=(quota("pods", 3, 8),)
+    )
+    made = plan(seen, (m,), NOW)
+
+    assert replicas(made) == {m.uid: 8}
+    assert made.decisions[0].placed_reason == "Placed"
+
+
+def test_another_shape_is_used_where_the_quota_has_room_for_that():
+    m = intent("g", namespace="greedy", min_replicas=2)
+    seen = seeing(node("n", gpu=4), node("l", sku="L4", gpu=4), node("s", mig_1g_20gb=4))
+    made = plan(replace(seen, quotas=(quota(GPU, 0),)), (m,), NOW)
+
+    assert made.decisions[0].placed == 2
+    assert made.decisions[0].shape == shape("1g.20gb")
+    assert "QuotaExceeded" in {lost.rejected_because for lost in made.decisions[0].alternatives}
+
+
+# --- rollouts
+
+
+def rolling(minimum, used):
+    m = intent("g", namespace="greedy", min_replicas=minimum, max_replicas=4)
+    old = workload(m, WHOLE, 4, updated=0)
+    seen = fleet(
+        claims=claims(m, WHOLE, "n", 4),
+        workloads=(old,),
+        quotas=(quota("pods", 4, used),),
+        desired=((m.uid, 4),),
+    )
+    made = plan(seen, (m,), NOW)
+    (action,) = [a for a in made.actions if isinstance(a, ApplyDeployment)]
+    return action, made.decisions[0]
+
+
+def test_a_rollout_without_quota_for_one_more_goes_in_place():
+    action, decision = rolling(1, 4)
+    assert (action.replicas, action.max_unavailable, decision.rollout_waits) == (4, 1, "")
+
+
+def test_at_the_minimum_it_waits_and_names_the_quota():
+    action, decision = rolling(4, 4)
+    assert (action.replicas, action.max_unavailable) == (4, 0)
+    assert "ResourceQuota gpus of namespace greedy: 4 of 4 pods are used" in decision.rollout_waits
+
+
+def test_with_quota_for_one_more_the_new_pod_comes_first():
+    action, decision = rolling(4, 3)
+    assert (action.max_unavailable, decision.rollout_waits) == (0, "")
+
+
+# --- refused pods
+
+
+def refused(message=REFUSED, total=0, replicas=32, **changes):
+    g, m = greedy(), ordinary()
+    stuck = workload(g, WHOLE, replicas, available=total, total=total, updated=total, refused=message)
+    return g, m, fleet(workloads=(stuck,), claims=claims(g, WHOLE, "n", total), **changes)
+
+
+def test_after_a_refusal_the_room_goes_to_the_others():
+    g, m, seen = refused()
+    made = plan(seen, (g, m), NOW)
+
+    assert placed(made) == {g.uid: 0, m.uid: 4}
+    assert replicas(made)[g.uid] == 0
+    told = {d.owner_uid: d for d in made.decisions}[g.uid]
+    assert told.placed_reason == "FailedCreate"
+    assert "violates PodSecurity" in told.placed_message
+    assert "is tried again at 2026-11-21T" in told.placed_message
+
+
+def test_pods_that_were_created_before_the_refusal_stay():
+    g, m, seen = refused(total=3)
+    made = plan(seen, (g, m), NOW)
+
+    assert placed(made) == {g.uid: 3, m.uid: 4}
+    assert replicas(made)[g.uid] == 3
+
+
+def test_a_refusal_of_a_deployment_that_its_controller_has_not_seen_yet_is_old():
+    g, m, seen = refused()
+    old = replace(seen.workloads[0], settled=False)
+    assert not plan(replace(seen, workloads=(old,)), (g, m), NOW).decisions[0].back_offs
+
+
+def later(seen, made, **changes):
+    """The fleet after the plan, with what it remembers."""
+    back_offs = tuple(sorted(each for d in made.decisions for each in d.back_offs))
+    return replace(seen, back_offs=back_offs, **changes)
+
+
+def test_one_pod_is_tried_after_the_back_off_and_each_failure_doubles_it():
+    g, _, seen = refused()
+    now, waits = NOW, []
+    for _ in range(6):
+        made = plan(seen, (g,), now)
+        (back_off,) = made.decisions[0].back_offs
+        waits.append(back_off.until - now)
+        assert replicas(made)[g.uid] == 0
+        calm = workload(g, WHOLE, 0)
+        seen = later(seen, made, workloads=(calm,))
+        assert replicas(plan(seen, (g,), back_off.until - 1))[g.uid] == 0
+        assert replicas(plan(seen, (g,), back_off.until))[g.uid] == 1
+        now = back_off.until + 2
+        seen = replace(seen, workloads=(replace(calm, replicas=1, refused=REFUSED),))
+    assert waits == [30, 60, 120, 240, 300, 300]
+
+
+def test_when_the_one_pod_comes_to_be_all_follow():
+    g, _, seen = refused()
+    made = plan(seen, (g,), NOW)
+    (back_off,) = made.decisions[0].back_offs
+    one = workload(g, WHOLE, 1)
+    seen = later(seen, made, workloads=(one,), claims=claims(g, WHOLE, "n"))
+    made = plan(seen, (g,), back_off.until + 5)
+
+    assert made.decisions[0].back_offs == ()
+    assert placed(made) == {g.uid: 32}
+
+
+def test_an_edited_spec_is_tried_at_once():
+    g, _, seen = refused()
+    seen = later(seen, plan(seen, (g,), NOW), workloads=(workload(g, WHOLE, 0),))
+
+    assert placed(plan(seen, (replace(g, generation=2),), NOW + 1)) == {g.uid: 32}
+
+
+def test_a_quota_that_has_room_again_shortens_the_back_off():
+    words = 'FailedCreate: pods "x" is forbidden: exceeded quota: gpus, requested: pods=1'
+    g, _, seen = refused(words)
+    full, open_again = (quota("pods", 4, 4),), (quota("pods", 8, 4),)
+    back_off = BackOff(g.uid, 1, WHOLE, "QuotaExceeded", words, 0, NOW - 900, NOW + 280, 5)
+    seen = replace(seen, back_offs=(back_off,), workloads=(workload(g, WHOLE, 0),))
+
+    assert placed(plan(replace(seen, quotas=full), (g,), NOW + 20)) == {g.uid: 0}
+    assert placed(plan(replace(seen, quotas=open_again), (g,), NOW + 9)) == {g.uid: 0}
+    assert placed(plan(replace(seen, quotas=open_again), (g,), NOW + 10)) == {g.uid: 1}
+
+
+def test_in_a_namespace_whose_pods_are_refused_newcomers_try_one():
+    g, m, seen = refused()
+    many = tuple(greedy(i) for i in range(1, 20))
+    made = plan(seen, (g, *many, m), NOW)
+
+    assert placed(made)[m.uid] == 4
+    assert max(n for uid, n in placed(made).items() if uid != m.uid) == 1
+
+
+def test_no_room_is_kept_for_a_deployment_that_the_api_server_refuses():
+    g, m = greedy(), ordinary()
+    problem = WriteProblem(g.uid, "Forbidden", "denied by policy")
+    made = plan(fleet(problems=(problem,)), (g, m), NOW)
+
+    assert placed(made) == {g.uid: 0, m.uid: 4}
+    assert replicas(made)[g.uid] == 0  # tried without replicas: it takes no room
+
+
+def test_a_deployment_that_is_refused_is_tried_again_on_the_shape_that_was_chosen():
+    g = greedy(minimum=2)
+    seen = seeing(node("n", gpu=9), node("l", sku="L4", gpu=3))
+    chosen = plan(seen, (g,), NOW).decisions[0].shape
+    problem = WriteProblem(g.uid, "NameTaken", "taken")
+    again = plan(replace(seen, problems=(problem,)), (g,), NOW)
+
+    assert again.decisions[0].shape == chosen == shape(sku="L4")
+
+
+def test_the_back_off_is_kept_in_a_few_hundred_bytes_of_the_status():
+    g, _, seen = refused("FailedCreate: " + "x" * 5000)
+    decision = plan(seen, (g,), NOW).decisions[0]
+    block = status(decision, g, seen, None, None, {}, NOW)["backOffs"]
+
+    assert len(block) == 1
+    assert len(str(block)) < 500
+
+
+@given(
+    hard=st.integers(0, 12),
+    mins=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    gpus=st.integers(0, 20),
+    memory=st.sampled_from([None, 64 * 3, 64 * 7]),
+)
+@settings(max_examples=80, deadline=None)
+def test_quotas_hold_in_every_round_and_what_they_leave_is_used(hard, mins, gpus, memory):
+    everyone = tuple(greedy(i, low) for i, low in enumerate(mins))
+    machine: Node = node("n", gpu=max(gpus, 1))
+    pods = dict.fromkeys((g.uid for g in everyone), 0)
+    allowed = hard if memory is None else min(hard, memory // 64)
+    for _ in range(4):
+        used = float(sum(pods.values()))
+        limits = [quota("pods", hard, used)]
+        limits += [quota("requests.memory", memory * 2**30, used * 64 * 2**30, name="mem")] if memory else []
+        seen = seeing(
+            machine,
+            quotas=tuple(sorted(limits)),
+            workloads=tuple(workload(g, WHOLE, pods[g.uid]) for g in everyone if pods[g.uid]),
+            claims=tuple(c for g in everyone for c in claims(g, WHOLE, "n", pods[g.uid])),
+        )
+        pods |= replicas(plan(seen, everyone, NOW))
+        assert sum(pods.values()) <= min(allowed, max(gpus, 1))
+    assert sum(pods.values()) == min(allowed, max(gpus, 1), sum(mins))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda g: replace(g, paused=True),
+        lambda g: replace(g, served_name="older"),
+        lambda g: InvalidIntent(g.uid, g.namespace, g.name, g.generation, g.created_at, "spec is odd"),
+    ],
+    ids=["paused", "not accepted", "invalid"],
+)
+def test_no_room_is_kept_for_refused_pods_of_what_is_left_as_it_is(change):
+    g, m, seen = refused()
+    older = intent("older", namespace="greedy", created_at=NOW - 9000, paused=True)
+    made = plan(seen, (older, change(g), m), NOW)
+
+    assert placed(made)[m.uid] == 4
+    assert g.uid not in replicas(made)

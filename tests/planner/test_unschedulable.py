@@ -1,0 +1,191 @@
+"""Pods that the scheduler finds no node for, though there is room: the shape is given up for a while."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.api import back_offs_from_status
+from tangram.fleet import ApplyDeployment, Pool, RemoveDeployment, Unscheduled
+from tangram.planner import conditions, plan, status
+from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
+
+CHEAP, DEAR = shape("1g.10gb"), shape("1g.20gb")
+WHY = "0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible"
+
+
+def stuck(m, pods=2, serving=0, age=200.0, **changes):
+    """Of the replicas on the cheap slice some serve, and for some no node is found."""
+    running = workload(
+        m,
+        CHEAP,
+        serving + pods,
+        available=serving,
+        unscheduled=Unscheduled(pods, NOW - age, WHY) if pods else None,
+    )
+    nodes = (node("a", mig_1g_10gb=7), node("b", mig_1g_20gb=4))
+    return snapshot(
+        *nodes,
+        workloads=(running,),
+        claims=claims(m, CHEAP, "a", serving),
+        desired=((m.uid, serving + pods),),
+        desired_of=((m.uid, CHEAP),),
+        **changes,
+    )
+
+
+def made(seen, m, now=NOW):
+    found = plan(seen, (m,), now)
+    applied = {a.shape: a.replicas for a in found.actions if isinstance(a, ApplyDeployment)}
+    return found, found.decisions[0], applied
+
+
+def later(seen, found, **changes):
+    back_offs = tuple(sorted(each for d in found.decisions for each in d.back_offs))
+    return replace(seen, back_offs=back_offs, **changes)
+
+
+def test_before_the_deadline_it_is_told_with_the_deadline_and_nothing_moves():
+    m = intent(min_replicas=2)
+    _, decision, applied = made(stuck(m, age=100), m)
+
+    assert applied == {CHEAP: 2}
+    assert decision.placed_reason == "Unschedulable"
+    assert (
+        "2 of 2 pods on H100-80GB-SXM:1g.10gb cannot be scheduled since 2026-11-21T"
+        in decision.placed_message
+    )
+    assert "2 Insufficient cpu" in decision.placed_message
+    assert "another shape is tried" in decision.placed_message
+
+
+def test_a_pod_that_has_just_come_is_no_news():
+    m = intent(min_replicas=2)
+    _, decision, _ = made(stuck(m, age=5), m)
+    assert decision.placed_reason == "Placed"
+
+
+def test_after_the_deadline_the_next_shape_is_planned_and_the_pods_are_taken_away():
+    m = intent(min_replicas=2)
+    seen = stuck(m)
+    found, decision, applied = made(seen, m)
+
+    assert decision.shape == DEAR
+    assert applied == {DEAR: 2}
+    assert [a.uid for a in found.actions if isinstance(a, RemoveDeployment)] == [seen.workloads[0].uid]
+    (lost,) = [each for each in decision.alternatives if each.shape == CHEAP]
+    assert lost.rejected_because == "Unschedulable"
+    assert "2 Insufficient cpu" in lost.message
+
+
+def test_what_serves_stays_and_only_what_never_started_goes():
+    m = intent(min_replicas=1, max_replicas=8)
+    _, decision, applied = made(stuck(m, pods=2, serving=3), m)
+
+    assert applied == {CHEAP: 3}
+    assert (decision.placed, decision.placed_reason) == (3, "Unschedulable")
+    assert "3 of 5 replicas placed" in decision.placed_message
+
+
+def test_below_the_minimum_all_move_and_what_serves_stays_meanwhile():
+    m = intent(min_replicas=4, max_replicas=4)
+    found, decision, applied = made(stuck(m, pods=2, serving=2), m)
+
+    assert decision.shape == DEAR
+    assert applied == {DEAR: 4}
+    assert not [a for a in found.actions if isinstance(a, RemoveDeployment)]
+
+
+def test_where_no_unit_is_free_it_is_shortage_and_the_deployment_keeps_its_size():
+    m = intent(min_replicas=2)
+    seen = replace(stuck(m), claims=claims(None, CHEAP, "a", 7))
+    _, _, applied = made(replace(seen, nodes=seen.nodes[:1]), m)
+
+    assert applied == {CHEAP: 2}
+
+
+def test_the_pod_that_a_rollout_starts_first_is_no_obstacle():
+    m = intent(min_replicas=2)
+    surge = replace(stuck(m, pods=1, serving=2).workloads[0], replicas=2, total=3, updated=1)
+    _, decision, _ = made(replace(stuck(m), workloads=(surge,), claims=claims(m, CHEAP, "a", 2)), m)
+
+    assert decision.back_offs == ()
+
+
+GROWING = Pool("p", (("gpu", "yes"),), max_nodes=9)
+
+
+@pytest.mark.parametrize(("age", "given_up"), [(200, False), (1000, True)])
+def test_a_pool_that_may_grow_is_given_more_time(age, given_up):
+    m = intent(min_replicas=2)
+    seen = stuck(m, age=age, pools=(GROWING,))
+    seen = replace(seen, nodes=tuple(replace(n, labels=(("gpu", "yes"),)) for n in seen.nodes))
+
+    assert bool(made(seen, m)[1].back_offs) is given_up
+
+
+@pytest.mark.parametrize(("leaves_at", "waits"), [(NOW + 60, True), (NOW - 300, False), (NOW + 10**6, False)])
+def test_a_terminating_pod_is_waited_for_but_not_one_that_never_goes(leaves_at, waits):
+    m = intent(min_replicas=2)
+    seen = stuck(m)
+    leaving = tuple(replace(c, leaves_at=leaves_at) for c in claims(None, CHEAP, "a"))
+
+    assert bool(made(replace(seen, claims=leaving), m)[1].back_offs) is not waits
+
+
+def test_when_all_shapes_are_in_back_off_the_message_says_when_the_next_is_tried():
+    m = intent(min_replicas=2)
+    seen = stuck(m)
+    found, _, _ = made(seen, m)
+    there = workload(m, DEAR, 2, available=0, unscheduled=Unscheduled(2, NOW + 60, WHY))
+    found, decision, applied = made(later(seen, found, workloads=(there,)), m, NOW + 250)
+
+    assert applied == {}
+    assert [a.uid for a in found.actions if isinstance(a, RemoveDeployment)] == [there.uid]
+    assert decision.placed_reason == "Unschedulable"
+    assert "all 2 shapes that may be used are in back-off" in decision.placed_message
+    assert decision.placed_message.count("is tried") >= 1
+    assert {b.shape for b in decision.back_offs} == {CHEAP, DEAR}
+
+
+def test_back_offs_double_up_to_an_hour_and_survive_in_the_status():
+    m, now, waits = intent(min_replicas=2), NOW, []
+    seen = replace(stuck(m), nodes=(node("a", mig_1g_10gb=7),))
+    for _ in range(6):
+        found, decision, applied = made(seen, m, now)
+        assert applied == {CHEAP: 0}
+        (back_off,) = decision.back_offs
+        waits.append(back_off.until - now)
+        obj = {"metadata": {"uid": m.uid}, "status": status(decision, m, seen, None, None, {}, now)}
+        assert back_offs_from_status(obj) == decision.back_offs
+        now = back_off.until + 200
+        tried = workload(m, CHEAP, 1, available=0, unscheduled=Unscheduled(1, now - 190, WHY))
+        seen = later(seen, found, workloads=(tried,))
+    assert waits == [300, 600, 1200, 2400, 3600, 3600]
+
+
+def test_a_probe_that_found_a_node_ends_the_back_off():
+    m = intent(min_replicas=2)
+    seen = replace(stuck(m), nodes=(node("a", mig_1g_10gb=7),))
+    found, decision, _ = made(seen, m)
+    until = decision.back_offs[0].until
+    waiting = later(seen, found, workloads=(workload(m, CHEAP, 1, available=0),))
+    assert made(waiting, m, until + 1)[2] == {CHEAP: 1}
+
+    scheduled = replace(waiting, claims=claims(m, CHEAP, "a"))
+    _, decision, applied = made(scheduled, m, until + 2)
+    assert (decision.back_offs, applied) == ((), {CHEAP: 2})
+
+
+def test_a_status_that_cannot_be_read_is_no_back_off():
+    odd = [{"sku": 3}, "text", {"sku": "L4", "until": -1}]
+    obj = {"metadata": {"uid": "u"}, "status": {"backOffs": odd}}
+    assert back_offs_from_status(obj) == ()
+
+
+def test_ready_says_what_placed_says_while_the_minimum_waits():
+    m = intent(min_replicas=2)
+    seen = stuck(m, age=100)
+    _, decision, _ = made(seen, m)
+    ready = conditions.ready(conditions.view(decision, m, seen, None, None), None)
+
+    assert (ready.status, ready.reason) == ("False", "Unschedulable")

@@ -1,0 +1,152 @@
+"""From ResourceQuotas, refused pods and pods without a node to what the planner sees; no API server."""
+
+import json
+
+import pytest
+
+from tangram.fleet import Claim, QuotaLimit, Unscheduled
+from tangram.shell import kinds, reduce
+from tangram.shell.mirrors import sources
+from tangram.shell.view import View, claims, quotas, recorded_back_offs, workload
+from tests.shell.test_view_of_the_fleet import deployment, pod
+
+WHY = "0/3 nodes are available: 3 Insufficient cpu."
+SINCE = "2026-01-01T00:00:00Z"
+
+
+def quota(spec=None, **status):
+    meta = {"name": "q", "namespace": "ns", "uid": "u", "resourceVersion": "1", "managedFields": [{"x": 1}]}
+    return reduce.resource_quota({"metadata": meta, "spec": spec or {}, "status": status})
+
+
+def unscheduled(name, **changes):
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": WHY,
+        "lastTransitionTime": SINCE,
+    }
+    return pod(name, phase="Pending", node_name="", conditions=[condition | changes])
+
+
+def test_what_is_enforced_is_read_in_cores_bytes_and_counts() -> None:
+    seen = quota(
+        hard={"limits.cpu": "1500m", "requests.memory": "2Gi", "pods": "3", "requests.nvidia.com/gpu": "4"},
+        used={"limits.cpu": "500m", "pods": "1"},
+    )
+    assert quotas(View(resource_quotas=(seen,))) == (
+        QuotaLimit("ns", "q", "limits.cpu", 1.5, 0.5),
+        QuotaLimit("ns", "q", "pods", 3, 1),
+        QuotaLimit("ns", "q", "requests.memory", 2 * 2**30, 0),
+        QuotaLimit("ns", "q", "requests.nvidia.com/gpu", 4, 0),
+    )
+
+
+def test_before_the_quota_controller_has_counted_the_spec_tells() -> None:
+    assert [q.hard for q in quotas(View(resource_quotas=(quota({"hard": {"pods": "2"}}),)))] == [2]
+
+
+@pytest.mark.parametrize(
+    ("spec", "concerns"),
+    [
+        ({"scopes": ["NotTerminating", "NotBestEffort"]}, True),
+        ({"scopes": ["Terminating"]}, False),
+        ({"scopes": ["BestEffort"]}, False),
+        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}}, False),
+        (
+            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "NotIn"}]}},
+            True,
+        ),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, False),
+    ],
+)
+def test_only_quotas_that_count_engine_pods_are_kept(spec, concerns) -> None:
+    assert (quota(spec, hard={"pods": "1"}) is not None) is concerns
+
+
+def test_what_is_mirrored_of_a_quota_is_small() -> None:
+    assert len(json.dumps(quota(hard={"pods": "1"}, used={"pods": "1"}))) < 250
+
+
+def test_a_quota_that_cannot_be_read_is_left_out_and_told() -> None:
+    told = []
+    view = View(resource_quotas=(quota(hard={"pods": "many"}), quota(hard={"pods": "1"})))
+    assert len(quotas(view, lambda obj, error: told.append((obj, error)))) == 1
+    assert len(told) == 1
+
+
+def test_quotas_are_looked_for_where_llmdeployments_are_served_and_may_be_missing() -> None:
+    for namespaces, expected in ((("a", "b"), ["a", "b"]), ((), [""])):
+        found = [s for s in sources(namespaces) if s.kind == kinds.RESOURCE_QUOTAS]
+        assert [s.namespace for s in found] == expected
+        assert all(s.optional for s in found)
+
+
+def test_pods_without_a_node_are_counted_since_the_first() -> None:
+    later = unscheduled("b", lastTransitionTime="2026-01-01T00:05:00Z")
+    found = workload(deployment(), [later, unscheduled("a"), pod("c")], 0.0)
+
+    assert found.unscheduled == Unscheduled(2, 1767225600.0, WHY)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        unscheduled("a", reason="SchedulingGated"),
+        unscheduled("a", status="True"),
+        unscheduled("a") | {"metadata": unscheduled("a")["metadata"] | {"deletionTimestamp": SINCE}},
+    ],
+    ids=["gated on purpose", "has a node", "goes already"],
+)
+def test_other_pods_are_not(odd) -> None:
+    assert workload(deployment(), [odd], 0.0).unscheduled is None
+
+
+def test_a_refusal_is_read_off_the_deployment() -> None:
+    condition = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": "exceeded quota: q",
+    }
+    assert workload(deployment(conditions=[condition]), [], 0.0).refused == "FailedCreate: exceeded quota: q"
+    assert workload(deployment(conditions=[condition | {"status": "False"}]), [], 0.0).refused == ""
+
+
+def test_a_terminating_pod_tells_until_when_it_holds_its_gpu() -> None:
+    leaving = pod("a")
+    leaving["metadata"]["deletionTimestamp"] = SINCE
+    assert claims(View(pods=(leaving,))) == (Claim("n1", "nvidia.com/gpu", 1, None, 1767225600.0),)
+
+
+def test_a_broken_record_of_back_offs_is_none() -> None:
+    odd = {"metadata": {"uid": "u", "name": "m", "namespace": "ns"}, "status": {"backOffs": "what"}}
+    assert recorded_back_offs(View(llm_deployments=(odd,))) == {}
+
+
+def starting(reason, created=SINCE, **waiting):
+    state = {"name": "engine", "state": {"waiting": {"reason": reason} | waiting}}
+    seen = pod("a", phase="Pending", containerStatuses=[state])
+    seen["metadata"]["creationTimestamp"] = created
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("ImagePullBackOff", "pod a: waits for its image: ImagePullBackOff"),
+        ("CreateContainerConfigError", "pod a: waits for a Secret, ConfigMap or user that it names: Create"),
+        ("ContainerCreating", "pod a: ContainerCreating: waits for its volumes, image or network"),
+        ("SomethingNew", "pod a: SomethingNew"),
+    ],
+)
+def test_what_a_pod_with_a_node_waits_for_is_told_and_rules_no_shape_out(reason, told) -> None:
+    found = workload(deployment(), [starting(reason)], 1767225600.0 + 121)
+
+    assert found.message.startswith(told)
+    assert (found.unscheduled, found.refused) == (None, "")
+
+
+def test_a_container_that_is_being_created_is_no_news_at_first() -> None:
+    assert workload(deployment(), [starting("ContainerCreating")], 1767225600.0 + 100).message == ""
