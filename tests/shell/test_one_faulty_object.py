@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tangram.fleet import Fault
 from tangram.shell import manifests, reduce, view
 from tangram.shell.isolation import FaultLog
 from tangram.shell.metrics import Metrics
@@ -252,3 +253,19 @@ def test_a_pod_that_cannot_be_understood_holds_what_it_holds() -> None:
     there = well_formed(replace(THERE, reduced=(pod,)).view(), lambda _obj, _error: None)
     held = [claim.count for claim in view.claims(there) if claim.owner_uid is None]
     assert held == [1]
+
+
+def test_what_the_planner_met_is_logged_once_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    log = FaultLog(Metrics())
+    met = (
+        Fault(BAD, "place", "KeyError: 'x'", "Traceback (most recent call last): ..."),
+        Fault("u", "read", "told"),
+    )
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            log.begin()
+            log.planned(met, {BAD: "ns/bad"})
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("ns/bad: step place failed: KeyError: 'x'\nTraceback")
+    assert (counted(log, "place"), counted(log, "read")) == (3, 0)
