@@ -1,0 +1,69 @@
+"""A device plugin restarts under running replicas, with a real API server, scheduler and controllers."""
+
+import asyncio
+
+import pytest
+
+from tangram.shell.kinds import DEPLOYMENTS, NODES, PODS
+from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
+
+pytestmark = pytest.mark.apiserver
+
+UNITS, AWAY_S = 3, 6.0
+
+
+@pytest.fixture
+async def two_kinds(here: World):
+    """A node that is filled, and one with free GPUs of another kind: a second Deployment would find room."""
+    nodes = {"A10": f"{here.namespace}-a10", "L4": f"{here.namespace}-l4"}
+    for sku, name in nodes.items():
+        await add_node(here.client, gpu_node(name, UNITS, product=f"NVIDIA-{sku}"))
+    yield nodes
+    await here.empty()
+    for name in nodes.values():
+        node = await here.client.get(NODES, "", name)
+        await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"])
+
+
+async def engine_pods(here: World) -> list[dict]:
+    label = "app.kubernetes.io/component"
+    return [pod for pod in await here.all(PODS) if pod["metadata"]["labels"].get(label) == "engine"]
+
+
+async def test_a_restart_starts_no_deployment_drains_nothing_and_changes_no_replicas(
+    here: World, operator, two_kinds
+) -> None:
+    operator()
+    wanted = llm("tiny", here.namespace, scaling={"min": UNITS}, placement={"allowedSKUs": ["A10", "L4"]})
+    await here.apply(wanted)
+    await here.until("tiny", "Ready", "True", "AllReplicasReady")
+    (before,) = await here.all(DEPLOYMENTS)
+    pods = await engine_pods(here)
+    (name,) = {pod["spec"]["nodeName"] for pod in pods}
+    (sku,) = [sku for sku, node in two_kinds.items() if node == name]
+
+    async def offers(count: int) -> None:
+        status = gpu_node(name, count, product=f"NVIDIA-{sku}")
+        await here.client.apply(NODES, status, manager="kubelet", force=True, subresource="status")
+
+    await offers(0)
+    # A pod is evicted meanwhile: the one that replaces it finds no GPU of its kind.
+    gone = pods[0]["metadata"]
+    await here.client.delete(PODS, gone["namespace"], gone["name"], uid=gone["uid"])
+    seen = set()
+    for _ in range(int(AWAY_S / 0.5)):
+        await asyncio.sleep(0.5)
+        seen |= {(d["metadata"]["uid"], d["spec"]["replicas"]) for d in await here.all(DEPLOYMENTS)}
+    kept = {pod["metadata"]["uid"] for pod in await engine_pods(here)}
+    placed = await here.condition("tiny", "Placed")
+    await offers(UNITS)
+    await here.until("tiny", "Ready", "True", "AllReplicasReady")
+
+    assert seen == {(before["metadata"]["uid"], UNITS)}
+    assert {pod["metadata"]["uid"] for pod in pods[1:]} <= kept
+    assert placed["status"] == "True"
+
+    async def scheduled() -> bool:
+        return {pod["spec"].get("nodeName") for pod in await engine_pods(here)} == {name}
+
+    await eventually(scheduled)
