@@ -114,6 +114,7 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def refusal(reason: str, message: str) -> dict[str, Any]:
     """The error document, always within the limits, whatever is in the names of files and tensors."""
+    message = message.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be stored
     if len(message) > MESSAGE_LIMIT:
         message = message[: MESSAGE_LIMIT - 1] + "…"
     # Escaped, one character can take twelve bytes (a surrogate pair): cut until the document fits.

@@ -63,6 +63,16 @@ def test_anything_else_is_a_failed_inspection_and_never_a_crash(text):
     assert 0 < len(result.message) <= 1000
 
 
+def test_a_report_with_half_a_surrogate_pair_is_kept_in_its_escaped_form():
+    text = json.dumps({"schema": 1, "error": {"reason": "NotFound", "message": "a\ud800b"}})
+
+    failure = parse_report(text, 5.0)
+
+    assert failure.reason == "InspectionFailed"
+    assert "a\\ud800b" in failure.message
+    assert failure.message.encode()
+
+
 def stored(**model):
     return {"metadata": {"namespace": "ns"}, "status": {"model": model}}
 

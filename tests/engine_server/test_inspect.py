@@ -80,6 +80,9 @@ def test_refusals_look_as_the_golden_documents(
 def test_any_message_fits_the_termination_log(letter: str) -> None:
     document = refusal(Reason.INVALID, letter * 5000)
     assert len(document["error"]["message"]) <= 1000
+    assert document["error"][
+        "message"
+    ].encode()  # no half of a surrogate pair, which the operator cannot store
     assert len(json.dumps(document, separators=(",", ":"))) <= 4096
 
 

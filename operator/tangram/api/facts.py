@@ -65,7 +65,9 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
     what was found; it is retried like the rest.
     """
     try:
-        report = _Report.model_validate(json.loads(text))
+        document = json.loads(text)
+        json.dumps(document, ensure_ascii=False).encode()  # half of a surrogate pair cannot be stored
+        report = _Report.model_validate(document)
     except (ValueError, ValidationError, RecursionError):
         seen = " ".join(text.split())[:200]
         found = f"it said: {seen}" if seen else "it said nothing"
