@@ -208,3 +208,10 @@ def test_nesting_ends_at_64_levels(depth: int) -> None:
     else:
         with pytest.raises(Malformed, match="64 levels"):
             decoded(raw)
+
+
+def test_a_large_value_of_a_field_that_is_not_supported_is_refused_by_name() -> None:
+    path, build = BOMBS["logit_bias"]
+    error = refusal(build(100 << 10), path)
+    assert error is not None
+    assert (error.param, error.code) == ("logit_bias", "unsupported_parameter")

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from tangram.shell.auth import InClusterCredentials
-from tangram.shell.client import ApiClient, ApiError
+from tangram.shell.client import ApiClient, ApiError, _event
 from tangram.shell.kinds import DEPLOYMENTS, PODS
 from tangram.shell.lease import NotLeader
 
@@ -181,3 +181,46 @@ def test_a_rotated_token_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("three\n")
     clock[0] = 61.0
     assert credentials.token() == "three"
+
+
+@pytest.mark.parametrize("body", [b"[" * 5000, b'{"a":' * 5000, b"{", b"\xff", b'{"a":' + b"9" * 5000 + b"}"])
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_that_no_parser_takes_is_an_error_of_the_api(body: bytes, status: int) -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(body=body, status=status, content_type="application/json")
+
+    async with served(handler) as (client, _):
+        with pytest.raises(ApiError):
+            await client.get(PODS, "ns", "a")
+
+
+def test_a_watch_event_that_nests_too_deep_is_an_error_of_the_api() -> None:
+    with pytest.raises(ApiError, match="not JSON"):
+        _event(b'{"type":"ADDED","object":' + b"[" * 5000)
+
+
+def deep_pod(name: str, depth: int) -> bytes:
+    """As the API server stores and returns it."""
+    fields = b'{"f:\\"}":' * depth + b"{}" + b"}" * depth
+    entry = b'{"manager":"x","fieldsType":"FieldsV1","fieldsV1":%s,"subresource":"status"}' % fields
+    return b'{"metadata":{"name":"%s","managedFields":[%s,{"fieldsV1":{}},{"fieldsV1":null}]},"spec":{}}' % (
+        name.encode(),
+        entry,
+    )
+
+
+async def test_field_sets_that_nest_10000_levels_deep_do_not_end_a_list() -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        items = b",".join(deep_pod(f"pod-{at}", 10_000) for at in range(3))
+        return web.Response(body=b'{"items":[%s],"metadata":{}}' % items, content_type="application/json")
+
+    async with served(handler) as (client, _):
+        found = await client.get(PODS, "ns", "a")
+    assert found is not None
+    assert [pod["metadata"]["name"] for pod in found["items"]] == ["pod-0", "pod-1", "pod-2"]
+    assert found["items"][0]["metadata"]["managedFields"][0]["subresource"] == "status"
+
+
+def test_a_watch_event_with_deep_field_sets_is_read() -> None:
+    event = _event(b'{"type":"ADDED","object":%s}' % deep_pod("a", 10_000))
+    assert (event.type, event.object["metadata"]["name"]) == ("ADDED", "a")

@@ -7,6 +7,7 @@ It never retries on its own, but for 429 with a short Retry-After (the server di
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,6 +43,11 @@ class ApiError(Exception):
     def transient(self) -> bool:
         """Whether the same call may succeed later without anyone changing anything."""
         return self.status in (0, 401, 408, 429) or self.status >= 500
+
+
+_FIELD_SET = b'"fieldsV1":'
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]|[a-z0-9.+-]+')
+_NESTING = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +258,11 @@ class ApiClient:
                 if response.status >= 400:
                     raise await self._error(call, response)
                 raw = await _limited(response.content)
-                document = json.loads(raw)
+                document = _parsed(raw)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count(call.verb, call.kind.plural, "error")
             raise ApiError(0, "Unreachable", f"{call.verb} {call.path}: {_say(error)}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._count(call.verb, call.kind.plural, "error")
             raise ApiError(0, "Garbled", f"{call.verb} {call.path}: the answer is not JSON") from error
         self._count(call.verb, call.kind.plural, str(response.status))
@@ -285,9 +291,9 @@ class ApiClient:
         self._count(call.verb, call.kind.plural, str(response.status))
         raw = await _limited(response.content, 2**20)
         try:
-            status = json.loads(raw)
+            status = _parsed(raw)
             reason, message = str(status.get("reason") or response.reason), str(status.get("message", ""))
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             reason, message = str(response.reason), raw[:200].decode("utf-8", "replace")
         return ApiError(response.status, reason, message[:1000], _retry_after(response))
 
@@ -326,11 +332,41 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield line
 
 
+def _parsed(raw: bytes) -> Any:
+    """JSON of the API server. Raises ValueError, and RecursionError where even that nests too deep.
+
+    A tenant may nest the field sets of an object's managedFields 10,000 levels deep: the API server accepts
+    that and Python's parser does not, so one such pod would end every list. They are not read here.
+    """
+    try:
+        return json.loads(raw)
+    except RecursionError:
+        return json.loads(_without_field_sets(raw))
+
+
+def _without_field_sets(raw: bytes) -> bytes:
+    kept, at = [], 0
+    while (found := raw.find(_FIELD_SET, at)) >= 0:
+        begin = found + len(_FIELD_SET)
+        kept += [raw[at:begin], b"null"]
+        at = _end_of_value(raw, begin)
+    return b"".join([*kept, raw[at:]])
+
+
+def _end_of_value(raw: bytes, begin: int) -> int:
+    depth = 0
+    for token in _TOKENS.finditer(raw, begin):
+        depth += _NESTING.get(token[0], 0)
+        if depth <= 0:
+            return token.end()
+    raise ValueError("JSON without an end")
+
+
 def _event(line: bytes) -> WatchEvent:
     try:
-        document = json.loads(line)
+        document = _parsed(line)
         return WatchEvent(str(document["type"]), document["object"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ApiError(0, "Garbled", "a watch event is not JSON with type and object") from error
 
 
