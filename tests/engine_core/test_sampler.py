@@ -77,13 +77,18 @@ def test_truncation_keeps_what_a_plain_loop_keeps(seed, rows, window):
     st.floats(-2, 2),
     st.floats(-2, 2),
     st.floats(0.5, 2),
+    st.sampled_from([0, 1000]),
 )
-def test_penalties_are_those_of_the_formula(seed, prompt, output, presence, frequency, repetition):
+def test_penalties_are_those_of_the_formula(
+    seed, prompt, output, presence, frequency, repetition, sorted_ids
+):
     logits = logits_of(seed)[0]
     params = SamplingParams(
         max_tokens=1, presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition
     )
-    got = filters.penalise(logits, prompt, output, params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filters, "_SORTED_IDS", sorted_ids)
+        got = filters.penalise(logits, prompt, output, params)
     for token in range(VOCABULARY):
         expected = logits[token].item()
         if token in prompt or token in output:

@@ -14,6 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tangram_engine.serve import jsonio
+from tangram_engine.serve.generation import Delta, TokenLogprob
+from tangram_engine.serve.replies import Chat, Completion
 from tangram_engine.serve.tokenizer import TextTools, load_tokenizer
 from tests.support.engine_process import EngineProcess, eventually
 
@@ -118,6 +121,39 @@ def test_a_large_answer_is_the_same_as_its_parts(server: EngineProcess) -> None:
     assert [choice["index"] for choice in large["choices"]] == list(range(8))
     assert all(choice | {"index": 0} == small["choices"][0] for choice in large["choices"])
     assert large["usage"]["completion_tokens"] == 800
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=200) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=300,
+)
+
+
+@given(value=JSON)
+def test_json_in_pieces_is_the_same_json(value: Any) -> None:
+    assert jsonio.dumps_in_pieces(value) == jsonio.dumps(value)
+
+
+def test_no_part_of_a_large_answer_is_encoded_in_one_long_call(
+    tools: TextTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+
+    class Recording(json.JSONEncoder):
+        def encode(self, value: Any) -> str:
+            text = super().encode(value)
+            lengths.append(len(text))
+            return text
+
+    monkeypatch.setattr(jsonio, "_ENCODER", Recording(separators=(",", ":")))
+    top = tuple((token, -1.0) for token in range(20))
+    parts = [Delta(0, "x", (TokenLogprob(5, -1.0, top, at),)) for at in range(2000)]
+    for dialect in (Chat, Completion):
+        lengths.clear()
+        raw = dialect("tiny", tools, usage_in_chunks=False).whole([parts], {})
+        assert len(raw) > 400_000
+        assert max(lengths) < 100_000
 
 
 def test_sigterm_before_anything_is_loaded_is_not_lost(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tangram_engine.sample.params import SamplingParams
 
+Integers = npt.NDArray[np.int64]
+_SORTED_IDS = 16  # ids of the vocabulary that are counted in the time in which one token is sorted
 WINDOW = 1024  # most likely tokens that are sorted before the whole vocabulary is
 
 
@@ -16,15 +19,31 @@ def penalise(logits: Tensor, prompt: Sequence[int], output: Sequence[int], param
 
     The repetition penalty pulls every seen token's logit towards the unlikely side by a factor (CTRL,
     arXiv:1909.05858, section 4.1); the other two subtract once per token or once per occurrence (OpenAI).
+    Only the logits of tokens that are there are touched: a vocabulary has a hundred times as many.
     """
-    vocab_size = logits.shape[-1]
-    times = np.bincount(np.array(output, np.int64), minlength=vocab_size)
-    seen = times + np.bincount(np.array(prompt, np.int64), minlength=vocab_size) > 0
-    counts, seen_before = torch.from_numpy(times).to(logits), torch.from_numpy(seen).to(logits.device)
+    penalised, vocab_size = logits.clone(), logits.shape[-1]
+    generated = np.array(output, np.int64)
     factor = params.repetition_penalty
-    repeated = torch.where(logits > 0, logits / factor, logits * factor)
-    changed = torch.where(seen_before, repeated, logits)
-    return changed - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+    if factor != 1.0:
+        seen, _ = _counted(np.concatenate([np.array(prompt, np.int64), generated]), vocab_size)
+        rows = torch.from_numpy(seen).to(logits.device)
+        before = logits[rows]
+        penalised[rows] = torch.where(before > 0, before / factor, before * factor)
+    if params.frequency_penalty or params.presence_penalty:
+        ids, times = _counted(generated, vocab_size)
+        counts = torch.from_numpy(times).to(logits)
+        rows = torch.from_numpy(ids).to(logits.device)
+        penalised[rows] -= params.frequency_penalty * counts + params.presence_penalty
+    return penalised
+
+
+def _counted(tokens: Integers, vocab_size: int) -> tuple[Integers, Integers]:
+    """Distinct tokens and how often each is there; sorting few is less work than counting all ids."""
+    if _SORTED_IDS * len(tokens) < vocab_size:
+        return np.unique(tokens, return_counts=True)
+    times = np.bincount(tokens, minlength=vocab_size)
+    ids = np.flatnonzero(times)
+    return ids, times[ids]
 
 
 def truncate(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:

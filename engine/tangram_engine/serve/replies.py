@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .generation import Answer, Delta, TokenLogprob
-from .jsonio import dumps
+from .jsonio import dumps, dumps_in_pieces
 from .tokenizer import TextTools
 
 Json = dict[str, Any]
@@ -54,7 +54,7 @@ class _Base:
     def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
         """See Dialect. Choice by choice: with logprobs, the objects are many times as large as the text."""
         head = dumps({**self._head, "object": self._kind, "usage": counts})
-        choices = b",".join(dumps(self._choice(parts)) for parts in deltas)
+        choices = b",".join(dumps_in_pieces(self._choice(parts)) for parts in deltas)
         return head[:-1] + b',"choices":[' + choices + b"]}"
 
     def _choice(self, parts: Sequence[Delta]) -> Json:
