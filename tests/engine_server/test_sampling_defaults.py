@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from tangram_engine.schedule.request import defect
 from tangram_engine.serve.defaults import GENERATION_CONFIG, SamplingDefaults, read_defaults
 from tangram_engine.serve.params import ChatRequest, CompletionRequest
 from tangram_engine.serve.prompts import Preparer
-from tangram_engine.serve.tokenizer import load_tokenizer
+from tangram_engine.serve.text_client import TextClient
+from tangram_engine.serve.tokenizer import TextTools, load_tokenizer
 from tests.support.engine_process import engine_process
 
 RECOMMENDED = {
@@ -31,23 +34,33 @@ def written(directory: Path, config: dict[str, Any]) -> Path:
     return directory
 
 
+Parts = tuple[TextClient, TextTools]
+
+
+@pytest.fixture(scope="module")
+def parts(served_model: Path) -> Iterator[Parts]:
+    with closing(TextClient(served_model, 320, workers=1)) as text:
+        text.start()
+        yield text, load_tokenizer(served_model, 320)
+
+
 def params(
-    model: Path, defaults: SamplingDefaults, request: CompletionRequest | ChatRequest
+    parts: Parts, defaults: SamplingDefaults, request: CompletionRequest | ChatRequest
 ) -> SamplingParams:
-    (prepared,) = Preparer(load_tokenizer(model, 320), INFO, defaults).requests(request, arrival=0.0)
+    (prepared,) = Preparer(*parts, INFO, defaults).requests(request, arrival=0.0)
     assert defect(prepared, INFO.vocab_size, INFO.max_model_len) is None
     return prepared.params
 
 
-def test_what_a_request_does_not_set_comes_from_the_checkpoint(served_model: Path, tmp_path: Path) -> None:
+def test_what_a_request_does_not_set_comes_from_the_checkpoint(parts: Parts, tmp_path: Path) -> None:
     defaults = read_defaults(written(tmp_path, RECOMMENDED), "auto")
-    unset = params(served_model, defaults, CompletionRequest(model="tiny", prompt="the"))
+    unset = params(parts, defaults, CompletionRequest(model="tiny", prompt="the"))
     assert (unset.temperature, unset.top_p, unset.top_k, unset.min_p, unset.repetition_penalty) == (
         0.6, 0.95, 20, 0.05, 1.05,
     )  # fmt: skip
     own = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     request = CompletionRequest.model_validate({"model": "tiny", "prompt": "the", **own})
-    answered = params(served_model, defaults, request)
+    answered = params(parts, defaults, request)
     assert {name: getattr(answered, name) for name in own} == own
 
 
@@ -56,13 +69,13 @@ def test_with_vllm_as_the_source_the_checkpoint_recommends_nothing(tmp_path: Pat
     assert read_defaults(tmp_path / "none", "auto") == SamplingDefaults()
 
 
-def test_max_new_tokens_bounds_every_answer(served_model: Path) -> None:
+def test_max_new_tokens_bounds_every_answer(parts: Parts) -> None:
     defaults = SamplingDefaults(max_new_tokens=40)
     completion = {"model": "tiny", "prompt": "the"}
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "the"}]}
 
     def longest(request: CompletionRequest | ChatRequest) -> int:
-        return params(served_model, defaults, request).max_tokens
+        return params(parts, defaults, request).max_tokens
 
     assert longest(CompletionRequest.model_validate(completion)) == 16
     assert longest(CompletionRequest.model_validate(completion | {"max_tokens": 100})) == 40
@@ -87,14 +100,14 @@ values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=
 
 @given(config=st.dictionaries(st.sampled_from([*SamplingDefaults.model_fields, "other"]), values))
 def test_no_generation_config_makes_a_request_that_the_engine_refuses(
-    config: dict[str, Any], served_model: Path, tmp_path_factory: pytest.TempPathFactory
+    config: dict[str, Any], parts: Parts, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.getbasetemp()
     try:
         defaults = read_defaults(written(directory, config), "auto")
     except CheckpointError:
         return
-    params(served_model, defaults, CompletionRequest(model="tiny", prompt="the"))
+    params(parts, defaults, CompletionRequest(model="tiny", prompt="the"))
 
 
 @pytest.mark.parametrize(("flags", "tokens"), [((), 3), (("--generation-config", "vllm"), 16)])
