@@ -224,7 +224,6 @@ def test_a_slow_template_leaves_other_requests_and_probes_alone(tmp_path: Path, 
     server: EngineProcess = start(model=write_template(write_model(tmp_path / "slow"), source))
     with ThreadPoolExecutor(4) as pool:
         slow = [pool.submit(server.chat, "a", "b", max_tokens=1) for _ in range(2)]
-        begin = time.monotonic()
         while not all(future.done() for future in slow):
             probe = time.monotonic()
             assert server.get("/health").status_code == 200
@@ -233,8 +232,7 @@ def test_a_slow_template_leaves_other_requests_and_probes_alone(tmp_path: Path, 
         answers = [future.result() for future in slow]
     assert {answer.status_code for answer in answers} == {400}
     assert {answer.json()["error"]["code"] for answer in answers} == {"chat_template_error"}
-    assert "CPU time" in answers[0].json()["error"]["message"]
-    assert time.monotonic() - begin < 30
+    assert "takes longer than" in answers[0].json()["error"]["message"]
     assert server.chat("a", max_tokens=1).status_code == 200
     server.terminate()
     assert server.wait() == 0
