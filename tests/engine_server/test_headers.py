@@ -161,6 +161,14 @@ def test_without_a_valid_key_the_answer_is_401_with_a_challenge(
     assert b"invalid_api_key" in received
 
 
+def test_a_request_has_at_most_64_headers(guarded: EngineProcess) -> None:
+    key = b"Authorization: Bearer secret-one"
+    few = completion(key, *(b"h%d: v" % at for at in range(64 - 5)))
+    many = completion(key, *(b"h%d: v" % at for at in range(64)))
+    assert status(answer(guarded, few)) == 200
+    assert status(answer(guarded, many)) == 400
+
+
 def test_a_key_is_asked_for_on_every_route_but_the_probes(guarded: EngineProcess) -> None:
     for path in ("/v1/models", "/v1/models/tiny", "/load", "/nothing"):
         assert guarded.get(path).status_code == 401
