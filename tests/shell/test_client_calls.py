@@ -157,7 +157,7 @@ async def test_a_watch_event_may_be_larger_than_any_line_limit_and_torn_anywhere
         text = (
             '{"type":"ADDED","object":{"metadata":{"name":"'
             + big
-            + '"}}}\n{"type":"DELETED","object":{}}\n{"type":'
+            + '"}}}\n{"type":"BOOKMARK","object":{}}\n{"type":'
         )
         for at in range(0, len(text), 65_001):
             await response.write(text[at : at + 65_001].encode())
@@ -165,7 +165,7 @@ async def test_a_watch_event_may_be_larger_than_any_line_limit_and_torn_anywhere
 
     async with served(handler) as (client, _):
         events = [event async for event in client.watch(PODS, "1")]
-    assert [event.type for event in events] == ["ADDED", "DELETED"]
+    assert [event.type for event in events] == ["ADDED", "BOOKMARK"]
     assert events[0].object["metadata"]["name"] == big
 
 

@@ -18,10 +18,12 @@ from tangram.fleet import (
 )
 from tangram.shell import manifests, reduce
 from tangram.shell.backoff import Penalties
+from tangram.shell.client import Listing
 from tangram.shell.expect import Expectations
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, SERVICES, Kind
+from tangram.shell.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, SERVICES, VARIANT_LABEL, Kind, key_of
 from tangram.shell.settings import Settings
 from tangram.shell.store import Store
+from tangram.shell.view import workload
 from tangram.shell.writer import Writer
 
 INTENT = Intent(
@@ -43,16 +45,26 @@ INTENT = Intent(
     max_replicas=4,
     paused=False,
 )
+OLD, THIRD = (Shape(sku, "gpu").variant for sku in ("A100-80GB-SXM", "L4"))
 APPLY = ApplyDeployment("new", Shape("H100-80GB-SXM", "gpu"), 1, ("NVIDIA-H100-80GB-HBM3",), 1024)
 
 
 class Api:
-    """Takes every write."""
+    """Takes every write. Serves `there`: what is there now, whatever the mirrors hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, *there: tuple[Kind, dict[str, Any]]) -> None:
+        self.there = list(there)
         self.deleted: list[str] = []
         self.applied: list[str] = []
         self.merged: list[tuple[str, Any]] = []
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Any:
+        found = (o for k, o in self.there if k == kind)
+        return next((o for o in found if key_of(o) == (namespace, name)), None)
+
+    async def list(self, kind: Kind, namespace: str, selector: str) -> Listing:
+        assert selector == "app.kubernetes.io/managed-by=tangram,tangram.dev/llmdeployment=chat"
+        return Listing([o for k, o in self.there if k == kind and key_of(o)[0] == namespace], "5")
 
     async def delete(self, kind: Kind, namespace: str, name: str, **_: Any) -> bool:
         self.deleted.append(f"{kind.plural}/{name}")
@@ -73,7 +85,7 @@ class Copies:
     """Mirrors of what the test says is there."""
 
     def __init__(self, *there: tuple[Kind, dict[str, Any]]) -> None:
-        self.stores = {kind: Store(reduce.whole) for kind in (DEPLOYMENTS, JOBS, SERVICES)}
+        self.stores = {kind: Store(reduce.whole) for kind in (DEPLOYMENTS, JOBS, SERVICES, LLM_DEPLOYMENTS)}
         for kind, store in self.stores.items():
             store.replace([obj for k, obj in there if k == kind], 5)
 
@@ -81,10 +93,19 @@ class Copies:
         return self.stores[kind]
 
 
-def writer(*there: tuple[Kind, dict[str, Any]]) -> Writer:
+CHAT = {
+    "metadata": {"name": "chat", "namespace": "ns", "uid": "new", "generation": 1, "resourceVersion": "5"}
+}
+
+
+def writer(
+    *there: tuple[Kind, dict[str, Any]], now: list[tuple[Kind, dict[str, Any]]] | None = None
+) -> Writer:
+    """A writer whose mirrors show `there`, while `now` is there (default: the same)."""
+    there = (*there, (LLM_DEPLOYMENTS, CHAT))
     copies = Copies(*there)
     return Writer(
-        Api(),  # type: ignore[arg-type]
+        Api(*(there if now is None else now)),  # type: ignore[arg-type]
         lambda: 10.0,
         copies,  # type: ignore[arg-type]
         Settings(engine_image="e"),
@@ -104,6 +125,15 @@ def child(kind: Kind, name: str, owner: str = "", owner_name: str = "chat", **me
         | {"ownerReferences": references}
         | meta,
         "spec": {},
+    }
+
+
+def serving(variant: str, replicas: int, owner: str = "new", **status: int) -> dict[str, Any]:
+    """A Deployment of `chat` of which all replicas serve, but for what `status` says."""
+    counts = {f"{name}Replicas": replicas for name in ("ready", "available", "updated")}
+    return child(DEPLOYMENTS, f"chat-{variant}", owner, generation=1) | {
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {VARIANT_LABEL: variant}}},
+        "status": counts | {"replicas": replicas, "observedGeneration": 1} | status,
     }
 
 
@@ -199,18 +229,110 @@ async def test_the_heart_beats_with_each_write() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "uid", "has", "expected"),
-    [("new", "u-old", 8, [5]), ("new", "u-old", 5, []), ("new", "u-other", 8, []), ("other", "u-old", 8, [])],
+    [
+        ("new", f"u-chat-{OLD}", 8, [5]),
+        ("new", f"u-chat-{OLD}", 5, []),
+        ("new", "u-other", 8, []),
+        ("other", f"u-chat-{OLD}", 8, []),
+    ],
     ids=["larger", "small enough already", "another of that name", "another's"],
 )
 async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, has, expected) -> None:
-    live = child(DEPLOYMENTS, "old", owner) | {"spec": {"replicas": has}}
+    live = serving(OLD, has, owner)
     one = writer((DEPLOYMENTS, live))
 
-    await one.perform((ScaleDeployment("new", "ns", "old", uid, 5),), {})
+    decided = [workload(live, [])] if owner == "new" else []
+    await one.perform((ScaleDeployment("new", "ns", f"chat-{OLD}", uid, 5),), {"new": INTENT}, decided)
 
     assert [patch["spec"]["replicas"] for _, patch in one.client.merged] == expected
     for _, patch in one.client.merged:
-        assert patch == {"metadata": {"uid": "u-old", "resourceVersion": "5"}, "spec": {"replicas": 5}}
+        assert patch == {
+            "metadata": {"uid": f"u-chat-{OLD}", "resourceVersion": "5"},
+            "spec": {"replicas": 5},
+        }
+
+
+REMOVE = RemoveDeployment("new", "ns", f"chat-{OLD}", f"u-chat-{OLD}")
+SCALE = ScaleDeployment("new", "ns", f"chat-{OLD}", f"u-chat-{OLD}", 1)
+LOWER = replace(APPLY, replicas=0)
+
+
+def both(**status: int) -> list[tuple[Kind, dict[str, Any]]]:
+    """An old Deployment and the one that replaces it, of which `status` may say otherwise."""
+    return [(DEPLOYMENTS, serving(OLD, 2)), (DEPLOYMENTS, serving(APPLY.shape.variant, 2, **status))]
+
+
+def edited(obj: dict[str, Any], **meta: Any) -> dict[str, Any]:
+    return {**obj, "metadata": {**obj["metadata"], **meta}}
+
+
+def chat(**meta: Any) -> tuple[Kind, dict[str, Any]]:
+    return LLM_DEPLOYMENTS, edited(CHAT, **meta)
+
+
+CHANGED = {
+    "the LLMDeployment is gone": both(),
+    "it is another of the same name": [chat(uid="newer"), *both()],
+    "it is being deleted": [chat(deletionTimestamp="2026-01-01T00:00:00Z"), *both()],
+    "it was edited": [chat(generation=2), *both()],
+    "the replacement serves no more": [chat(), *both(availableReplicas=0)],
+    "the replacement is gone": [chat(), both()[0]],
+    "the replacement is another": [chat(), both()[0], (DEPLOYMENTS, edited(both()[1][1], uid="other"))],
+    "the replacement is going": [
+        chat(),
+        both()[0],
+        (DEPLOYMENTS, edited(both()[1][1], deletionTimestamp="2026-01-01T00:00:00Z")),
+    ],
+    "there is a third": [chat(), *both(), (DEPLOYMENTS, serving(THIRD, 1))],
+    "what is to go serves more": [chat(), (DEPLOYMENTS, serving(OLD, 3)), both()[1]],
+}
+
+
+def decided_upon() -> list[Any]:
+    """What the round saw, as workloads: both serve."""
+    old, new = (workload(obj, []) for _, obj in both())
+    return [old, replace(new, shape=APPLY.shape)]
+
+
+@pytest.mark.parametrize("now", CHANGED.values(), ids=CHANGED.keys())
+async def test_nothing_is_taken_away_on_what_has_changed_meanwhile(now) -> None:
+    one = writer(*both(), now=now)
+
+    await one.perform((ApplyService("new"), REMOVE, SCALE, LOWER), {"new": INTENT}, decided_upon())
+
+    assert (one.client.deleted, one.client.merged) == ([], [])
+    assert one.client.applied == ["chat"]  # the Service: only what takes away waits
+    assert one.expectations.open()  # decided again when the mirrors show what has changed
+
+
+async def test_what_still_holds_is_done_to_the_version_that_was_read() -> None:
+    now = [chat(), *((kind, edited(obj, resourceVersion="7")) for kind, obj in both())]
+    one = writer(*both(), now=now)
+    versions: list[Any] = []
+
+    async def delete(_kind: Kind, _namespace: str, _name: str, **preconditions: Any) -> bool:
+        versions.append((preconditions["uid"], preconditions["resource_version"]))
+        return True
+
+    async def apply(_kind: Kind, obj: Any, **_: Any) -> Any:
+        versions.append((obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]))
+        return obj
+
+    one.client.delete, one.client.apply = delete, apply  # type: ignore[method-assign,assignment]
+    await one.perform((REMOVE, LOWER), {"new": INTENT}, decided_upon())
+
+    assert versions == [(f"u-chat-{OLD}", "7"), (f"u-chat-{APPLY.shape.variant}", "7")]
+
+
+@pytest.mark.parametrize("live", [{"uid": "newer"}, {"generation": 2}])
+async def test_an_inspection_is_not_ended_for_an_llmdeployment_that_has_changed(live) -> None:
+    job = child(JOBS, "job", "new")
+    one = writer((JOBS, job), now=[(JOBS, job), chat(resourceVersion="6", **live)])
+
+    await one.perform((FinishInspection("new", "ns", "job", "u-job"),), {})
+
+    assert one.client.deleted == []
+    assert one.expectations.open()
 
 
 async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch: pytest.MonkeyPatch) -> None:

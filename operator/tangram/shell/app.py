@@ -1,6 +1,7 @@
 """The operator, put together: which part is told what, and what starts and stops in which order."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -40,7 +41,8 @@ from tangram.shell.writer import Writer
 log = logging.getLogger(__name__)
 
 WATCH_DEAD_S = 600.0  # an API server that is down this long is not cured by restarting us, a stuck mirror is
-SLOWEST_WRITE_S = 45.0  # a request, the own writes that are waited for, and the LISTs at the start of a term
+SLOWEST_WRITE_S = 45.0  # a request, and the own writes that are waited for
+FIRST_LOOK_S = 2.0
 
 
 def loop_dead_s(settings: Settings) -> float:
@@ -97,8 +99,8 @@ class Operator:
             (serving.metrics(self.metrics.registry, self.refresh_ages), self.settings.metrics_port),
         ):
             self._servers.append(await serving.serve(app, host, port))
-        self._spawn("mirrors", self.mirrors.run())
         self._spawn("lease", self.elector.run())
+        self._spawn("mirrors", self._run_mirrors())
         self._spawn("loop", self.loop.run())
         self._spawn("events", self.loop.events.run())
         self._spawn("mirror of fleetplans", self.fleet_plans.run())
@@ -134,8 +136,8 @@ class Operator:
         silent = boot_time() - self.loop.heart.beat
         if silent > loop_dead_s(self.settings):
             return f"the loop has not turned for {silent:.0f} s"
-        if self.mirrors.synced and self.mirrors.age_s > WATCH_DEAD_S:
-            return f"a mirror was last confirmed {self.mirrors.age_s:.0f} s ago"
+        if self.mirrors.synced and self.mirrors.stalled_s > WATCH_DEAD_S:
+            return f"a mirror heard nothing for {self.mirrors.stalled_s:.0f} s"
         return ""
 
     def ready(self) -> str:
@@ -172,6 +174,14 @@ class Operator:
             return
         log.critical("%s ended", task.get_name(), exc_info=task.exception())
         self.failed.set()
+
+    async def _run_mirrors(self) -> None:
+        """Run the mirrors, after the first try to take the lease: LISTs of a term's own time need not be
+        repeated when it begins, and those of a large cluster take long.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.elector.looked.wait(), FIRST_LOOK_S)
+        await self.mirrors.run()
 
     async def _read_metrics(self, reader: MetricsReader) -> None:
         assert self.settings.prometheus is not None  # noqa: S101 - there is no reader without it

@@ -1,27 +1,32 @@
 """A small asynchronous client of the Kubernetes API: raw JSON in and out, every call bounded, every call
 counted.
 
-It never retries on its own, but for 429 with a short Retry-After (the server did nothing) and once after a
-401 (the token had rotated). Endless patience belongs to the loops that call it.
+It never retries on its own, but for 429 with a short Retry-After (the server did nothing), once after a 401
+(the token had rotated), and for the pages of a LIST: each has its own deadline and tries, the whole has none.
+Endless patience belongs to the loops that call it.
 """
 
 import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import aiohttp
 
 from tangram.shell.auth import Credentials, ssl_context
+from tangram.shell.backoff import Backoff
 from tangram.shell.kinds import Kind, Object
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
-LIST_CHUNK = 500  # objects a page: bounds memory here and latency there
+LIST_CHUNK = 500  # objects a page, of ordinary size
+PAGE_BYTES = 8 * 2**20  # pages of larger objects hold fewer of them: bounds memory here and latency there
+PAGE_TRIES = 5  # of one page; a page that arrived makes progress, and the next has all of them again
+RESTARTS = 3  # of a LIST whose continue token expired (the API server keeps versions for five minutes)
 WATCH_INACTIVITY_S = 70.0  # bookmarks come about each minute; silence beyond that is a dead connection
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 16 * 2**20  # etcd stores objects of at most 1.5 MiB
 MAX_RETRY_AFTER_S = 5.0
 THROTTLED_TRIES = 3
 
@@ -30,6 +35,10 @@ Guard = Callable[[], float]
 
 Count = Callable[[str, str, str], None]
 """Told (verb, plural, code) after every call; the code is `error` when no answer came."""
+
+
+Page = Callable[[], None]
+"""Told after every page of a LIST: it makes progress."""
 
 
 class ApiError(Exception):
@@ -48,6 +57,7 @@ class ApiError(Exception):
 _FIELD_SET = b'"fieldsV1":'
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]|[a-z0-9.+-]+')
 _NESTING = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+CHANGES = ("ADDED", "MODIFIED", "DELETED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +130,37 @@ class ApiClient:
         namespace: str = "",
         selector: str = "",
         keep: Callable[[Object], Object | None] | None = None,
+        paged: Page = lambda: None,
     ) -> Listing:
-        """Return a consistent LIST, fetched in chunks. `keep` reduces each object at once (None drops it)."""
+        """Return a consistent LIST, fetched in pages. `keep` reduces each object at once (None drops it).
+
+        It may take as long as pages come. A page that does not come is asked for again, then a smaller one;
+        where the continue token has expired, the LIST begins anew.
+        """
+        for attempt in range(1, RESTARTS + 1):
+            try:
+                return await self._list(kind, namespace, selector, keep, paged)
+            except ApiError as error:
+                if error.status != 410 or attempt == RESTARTS:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _list(
+        self,
+        kind: Kind,
+        namespace: str,
+        selector: str,
+        keep: Callable[[Object], Object | None] | None,
+        paged: Page,
+    ) -> Listing:
         items: list[Object] = []
-        params = {"limit": str(LIST_CHUNK)} | ({"labelSelector": selector} if selector else {})
+        params = {"labelSelector": selector} if selector else {}
+        pages = _PageSize()
         while True:
-            page = await self._call(_Call("list", "GET", kind, kind.path(namespace), params))
-            for item in page.get("items") or ():
+            call = _Call("list", "GET", kind, kind.path(namespace), params)
+            page = await self._page(call, pages)
+            paged()
+            for item in _items(page, kind):
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.kind)
                 kept = keep(item) if keep else item
@@ -135,7 +169,25 @@ class ApiClient:
             meta = page.get("metadata") or {}
             if not meta.get("continue"):
                 return Listing(items, str(meta.get("resourceVersion", "")))
-            params = params | {"continue": meta["continue"]}
+            params = params | {"continue": str(meta["continue"])}
+
+    async def _page(self, call: _Call, pages: "_PageSize") -> Object:
+        """Return the next page of a LIST; tries again while that may help."""
+        backoff = Backoff()
+        for attempt in range(1, PAGE_TRIES + 1):
+            sized = replace(call, params={**call.params, "limit": str(pages.limit)})
+            try:
+                page = await self._call(sized, pages.arrived)
+            except ApiError as error:
+                if not error.transient or error.status == 401 or attempt == PAGE_TRIES:
+                    raise
+                if error.status in (0, 504):
+                    pages.limit = max(1, pages.limit // 4)  # too large, too slow, or cut off
+                await asyncio.sleep(max(backoff.next_s(), min(error.retry_after_s, MAX_RETRY_AFTER_S)))
+            else:
+                pages.took(len(page.get("items") or ()))
+                return page
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def watch(
         self,
@@ -237,20 +289,20 @@ class ApiClient:
             raise
         return True
 
-    async def _call(self, call: _Call) -> Object:
+    async def _call(self, call: _Call, arrived: Callable[[int], None] = lambda _bytes: None) -> Object:
         for attempt in range(1, THROTTLED_TRIES + 1):
             try:
-                return await self._once(call, fresh_token=False)
+                return await self._once(call, arrived, fresh_token=False)
             except ApiError as error:
                 if error.status == 401 and attempt == 1:
-                    return await self._once(call, fresh_token=True)
+                    return await self._once(call, arrived, fresh_token=True)
                 short = 0 < error.retry_after_s <= MAX_RETRY_AFTER_S
                 if error.status != 429 or not short or attempt == THROTTLED_TRIES:
                     raise
                 await asyncio.sleep(error.retry_after_s)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _once(self, call: _Call, *, fresh_token: bool) -> Object:
+    async def _once(self, call: _Call, arrived: Callable[[int], None], *, fresh_token: bool) -> Object:
         total_s = REQUEST_TIMEOUT_S if call.guard is None else min(REQUEST_TIMEOUT_S, call.guard())
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=min(CONNECT_TIMEOUT_S, total_s))
         try:
@@ -258,6 +310,7 @@ class ApiClient:
                 if response.status >= 400:
                     raise await self._error(call, response)
                 raw = await _limited(response.content)
+                arrived(len(raw))
                 document = _parsed(raw)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count(call.verb, call.kind.plural, "error")
@@ -298,6 +351,36 @@ class ApiClient:
         return ApiError(response.status, reason, message[:1000], _retry_after(response))
 
 
+@dataclass(slots=True)
+class _PageSize:
+    """How many objects the next page of a LIST holds: pages stay near PAGE_BYTES, whatever objects weigh."""
+
+    limit: int = LIST_CHUNK
+    _bytes: int = 0
+
+    def arrived(self, size: int) -> None:
+        """Note the bytes of a page."""
+        self._bytes = size
+
+    def took(self, objects: int) -> None:
+        """Note the objects of the page; the next grows by a factor of two at most."""
+        fits = PAGE_BYTES * max(1, objects) // max(1, self._bytes)
+        self.limit = max(1, min(LIST_CHUNK, 2 * self.limit, fits))
+
+
+def _items(page: Object, kind: Kind) -> list[Object]:
+    """Return the objects of a page. Raises ApiError for what is none."""
+    items = page.get("items") or []
+    if not isinstance(items, list) or not all(_is_object(item) for item in items):
+        raise ApiError(0, "Garbled", f"list of {kind.plural}: a page holds what is no object")
+    return items
+
+
+def _is_object(obj: Any) -> bool:
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    return isinstance(meta, dict) and isinstance(meta.get("name"), str)
+
+
 def _retry_after(response: aiohttp.ClientResponse) -> float:
     try:
         return max(0.0, float(response.headers.get("Retry-After", "0")))
@@ -305,13 +388,13 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
         return 1.0  # an HTTP date: the API server sends seconds, a proxy might not
 
 
-async def _limited(stream: aiohttp.StreamReader, limit: int = MAX_BODY_BYTES) -> bytes:
+async def _limited(stream: aiohttp.StreamReader, limit: int = MAX_BODY_BYTES) -> bytearray:
     body = bytearray()
     async for chunk in stream.iter_any():
         body += chunk
         if len(body) > limit:
             raise aiohttp.ClientPayloadError(f"an answer of more than {limit} bytes")
-    return bytes(body)
+    return body
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
@@ -332,7 +415,7 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield line
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes | bytearray) -> Any:
     """JSON of the API server. Raises ValueError, and RecursionError where even that nests too deep.
 
     A tenant may nest the field sets of an object's managedFields 10,000 levels deep: the API server accepts
@@ -341,7 +424,7 @@ def _parsed(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except RecursionError:
-        return json.loads(_without_field_sets(raw))
+        return json.loads(_without_field_sets(bytes(raw)))
 
 
 def _without_field_sets(raw: bytes) -> bytes:
@@ -365,9 +448,12 @@ def _end_of_value(raw: bytes, begin: int) -> int:
 def _event(line: bytes) -> WatchEvent:
     try:
         document = _parsed(line)
-        return WatchEvent(str(document["type"]), document["object"])
+        event = WatchEvent(str(document["type"]), document["object"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ApiError(0, "Garbled", "a watch event is not JSON with type and object") from error
+    if not isinstance(event.object, dict) or (event.type in CHANGES and not _is_object(event.object)):
+        raise ApiError(0, "Garbled", f"a watch event of type {event.type[:20]} holds no object")
+    return event
 
 
 def _say(error: BaseException) -> str:

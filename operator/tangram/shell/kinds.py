@@ -16,6 +16,7 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 OWNER_LABEL = "tangram.dev/llmdeployment"
 OPERATOR_LABEL = "tangram.dev/operator"
 VARIANT_LABEL = "tangram.dev/variant"
+TEMPLATE_LABEL = "pod-template-hash"  # which the Deployment controller sets on ReplicaSets and pods
 SHAPE_ANNOTATION = "tangram.dev/shape"
 RENDERED_ANNOTATION = "tangram.dev/rendered"
 MODEL_URI_ANNOTATION = "tangram.dev/model-uri"

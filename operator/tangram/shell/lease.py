@@ -45,6 +45,7 @@ class Election:
     _seen_at: float = 0.0
     _renewed_at: float | None = None  # when the last successful renewal was *sent*
     term: int = 0  # counts how often the right to write has begun
+    term_began: float = 0.0  # the record was sent then: no predecessor has written since
 
     def remaining_s(self, now: float) -> float:
         """Seconds for which this candidate may still write; 0 when it is not the leader."""
@@ -102,6 +103,7 @@ class Election:
         """Note that our record was accepted; it had been sent at `sent_at`."""
         if self.remaining_s(sent_at) <= 0:
             self.term += 1  # others may have led since we last did
+            self.term_began = sent_at
         self._renewed_at = sent_at
         self._seen, self._seen_at = _record(lease), now
 
@@ -126,6 +128,7 @@ class Elector:
         changed: Callable[[bool], None] = lambda _leading: None,
     ) -> None:
         self.election = Election(identity, times)
+        self.looked = asyncio.Event()  # set after the first attempt, whatever came of it
         self._client, self._namespace, self._name = client, namespace, name
         self._clock, self._now, self._changed = clock, now, changed
         self._lease: Object | None = None
@@ -157,6 +160,7 @@ class Elector:
             except (ApiError, TimeoutError) as error:
                 log.warning("lease %s/%s: %s", self._namespace, self._name, str(error) or "no answer in time")
                 self._lease = None  # read it again before the next write
+            self.looked.set()
             self._notice()
             await asyncio.sleep(self._pause_s())
 

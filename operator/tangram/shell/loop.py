@@ -158,10 +158,13 @@ class Reconciler:
     async def _alive(self, waiting: Any) -> None:
         """Await something that may take long, with the heart beating."""
         task = asyncio.ensure_future(waiting)
-        while not task.done():
-            await asyncio.wait({task}, timeout=1.0)
-            self.heart.beat = self.clock()
-        await task
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=1.0)
+                self.heart.beat = self.clock()
+            await task
+        finally:
+            task.cancel()
 
     async def _wait(self) -> None:
         due = self.penalties.next_due(self.clock())
@@ -195,7 +198,7 @@ class Reconciler:
         self._back_offs = {decision.owner_uid: decision.back_offs for decision in plan.decisions}
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
-            await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid})
+            await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid}, seen.workloads)
         await self._tell(view, seen, everyone, plan, scaled, now)
         if self.writer.problems != problems:
             self.mark_dirty()  # conditions say what was refused
@@ -203,7 +206,8 @@ class Reconciler:
 
     async def _begin_term(self, term: int) -> None:
         """Start from what is true now: another operator may have written since we last looked."""
-        await asyncio.wait_for(self.mirrors.refresh(), self.elector.election.times.renew_s)
+        await self._alive(self.mirrors.refresh(self.elector.election.term_began))
+        self.guard()  # LISTs of a large cluster may outlast the term
         self.expectations.clear()
         self.scaler.clear()
         if self.scaler.reader is not None:

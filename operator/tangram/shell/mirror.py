@@ -13,13 +13,15 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from tangram.shell.backoff import Backoff
-from tangram.shell.client import WATCH_INACTIVITY_S, ApiClient, ApiError, Listing, WatchEvent
-from tangram.shell.kinds import Kind
+from tangram.shell.client import CHANGES, WATCH_INACTIVITY_S, ApiClient, ApiError, Listing, WatchEvent
+from tangram.shell.kinds import Kind, Object, key_of
 from tangram.shell.store import Reduce, Store, as_version
 
 log = logging.getLogger(__name__)
 
 ABSENT_S = 30.0  # an optional kind that is not there is looked for this often
+SETTLED_S = 10.0  # a watch that ends sooner, or a LIST that is doubted sooner, waits before the next
+MAX_MESSAGE = 1000
 DRIFT_GRACE_S = 5.0  # a difference younger than this may still be on its way through the watch
 
 
@@ -59,11 +61,13 @@ class Mirror:
         drift: Callable[[str, int], None] = lambda _kind, _count: None,
     ) -> None:
         self.source = source
-        self.store = Store(source.reduce)
+        self.store = Store(self._reduce)
         self.lists = 0
         self._client, self._changed, self._clock = client, changed, clock
         self._relist_s, self._drift = relist_s, drift
         self._contact: float | None = None
+        self._progress: float | None = None
+        self._listed_at: float | None = None
         self._synced = asyncio.Event()
         self._relist_wanted = asyncio.Event()
         self._moved = asyncio.Condition()
@@ -84,6 +88,11 @@ class Mirror:
         """Seconds since the API server last confirmed this copy: a LIST, an event, or a bookmark."""
         return float("inf") if self._contact is None else self._clock() - self._contact
 
+    @property
+    def stalled_s(self) -> float:
+        """Seconds since anything came of this kind, a page of a LIST that is not done included."""
+        return min(self.age_s, float("inf") if self._progress is None else self._clock() - self._progress)
+
     async def wait_synced(self) -> None:
         """Return once `synced`."""
         await self._synced.wait()
@@ -97,18 +106,22 @@ class Mirror:
                 return False
             return True
 
-    async def refresh(self) -> None:
-        """Take a LIST now and replace the copy with it (raises ApiError). The watch continues."""
+    async def refresh(self, since: float = float("inf")) -> None:
+        """Take a LIST and replace the copy with it (raises ApiError), unless the one that it has was begun
+        after `since` (seconds of the clock). The watch continues.
+        """
+        if self._listed_at is not None and self._listed_at >= since:
+            return
         listing = await self._listing()
         version = as_version(listing.resource_version)
         if version < self.store.version:
             return  # the watch is already further than this LIST
         await self._took(self.store.replace(listing.items, version))
 
-    async def refresh_if_there(self) -> None:
+    async def refresh_if_there(self, since: float = float("inf")) -> None:
         """`refresh`, but an optional kind that is not there is none."""
         try:
-            await self.refresh()
+            await self.refresh(since)
         except Absent as absent:
             await self._took(self._absent(absent))
 
@@ -120,12 +133,16 @@ class Mirror:
         """List and watch for ever. Only cancellation ends it."""
         backoff, listed = Backoff(), -1
         while True:
+            began = self._clock()
             try:
                 await self._list()
-                listed = self.store.version
+                listed, began = self.store.version, self._clock()
                 await self._follow()
             except Gone:
-                backoff.reset()
+                if self._clock() - began < SETTLED_S:
+                    await asyncio.sleep(backoff.next_s())
+                else:
+                    backoff.reset()
             except Absent as absent:
                 backoff.reset()
                 await self._took(self._absent(absent))
@@ -138,7 +155,9 @@ class Mirror:
                 await asyncio.sleep(delay)
 
     async def _list(self) -> None:
+        began = self._clock()
         listing = await self._listing()
+        self._listed_at = began
         if self._absence:
             log.info("mirror of %s: it is there now", self.source)
             self._absence = ""
@@ -152,11 +171,24 @@ class Mirror:
     async def _listing(self) -> Listing:
         source = self.source
         try:
-            return await self._client.list(source.kind, source.namespace, source.selector, source.reduce)
+            return await self._client.list(
+                source.kind, source.namespace, source.selector, self.store.reduce, self._paged
+            )
         except ApiError as error:
             if source.optional and error.status in (403, 404):
                 raise Absent(error.status, error.reason, error.message) from error
             raise
+
+    def _paged(self) -> None:
+        self._progress = self._clock()
+
+    def _reduce(self, obj: Object) -> Object | None:
+        """Reduce one object; one that cannot be is left out, and told: it must not end the others."""
+        try:
+            return self.source.reduce(obj)
+        except Exception:
+            log.exception("mirror of %s: %s is left out", self.source, "/".join(key_of(obj)))
+            return None
 
     def _absent(self, absent: Absent) -> bool:
         """Take it that there is none of this kind, or, not being allowed to know, that all is as before."""
@@ -186,7 +218,7 @@ class Mirror:
     async def _watch_on(self) -> None:
         backoff = Backoff()
         while True:
-            before = self.store.version
+            before, began = self.store.version, self._clock()
             try:
                 await self._watch()
             except ApiError as error:
@@ -197,6 +229,9 @@ class Mirror:
                 await asyncio.sleep(delay)
                 if self.age_s >= WATCH_INACTIVITY_S:
                     raise Gone from error  # a new kind has no bookmarks at first: only a LIST confirms it
+            else:
+                if self.store.version <= before and self._clock() - began < SETTLED_S:
+                    await asyncio.sleep(backoff.next_s())  # ended at once, without a word
             if self.store.version > before:
                 backoff.reset()
 
@@ -231,13 +266,16 @@ class Mirror:
             self.store.advance(as_version(str(event.object.get("metadata", {}).get("resourceVersion", ""))))
             return False
         if event.type == "ERROR":
-            code, message = event.object.get("code"), event.object.get("message", "")
+            code, message = event.object.get("code"), str(event.object.get("message", ""))[:MAX_MESSAGE]
             if code == 410:
                 log.info("watch of %s: too old to continue: %s", self.source, message)
                 raise Gone
-            raise ApiError(int(code or 500), str(event.object.get("reason", "")), f"in the watch: {message}")
+            code = code if isinstance(code, int) and code else 500
+            raise ApiError(code, str(event.object.get("reason", "")), f"in the watch: {message}")
         event.object.setdefault("apiVersion", self.source.kind.api_version)
         event.object.setdefault("kind", self.source.kind.kind)
+        if event.type not in CHANGES:
+            return False  # a type of event that is younger than we are
         if event.type == "DELETED":
             return self.store.remove(event.object)
         return self.store.upsert(event.object)

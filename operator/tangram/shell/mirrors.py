@@ -17,12 +17,12 @@ def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
     """
     where = namespaces or ("",)
     own = [
-        Source(kind, reduce.whole, namespace, selector)
-        for kind, selector in (
-            (kinds.LLM_DEPLOYMENTS, ""),
-            (kinds.DEPLOYMENTS, kinds.OURS_SELECTOR),
-            (kinds.SERVICES, kinds.OURS_SELECTOR),
-            (kinds.JOBS, kinds.OURS_SELECTOR),
+        Source(kind, kept, namespace, selector)
+        for kind, kept, selector in (
+            (kinds.LLM_DEPLOYMENTS, reduce.own, ""),
+            (kinds.DEPLOYMENTS, reduce.child, kinds.OURS_SELECTOR),
+            (kinds.SERVICES, reduce.child, kinds.OURS_SELECTOR),
+            (kinds.JOBS, reduce.child, kinds.OURS_SELECTOR),
         )
         for namespace in where
     ]
@@ -35,7 +35,7 @@ def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
         *quotas,
         Source(kinds.NODES, reduce.node),
         Source(kinds.PODS, reduce.pod),
-        Source(kinds.GPU_POOLS, reduce.whole, optional=True),
+        Source(kinds.GPU_POOLS, reduce.own, optional=True),
     )
 
 
@@ -88,9 +88,17 @@ class Mirrors:
             resource_quotas=tuple(self._objects(kinds.RESOURCE_QUOTAS)),
         )
 
-    async def refresh(self) -> None:
-        """Replace every copy with a LIST taken now (raises ApiError)."""
-        await asyncio.gather(*(mirror.refresh_if_there() for mirror in self.all))
+    @property
+    def stalled_s(self) -> float:
+        """Seconds since the mirror that has waited longest heard anything."""
+        return max(mirror.stalled_s for mirror in self.all)
+
+    async def refresh(self, since: float) -> None:
+        """Make every copy one of a LIST that was begun after `since` (raises ApiError)."""
+        tried = (mirror.refresh_if_there(since) for mirror in self.all)
+        for failure in await asyncio.gather(*tried, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
 
     async def run(self) -> None:
         """Keep all copies true until cancelled."""

@@ -4,8 +4,25 @@ import sys
 from typing import Any
 
 from tangram.fleet.pod_requests import gpu_requests
-from tangram.shell.kinds import MANAGED_BY, MANAGED_BY_LABEL, NVIDIA_PREFIX, Object
+from tangram.shell.kinds import (
+    COMPONENT_LABEL,
+    LLM_DEPLOYMENTS,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    NVIDIA_PREFIX,
+    OWNER_LABEL,
+    TEMPLATE_LABEL,
+    VARIANT_LABEL,
+    Object,
+    controller_of,
+    is_controlled_by,
+)
 
+OUR_PREFIX = f"{LLM_DEPLOYMENTS.group}/"
+OUR_LABELS = {MANAGED_BY_LABEL, COMPONENT_LABEL, OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL}
+MAX_VALUES = 2000  # of a spec or status of a child
+MAX_CHARACTERS = 64 * 1024
+MAX_CONTAINERS = 16  # of a pod: ours have one, and what is injected beside it
 MAX_MESSAGE = 8192  # of a termination message; the contract allows 4096 bytes, the kubelet 4096 as well
 
 
@@ -19,6 +36,66 @@ def whole(obj: Object) -> Object:
     """Keep all but managedFields, the larger half of many objects."""
     obj.get("metadata", {}).pop("managedFields", None)
     return obj
+
+
+def own(obj: Object) -> Object:
+    """Keep what a person wrote into an object of our own kinds, and our status. Its CRD bounds both; labels,
+    annotations and references of others, which nothing bounds but the API server, go.
+    """
+    return {
+        **{key: obj[key] for key in ("apiVersion", "kind", "spec", "status") if key in obj},
+        "metadata": _meta(obj, "generation", "creationTimestamp") | {"annotations": _annotations(obj)},
+    }
+
+
+def child(obj: Object) -> Object | None:
+    """Keep a Deployment, Service or Job of an LLMDeployment: of its metadata what we write ourselves, and
+    of its spec next to nothing where it weighs far more than what we render.
+    """
+    if not is_controlled_by(obj, LLM_DEPLOYMENTS):
+        return None
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    return {
+        **{key: obj[key] for key in ("apiVersion", "kind") if key in obj},
+        "metadata": _meta(obj, "generation", "creationTimestamp")
+        | {
+            "labels": {k: v for k, v in (meta.get("labels") or {}).items() if k in OUR_LABELS},
+            "annotations": _annotations(obj),
+            "ownerReferences": [controller_of(obj)],
+        },
+        "spec": spec if _is_light(spec) else _bare(spec),
+        "status": status if _is_light(status) else {},
+    }
+
+
+def _annotations(obj: Object) -> dict[str, str]:
+    """Return the annotations in our own name space."""
+    annotations: dict[str, str] = obj.get("metadata", {}).get("annotations") or {}
+    return {k: v for k, v in annotations.items() if k.startswith(OUR_PREFIX) and len(v) <= MAX_MESSAGE}
+
+
+def _bare(spec: Object) -> Object:
+    """Return what of a spec is read before it is compared: it then differs, and is applied again."""
+    kept = {k: spec[k] for k in ("replicas", "selector", "strategy") if k in spec and _is_light(spec[k])}
+    return kept | {"template": {"metadata": {}, "spec": {"containers": []}}}
+
+
+def _is_light(value: Any) -> bool:
+    """Say whether a part of an object has few values and short ones: a rendered spec has some 200."""
+    values, characters, waiting = 0, 0, [value]
+    while waiting:
+        part = waiting.pop()
+        values += 1
+        if isinstance(part, dict):
+            waiting.extend(part.values())
+            characters += sum(map(len, part))
+        elif isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, str):
+            characters += len(part)
+        if values + len(waiting) > MAX_VALUES or characters > MAX_CHARACTERS:
+            return False
+    return True
 
 
 def node(obj: Object) -> Object:
@@ -96,9 +173,13 @@ def pod(obj: Object) -> Object | None:
     requests = gpu_requests(obj.get("spec", {}))
     if not requests and labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
         return None
-    status = obj.get("status", {})
+    status, controller = obj.get("status", {}), controller_of(obj)
     return {
-        "metadata": _meta(obj, "labels", "ownerReferences", "creationTimestamp"),
+        "metadata": _meta(obj, "creationTimestamp")
+        | {
+            "labels": {k: sys.intern(str(v)) for k, v in labels.items() if k in OUR_LABELS},
+            "ownerReferences": [controller] if controller else [],
+        },
         "nodeName": obj.get("spec", {}).get("nodeName", ""),
         "requests": requests,
         "phase": status.get("phase", ""),
@@ -107,7 +188,7 @@ def pod(obj: Object) -> Object | None:
             for c in status.get("conditions") or ()
             if c.get("type") in ("PodScheduled", "Ready")
         ],
-        "containers": [_container(c) for c in _container_statuses(status)],
+        "containers": [_container(c) for c in _container_statuses(status)[:MAX_CONTAINERS]],
     }
 
 
@@ -116,7 +197,7 @@ def _container_statuses(status: Object) -> list[Object]:
 
 
 def _condition(condition: Object) -> Object:
-    return {k: condition.get(k, "") for k in ("type", "status", "reason", "message")}
+    return {k: str(condition.get(k, ""))[:MAX_MESSAGE] for k in ("type", "status", "reason", "message")}
 
 
 def _since(condition: Object) -> Object:

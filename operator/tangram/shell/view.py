@@ -493,7 +493,7 @@ def _with_pods(view: View) -> Iterable[tuple[Object, list[Object]]]:
     pods: dict[Key, list[Object]] = {}
     for pod in view.pods:
         ref = controller_of(pod)
-        template = labels_of(pod).get("pod-template-hash", "")
+        template = labels_of(pod).get(kinds.TEMPLATE_LABEL, "")
         if ref is None or not is_controlled_by(pod, kinds.REPLICA_SETS) or not template:
             continue
         name = str(ref.get("name", "")).removesuffix(f"-{template}")

@@ -3,12 +3,13 @@ foreign objects.
 
 Every write asks the lease first and names the very object by UID, or can only succeed when no object of
 the name exists: Services and Jobs are created by POST; a Deployment by server-side apply without force,
-which conflicts on the (required, atomic) selector of any Deployment that is not ours.
+which conflicts on the (required, atomic) selector of any Deployment that is not ours. What takes capacity
+away is done only after `evidence` was read again, to the very version that was read.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tangram.fleet import (
@@ -21,6 +22,7 @@ from tangram.fleet import (
     ResumeRollout,
     ScaleDeployment,
     StartInspection,
+    Workload,
     WriteProblem,
     describe,
 )
@@ -28,11 +30,13 @@ from tangram.shell import manifests
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient, ApiError, Guard
 from tangram.shell.compare import up_to_date
+from tangram.shell.evidence import Evidence, gather, reread
 from tangram.shell.expect import Expectations
 from tangram.shell.isolation import Failed
 from tangram.shell.kinds import (
     DEPLOYMENTS,
     JOBS,
+    LLM_DEPLOYMENTS,
     SERVICES,
     Identity,
     Kind,
@@ -75,8 +79,14 @@ class Writer:
         default_factory=dict
     )  # by owner, then name
 
-    async def perform(self, actions: tuple[Action, ...], intents: Mapping[str, Intent]) -> None:
-        """Perform all actions; those of one LLMDeployment in order, stopping at its first failure."""
+    async def perform(
+        self, actions: tuple[Action, ...], intents: Mapping[str, Intent], workloads: Iterable[Workload] = ()
+    ) -> None:
+        """Perform all actions; those of one LLMDeployment in order, stopping at its first failure.
+
+        `workloads` are those that were decided upon.
+        """
+        evidence = gather(intents, workloads)
         by_owner: dict[str, list[Action]] = {}
         for action in actions:
             by_owner.setdefault(action.owner_uid, []).append(action)
@@ -89,7 +99,7 @@ class Writer:
             async with slots:
                 try:
                     if not lost:
-                        await self._perform_for(owner, mine, intents.get(owner))
+                        await self._perform_for(owner, mine, evidence.get(owner))
                 except NotLeader as refusal:
                     lost.append(refusal)
 
@@ -104,12 +114,16 @@ class Writer:
         for gone in self._rendered.keys() - living:
             del self._rendered[gone]
 
-    async def _perform_for(self, owner: str, actions: list[Action], intent: Intent | None) -> None:
+    async def _perform_for(self, owner: str, actions: list[Action], evidence: Evidence | None) -> None:
         if self.penalties.blocked(owner, self.clock()):
             return
+        intent = evidence.intent if evidence else None
         try:
+            now = await self._reread(actions, evidence)
             for action in actions:
-                await self._perform(action, intent)
+                if evidence is not None and evidence.lowers(action) and now is None:
+                    continue
+                await self._perform(action, intent, now or {})
                 self.written()
         except (ApiError, NameTaken) as error:
             self.written()
@@ -123,12 +137,28 @@ class Writer:
         self.penalties.succeed(owner)
         self.problems.pop(owner, None)
 
-    async def _perform(self, action: Action, intent: Intent | None) -> None:
+    async def _reread(self, actions: list[Action], evidence: Evidence | None) -> Mapping[str, Object] | None:
+        """Return the Deployments by UID as they are now, if any of `actions` takes capacity away and what
+        justified that still holds.
+        """
+        if evidence is None or not any(map(evidence.lowers, actions)):
+            return None
+        found = await reread(self.client, self.expectations, evidence, self.clock())
+        if found is None:
+            log.info(
+                "%s/%s: changed since it was decided to take capacity away: decided again",
+                *evidence.owner[:2],
+            )
+        return found
+
+    async def _perform(self, action: Action, intent: Intent | None, now: Mapping[str, Object]) -> None:
         match action:
-            case RemoveDeployment() | FinishInspection():
-                await self._remove(DEPLOYMENTS if isinstance(action, RemoveDeployment) else JOBS, action)
+            case RemoveDeployment():
+                await self._remove(DEPLOYMENTS, action, now.get(action.uid))
+            case FinishInspection():
+                await self._finish(action)
             case ScaleDeployment():
-                await self._scale(action)
+                await self._scale(action, now.get(action.uid))
             case ResumeRollout():
                 self.writes += await resume(self.client, self.guard, action)
             case _ if intent is None:
@@ -147,6 +177,7 @@ class Writer:
                         lambda: manifests.deployment(intent, action, self.settings),
                         intent.uid,
                     ),
+                    now,
                 )
             case StartInspection():
                 await self._start(
@@ -160,12 +191,12 @@ class Writer:
             mine[part] = (of, render())
         return mine[part][1]
 
-    async def _ensure(self, kind: Kind, rendered: Object) -> None:
+    async def _ensure(self, kind: Kind, rendered: Object, now: Mapping[str, Object] | None = None) -> None:
         live = self.mirrors.store(kind, rendered["metadata"]["namespace"]).get(key_of(rendered))
         if live is None:
             await self._create(kind, rendered)
         else:
-            await self._update(kind, live, rendered)
+            await self._update(kind, (now or {}).get(uid_of(live), live), rendered)
 
     async def _create(self, kind: Kind, rendered: Object) -> None:
         try:
@@ -194,8 +225,16 @@ class Writer:
         _must_be_ours(kind, live, rendered)
         if live["metadata"].get("deletionTimestamp") or up_to_date(live, rendered):
             return
-        exactly = {**rendered, "metadata": {**rendered["metadata"], "uid": uid_of(live)}}
-        result = await self.client.apply(kind, exactly, manager=WORKLOADS, force=True, guard=self.guard)
+        identity = {"uid": uid_of(live)}
+        if _lowers(live, rendered):
+            identity["resourceVersion"] = live["metadata"]["resourceVersion"]
+        exactly = {**rendered, "metadata": {**rendered["metadata"], **identity}}
+        try:
+            result = await self.client.apply(kind, exactly, manager=WORKLOADS, force=True, guard=self.guard)
+        except ApiError as error:
+            if error.status == 409 and "resourceVersion" in identity:
+                return  # it changed since we looked: look again
+            raise
         self._wrote(kind, result)
 
     async def _start(self, job: Object) -> None:
@@ -214,9 +253,22 @@ class Writer:
         ):  # a Job of another LLMDeployment answers the same question
             raise NameTaken(_taken(JOBS, job))
 
-    async def _remove(self, kind: Kind, action: RemoveDeployment | FinishInspection) -> None:
+    async def _finish(self, action: FinishInspection) -> None:
+        """Delete an inspect Job, unless the LLMDeployment that it was started for has changed unseen."""
+        job = self.mirrors.store(JOBS, action.namespace).get((action.namespace, action.name))
+        owner = owner_of(job) if job else None
+        if owner is not None:
+            live = await self.client.get(LLM_DEPLOYMENTS, owner.namespace, owner.name)
+            known = self.mirrors.store(LLM_DEPLOYMENTS, owner.namespace).get(owner[:2])
+            if live is not None and (known is None or _changed(known, live)):
+                self.expectations.written(LLM_DEPLOYMENTS, live, self.clock())
+                return
+        await self._remove(JOBS, action, job)
+
+    async def _remove(
+        self, kind: Kind, action: RemoveDeployment | FinishInspection, live: Object | None
+    ) -> None:
         key = (action.namespace, action.name)
-        live = self.mirrors.store(kind, action.namespace).get(key)
         if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
             return
         theirs = owner_of(live)
@@ -236,8 +288,7 @@ class Writer:
         self.writes += found
         self.expectations.deleted(kind, key, action.uid, self.clock())
 
-    async def _scale(self, action: ScaleDeployment) -> None:
-        live = self.mirrors.store(DEPLOYMENTS, action.namespace).get((action.namespace, action.name))
+    async def _scale(self, action: ScaleDeployment, live: Object | None) -> None:
         if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
             return
         theirs = owner_of(live)
@@ -290,6 +341,18 @@ def _problem(owner: str, error: ApiError | NameTaken) -> WriteProblem | None:
     if 400 <= error.status < 500 and not error.transient and error.status != 409:
         return WriteProblem(owner, "Rejected", error.message)
     return None
+
+
+def _lowers(live: Object, rendered: Object) -> bool:
+    """Say whether `rendered` has fewer replicas (Services have none)."""
+    wanted, there = rendered["spec"].get("replicas", 0), live["spec"].get("replicas", 0)
+    return bool(wanted < there)
+
+
+def _changed(known: Object, live: Object) -> bool:
+    """Say whether an LLMDeployment is another, or asks for something else, than it is known to."""
+    generations = known["metadata"].get("generation"), live["metadata"].get("generation")
+    return uid_of(known) != uid_of(live) or generations[0] != generations[1]
 
 
 def _is_of_a_predecessor(live: Object, rendered: Object) -> bool:

@@ -1,0 +1,151 @@
+"""An operator whose mirrors stand still, on a real API server: what changed unseen is not taken away."""
+
+from typing import Any
+
+import pytest
+
+from tangram.fleet import ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Shape, Workload
+from tangram.shell import manifests
+from tangram.shell.backoff import Penalties
+from tangram.shell.expect import Expectations
+from tangram.shell.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
+from tangram.shell.mirrors import Mirrors
+from tangram.shell.settings import Settings
+from tangram.shell.view import Told, intents, snapshot
+from tangram.shell.writer import Writer
+from tests.support.apiserver import World, eventually, llm
+
+pytestmark = pytest.mark.apiserver
+
+SETTINGS = Settings(engine_image="tangram.local/engine:test")
+OLD, NEW = Shape("A100-80GB-SXM", "gpu"), Shape("H100-80GB-SXM", "gpu")
+PRODUCTS = {OLD: ("NVIDIA-A100-SXM4-80GB",), NEW: ("NVIDIA-H100-80GB-HBM3",)}
+
+
+class Frozen:
+    """An operator's mirrors and writer; the mirrors show what was there when they were last refreshed."""
+
+    def __init__(self, here: World) -> None:
+        self.mirrors = Mirrors(
+            here.client,
+            (here.namespace,),
+            changed=lambda: None,
+            clock=lambda: 0.0,
+            relist_s=300,
+            drift=lambda _kind, _count: None,
+        )
+        self.here = here
+        self.writer = Writer(
+            here.client,
+            lambda: 10.0,
+            self.mirrors,
+            SETTINGS,
+            Expectations(self.mirrors.store),
+            Penalties(),
+            lambda: 0.0,
+        )
+
+    async def look(self) -> tuple[Intent, tuple[Workload, ...]]:
+        """Refresh the mirrors; return what they show."""
+        await self.mirrors.refresh(float("inf"))
+        self.writer.expectations.clear()
+        view = self.mirrors.view()
+        (intent,) = intents(view)
+        assert isinstance(intent, Intent)
+        return intent, snapshot(view, Told("e", ()), 0).workloads
+
+
+def apply(intent: Intent, shape: Shape, replicas: int) -> ApplyDeployment:
+    return ApplyDeployment(intent.uid, shape, replicas, PRODUCTS[shape], 1024)
+
+
+async def a_move(here: World) -> tuple[Frozen, Intent, tuple[Workload, ...]]:
+    """An LLMDeployment whose Deployments of an old and a new shape both serve with two replicas."""
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    operator = Frozen(here)
+    intent, _ = await operator.look()
+    await operator.writer.perform((apply(intent, OLD, 2), apply(intent, NEW, 2)), {intent.uid: intent})
+
+    async def serve() -> bool:
+        _, workloads = await operator.look()
+        return [(w.available, w.total, w.settled) for w in workloads] == [(2, 2, True)] * 2
+
+    await eventually(serve, 40)
+    return operator, *(await operator.look())
+
+
+def leave(intent: Intent, workloads: tuple[Workload, ...]) -> tuple[RemoveDeployment, ScaleDeployment]:
+    (old,) = (w for w in workloads if w.shape == OLD)
+    identity = (intent.uid, old.namespace, old.name, old.uid)
+    return RemoveDeployment(*identity), ScaleDeployment(*identity, 1)
+
+
+async def state(here: World) -> list[tuple[str, int]]:
+    return sorted((uid_of(obj), obj["spec"]["replicas"]) for obj in await here.all(DEPLOYMENTS))
+
+
+async def test_a_view_that_is_out_of_date_takes_nothing_away_and_a_new_one_does(here: World) -> None:
+    operator, intent, workloads = await a_move(here)
+    remove, scale = leave(intent, workloads)
+    lower = apply(intent, NEW, 0)
+    before = await state(here)
+
+    async def nothing_goes() -> None:
+        await operator.writer.perform((remove, scale, lower), {intent.uid: intent}, workloads)
+        assert await state(here) == before
+        assert operator.writer.expectations.open()
+        operator.writer.expectations.clear()
+
+    await here.apply(llm("tiny", here.namespace, scaling={"min": 3}))
+    await nothing_goes()  # the LLMDeployment was edited
+
+    intent, workloads = await operator.look()
+    new = manifests.deployment_name("tiny", NEW)
+    here.kubelet.ready = lambda _pod: False
+    for pod in await here.all(PODS):
+        if pod["metadata"]["name"].startswith(new):
+            await here.delete(PODS, pod["metadata"]["name"])
+    await eventually(lambda: _available(here, new, 0), 30)
+    await nothing_goes()  # the replacement has died
+
+    here.kubelet.ready = lambda _pod: True
+    await eventually(lambda: _available(here, new, 2), 30)
+    intent, workloads = await operator.look()
+    await operator.writer.perform((scale,), {intent.uid: intent}, workloads)
+    assert [replicas for _, replicas in await state(here)].count(1) == 1
+    intent, workloads = await operator.look()
+    await eventually(lambda: _available(here, manifests.deployment_name("tiny", OLD), 1), 30)
+    intent, workloads = await operator.look()
+    await operator.writer.perform((remove,), {intent.uid: intent}, workloads)
+    assert remove.uid not in {uid_of(o) for o in await here.all(DEPLOYMENTS) if not _going(o)}
+
+
+async def test_an_llmdeployment_that_was_deleted_and_made_again_loses_nothing(here: World) -> None:
+    operator, intent, workloads = await a_move(here)
+    actions = leave(intent, workloads)
+    await here.delete(LLM_DEPLOYMENTS, "tiny")
+    again = await here.apply(llm("tiny", here.namespace))
+    assert uid_of(again) != intent.uid
+
+    async def collected() -> bool:
+        return not await here.all(DEPLOYMENTS)
+
+    await eventually(collected, 40)
+    newer = Frozen(here)
+    successor, _ = await newer.look()
+    await newer.writer.perform((apply(successor, OLD, 2),), {successor.uid: successor})
+    before = await state(here)
+
+    await operator.writer.perform((*actions, apply(intent, OLD, 0)), {intent.uid: intent}, workloads)
+
+    assert await state(here) == before
+    assert operator.writer.problems == {}
+
+
+async def _available(here: World, name: str, count: int) -> bool:
+    found = await here.get(DEPLOYMENTS, name)
+    return (found or {}).get("status", {}).get("availableReplicas", 0) == count
+
+
+def _going(obj: Object) -> Any:
+    return obj["metadata"].get("deletionTimestamp")

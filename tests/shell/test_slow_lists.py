@@ -1,0 +1,232 @@
+"""LISTs of large clusters, slow servers and large objects: they go on while pages come, in bounded memory."""
+
+import asyncio
+import json
+import tracemalloc
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tangram.shell import client as client_module
+from tangram.shell import manifests, reduce
+from tangram.shell.backoff import Backoff
+from tangram.shell.client import LIST_CHUNK, MAX_BODY_BYTES, PAGE_TRIES, RESTARTS, ApiError
+from tangram.shell.compare import up_to_date
+from tangram.shell.kinds import DEPLOYMENTS, PODS
+from tangram.shell.mirror import Mirror, Source
+from tests.shell.test_client_calls import served
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "next_s", lambda _self: 0.0)
+
+
+class Collection:
+    """Serves `count` objects in pages, as the API server does; `fault` may answer first."""
+
+    def __init__(self, count: int, make: Any = None, fault: Any = None) -> None:
+        self.count, self.fault = count, fault
+        self.make = make or (
+            lambda i: {"metadata": {"name": f"o{i}", "namespace": "n", "resourceVersion": "9"}}
+        )
+        self.asked: list[tuple[int, int]] = []  # (first, limit) of each request
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        first, limit = int(request.query.get("continue") or 0), int(request.query["limit"])
+        self.asked.append((first, limit))
+        answer = await self.fault(len(self.asked), first, limit) if self.fault else None
+        if answer is not None:
+            return answer
+        last = min(self.count, first + limit)
+        meta = {"resourceVersion": "9"} | ({"continue": str(last)} if last < self.count else {})
+        return web.json_response({"metadata": meta, "items": [self.make(i) for i in range(first, last)]})
+
+
+def names(items: list[dict[str, Any]]) -> list[str]:
+    return [item["metadata"]["name"] for item in items]
+
+
+async def test_a_list_lasts_as_long_as_its_pages_come_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(_nth: int, _first: int, _limit: int) -> None:
+        await asyncio.sleep(0.02)
+
+    monkeypatch.setattr(client_module, "REQUEST_TIMEOUT_S", 0.3)  # of a page: the whole takes longer
+    pages: list[int] = []
+    collection = Collection(50 * LIST_CHUNK, fault=slow)
+    async with served(collection.serve) as (client, _):
+        began = asyncio.get_running_loop().time()
+        listing = await client.list(PODS, paged=lambda: pages.append(1))
+        assert asyncio.get_running_loop().time() - began > 3 * 0.3
+    assert len(listing.items) == 50 * LIST_CHUNK
+    assert len(pages) == len(collection.asked) == 50
+
+
+async def test_a_page_that_stalls_is_asked_for_again_and_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stalls(_nth: int, first: int, limit: int) -> None:
+        if first >= LIST_CHUNK and limit > 200:
+            await asyncio.sleep(3600)
+
+    monkeypatch.setattr(client_module, "REQUEST_TIMEOUT_S", 0.2)
+    collection = Collection(2 * LIST_CHUNK, fault=stalls)
+    async with served(collection.serve) as (client, _):
+        listing = await client.list(PODS)
+    assert names(listing.items) == [f"o{i}" for i in range(2 * LIST_CHUNK)]
+    assert collection.asked[:3] == [(0, 500), (500, 500), (500, 125)]
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+async def test_a_page_that_is_refused_now_and_then_does_not_end_the_list(code: int) -> None:
+    async def sometimes(nth: int, _first: int, _limit: int) -> web.Response | None:
+        return web.json_response({}, status=code, headers={"Retry-After": "0.01"}) if nth % 3 == 0 else None
+
+    collection = Collection(20 * LIST_CHUNK, fault=sometimes)
+    async with served(collection.serve) as (client, _):
+        listing = await client.list(PODS)
+    assert len(set(names(listing.items))) == len(listing.items) == 20 * LIST_CHUNK
+
+
+async def test_a_page_that_never_comes_ends_the_list_with_an_error() -> None:
+    async def never(_nth: int, first: int, _limit: int) -> web.Response | None:
+        return web.json_response({}, status=500) if first else None
+
+    collection = Collection(2 * LIST_CHUNK, fault=never)
+    async with served(collection.serve) as (client, _):
+        with pytest.raises(ApiError):
+            await client.list(PODS)
+    assert len(collection.asked) == 1 + PAGE_TRIES
+
+
+@pytest.mark.parametrize("expires", [1, RESTARTS])
+async def test_an_expired_continue_token_begins_the_list_anew(expires: int) -> None:
+    gone: list[int] = []
+
+    async def expired(_nth: int, first: int, _limit: int) -> web.Response | None:
+        if first and len(gone) < expires:
+            gone.append(1)
+            return web.json_response({"reason": "Expired"}, status=410)
+        return None
+
+    async with served(Collection(2 * LIST_CHUNK, fault=expired).serve) as (client, _):
+        if expires == RESTARTS:
+            with pytest.raises(ApiError):
+                await client.list(PODS)
+        else:
+            listing = await client.list(PODS)
+            assert names(listing.items) == [f"o{i}" for i in range(2 * LIST_CHUNK)]
+
+
+@pytest.mark.parametrize("items", ['"x"', '["x"]', "[{}]", '[{"metadata": {"name": 7}}]', "{}"])
+async def test_a_page_of_something_else_is_an_error(items: str) -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(text='{"metadata": {}, "items": ' + items + "}")
+
+    async with served(handler) as (client, _):
+        if items == "{}":
+            assert (await client.list(PODS)).items == []
+        else:
+            with pytest.raises(ApiError):
+                await client.list(PODS)
+
+
+def pod(i: int, *, gpus: int = 1, padding: int = 10_000) -> dict[str, Any]:
+    """A pod of realistic size: most of it is of no interest here."""
+    environment = [{"name": f"VAR_{k}", "value": "v" * 90} for k in range(padding // 120)]
+    resources = {"limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}
+    meta = {"name": f"o{i}", "namespace": "n", "uid": f"uid-{i}", "resourceVersion": "9"}
+    return {
+        "metadata": meta
+        | {"labels": {f"l{k}": "x" * 40 for k in range(10)}, "annotations": {"a": "y" * 500}},
+        "spec": {"nodeName": f"n{i % 50}", "containers": [{"env": environment, "resources": resources}]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]},
+    }
+
+
+def kept_of_each(texts: list[str], reduced: Any) -> float:
+    """Bytes that stay of each object, read and reduced one after the other."""
+    first = reduced(json.loads(texts[0]))  # what is made once is not counted
+    tracemalloc.start()
+    kept = [reduced(json.loads(text)) for text in texts]
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept) == len(texts)
+    assert (first is None) == (kept[0] is None)
+    return size / len(texts)
+
+
+def test_under_2_kib_stay_of_a_pod_with_a_gpu_and_nothing_of_another() -> None:
+    assert 10_000 < len(json.dumps(pod(0))) < 20_000
+
+    assert kept_of_each([json.dumps(pod(i)) for i in range(300)], reduce.pod) < 2 * 1024
+    assert kept_of_each([json.dumps(pod(i, gpus=0)) for i in range(300)], reduce.pod) < 64
+
+
+OWNER = manifests.Owner("uid-1", "n", "chat", 1)
+
+
+def padded(part: str) -> dict[str, Any]:
+    """A child of 1.4 MB: what people may add to it, as many small values as fit."""
+    obj = manifests.service(OWNER)
+    obj["metadata"] |= {"uid": "u", "resourceVersion": "9"}
+    few = {f"k{i}.example/{i:06}": "v" * 10 for i in range(8_000)}
+    many = [{"name": f"v{i}", "value": "x"} for i in range(45_000)]
+    if part == "spec":
+        obj["spec"]["template"] = {"spec": {"containers": [{"env": many}]}}
+    else:
+        obj["metadata"][part] = obj["metadata"].get(part, {}) | few if part != "finalizers" else list(few)
+    return obj
+
+
+@pytest.mark.parametrize("part", ["spec", "annotations", "labels", "finalizers", "managedFields"])
+@pytest.mark.parametrize("reduced", [reduce.child, reduce.own], ids=["child", "own"])
+def test_what_people_add_to_an_object_is_not_kept(part: str, reduced: Any) -> None:
+    if (part, reduced) == ("spec", reduce.own):
+        pytest.skip("bounded by the CRD")
+    assert kept_of_each([json.dumps(padded(part))] * 3, reduced) < 16 * 1024
+
+
+def test_a_deployment_as_rendered_is_kept_whole_and_one_that_was_padded_differs() -> None:
+    rendered = manifests.service(OWNER)
+    light, heavy = reduce.child(deepcopy(rendered)), reduce.child(padded("spec"))
+
+    assert light is not None
+    assert heavy is not None
+    assert up_to_date(light, rendered)
+    assert not up_to_date(heavy, rendered)
+    assert reduce.child({**rendered, "metadata": {"name": "x", "namespace": "n"}}) is None
+
+
+async def test_objects_of_the_largest_size_come_in_small_pages() -> None:
+    blob = "z" * 1_500_000
+    count = 40  # 60 MB
+
+    def fat(i: int) -> dict[str, Any]:
+        meta = {"name": f"o{i}", "namespace": "n", "resourceVersion": "9", "annotations": {"x": blob}}
+        return {"metadata": meta}
+
+    collection = Collection(count, make=fat)
+    async with served(collection.serve) as (client, _):
+        listing = await client.list(
+            DEPLOYMENTS, keep=lambda obj: {"metadata": {"name": obj["metadata"]["name"]}}
+        )
+    assert names(listing.items) == [f"o{i}" for i in range(count)]
+    largest = max(limit for first, limit in collection.asked[8:])
+    assert largest * 1_500_000 < MAX_BODY_BYTES
+    assert len(collection.asked) < 30
+
+
+async def test_one_object_that_cannot_be_reduced_does_not_end_the_mirror(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def picky(obj: dict[str, Any]) -> dict[str, Any]:
+        if obj["metadata"]["name"] == "o1":
+            raise ValueError("odd")
+        return obj
+
+    async with served(Collection(3).serve) as (client, _):
+        mirror = Mirror(client, Source(PODS, picky), changed=lambda: None, clock=lambda: 0.0)
+        await mirror.refresh()
+        assert sorted(obj["metadata"]["name"] for obj in mirror.store) == ["o0", "o2"]
+    assert "o1 is left out" in caplog.text
