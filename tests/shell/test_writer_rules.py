@@ -252,6 +252,46 @@ async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, ha
         }
 
 
+def crowd(namespace: str, count: int) -> dict[str, Intent]:
+    found = (f"{namespace}-{i}" for i in range(count))
+    return {uid: replace(INTENT, uid=uid, namespace=namespace, name=uid) for uid in found}
+
+
+async def test_a_namespace_with_hundreds_of_llmdeployments_does_not_hold_up_another() -> None:
+    intents = crowd("many", 300) | crowd("few", 2)
+    one = writer()
+
+    await one.perform(tuple(ApplyService(uid) for uid in intents), intents)
+
+    assert one.client.applied[:5] == ["many-0", "few-0", "many-1", "few-1", "many-2"]
+    assert len(one.client.applied) == 302
+
+
+async def test_a_round_writes_for_a_bounded_time_and_the_next_goes_on() -> None:
+    intents, seconds = crowd("many", 300), [0.0]
+    one = writer()
+    one.clock = lambda: seconds[0]
+    apply = one.client.apply
+
+    async def slow(kind: Kind, obj: Any, **more: Any) -> Any:
+        seconds[0] += 0.1
+        written = await apply(kind, obj, **more)
+        one.mirrors.store(kind, "").upsert(
+            written | {"metadata": written["metadata"] | {"resourceVersion": ""}}
+        )
+        return written
+
+    one.client.create = slow  # type: ignore[method-assign]
+    rounds = 0
+    while len(set(one.client.applied)) < 300:
+        await one.perform(tuple(ApplyService(uid) for uid in intents), intents)
+        rounds += 1
+        assert one.behind == (len(one.client.applied) < 300)
+
+    assert rounds == 3
+    assert len(one.client.applied) == 300
+
+
 REMOVE = RemoveDeployment("new", "ns", f"chat-{OLD}", f"u-chat-{OLD}")
 SCALE = ScaleDeployment("new", "ns", f"chat-{OLD}", f"u-chat-{OLD}", 1)
 LOWER = replace(APPLY, replicas=0)

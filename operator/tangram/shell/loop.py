@@ -200,8 +200,8 @@ class Reconciler:
         with self.metrics.apply_seconds.time():
             await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid}, seen.workloads)
         await self._tell(view, seen, everyone, plan, scaled, now)
-        if self.writer.problems != problems:
-            self.mark_dirty()  # conditions say what was refused
+        if self.writer.problems != problems or self.writer.behind or self.statuses.behind:
+            self.mark_dirty()  # conditions say what was refused; what was left is written
         return True
 
     async def _begin_term(self, term: int) -> None:

@@ -14,6 +14,7 @@ from tangram.shell.expect import Expectations
 from tangram.shell.isolation import Failed, name_of
 from tangram.shell.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
 from tangram.shell.lease import NotLeader
+from tangram.shell.turns import ROUND_WRITE_S, in_turn
 
 log = logging.getLogger(__name__)
 
@@ -44,16 +45,23 @@ class StatusWriter:
     clock: Callable[[], float]
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
     failed: Failed = lambda _step, _what, _uid, _error: None  # told of each bug that a write brings out
+    behind: bool = False  # the last round ended before all was written
     _sent: dict[str, tuple[Object, Object]] = field(default_factory=dict)  # uid -> (sent, stored)
     _refused: dict[str, str] = field(default_factory=dict)  # uid -> why, as it was logged
     _undeclared: set[tuple[str, str]] = field(default_factory=set)  # kind and field, as they were logged
 
     async def write(self, statuses: list[NewStatus]) -> list[NewStatus]:
-        """Write what changed; return what was written."""
-        slots = asyncio.Semaphore(CONCURRENCY)
+        """Write what changed, namespaces in turn; return what was written. What is not begun within
+        ROUND_WRITE_S is left to the next round.
+        """
+        slots, until = asyncio.Semaphore(CONCURRENCY), self.clock() + ROUND_WRITE_S
+        self.behind = False
 
         async def one(new: NewStatus) -> NewStatus | None:
             async with slots:
+                if self.clock() > until:
+                    self.behind = True
+                    return None
                 try:
                     done = await self._write_one(new)
                 except NotLeader:
@@ -65,7 +73,8 @@ class StatusWriter:
                 self.written()
                 return new if done else None
 
-        written = await asyncio.gather(*(one(new) for new in statuses if self._needed(new)))
+        turns = in_turn(filter(self._needed, statuses), lambda new: key_of(new.obj)[0])
+        written = await asyncio.gather(*(one(new) for new in turns))
         return [new for new in written if new is not None]
 
     def forget(self, living: set[str]) -> None:

@@ -49,6 +49,7 @@ from tangram.shell.lease import NotLeader
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.rollouts import resume
 from tangram.shell.settings import Settings
+from tangram.shell.turns import ROUND_WRITE_S, in_turn
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Writer:
     clock: Callable[[], float]
     problems: dict[str, WriteProblem] = field(default_factory=dict)
     writes: int = 0
+    behind: bool = False  # the last round ended before all was written
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
     failed: Failed = lambda _step, _what, _uid, _error: None  # told of each bug that a write brings out
     _rendered: dict[str, dict[str, tuple[object, Object]]] = field(
@@ -82,7 +84,8 @@ class Writer:
     async def perform(
         self, actions: tuple[Action, ...], intents: Mapping[str, Intent], workloads: Iterable[Workload] = ()
     ) -> None:
-        """Perform all actions; those of one LLMDeployment in order, stopping at its first failure.
+        """Perform all actions, namespaces in turn; those of one LLMDeployment in order, stopping at its first
+        failure. What is not begun within ROUND_WRITE_S is left to the next round.
 
         `workloads` are those that were decided upon.
         """
@@ -92,18 +95,24 @@ class Writer:
             by_owner.setdefault(action.owner_uid, []).append(action)
         for owner in self.problems.keys() - by_owner.keys():
             del self.problems[owner]  # nothing is to be written for it any more, so nothing is refused
-        slots = asyncio.Semaphore(CONCURRENCY)
+        slots, until = asyncio.Semaphore(CONCURRENCY), self.clock() + ROUND_WRITE_S
         lost: list[NotLeader] = []
+        self.behind = False
 
         async def one(owner: str, mine: list[Action]) -> None:
             async with slots:
                 try:
-                    if not lost:
+                    if self.clock() > until:
+                        self.behind = True
+                    elif not lost:
                         await self._perform_for(owner, mine, evidence.get(owner))
                 except NotLeader as refusal:
                     lost.append(refusal)
 
-        await asyncio.gather(*(one(owner, mine) for owner, mine in by_owner.items()))
+        turns = in_turn(
+            by_owner.items(), lambda each: intents[each[0]].namespace if each[0] in intents else ""
+        )
+        await asyncio.gather(*(one(owner, mine) for owner, mine in turns))
         if lost:
             raise lost[0]
 
