@@ -241,7 +241,7 @@ async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, ha
     live = serving(OLD, has, owner)
     one = writer((DEPLOYMENTS, live))
 
-    decided = [workload(live, [])] if owner == "new" else []
+    decided = [workload(live, [], 0.0)] if owner == "new" else []
     await one.perform((ScaleDeployment("new", "ns", f"chat-{OLD}", uid, 5),), {"new": INTENT}, decided)
 
     assert [patch["spec"]["replicas"] for _, patch in one.client.merged] == expected
@@ -330,7 +330,7 @@ CHANGED = {
 
 def decided_upon() -> list[Any]:
     """What the round saw, as workloads: both serve."""
-    old, new = (workload(obj, []) for _, obj in both())
+    old, new = (workload(obj, [], 0.0) for _, obj in both())
     return [old, replace(new, shape=APPLY.shape)]
 
 
