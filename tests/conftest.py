@@ -38,5 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("apiserver") or item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.filterwarnings(LATE_TLS))
-            if not item.get_closest_marker("timeout"):
-                item.add_marker(pytest.mark.timeout(300))  # they wait long before they give up
+        # Those wait long before they give up. What needs a cluster has the limit of `make e2e`: the first such
+        # test also builds the images.
+        if item.get_closest_marker("apiserver") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
