@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("apiserver") or item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.filterwarnings(LATE_TLS))
-        # Those wait long before they give up. What needs a cluster has the limit of `make e2e`: the first such
+        # Those wait long before they give up. What needs a cluster has the limit of `make e2e`: its first
         # test also builds the images.
         if item.get_closest_marker("apiserver") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(300))
