@@ -12,6 +12,7 @@ from tangram.fleet import (
     FactsKey,
     InvalidIntent,
     Node,
+    Objective,
     PodNeeds,
     QuotaLimit,
     WriteProblem,
@@ -331,3 +332,36 @@ def test_no_room_is_kept_for_refused_pods_of_what_is_left_as_it_is(change):
 
     assert placed(made)[m.uid] == 4
     assert g.uid not in replicas(made)
+
+
+def test_one_that_leaves_a_shape_in_back_off_takes_its_part_of_the_quota_first():
+    slice_ = shape("1g.10gb")
+    first = intent("first", namespace="greedy", min_replicas=4, created_at=NOW - 5000)
+    second = intent("second", namespace="greedy", min_replicas=3, max_replicas=3)
+    stuck = BackOff(first.uid, 1, slice_, "Unschedulable", "cpu", 1, NOW - 10, NOW + 290, 1)
+    seen = seeing(
+        node("a", mig_1g_10gb=7),
+        node("b", gpu=8),
+        quotas=(quota("pods", 6, 1),),
+        workloads=(workload(first, slice_, 1),),
+        claims=claims(first, slice_, "a"),
+        back_offs=(stuck,),
+    )
+    made = plan(seen, (first, second), NOW)
+
+    assert sum(replicas(made).values()) == 5
+    assert placed(made) == {first.uid: 4, second.uid: 1}
+
+
+def test_growth_on_a_shape_that_is_too_slow_takes_its_part_of_the_quota_first():
+    slow = intent("slow", namespace="greedy", max_replicas=8, tpot=Objective(90, 1), created_at=NOW - 5000)
+    other = intent("other", namespace="greedy", min_replicas=3)
+    seen = fleet(
+        quotas=(quota("pods", 5, 1),),
+        workloads=(workload(slow, WHOLE, 1),),
+        claims=claims(slow, WHOLE, "n"),
+        desired=((slow.uid, 4),),
+    )
+    made = plan(seen, (slow, other), NOW)
+
+    assert replicas(made) == {slow.uid: 4, other.uid: 1}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.api import back_offs_from_status
-from tangram.fleet import ApplyDeployment, Pool, RemoveDeployment, Unscheduled
+from tangram.fleet import ApplyDeployment, BackOff, Pool, RemoveDeployment, ScaleDeployment, Unscheduled
 from tangram.planner import conditions, plan, status
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
@@ -189,3 +189,52 @@ def test_ready_says_what_placed_says_while_the_minimum_waits():
     ready = conditions.ready(conditions.view(decision, m, seen, None, None), None)
 
     assert (ready.status, ready.reason) == ("False", "Unschedulable")
+
+
+def recorded(m, **changes):
+    back_off = BackOff(m.uid, m.generation, CHEAP, "FailedCreate", "webhook", 1, NOW - 10, NOW + 200, 3)
+    return (replace(back_off, **changes),)
+
+
+def serving(m, count):
+    return snapshot(
+        node("a", mig_1g_10gb=7),
+        workloads=(workload(m, CHEAP, count),),
+        claims=claims(m, CHEAP, "a", count),
+        desired=((m.uid, count),),
+        desired_of=((m.uid, CHEAP),),
+    )
+
+
+def test_a_back_off_that_is_overtaken_takes_down_no_replica_that_serves():
+    """It was paused, say, and nothing was written while its pods came to be after all."""
+    m = intent(min_replicas=4)
+    _, decision, applied = made(replace(serving(m, 4), back_offs=recorded(m)), m)
+
+    assert (decision.back_offs, applied) == ((), {CHEAP: 4})
+
+
+def test_pods_that_start_during_a_back_off_are_left_to_start():
+    m = intent(min_replicas=4)
+    starting = workload(m, CHEAP, 4, available=1)
+    seen = replace(serving(m, 4), workloads=(starting,), back_offs=recorded(m))
+    _, decision, applied = made(seen, m)
+
+    assert (decision.back_offs[0].replicas, applied) == (4, {CHEAP: 4})
+
+
+@pytest.mark.parametrize("odd", [{"reason": "Bogus"}, {"until": float(2**40)}, {"until": NOW + 400}])
+def test_a_back_off_that_this_operator_cannot_have_recorded_is_no_obstacle(odd):
+    m = intent(min_replicas=2)
+    found, decision, applied = made(replace(serving(m, 2), back_offs=recorded(m, **odd)), m)
+
+    assert (found.faults, decision.back_offs, applied) == ((), (), {CHEAP: 2})
+
+
+def test_a_move_leaves_nothing_waiting_on_the_shape_that_is_in_back_off():
+    """Else the pods that wait there and the replicas that are given its room want the same units."""
+    m = intent(min_replicas=4, max_replicas=4)
+    found, decision, _ = made(stuck(m, pods=3, serving=1), m)
+
+    assert decision.shape == DEAR
+    assert [a.replicas for a in found.actions if isinstance(a, ScaleDeployment)] == [1]

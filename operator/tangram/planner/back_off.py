@@ -89,17 +89,13 @@ def obstacles(snapshot: FleetSnapshot, intents: tuple[Intent, ...], room: Room, 
         mine = []
         for shape in sorted(shapes[intent.uid]):
             workload, old = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
-            old = old if old is not None and old.generation == intent.generation else None
+            old = old if old is not None and _holds(old, intent, now) else None
             found: _Obstacle | None = None
             if workload is not None:
                 found, told = _observed(workload, snapshot, intent, room, now)
                 if told:
                     pending[(intent.uid, shape)] = told
-            if (
-                old is not None
-                and old.reason in RULES
-                and (intent.namespace, _quota_of(old.message)) in open_quotas
-            ):
+            if old is not None and (intent.namespace, _quota_of(old.message)) in open_quotas:
                 # There is room by now: the shortest back-off is enough.
                 old = replace(old, until=min(old.until, _begun(old) + RULES[old.reason].first_s))
             new = _next(old, found, intent, shape, workload, room, now)
@@ -147,8 +143,11 @@ def _next(
 ) -> BackOff | None:
     """Return the back-off that follows from the last one and from what is observed."""
     if old is not None and now < old.until:
-        lower = found is not None and found.replicas < old.replicas
-        return replace(old, replicas=found.replicas) if found is not None and lower else old
+        if found is not None:
+            return replace(old, replicas=found.replicas)
+        if workload is not None and workload.ready > old.replicas:
+            return None  # more came to be than was tried (it was paused, say): the obstacle is gone
+        return replace(old, replicas=max(old.replicas, _come_to_be(workload)))
     if found is not None:
         attempts = old.attempts + 1 if old is not None else 1
         since = old.since if old is not None else now
@@ -157,10 +156,27 @@ def _next(
             intent.uid, intent.generation, shape, found.reason, message, found.replicas,
             float(int(since)), float(int(now + _delay(found.reason, attempts))), attempts,
         )  # fmt: skip
-    if old is None or old.reason not in RULES or now > old.until + RULES[old.reason].longest_s:
+    if old is None or now > old.until + RULES[old.reason].longest_s:
         return None
     arrived = room.holds(intent.uid, kind_of(shape)) if workload is not None else 0
     return None if arrived > old.replicas else old
+
+
+def _holds(recorded: BackOff, intent: Intent, now: float) -> bool:
+    """Whether a recorded back-off is of this spec, of a reason that is known, and ends as one of ours does:
+    an operator of another version, or with another clock, may have recorded it.
+    """
+    rule = RULES.get(recorded.reason)
+    is_ours = rule is not None and recorded.until <= now + rule.longest_s
+    return is_ours and recorded.generation == intent.generation
+
+
+def _come_to_be(workload: Workload | None) -> int:
+    """Return how many of the wanted replicas have a pod that is not known to find no node."""
+    if workload is None:
+        return 0
+    waiting = workload.unscheduled.pods if workload.unscheduled is not None else 0
+    return max(0, min(workload.replicas, workload.total - waiting))
 
 
 def _delay(reason: str, attempts: int) -> float:

@@ -164,14 +164,23 @@ def _backed_off(back_off: BackOff, shape: Shape, pods: int, now: float) -> Limit
     return Limit(here + is_over, Reason(back_off.reason), text, until, is_over)
 
 
+def _stays(case: Case, shape: Shape, mine: Mapping[Shape, Limit], room: Room) -> bool:
+    """Whether it serves on `shape` and holds the units of its minimum there: then it does not move."""
+    there, least = case.on(shape), case.intent.min_replicas
+    if there is None or not there.available:
+        return False
+    may = mine[shape].replicas if shape in mine else least
+    return min(may, room.holds(case.intent.uid, kind_of(shape))) >= least
+
+
 def _growth(case: Case, mine: Mapping[Shape, Limit], room: Room) -> Mapping[Shape, int]:
     """Return how many more pods it may create on each shape that it may come to run on."""
     growth: dict[Shape, int] = {}
-    usable = {candidate.shape for candidate in case.usable}
-    serves = {w.shape for w in case.present if w.available} & usable
-    for candidate in case.usable:
+    usable = case.usable or tuple(filter(None, (case.slow,)))
+    stays = {c.shape for c in usable if _stays(case, c.shape, mine, room)}
+    for candidate in usable:
         shape = candidate.shape
-        if serves and shape not in serves:
+        if stays and shape not in stays:
             continue
         there = case.on(shape)
         pods = there.total if there is not None else 0

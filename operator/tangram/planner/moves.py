@@ -35,7 +35,8 @@ def kept_replicas(case: Case, target: Target, mine: Workload | None) -> Mapping[
             continue
         whole = _whole_load(case, old)
         load = old.replicas if whole is None and missing else math.ceil(missing * (whole or 0) - _EPSILON)
-        kept[old.uid] = min(old.replicas, max(load, short))
+        # What is in back-off there never came to be, and its room is given to others.
+        kept[old.uid] = min(old.replicas, case.most(old.shape), max(load, short))
         carried = min(old.available, kept[old.uid])
         missing = max(0.0, missing - (carried / whole if whole else 0.0))
         short = max(0, short - carried)
