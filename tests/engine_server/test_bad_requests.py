@@ -105,6 +105,7 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages"),
+    ({"chat_template_kwargs": {"level": 1 << 64}}, "chat_template_kwargs.level"),
 ]
 
 

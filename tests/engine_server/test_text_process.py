@@ -191,6 +191,26 @@ def test_half_a_surrogate_pair_from_a_template_is_an_error(tmp_path: Path) -> No
             client.chat(HELLO * 2, {}, 512)
 
 
+def test_half_a_surrogate_pair_in_a_templates_refusal_keeps_the_process(tmp_path: Path) -> None:
+    source = "{{ raise_exception('no \\ud800 here') if messages | length > 1 else 'a' }}"
+    with closing(TextClient(write_template(write_model(tmp_path), source), VOCAB, workers=1)) as client:
+        client.start()
+        process = client.pid
+        with pytest.raises(TemplateError, match=r"no . here"):
+            client.chat(HELLO * 2, {}, 512)
+        assert client.chat(HELLO, {}, 512)
+        assert client.pid == process
+
+
+@pytest.mark.parametrize("option", [1 << 64, -(1 << 63) - 1, "\ud800"])
+def test_what_cannot_be_sent_takes_no_worker(option: object, client: TextClient) -> None:
+    process = client.pid
+    with pytest.raises(TokenizerError, match="cannot be sent"):
+        chat(client, bomb="", option=option)
+    assert chat(client, bomb="")  # the only worker is free
+    assert client.pid == process
+
+
 def test_a_pre_tokenizer_that_takes_exponential_time_ends_at_its_limit(tmp_path: Path) -> None:
     pattern = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
     with closing(

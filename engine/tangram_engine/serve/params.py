@@ -7,7 +7,15 @@ Fields that neither API has are ignored, as vLLM does. Those that are known and 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
 
@@ -247,7 +255,15 @@ class Message(Refusing):
         return plain | {key: value for key, value in optional.items() if value is not None}
 
 
-TemplateOptions = Annotated[dict[str, bool | int | str | None], Field(max_length=16)]
+def _of_64_bits(value: bool | int | str | None) -> bool | int | str | None:
+    """Raises ValueError for an integer that the text process cannot be sent."""
+    if isinstance(value, int) and not -_INT64 <= value <= _INT64:
+        raise ValueError("must be an integer of at most 64 bits")
+    return value
+
+
+TemplateOption = Annotated[bool | int | str | None, AfterValidator(_of_64_bits)]
+TemplateOptions = Annotated[dict[str, TemplateOption], Field(max_length=16)]
 
 
 class ChatRequest(Sampling):

@@ -18,7 +18,7 @@ import tangram_engine
 from tangram_engine.checkpoint.errors import CheckpointError, Reason, invalid
 
 from .template import TemplateError
-from .text_process import LOAD_CPU_S, LOAD_MEMORY, RENDER_CPU_S, WALL_S, receive, send
+from .text_process import LOAD_CPU_S, LOAD_MEMORY, RENDER_CPU_S, WALL_S, pack, receive, send
 from .tokenizer import TokenizerError
 
 WORKERS = 2  # requests at a time; more would take cores from the engine
@@ -144,10 +144,14 @@ class TextClient:
                 raise TokenizerError(value)
 
     def _exchange(self, request: tuple[Any, ...]) -> Any:
+        try:
+            frame = pack(request)  # before a worker is taken, which would wait for the rest
+        except ValueError as error:
+            raise TokenizerError(f"the text process cannot be sent this: {str(error)[:200]}") from None
         process = self._running()
         try:
             channel = process.idle.get(timeout=_ANSWER_S)
-            send(channel, request)
+            send(channel, frame)
             reply = receive(channel)
         except (OSError, EOFError, ValueError, queue.Empty) as error:
             self._discard(process)

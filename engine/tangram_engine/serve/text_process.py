@@ -45,11 +45,19 @@ _LENGTH = struct.Struct(">I")
 _IDLE, _TRANSFER, _RENDER, _ENCODE = b"itre"
 
 
-def send(channel: socket.socket, message: Any) -> None:
-    """Write one frame. Raises OSError, and ValueError for a frame over the limit."""
-    body: bytes = msgpack.packb(message)
+def pack(message: Any) -> bytes:
+    """The body of a frame. Raises ValueError for what msgpack cannot write, and above the limit."""
+    try:
+        body: bytes = msgpack.packb(message)
+    except OverflowError:
+        raise ValueError("an integer has more than 64 bits") from None
     if len(body) > FRAME_LIMIT:
         raise ValueError(f"a frame of {len(body)} bytes is over the limit of {FRAME_LIMIT}")
+    return body
+
+
+def send(channel: socket.socket, body: bytes) -> None:
+    """Write one frame. Raises OSError."""
     channel.sendall(_LENGTH.pack(len(body)))
     channel.sendall(body)
 
@@ -129,7 +137,7 @@ def _work(channel: socket.socket, text: _Text, phase: mmap.mmap, memory: int) ->
             request = receive(channel, started)
         except (EOFError, OSError):
             return
-        reply = _reply(request, text, phase)
+        reply = pack(_reply(request, text, phase))
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         phase[0] = _TRANSFER
@@ -142,12 +150,17 @@ def _reply(request: Any, text: _Text, phase: mmap.mmap) -> tuple[str, Any]:
     except _TooLong as error:
         return "long", str(error)
     except TemplateError as error:
-        return "template", str(error)
+        return "template", _encodable(str(error))
     except TokenizerError as error:
-        return "tokenizer", str(error)
+        return "tokenizer", _encodable(str(error))
     except MemoryError:
         pass
     return _exceeded(phase[0], "needs more memory than one request may take")
+
+
+def _encodable(message: str) -> str:
+    """Half of a surrogate pair, which a template may write, has no UTF-8 form."""
+    return message.encode("utf-8", "replace").decode("utf-8")
 
 
 def _exceeded(phase: int, what: str) -> tuple[str, str]:
@@ -203,7 +216,7 @@ def _supervise(channels: list[socket.socket], text: _Text, memory: int) -> None:
         if status == 0 or phase[0] == _TRANSFER:  # the end, or half a frame is lost: a new process is needed
             return
         if phase[0] in (_RENDER, _ENCODE):
-            send(channel, _exceeded(phase[0], _cause(status, phase[0], text)))
+            send(channel, pack(_exceeded(phase[0], _cause(status, phase[0], text))))
         start(channel)
 
 
@@ -244,17 +257,17 @@ def main(arguments: list[str]) -> None:
     try:
         text = _load(Path(directory), int(vocab_size), float(render_cpu_s))
     except CheckpointError as error:
-        send(channels[0], ("failed", str(error.reason), error.message))
+        send(channels[0], pack(("failed", str(error.reason), _encodable(error.message))))
         return
     except MemoryError:
         message = f"tokenizer and chat template need more than {LOAD_MEMORY >> 20} MiB to load"
-        send(channels[0], ("failed", str(Reason.INVALID), message))
+        send(channels[0], pack(("failed", str(Reason.INVALID), message)))
         return
     signal.setitimer(signal.ITIMER_PROF, 0)
     time.tzset()  # a worker can open no file
     with Path(os.devnull).open("wb") as sink:  # a panic quotes the text it met, which may be a prompt
         os.dup2(sink.fileno(), 2)
-    send(channels[0], ("ready", text.template is not None))
+    send(channels[0], pack(("ready", text.template is not None)))
     # Pages that are never written stay shared with the workers.
     gc.collect()
     gc.freeze()
