@@ -252,7 +252,13 @@ def test_many_connections_are_bounded_and_probes_and_requests_go_on(start: Any) 
 
 def test_while_every_connection_sends_a_body_probes_answer_and_requests_are_refused(start: Any) -> None:
     server = start("--max-connections", "5")
-    with clients(server, 5, HEAD + b"Content-Length: 100\r\n\r\n{"):
+    eventually(lambda: server.metric("tangram_engine_connections") == 1, "only this connection")
+    with ExitStack() as stack:
+        for _ in range(5):  # one after the other: each is answered before another could close it as waiting
+            (sending,) = stack.enter_context(
+                clients(server, 1, HEAD + b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+            )
+            assert sending.recv(100).startswith(b"HTTP/1.1 100 ")
         eventually(lambda: server.get("/load").status_code == 503, "all connections are used")
         probes_answer(server)
         refusal = server.complete("the", max_tokens=1)
