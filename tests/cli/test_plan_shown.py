@@ -233,7 +233,7 @@ def test_without_pods_no_gpu_of_a_node_is_cut_anew(planner):
     plan = planner.plan(CUT, request("big", "7g.80gb", 1))
 
     assert plan["unmet"][0]["name"] == "big"
-    assert any("nobody listed the pods" in note for note in plan["notes"])
+    assert any("the pods are not listed" in note for note in plan["notes"])
 
 
 def test_pods_hold_their_slices_and_what_nobody_holds_may_be_cut(planner):

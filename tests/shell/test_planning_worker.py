@@ -1,6 +1,7 @@
 """The planner's process: its deadline, its death, its replacement."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -43,6 +44,20 @@ async def test_a_plan_that_fails_is_told_and_the_next_one_comes(planner, why: st
             await worker.plan(SNAPSHOT, (), 1)
         assert failure.value.why == why
         assert await worker.plan(SNAPSHOT, (), 2) == Plan()
+    finally:
+        worker.stop()
+
+
+async def test_a_process_that_starts_slowly_is_given_more_time_at_each_attempt() -> None:
+    worker = PlanWorker(60, plans, start_s=0.01)
+    try:
+        with pytest.raises(WorkerFailed, match=r"did not start within 0\.01 s"):
+            await worker.plan(SNAPSHOT, (), 2)
+        for _ in range(15):
+            with contextlib.suppress(WorkerFailed):
+                made = await worker.plan(SNAPSHOT, (), 2)
+                break
+        assert made == Plan()
     finally:
         worker.stop()
 

@@ -35,7 +35,7 @@ from tangram.shell.settings import Settings
 from tangram.shell.statuses import StatusWriter
 from tangram.shell.store import version_of
 from tangram.shell.view import Told
-from tangram.shell.worker import START_S
+from tangram.shell.worker import LONGEST_START_S
 from tangram.shell.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,9 @@ def loop_dead_s(settings: Settings) -> float:
     """Return after how many seconds without a turn the loop is stuck: above a tick, the start of a planner
     with its deadline, and the slowest single write.
     """
-    return max(120.0, settings.tick_seconds + START_S + settings.plan_deadline_seconds + SLOWEST_WRITE_S)
+    return max(
+        120.0, settings.tick_seconds + LONGEST_START_S + settings.plan_deadline_seconds + SLOWEST_WRITE_S
+    )
 
 
 def boot_time() -> float:

@@ -10,7 +10,7 @@ from tangram.planner.joint.pods import occupied, unhealthy
 from tangram.planner.joint.pools import governed, pool_of, unique
 from tangram.planner.node_devices import left_out_notes
 
-_UNKNOWN = "nobody listed the pods, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
+_UNKNOWN = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
 
 
 def join(parts: list[FleetInput]) -> FleetInput:
