@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from .client import EngineClient
 from .errors import APIError, bad_request, internal, model_not_found, timed_out, unavailable
 from .events import EventStream, send_whole
 from .generation import Delta, Generation
+from .jsonio import dumps_in_pieces
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .params import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 _T = TypeVar("_T")
 _TEXT_WAIT_S = 10.0  # for a text worker; beyond it the client had better ask another replica
+_TOKEN_BYTES = 36  # of an id in a list; in a body it can have 2
 _THREAD_FROM = 2000  # tokens and alternatives: as JSON, a few milliseconds that no stream should wait
 
 
@@ -110,9 +112,8 @@ class Endpoints:
                 )
 
             ids = await backend.in_text_thread(work)
-            return web.json_response(
-                {"count": len(ids), "max_model_len": preparer.info.max_model_len, "tokens": ids}
-            )
+            answer = {"count": len(ids), "max_model_len": preparer.info.max_model_len, "tokens": list(ids)}
+            return await self._send(request, answer, held)
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
         """POST /detokenize."""
@@ -120,6 +121,7 @@ class Endpoints:
         with backend.lifecycle.request(), backend.bodies.hold() as held:
             body = await backend.read(request, DetokenizeRequest, held)
             backend.check_model(body.model)
+            held.add(_TOKEN_BYTES * len(body.tokens))
             _, preparer = backend.parts()
             try:
                 text = await asyncio.get_running_loop().run_in_executor(
@@ -127,7 +129,19 @@ class Endpoints:
                 )
             except TokenizerError as error:
                 raise bad_request(f"tokens: {error}", param="tokens", code="tokenizer_error") from None
-            return web.json_response({"prompt": text})
+            return await self._send(request, {"prompt": text}, held)
+
+    async def _send(self, request: web.Request, answer: dict[str, Any], held: HeldBytes) -> web.Response:
+        """Send JSON whose length a client chooses; it counts as held until the client has taken it."""
+        backend = self._backend
+        raw = await asyncio.get_running_loop().run_in_executor(backend.executor, dumps_in_pieces, answer)
+        held.add(len(raw))
+        response = web.Response(body=raw, content_type="application/json", charset="utf-8")
+        response.headers["x-request-id"] = request["id"]
+        if backend.lifecycle.leaving:
+            response.force_close()
+        await send_whole(request, response)
+        return response
 
     async def _timed(
         self, request: web.Request, model: type[CompletionRequest | ChatRequest]
@@ -178,6 +192,8 @@ class Endpoints:
         backend = self._backend
         body = await backend.read(request, model, held)
         backend.check_model(body.model)
+        if isinstance(body, CompletionRequest):
+            held.add(_TOKEN_BYTES * sum(len(ids) for ids in body.prompt if isinstance(ids, list)))
         engine, preparer = backend.parts()
         count = body.choices * (len(body.prompt) if isinstance(body, CompletionRequest) else 1)
         try:
