@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from tangram.fleet import FleetSnapshot, Plan
 from tangram.shell.planning import PlanWorker
-from tangram.shell.worker import WorkerFailed
+from tangram.shell.worker import WorkerFailed, work
 
 SNAPSHOT = FleetSnapshot(engine_image="e")
 
@@ -131,3 +132,13 @@ def test_the_answer_to_an_earlier_question_is_not_taken() -> None:
     worker._pipe, worker._asked = LatePipe(), 1  # type: ignore[assignment]
 
     assert worker._ask((SNAPSHOT, (), 2.0)) == (False, Plan())
+
+
+def test_a_worker_whose_operator_was_killed_ends_without_a_trace(monkeypatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    operators_end, workers_end = multiprocessing.Pipe()
+    operators_end.send((1, ()))
+
+    work(workers_end, lambda: operators_end.close, 0)
+
+    assert operators_end.closed

@@ -152,4 +152,5 @@ def work(pipe: Connection, load: Load, niceness: int) -> None:
         try:
             pipe.send((number, False, function(*question)))
         except Exception:  # noqa: BLE001 - a bug of ours: told to the parent, counted and logged there
-            pipe.send((number, True, traceback.format_exc()))
+            with contextlib.suppress(OSError):  # the parent is gone: the next recv says so
+                pipe.send((number, True, traceback.format_exc()))
