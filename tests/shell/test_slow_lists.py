@@ -11,8 +11,9 @@ from aiohttp import web
 
 from tangram.shell import client as client_module
 from tangram.shell import manifests, reduce
+from tangram.shell.answers import MAX_BODY_BYTES
 from tangram.shell.backoff import Backoff
-from tangram.shell.client import LIST_CHUNK, MAX_BODY_BYTES, PAGE_TRIES, RESTARTS, ApiError
+from tangram.shell.client import LIST_CHUNK, PAGE_TRIES, RESTARTS, ApiError
 from tangram.shell.compare import up_to_date
 from tangram.shell.kinds import DEPLOYMENTS, PODS
 from tangram.shell.mirror import Mirror, Source

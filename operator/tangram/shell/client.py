@@ -8,13 +8,13 @@ Endless patience belongs to the loops that call it.
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import aiohttp
 
+from tangram.shell.answers import limited, lines, parsed
 from tangram.shell.auth import Credentials, ssl_context
 from tangram.shell.backoff import Backoff
 from tangram.shell.kinds import Kind, Object
@@ -26,7 +26,6 @@ PAGE_BYTES = 8 * 2**20  # pages of larger objects hold fewer of them: bounds mem
 PAGE_TRIES = 5  # of one page; a page that arrived makes progress, and the next has all of them again
 RESTARTS = 3  # of a LIST whose continue token expired (the API server keeps versions for five minutes)
 WATCH_INACTIVITY_S = 70.0  # bookmarks come about each minute; silence beyond that is a dead connection
-MAX_BODY_BYTES = 16 * 2**20  # etcd stores objects of at most 1.5 MiB
 MAX_RETRY_AFTER_S = 5.0
 THROTTLED_TRIES = 3
 
@@ -54,9 +53,6 @@ class ApiError(Exception):
         return self.status in (0, 401, 408, 429) or self.status >= 500
 
 
-_FIELD_SET = b'"fieldsV1":'
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]|[a-z0-9.+-]+')
-_NESTING = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 CHANGES = ("ADDED", "MODIFIED", "DELETED")
 
 
@@ -215,7 +211,7 @@ class ApiClient:
                 if response.status >= 400:
                     raise await self._error(call, response)
                 self._count("watch", kind.plural, str(response.status))
-                async for line in _lines(response.content):
+                async for line in lines(response.content):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count("watch", kind.plural, "error")
@@ -309,9 +305,9 @@ class ApiClient:
             async with self._send(call, timeout, fresh_token=fresh_token) as response:
                 if response.status >= 400:
                     raise await self._error(call, response)
-                raw = await _limited(response.content)
+                raw = await limited(response.content)
                 arrived(len(raw))
-                document = _parsed(raw)
+                document = parsed(raw)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count(call.verb, call.kind.plural, "error")
             raise ApiError(0, "Unreachable", f"{call.verb} {call.path}: {_say(error)}") from error
@@ -342,9 +338,9 @@ class ApiClient:
 
     async def _error(self, call: _Call, response: aiohttp.ClientResponse) -> ApiError:
         self._count(call.verb, call.kind.plural, str(response.status))
-        raw = await _limited(response.content, 2**20)
+        raw = await limited(response.content, 2**20)
         try:
-            status = _parsed(raw)
+            status = parsed(raw)
             reason, message = str(status.get("reason") or response.reason), str(status.get("message", ""))
         except (ValueError, AttributeError, RecursionError):
             reason, message = str(response.reason), raw[:200].decode("utf-8", "replace")
@@ -388,66 +384,9 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
         return 1.0  # an HTTP date: the API server sends seconds, a proxy might not
 
 
-async def _limited(stream: aiohttp.StreamReader, limit: int = MAX_BODY_BYTES) -> bytearray:
-    body = bytearray()
-    async for chunk in stream.iter_any():
-        body += chunk
-        if len(body) > limit:
-            raise aiohttp.ClientPayloadError(f"an answer of more than {limit} bytes")
-    return body
-
-
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Split a watch into lines of any length up to MAX_BODY_BYTES (objects may be larger than aiohttp's
-    line limit).
-    """
-    rest = bytearray()
-    async for chunk in stream.iter_any():
-        rest += chunk
-        if b"\n" not in chunk:
-            if len(rest) > MAX_BODY_BYTES:
-                raise aiohttp.ClientPayloadError(f"a watch event of more than {MAX_BODY_BYTES} bytes")
-            continue
-        *whole, tail = bytes(rest).split(b"\n")
-        rest = bytearray(tail)
-        for line in whole:
-            if line.strip():
-                yield line
-
-
-def _parsed(raw: bytes | bytearray) -> Any:
-    """JSON of the API server. Raises ValueError, and RecursionError where even that nests too deep.
-
-    A tenant may nest the field sets of an object's managedFields 10,000 levels deep: the API server accepts
-    that and Python's parser does not, so one such pod would end every list. They are not read here.
-    """
-    try:
-        return json.loads(raw)
-    except RecursionError:
-        return json.loads(_without_field_sets(bytes(raw)))
-
-
-def _without_field_sets(raw: bytes) -> bytes:
-    kept, at = [], 0
-    while (found := raw.find(_FIELD_SET, at)) >= 0:
-        begin = found + len(_FIELD_SET)
-        kept += [raw[at:begin], b"null"]
-        at = _end_of_value(raw, begin)
-    return b"".join([*kept, raw[at:]])
-
-
-def _end_of_value(raw: bytes, begin: int) -> int:
-    depth = 0
-    for token in _TOKENS.finditer(raw, begin):
-        depth += _NESTING.get(token[0], 0)
-        if depth <= 0:
-            return token.end()
-    raise ValueError("JSON without an end")
-
-
 def _event(line: bytes) -> WatchEvent:
     try:
-        document = _parsed(line)
+        document = parsed(line)
         event = WatchEvent(str(document["type"]), document["object"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ApiError(0, "Garbled", "a watch event is not JSON with type and object") from error

@@ -5,10 +5,9 @@ fixed order.
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TypeVar
 
-from tangram.api import back_offs_from_status, facts_from_status, parse, parse_pool, parse_report
+from tangram.api import back_offs_from_status, facts_from_status, parse, parse_pool
 from tangram.fleet import (
     BackOff,
     CheckpointFacts,
@@ -17,7 +16,6 @@ from tangram.fleet import (
     Fault,
     FleetSnapshot,
     Inspection,
-    InspectionFailure,
     Intent,
     InvalidIntent,
     InvalidPool,
@@ -32,7 +30,8 @@ from tangram.planner.device_rules import NodeFacts
 from tangram.planner.node_devices import gpu_node
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell import kinds
-from tangram.shell.children import annotations_of, generation_of, has_its_name, labels_of, shape_of
+from tangram.shell.children import generation_of, has_its_name, labels_of, shape_of
+from tangram.shell.inspect_jobs import facts_key, inspection, only_inspects
 from tangram.shell.kinds import (
     Identity,
     Key,
@@ -44,9 +43,10 @@ from tangram.shell.kinds import (
     owner_of,
     uid_of,
 )
-from tangram.shell.manifests import INSPECT_MEMORY, job_name
+from tangram.shell.manifests import job_name
 from tangram.shell.quantity import parse_quantity
-from tangram.shell.waiting import SLOW_START_S, refusal, waiting_message
+from tangram.shell.timestamps import epoch
+from tangram.shell.waiting import late_at, refusal, waiting_message
 
 T = TypeVar("T")
 
@@ -301,14 +301,14 @@ def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
 def _leaves_at(pod: Object) -> float | None:
     """Return by when a terminating pod is to be gone: the API server adds its grace to the timestamp."""
     timestamp = pod["metadata"].get("deletionTimestamp")
-    return _epoch(timestamp, 0.0) if timestamp else None
+    return epoch(timestamp, 0.0) if timestamp else None
 
 
 def _unscheduled(pods: list[Object]) -> Unscheduled | None:
     """Return the pods that the scheduler finds no node for."""
     found = [
         (
-            _epoch(condition.get("since") or pod["metadata"].get("creationTimestamp"), 0.0),
+            epoch(condition.get("since") or pod["metadata"].get("creationTimestamp"), 0.0),
             str(condition["message"]),
         )
         for pod in pods
@@ -322,10 +322,6 @@ def _unscheduled(pods: list[Object]) -> Unscheduled | None:
         return None
     since, message = min(found)
     return Unscheduled(len(found), since, message) if since else None
-
-
-def _late(now: float) -> Callable[[Object], bool]:
-    return lambda pod: now - _epoch(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
 
 
 def workload(obj: Object, pods: list[Object], now: float) -> Workload:
@@ -346,7 +342,7 @@ def workload(obj: Object, pods: list[Object], now: float) -> Workload:
         total=_count(status.get("replicas", 0)),
         owner_generation=generation_of(obj),
         in_place=_rolls_in_place(obj),
-        message=waiting_message(obj, pods, _late(now)),
+        message=waiting_message(obj, pods, late_at(now)),
         unscheduled=_unscheduled(pods),
         refused=refusal(obj),
     )
@@ -375,88 +371,16 @@ def inspections(view: View, now: float, skipped: Skipped = _ignore) -> tuple[Ins
             pods_by_job.setdefault(job, []).append(pod)
 
     def of_job(obj: Object) -> list[Inspection]:
-        if not _ours(obj, owners) or obj["metadata"]["name"] != job_name(_facts_key(obj)) or not _honest(obj):
+        if (
+            not _ours(obj, owners)
+            or obj["metadata"]["name"] != job_name(facts_key(obj))
+            or not only_inspects(obj)
+        ):
             return []
-        return [_inspection(obj, pods_by_job.get(identity_of(obj), []), now)]
+        return [inspection(obj, pods_by_job.get(identity_of(obj), []), now)]
 
     found = itertools.chain.from_iterable(_each(view.jobs, of_job, skipped))
     return tuple(sorted(found, key=lambda i: (i.namespace, i.job_name)))
-
-
-def _facts_key(job: Object) -> FactsKey:
-    """Return what a Job inspects, by the annotations of its pod template: those of the Job can be edited."""
-    annotations = annotations_of(job["spec"]["template"])
-    uri = annotations.get(kinds.MODEL_URI_ANNOTATION, "")
-    image = annotations.get(kinds.ENGINE_IMAGE_ANNOTATION, "")
-    return FactsKey(job["metadata"]["namespace"], uri, image)
-
-
-def _honest(job: Object) -> bool:
-    """Say whether a Job runs an inspection and nothing else: only that is believed.
-
-    The image may be another than the one asked for: clusters rewrite images to their mirrors. What a forged
-    Job tells is believed in its own namespace alone.
-    """
-    containers = job["spec"]["template"]["spec"].get("containers") or ()
-    return len(containers) == 1 and not any(
-        c.get("command") or (c.get("args") or [""])[0] != "inspect" for c in containers
-    )
-
-
-def _inspection(job: Object, pods: list[Object], now: float) -> Inspection:
-    meta, status = job["metadata"], job.get("status") or {}
-    started = _epoch(status.get("startTime") or meta.get("creationTimestamp"), now)
-    return Inspection(
-        key=_facts_key(job),
-        namespace=meta["namespace"],
-        job_name=meta["name"],
-        job_uid=uid_of(job),
-        started_at=started,
-        result=_result(status, pods, now),
-        message=waiting_message(job, pods, _late(now)),
-    )
-
-
-def _result(status: Object, pods: list[Object], now: float) -> CheckpointFacts | InspectionFailure | None:
-    """Return what a finished Job found. Its pod's message is untrusted: `parse_report` validates every
-    field.
-    """
-    done = next(
-        (
-            c
-            for c in status.get("conditions") or ()
-            if c.get("type") in ("Complete", "Failed") and c.get("status") == "True"
-        ),
-        None,
-    )
-    if done is None:
-        return None
-    at = _epoch(done.get("lastTransitionTime"), now)
-    messages = [
-        container["terminated"].get("message", "")
-        for pod in sorted(pods, key=lambda p: p["metadata"].get("creationTimestamp", ""), reverse=True)
-        for container in pod["containers"]
-        if container["terminated"] and container["terminated"].get("message")
-    ]
-    if messages:
-        return parse_report(messages[0], at)
-    why = _container_end(pods) or done.get("message") or done.get("reason") or "its pod left no report"
-    return InspectionFailure("InspectionFailed", f"inspect Job ended without a report: {why}"[:1000], at)
-
-
-def _container_end(pods: list[Object]) -> str:
-    """Return how the container of an inspection ended that left no message; empty if that is not known."""
-    for pod in sorted(pods, key=lambda p: p["metadata"].get("creationTimestamp", ""), reverse=True):
-        for container in pod["containers"]:
-            end = container["terminated"]
-            if end and end.get("reason") == "OOMKilled":
-                return (
-                    f"reading the checkpoint took more than the {INSPECT_MEMORY} of memory that the Job "
-                    "has (OOMKilled); its tokenizer or headers are too large"
-                )
-            if end and end.get("exitCode"):
-                return f"its container ended with {end.get('reason', 'Error')}, exit code {end['exitCode']}"
-    return ""
 
 
 def _facts(view: View, skipped: Skipped) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
@@ -499,12 +423,3 @@ def _with_pods(view: View) -> Iterable[tuple[Object, list[Object]]]:
         name = str(ref.get("name", "")).removesuffix(f"-{template}")
         pods.setdefault((key_of(pod)[0], name), []).append(pod)
     return [(deployment, pods.get(key_of(deployment), [])) for deployment in view.deployments]
-
-
-def _epoch(timestamp: str | None, default: float) -> float:
-    if not timestamp:
-        return default
-    try:
-        return datetime.fromisoformat(timestamp).timestamp()
-    except ValueError:
-        return default

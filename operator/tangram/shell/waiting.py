@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tangram.shell.kinds import Object
+from tangram.shell.timestamps import epoch
 
 MAX_LENGTH = 300
 SLOW_START_S = 120.0  # a container that is not created by then waits for something
@@ -32,6 +33,11 @@ def waiting_message(parent: Object, pods: list[Object], late: Callable[[Object],
         text for pod in sorted(pods, key=lambda p: p["metadata"]["name"]) if (text := _pod_message(pod, late))
     ]
     return told[0][:MAX_LENGTH] if told else ""
+
+
+def late_at(now: float) -> Callable[[Object], bool]:
+    """Return what says of a pod whether it was created longer than `SLOW_START_S` before `now`."""
+    return lambda pod: now - epoch(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
 
 
 def refusal(parent: Object) -> str:

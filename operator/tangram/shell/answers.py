@@ -1,0 +1,72 @@
+"""Bytes of the API server's answers: read within a limit, split into lines, parsed however deep they nest."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+
+MAX_BODY_BYTES = 16 * 2**20  # etcd stores objects of at most 1.5 MiB
+
+_FIELD_SET = b'"fieldsV1":'
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]|[a-z0-9.+-]+')
+_NESTING = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+
+
+async def limited(stream: aiohttp.StreamReader, limit: int = MAX_BODY_BYTES) -> bytearray:
+    """Read an answer. Raises `aiohttp.ClientPayloadError` beyond `limit` bytes."""
+    body = bytearray()
+    async for chunk in stream.iter_any():
+        body += chunk
+        if len(body) > limit:
+            raise aiohttp.ClientPayloadError(f"an answer of more than {limit} bytes")
+    return body
+
+
+async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Split a watch into lines of any length up to MAX_BODY_BYTES (objects may be larger than aiohttp's
+    line limit).
+    """
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        rest += chunk
+        if b"\n" not in chunk:
+            if len(rest) > MAX_BODY_BYTES:
+                raise aiohttp.ClientPayloadError(f"a watch event of more than {MAX_BODY_BYTES} bytes")
+            continue
+        *whole, tail = bytes(rest).split(b"\n")
+        rest = bytearray(tail)
+        for line in whole:
+            if line.strip():
+                yield line
+
+
+def parsed(raw: bytes | bytearray) -> Any:
+    """JSON of the API server. Raises ValueError, and RecursionError where even that nests too deep.
+
+    A tenant may nest the field sets of an object's managedFields 10,000 levels deep: the API server accepts
+    that and Python's parser does not, so one such pod would end every list. They are not read here.
+    """
+    try:
+        return json.loads(raw)
+    except RecursionError:
+        return json.loads(_without_field_sets(bytes(raw)))
+
+
+def _without_field_sets(raw: bytes) -> bytes:
+    kept, at = [], 0
+    while (found := raw.find(_FIELD_SET, at)) >= 0:
+        begin = found + len(_FIELD_SET)
+        kept += [raw[at:begin], b"null"]
+        at = _end_of_value(raw, begin)
+    return b"".join([*kept, raw[at:]])
+
+
+def _end_of_value(raw: bytes, begin: int) -> int:
+    depth = 0
+    for token in _TOKENS.finditer(raw, begin):
+        depth += _NESTING.get(token[0], 0)
+        if depth <= 0:
+            return token.end()
+    raise ValueError("JSON without an end")
