@@ -238,3 +238,13 @@ def test_a_move_leaves_nothing_waiting_on_the_shape_that_is_in_back_off():
 
     assert decision.shape == DEAR
     assert [a.replicas for a in found.actions if isinstance(a, ScaleDeployment)] == [1]
+
+
+def test_refused_replicas_go_although_the_last_node_of_their_shape_is_gone():
+    """Else they are refused for ever, and each refusal is one more attempt in the status."""
+    m = intent(min_replicas=2)
+    refused = workload(m, CHEAP, 2, available=0, total=0, refused="FailedCreate: exceeded quota: q, used")
+    found, decision, _ = made(snapshot(workloads=(refused,)), m)
+
+    assert decision.back_offs[0].replicas == 0
+    assert [a.replicas for a in found.actions if isinstance(a, ScaleDeployment)] == [0]

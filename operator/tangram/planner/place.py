@@ -91,7 +91,7 @@ def place(
         predicted_tpot_ms=chosen.tpot_ms,
         rollout_waits=way.waits,
         actions=(
-            *_apply(case, offered, chosen, replicas, way, exists=mine is not None),
+            *_apply(case, offered, chosen, replicas, way, mine),
             *resumed(mine, replicas),
             *_leave(others, kept),
         ),
@@ -126,14 +126,16 @@ def _replicas(target: Target, mine: Workload | None) -> int:
 
 
 def _apply(
-    case: Case, offered: Offers, chosen: Candidate, replicas: int, way: Rollout, *, exists: bool
-) -> tuple[ApplyDeployment, ...]:
+    case: Case, offered: Offers, chosen: Candidate, replicas: int, way: Rollout, mine: Workload | None
+) -> tuple[Action, ...]:
     intent = case.intent
     products = offered.products.get(chosen.shape.sku, ())
     selectors = offered.selectors(intent.pools)
     nowhere = not products or (intent.pools and not selectors)
+    if nowhere and mine is not None and replicas < mine.replicas:  # what cannot come to be holds no quota
+        return (ScaleDeployment(mine.owner_uid, mine.namespace, mine.name, mine.uid, replicas),)
     # A Deployment that the API server refused is tried without replicas: that takes no room.
-    if nowhere or (replicas == 0 and not exists and not case.is_refused):
+    if nowhere or (replicas == 0 and mine is None and not case.is_refused):
         return ()
     return (
         ApplyDeployment(
