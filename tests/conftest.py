@@ -5,11 +5,14 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A run that fails speaks of the change that it ran on: examples are random, and the same each time.
-# `make explore` looks at others.
-settings.register_profile("same", derandomize=True)
+# `make explore` looks at others, and at how long an example takes: on a busy machine that says nothing.
+# A test as a whole has its time limit in either.
+settings.register_profile(
+    "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("explore", derandomize=False, print_blob=True)
 settings.load_profile("same")
 
