@@ -26,7 +26,7 @@ def _serve(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     gc.disable()  # modules are made to stay: looking for garbage among them is a tenth of the start
     from tangram_engine.config import EngineConfig  # noqa: PLC0415
-    from tangram_engine.serve.admission import Limits  # noqa: PLC0415
+    from tangram_engine.serve.admission import AdmissionLimits  # noqa: PLC0415
     from tangram_engine.serve.server import ServeOptions, serve  # noqa: PLC0415
 
     gc.freeze()
@@ -53,7 +53,7 @@ def _serve(options: argparse.Namespace) -> int:
         generation_config=options.generation_config,
         step_timeout_seconds=options.step_timeout_seconds,
         api_key_file=options.api_key_file,
-        limits=Limits(
+        limits=AdmissionLimits(
             connections=options.max_connections,
             body_bytes=options.max_body_bytes_in_flight,
             header_seconds=options.header_seconds,

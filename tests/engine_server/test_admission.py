@@ -19,9 +19,9 @@ from tangram_engine.serve.admission import (
     FREE_BODY_BYTES,
     HEADER_LIMIT,
     SPARE_CONNECTIONS,
+    AdmissionLimits,
     BodyBytes,
     Connections,
-    Limits,
 )
 from tangram_engine.serve.errors import APIError
 from tangram_engine.serve.listener import Listener
@@ -56,7 +56,7 @@ class FakeTransport:
 class Desk:
     """Connections on a clock that the test sets."""
 
-    limits: Limits
+    limits: AdmissionLimits
     now: float = 0.0
     reasons: list[str] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class Desk:
 
 @pytest.fixture
 def desk() -> Desk:
-    return Desk(Limits(connections=3, header_seconds=10, idle_seconds=75, stall_seconds=30))
+    return Desk(AdmissionLimits(connections=3, header_seconds=10, idle_seconds=75, stall_seconds=30))
 
 
 def test_beyond_the_limit_the_connection_that_waits_longest_is_closed(desk: Desk) -> None:
@@ -275,7 +275,9 @@ def test_a_large_body_is_read_in_small_pieces() -> None:
         async def handle(request: web.BaseRequest) -> web.Response:
             return web.Response(text=str(len(await request.read())))
 
-        listener = Listener(web.Server(handle), Recorded(Limits(), lambda reason: None), access_log=None)
+        listener = Listener(
+            web.Server(handle), Recorded(AdmissionLimits(), lambda reason: None), access_log=None
+        )
         port = free_port()
         await listener.start("127.0.0.1", port)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -376,7 +378,7 @@ def test_the_documented_limits_are_those_of_the_code() -> None:
     assert len(flags) == 7
     for flag, value in flags.items():
         assert defaults[flag.removeprefix("--").replace("-", "_")] == value, flag
-    limits = Limits()
+    limits = AdmissionLimits()
     assert (limits.connections, limits.body_bytes) == (
         defaults["max_connections"],
         defaults["max_body_bytes_in_flight"],

@@ -1,4 +1,4 @@
-"""What engine.maxRequestSeconds runs into is told in Accepted, and refused nowhere."""
+"""Accepted warns of what engine.maxRequestSeconds runs into; nothing is refused."""
 
 from dataclasses import replace
 

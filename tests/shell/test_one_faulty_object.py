@@ -197,7 +197,7 @@ def test_a_fault_that_went_away_and_came_back_is_logged_again(caplog: pytest.Log
 
 
 def test_a_status_that_cannot_be_read_is_written_anew() -> None:
-    """Another version wrote it, or somebody with the right to."""
+    """Another version of the operator wrote it, or an author with the right to."""
     bad = edited(THERE.llm_deployments[1], ("status", "conditions"), [{"kind": "Ready"}])
     made = one_round(
         with_object(THERE, "llm_deployments", 1, bad).view(), faults=(log := FaultLog(Metrics()))

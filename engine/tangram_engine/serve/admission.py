@@ -25,7 +25,7 @@ _END_OF_HEADERS = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AdmissionLimits:
     """What clients may hold at once. The defaults are those of the command line."""
 
     connections: int = 1024
@@ -70,7 +70,10 @@ class Connections:
     """Every open connection, by its protocol object. Counts what it closes by reason, through `refused`."""
 
     def __init__(
-        self, limits: Limits, refused: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        limits: AdmissionLimits,
+        refused: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
         self.refuse = refused

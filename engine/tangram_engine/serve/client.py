@@ -111,7 +111,7 @@ class EngineClient:
             self._writer.write(encode(Abort(request_id)))
 
     def abandon(self) -> None:
-        """Give up an engine that hangs: `dead` is set, and all who wait are told. It may not even die."""
+        """Give up an engine that hangs: `dead` is set, and every waiting request ends."""
         if self.dead.done() or self._process is None:
             return
         self._reading.cancel()

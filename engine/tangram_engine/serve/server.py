@@ -16,7 +16,7 @@ from tangram_engine.checkpoint import CheckpointError, Reason, read_checkpoint
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo
 
-from .admission import BodyBytes, Connections, Limits
+from .admission import AdmissionLimits, BodyBytes, Connections
 from .api import Backend
 from .app import build_app
 from .client import EngineClient
@@ -57,7 +57,7 @@ class ServeOptions:
     generation_config: str = "auto"  # auto: sampling defaults from the checkpoint; vllm: none
     step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S
     api_key_file: Path | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
 
 
 class Server:

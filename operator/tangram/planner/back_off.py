@@ -8,7 +8,7 @@
 | SchedulingGated | nothing | another controller holds the pod back on purpose |
 | image pull, missing Secret, volume mount, crash | nothing | it fails on any shape alike |
 
-The last two rows are told by `Available`, with what the pod waits for. The first three are kept in the
+`Available` shows the last two rows, with what the pod waits for. The first three are kept in the
 status, so that another operator process goes on from there.
 """
 
@@ -51,7 +51,9 @@ class Obstacles:
     """What keeps pods from coming to be, of all LLMDeployments."""
 
     back_offs: Mapping[str, tuple[BackOff, ...]]  # by uid
-    pending: Mapping[tuple[str, Shape], str]  # pods without a node, before the deadline: what is told of them
+    pending: Mapping[
+        tuple[str, Shape], str
+    ]  # pods without a node, before the deadline: the message of Placed
 
 
 _QUOTA = re.compile(r"exceeded quota: ([^\s,]+)")  # as the API server's admission says it
@@ -109,7 +111,7 @@ def obstacles(snapshot: FleetSnapshot, intents: tuple[Intent, ...], room: Room, 
 def _observed(
     workload: Workload, snapshot: FleetSnapshot, intent: Intent, room: Room, now: float
 ) -> tuple[_Obstacle | None, str]:
-    """Return the obstacle that rules a shape out now, or else what is told of pods that still wait."""
+    """Return the obstacle that rules a shape out now, or else the message about pods that still wait."""
     if workload.refused and workload.settled and workload.total < workload.replicas:
         quota = _QUOTA.search(workload.refused)
         if quota is None:

@@ -92,7 +92,7 @@ def model_of(product: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class LabelledBoard:
     """Which GPU the labels describe."""
 
     product: str  # the label as it is
@@ -101,7 +101,7 @@ class Board:
     gpus: int | None  # how many of this model; None: the label does not say
 
     @classmethod
-    def of(cls, facts: NodeFacts) -> "Board":
+    def of(cls, facts: NodeFacts) -> "LabelledBoard":
         """Return what the labels of a node describe."""
         product = facts.label(PRODUCT_LABEL)
         model = model_of(product)
@@ -110,22 +110,26 @@ class Board:
         return cls(product, model, match_product(model) if model else None, found)
 
 
-Rule = Callable[[NodeFacts, Board, Mapping[str, int]], Iterator[tuple[Why, str]]]
+Rule = Callable[[NodeFacts, LabelledBoard, Mapping[str, int]], Iterator[tuple[Why, str]]]
 
 
-def _away(facts: NodeFacts, _board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _away(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
     if not facts.ready:
         yield Why.NOT_READY, "is not ready"
     if facts.unschedulable:
         yield Why.CORDONED, "is cordoned; kubectl uncordon brings it back"
 
 
-def _absent(facts: NodeFacts, _board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _absent(
+    facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]
+) -> Iterator[tuple[Why, str]]:
     if facts.label(PRESENT_LABEL) == "false":
         yield Why.NO_GPU, f"label {PRESENT_LABEL}=false; remove the label if it has GPUs"
 
 
-def _changing(facts: NodeFacts, _board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _changing(
+    facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]
+) -> Iterator[tuple[Why, str]]:
     state = facts.label(STATE_LABEL)
     if state not in {"", "success"}:
         yield (
@@ -157,7 +161,9 @@ def _changing(facts: NodeFacts, _board: Board, _capacity: Mapping[str, int]) -> 
         )
 
 
-def _virtual(facts: NodeFacts, board: Board, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _virtual(
+    facts: NodeFacts, board: LabelledBoard, _capacity: Mapping[str, int]
+) -> Iterator[tuple[Why, str]]:
     config = facts.label(WORKLOAD_LABEL)
     if config not in {"", "container"}:
         yield (
@@ -184,7 +190,9 @@ def _virtual(facts: NodeFacts, board: Board, _capacity: Mapping[str, int]) -> It
         )
 
 
-def _described(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _described(
+    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]
+) -> Iterator[tuple[Why, str]]:
     strategy = facts.label(STRATEGY_LABEL)
     told = f"label {PRODUCT_LABEL}={board.product}"
     if not board.product:
@@ -214,7 +222,9 @@ def _described(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> I
         yield Why.MIG_INVALID, f"label {STRATEGY_LABEL}={strategy}; set mixed in the device plugin"
 
 
-def _handed_out(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _handed_out(
+    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]
+) -> Iterator[tuple[Why, str]]:
     if board.product.endswith("-SHARED"):
         yield Why.SHARED, _shared_message(f"label {PRODUCT_LABEL}={board.product}")
     clients = facts.number(GKE_CLIENTS_LABEL)
@@ -231,7 +241,9 @@ def _handed_out(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> 
         )
 
 
-def _counted(facts: NodeFacts, board: Board, capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _counted(
+    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]
+) -> Iterator[tuple[Why, str]]:
     """GPU feature discovery describes one model: more devices than it counts are shares, or other boards."""
     if board.gpus is None or _sharing(facts, WHOLE) is not None:
         return
@@ -251,7 +263,7 @@ NODE_RULES: tuple[Rule, ...] = (_away, _absent, _changing, _virtual, _described,
 
 
 def of_devices(
-    facts: NodeFacts, board: Board, offered: Mapping[str, int], capacity: Mapping[str, int]
+    facts: NodeFacts, board: LabelledBoard, offered: Mapping[str, int], capacity: Mapping[str, int]
 ) -> Iterator[LeftOut]:
     """Return what is left out of the devices of a node that is not left out as a whole, by resource."""
     for resource, count in sorted(capacity.items()):
@@ -271,7 +283,7 @@ def of_devices(
 
 
 def _of_resource(
-    facts: NodeFacts, board: Board, resource: str, offered: int, count: int
+    facts: NodeFacts, board: LabelledBoard, resource: str, offered: int, count: int
 ) -> Iterator[LeftOut]:
     base = resource.removesuffix(SHARED_SUFFIX)
     if base != resource:
@@ -322,7 +334,7 @@ def _cut_unseen(facts: NodeFacts) -> str | None:
     )
 
 
-def _other_board(facts: NodeFacts, board: Board, resource: str, count: int) -> str | None:
+def _other_board(facts: NodeFacts, board: LabelledBoard, resource: str, count: int) -> str | None:
     """Return why a slice is none of the board that the node's labels describe, None where it is."""
     key = f"{resource}.product"
     product = facts.label(key).partition("-MIG-")[0]

@@ -12,7 +12,7 @@ from tangram.planner.device_rules import (
     SHARED_SUFFIX,
     WHOLE,
     ZONE_LABEL,
-    Board,
+    LabelledBoard,
     NodeFacts,
     Why,
     is_gpu,
@@ -46,7 +46,7 @@ def gpu_node(
     capacity = {r: max(capacity.get(r, 0), n) for r, n in offered.items()} | {
         r: n for r, n in capacity.items() if r not in offered
     }
-    board = Board.of(facts)
+    board = LabelledBoard.of(facts)
     there = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
     whole = tuple(_of_node(facts, board, capacity, tuple(tolerations))) if there else ()
     single = () if any(_final(each) for each in whole) else tuple(of_devices(facts, board, offered, capacity))
@@ -114,7 +114,10 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def _of_node(
-    facts: NodeFacts, board: Board, capacity: Mapping[str, int], tolerations: tuple[Mapping[str, Any], ...]
+    facts: NodeFacts,
+    board: LabelledBoard,
+    capacity: Mapping[str, int],
+    tolerations: tuple[Mapping[str, Any], ...],
 ) -> Iterator[LeftOut]:
     for resource, value in facts.allocatable.items():
         if is_gpu(str(resource)) and units(value) is None:

@@ -121,7 +121,7 @@ def is_controlled_by(obj: Object, kind: Kind) -> bool:
 def owner_of(obj: Object) -> Identity | None:
     """Return which LLMDeployment controls this object by what the object says, None when none does.
 
-    Whoever may write the object may write that: it is true where such an LLMDeployment exists.
+    An author of the object may write that: it is true where such an LLMDeployment exists.
     """
     ref = controller_of(obj)
     if ref is None or not is_controlled_by(obj, LLM_DEPLOYMENTS):

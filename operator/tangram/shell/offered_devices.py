@@ -20,7 +20,7 @@ WITHHELD_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
+class _OfferedCount:
     """What one node offered of one resource."""
 
     count: int  # at most, of what it is not known to have lost
@@ -34,7 +34,7 @@ class _Offer:
 class OfferedDevices:
     """The memory of what nodes offered, by node and resource."""
 
-    _offers: dict[tuple[str, str], _Offer] = field(default_factory=dict)
+    _offers: dict[tuple[str, str], _OfferedCount] = field(default_factory=dict)
 
     def remember(self, nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
         """Return the nodes with what each withholds at `now` (epoch seconds) and what it has lost.
@@ -75,22 +75,22 @@ class OfferedDevices:
         return replace(node, withheld=tuple(withheld), left_out=(*node.left_out, *notes))
 
 
-def _looked(before: _Offer | None, offered: int, unhealthy: int, now: float) -> _Offer:
+def _looked(before: _OfferedCount | None, offered: int, unhealthy: int, now: float) -> _OfferedCount:
     """Return what is known of a resource after one more look."""
     if before is None:
-        before = _Offer(offered)
+        before = _OfferedCount(offered)
     sick = min(before.unhealthy, unhealthy)
     full = max(before.count, offered + unhealthy - sick)
     if offered >= full:
         lost = max(0, before.lost - max(0, offered - before.count))
-        return _Offer(offered, sick, None, lost, before.lost_since)
+        return _OfferedCount(offered, sick, None, lost, before.lost_since)
     since = now if before.since is None or before.since > now else before.since  # a clock that was set back
     if now - since < WITHHELD_S:
-        return _Offer(full, sick, since, before.lost, before.lost_since)
-    return _Offer(offered, unhealthy, None, before.lost + full - offered, since)
+        return _OfferedCount(full, sick, since, before.lost, before.lost_since)
+    return _OfferedCount(offered, unhealthy, None, before.lost + full - offered, since)
 
 
-def _note(resource: str, offered: int, offer: _Offer) -> LeftOut:
+def _note(resource: str, offered: int, offer: _OfferedCount) -> LeftOut:
     missing, since = max(0, offer.count - offered) + offer.lost, offer.since or offer.lost_since
     message = (
         f"offers {offered} {resource}, and {missing} fewer than before {rfc3339(since)}: its device plugin is"
