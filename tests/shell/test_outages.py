@@ -217,7 +217,7 @@ async def test_an_error_inside_a_watch_is_survived(here: World, proxy: FaultProx
     proxy.rules = [
         Rule("watch-error", verb="watch", plural=plural, nth=nth, code=500)
         for plural in ("llmdeployments", "deployments", "pods")
-        for nth in (1, 2, 3)
+        for nth in (1, 2, 3, 4, 5)
     ]
     process = operator()
     await here.apply(llm("tiny", here.namespace))

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tangram.shell import kopf_shell, reduce
-from tangram.shell.app import Operator
+from tangram.shell import reduce
 from tangram.shell.backoff import Backoff, Penalties
 from tangram.shell.client import ApiError, Listing
 from tangram.shell.kinds import PODS
@@ -15,7 +14,6 @@ from tangram.shell.lease import NotLeader
 from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.metrics import Metrics
 from tangram.shell.mirror import Mirror, Source
-from tangram.shell.store import Store
 from tangram.shell.worker import WorkerFailed
 
 
@@ -140,35 +138,6 @@ async def test_each_term_begins_with_fresh_lists_even_if_nobody_saw_the_last_one
         await one._turn()
 
     assert Steps.begun == [1, 2, 2]  # the second could not be begun at first
-
-
-class Heard:
-    """As much of an operator as an event needs."""
-
-    def __init__(self, version: int) -> None:
-        store = Store(reduce.whole)
-        store.replace([], version)
-        self.marked = 0
-        self.mirrors, self.loop = self, self
-        self.store = lambda _kind, _namespace: store
-
-    def mark_dirty(self) -> None:
-        self.marked += 1
-
-
-@pytest.mark.parametrize(("version", "marked"), [("41", 0), ("42", 0), ("43", 1), ("odd", 1)])
-def test_an_event_that_the_mirror_holds_already_is_no_news(version: str, marked: int) -> None:
-    heard = Heard(42)
-    Operator.heard_of(heard, {"metadata": {"namespace": "n", "name": "x", "resourceVersion": version}})  # type: ignore[arg-type]
-
-    assert heard.marked == marked
-
-
-def test_kopf_delivers_events_without_holding_any_back() -> None:
-    queueing = kopf_shell.kopf_settings().queueing
-
-    assert queueing.worker_limit is None
-    assert queueing.idle_timeout <= 1
 
 
 async def test_a_watch_that_is_forbidden_lists_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tangram.shell.events import EventRecorder
 from tangram.shell.expect import Expectations
 from tangram.shell.fleet_plans import FleetPlans, operator_label
 from tangram.shell.isolation import FaultLog
-from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, Object, key_of
+from tangram.shell.kinds import FLEET_PLANS
 from tangram.shell.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.metrics import Metrics
@@ -33,7 +33,6 @@ from tangram.shell.planning import PlanWorker
 from tangram.shell.scaler import Scaler, params_of
 from tangram.shell.settings import Settings
 from tangram.shell.statuses import StatusWriter
-from tangram.shell.store import version_of
 from tangram.shell.view import Told
 from tangram.shell.worker import LONGEST_START_S
 from tangram.shell.writer import Writer
@@ -124,12 +123,6 @@ class Operator:
         if self.reader is not None:
             await self.reader.close()
         await self.client.close()
-
-    def heard_of(self, obj: Object) -> None:
-        """Look again because of an event of kopf's own watch, unless the mirror is that far already."""
-        version = version_of(obj)
-        if version < 0 or version > self.mirrors.store(LLM_DEPLOYMENTS, key_of(obj)[0]).version:
-            self.loop.mark_dirty()
 
     def live(self) -> str:
         """Say what a restart would cure, empty when nothing."""

@@ -1,10 +1,10 @@
-"""kopf as a thin shell: it runs the process (start, stop, login, signals) and tells when one of our
-objects changed.
+"""kopf as a thin shell: it runs the process (start, stop, login, signals).
 
-It decides nothing and writes nothing: no change-detecting handlers (they annotate), no timers or daemons
-(they add finalizers), no indexes (they start quadratically), no peering (we have a Lease), no event
-posting (ours are deduplicated). What is true comes from the mirrors, which replace their copy on each
-LIST.
+It decides nothing, writes nothing and watches nothing: no change-detecting handlers (they annotate), no
+timers or daemons (they add finalizers), no indexes (they start quadratically), no peering (we have a
+Lease), no event posting (ours are deduplicated). Nor event handlers: an error inside a watch of kopf's, or
+an object that its JSON parser cannot read, ends the process, and any author of an LLMDeployment could send
+one. What is true, and that it changed, comes from the mirrors.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ import kopf
 
 from tangram.shell.app import Operator
 from tangram.shell.auth import TOKEN_REREAD_S, Credentials
-from tangram.shell.kinds import LLM_DEPLOYMENTS, Object
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -48,10 +47,6 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = EndlessBackoffs()
-    settings.queueing.error_delays = (1, 2, 5, 10, 30)
-    settings.queueing.worker_limit = None  # a worker only compares a version; a limit holds events back
-    settings.queueing.idle_timeout = 0.1  # a worker per object waits this long for more events of it
-    settings.watching.chunk_size = 500
     settings.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
     return settings
 
@@ -76,7 +71,6 @@ def registry(
     credentials: Credentials,
     start: Callable[[], Any],
     stop: Callable[[], Any],
-    changed: Callable[[Object], None],
 ) -> kopf.OperatorRegistry:
     """Return all handlers there are."""
     handlers = kopf.OperatorRegistry()
@@ -93,10 +87,6 @@ def registry(
     async def cleanup(**_: Any) -> None:
         await stop()
 
-    @kopf.on.event(LLM_DEPLOYMENTS.group, LLM_DEPLOYMENTS.version, LLM_DEPLOYMENTS.plural, registry=handlers)
-    async def event(body: kopf.Body, **_: Any) -> None:
-        changed(dict(body))
-
     return handlers
 
 
@@ -110,7 +100,7 @@ async def run(settings: Settings, credentials: Credentials) -> int:
     )
     try:
         await kopf.operator(
-            registry=registry(credentials, operator.start, operator.stop, operator.heard_of),
+            registry=registry(credentials, operator.start, operator.stop),
             settings=kopf_settings(),
             standalone=True,
             stop_flag=stop_flag,
