@@ -12,7 +12,6 @@ from .params import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
 logger = logging.getLogger(__name__)
 
 GENERATION_CONFIG = "generation_config.json"
-SOURCES = ("auto", "vllm")  # of --generation-config: the checkpoint's file, or vLLM's own defaults
 _LIMIT = 1 << 20  # bytes
 
 
