@@ -39,7 +39,12 @@ def test_the_other_replica_serves_on_and_a_replacement_comes(model: Kube, second
     first_node = model.get("nodes")["items"][0]["metadata"]["name"]
     model.kubectl("cordon", first_node)
     model.kubectl(
-        "patch", "llmdep", install.NAME, "--type=merge", "-p", json.dumps({"spec": {"scaling": {"min": 2}}})
+        "patch",
+        "llmdep",
+        install.NAME,
+        "--type=merge",
+        "-p",
+        json.dumps({"spec": {"scaling": {"minReplicas": 2}}}),
     )
     wait_until(lambda: install.replicas(model) == (2, 2), 120, "a replica on the second node")
     model.kubectl("uncordon", first_node)

@@ -132,8 +132,8 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
         "placement.spread.node",
         "placement.spread.zone",
         "placement.budgetPerHour",
-        "scaling.min",
-        "scaling.max",
+        "scaling.minReplicas",
+        "scaling.maxReplicas",
         "priority",
         "paused",
     }

@@ -86,7 +86,7 @@ async def _populate(kubeconfig):
         for name, product in (("node-a", "NVIDIA-H100-80GB-HBM3"), ("node-b", "NVIDIA-L40S")):
             await _add_node(client, gpu_node(name, gpus=4, product=product))
         for name in ("chat", "draft"):
-            spec = {"scaling": {"min": 1, "max": 8}}
+            spec = {"scaling": {"minReplicas": 1, "maxReplicas": 8}}
             await client.apply(LLM_DEPLOYMENTS, llm(name, "default", **spec), manager="tests", force=True)
         told = llm("chat", "default") | {"status": STATUS | {"model": STATUS["model"] | {"facts": FACTS}}}
         del told["spec"]

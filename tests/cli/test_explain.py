@@ -30,7 +30,7 @@ def llm(name="chat", namespace="default", rps=12, **spec):
     spec |= {
         "objectives": OBJECTIVES,
         "traffic": traffic,
-        "scaling": spec.get("scaling", {"min": 1, "max": 20}),
+        "scaling": spec.get("scaling", {"minReplicas": 1, "maxReplicas": 20}),
     }
     return {"kind": "LLMDeployment", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
@@ -77,13 +77,15 @@ def test_every_alternative_that_serves_was_tried_on_the_whole_fleet(planner):
 
 
 def test_who_goes_short_is_told_why_and_what_would_help(planner):
-    found = told(planner, inventory(gpu("g0")), llm(rps=200, scaling={"min": 1, "max": 100}))
+    found = told(planner, inventory(gpu("g0")), llm(rps=200, scaling={"minReplicas": 1, "maxReplicas": 100}))
 
     assert found["plan"]["unmet"] > 0
     assert found["because"]
     assert found["relaxations"]
 
-    _, out, _ = explain(planner, inventory(gpu("g0")), llm(rps=200, scaling={"min": 1, "max": 100}))
+    _, out, _ = explain(
+        planner, inventory(gpu("g0")), llm(rps=200, scaling={"minReplicas": 1, "maxReplicas": 100})
+    )
     assert "is not served because of" in out
     assert "helps" in out
 
@@ -116,7 +118,11 @@ def test_it_is_the_plan_that_tangram_plan_makes(planner):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("bad", "spec.scaling.min must not be above max"), ("new", "has not been inspected")]
+    ("name", "reason"),
+    [
+        ("bad", "spec.scaling.minReplicas must not be above scaling.maxReplicas"),
+        ("new", "has not been inspected"),
+    ],
 )
 def test_one_that_cannot_be_planned_is_explained_too(planner, name, reason):
     found = told(planner, document(*HERE), what=f"llmdep/{name}")

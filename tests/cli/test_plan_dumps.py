@@ -154,7 +154,7 @@ def test_slices_that_a_node_offered_before_it_was_cut_anew_are_not_counted(plann
 
 
 def test_an_llmdeployment_beside_a_dump_is_still_checked(planner):
-    spec = {"model": {"uri": "pvc://m/llama-3.1-8b"}, "scaling": {"min": 3, "max": 2}}
+    spec = {"model": {"uri": "pvc://m/llama-3.1-8b"}, "scaling": {"minReplicas": 3, "maxReplicas": 2}}
     line = planner.refused(HEALTHY, {"kind": "LLMDeployment", "metadata": {"name": "chat"}, "spec": spec})
 
-    assert "spec.scaling.min" in line
+    assert "spec.scaling.minReplicas" in line

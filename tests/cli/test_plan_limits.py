@@ -36,7 +36,7 @@ def per(plan, key):
 
 
 POOL = {"nodeSelector": {"x": "y"}, "migPolicy": "Full"}
-FOUR = {"scaling": {"min": 4, "max": 4}}
+FOUR = {"scaling": {"minReplicas": 4, "maxReplicas": 4}}
 
 
 def test_without_spread_all_replicas_share_a_gpu_and_with_it_no_node_has_more_than_its_share(planner):
@@ -61,14 +61,16 @@ def test_spread_that_the_fleet_has_no_nodes_for_is_told(planner):
 
 
 def test_a_budget_bounds_what_is_chosen_and_what_it_leaves_out_is_told(planner):
-    free = planner.plan(fleet(), chat(objectives=OBJECTIVES, traffic=TRAFFIC, scaling={"min": 1, "max": 20}))
+    free = planner.plan(
+        fleet(), chat(objectives=OBJECTIVES, traffic=TRAFFIC, scaling={"minReplicas": 1, "maxReplicas": 20})
+    )
     cost = free["deployments"][0]["costPerHour"]
     for part, served in ((1.01, True), (0.6, False)):
         asked = chat(
             {"budgetPerHour": cost * part},
             objectives=OBJECTIVES,
             traffic=TRAFFIC,
-            scaling={"min": 1, "max": 20},
+            scaling={"minReplicas": 1, "maxReplicas": 20},
         )
         plan = planner.plan(fleet(), asked)
         assert plan["deployments"][0]["costPerHour"] <= cost * part
@@ -77,7 +79,10 @@ def test_a_budget_bounds_what_is_chosen_and_what_it_leaves_out_is_told(planner):
 
 TYPOS = {
     "scalling": (chat(scalling={"min": 2}), "spec: scalling: is unknown; did you mean scaling?"),
-    "nested": (chat(scaling={"mni": 2}), "spec: scaling: mni: is unknown; did you mean min?"),
+    "nested": (
+        chat(scaling={"minReplica": 2}),
+        "spec: scaling: minReplica: is unknown; did you mean minReplicas?",
+    ),
     "deep": (
         chat(objectives={"ttft": {"milliseconds": 5, "percentil": 90}}),
         "objectives: ttft: percentil: is unknown; did you mean percentile?",
@@ -104,7 +109,7 @@ def test_only_gpus_of_the_pools_that_placement_names_are_used(planner):
     pools = [{"kind": "GPUPool", "metadata": {"name": n}, "spec": POOL} for n in ("mine", "other")]
 
     for name, used in (("mine", ["g0"]), ("other", ["g1"])):
-        plan = planner.plan(fleet_of_two, *pools, chat({"pools": [name]}, scaling={"min": 1}))
+        plan = planner.plan(fleet_of_two, *pools, chat({"pools": [name]}, scaling={"minReplicas": 1}))
         assert [g["id"] for g in plan["gpus"] if g["instances"]] == used
 
 
@@ -130,7 +135,7 @@ def test_a_replica_takes_part_of_a_node_only_within_one_nvlink_domain(planner, s
         {"tensorParallel": [2, 4], "mig": "Forbidden"},
         model="llama-3.1-70b",
         engine={"maxModelLen": 8192, "precision": "AsStored"},
-        scaling={"min": 1},
+        scaling={"minReplicas": 1},
     )
 
     plan = planner.plan(fleet(gpus, sku, node=lambda _: "n0", pricePerGPUHour=1.0), asked)
@@ -143,7 +148,7 @@ def test_what_links_the_gpus_of_a_replica_is_said(planner):
         {"tensorParallel": [2]},
         model="llama-3.1-70b",
         engine={"maxModelLen": 8192, "precision": "Any"},
-        scaling={"min": 1},
+        scaling={"minReplicas": 1},
     )
     notes = {
         sku: planner.plan(fleet(2, sku, node=lambda _: "n0"), asked)["deployments"][0]["notes"]

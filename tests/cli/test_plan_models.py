@@ -30,7 +30,13 @@ def chat(name="chat", rps=12, **spec):
     }
     traffic = {"requestsPerSecond": rps, "inputTokens": 1024, "outputTokens": 256}
     return deployment(
-        name, **{"objectives": objectives, "traffic": traffic, "scaling": {"min": 1, "max": 20}, **spec}
+        name,
+        **{
+            "objectives": objectives,
+            "traffic": traffic,
+            "scaling": {"minReplicas": 1, "maxReplicas": 20},
+            **spec,
+        },
     )
 
 
@@ -84,7 +90,7 @@ def test_what_no_shape_serves_is_unmet_with_the_nearest_and_status_zero(planner)
 
 
 def test_without_traffic_the_fewest_replicas_run(planner):
-    plan = planner.plan(fleet(), deployment("quiet", scaling={"min": 3, "max": 5}))
+    plan = planner.plan(fleet(), deployment("quiet", scaling={"minReplicas": 3, "maxReplicas": 5}))
 
     assert replicas(of(plan, "quiet")) == 3
 
@@ -99,10 +105,10 @@ def test_the_precision_policy_holds(planner):
 
 
 def test_the_reason_says_which_limit_binds(planner):
-    few = planner.plan(fleet(), chat(rps=200, scaling={"min": 1, "max": 2}))
-    small = planner.plan(fleet(1), chat(rps=200, scaling={"min": 1, "max": 200}))
+    few = planner.plan(fleet(), chat(rps=200, scaling={"minReplicas": 1, "maxReplicas": 2}))
+    small = planner.plan(fleet(1), chat(rps=200, scaling={"minReplicas": 1, "maxReplicas": 200}))
 
-    assert "scaling.max allows 2 replicas" in few["unmet"][0]["reason"]
+    assert "scaling.maxReplicas allows 2 replicas" in few["unmet"][0]["reason"]
     assert few["unmet"][0]["share"] == of(few)["unmet"]
     assert small["unmet"][0]["reason"] == "the whole fleet has no room for all of it"
 
@@ -143,7 +149,7 @@ def test_a_budget_bounds_what_is_chosen(planner):
 
 
 def test_more_traffic_than_the_fleet_carries_is_served_in_part(planner):
-    plan = planner.plan(fleet(1), chat(rps=1000, scaling={"min": 1, "max": 500}))
+    plan = planner.plan(fleet(1), chat(rps=1000, scaling={"minReplicas": 1, "maxReplicas": 500}))
 
     assert 0 < of(plan)["unmet"] < 1
     assert len(used(plan)) == 1
@@ -185,10 +191,10 @@ def test_a_paused_deployment_keeps_what_it_has(planner):
 
 
 def test_replicas_above_min_without_a_max_are_told(planner):
-    found = of(planner.plan(fleet(), chat(rps=30, scaling={"min": 1})))
+    found = of(planner.plan(fleet(), chat(rps=30, scaling={"minReplicas": 1})))
 
     assert replicas(found) > 1
-    assert any("scaling.max" in note for note in found["notes"])
+    assert any("scaling.maxReplicas" in note for note in found["notes"])
 
 
 def test_inspected_facts_win_over_names(planner):

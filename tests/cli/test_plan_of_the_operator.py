@@ -44,7 +44,9 @@ async def test_the_plan_of_its_snapshot_has_the_name_of_the_operators_fleetplan(
         access = ("--kubeconfig", plane.kubeconfig, "--config", config)
         try:
             traffic = {"requestsPerSecond": 3, "inputTokens": 400, "outputTokens": 100}
-            await here.apply(llm("chat", here.namespace, traffic=traffic, scaling={"min": 1, "max": 4}))
+            await here.apply(
+                llm("chat", here.namespace, traffic=traffic, scaling={"minReplicas": 1, "maxReplicas": 4})
+            )
             await here.apply(llm("draft", here.namespace, priority=3))
             for name in ("chat", "draft"):
                 await here.until(name, "Ready", "True")

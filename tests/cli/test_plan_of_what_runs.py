@@ -52,7 +52,7 @@ def test_a_new_node_is_not_called_like_one_that_an_earlier_plan_added(planner):
     grown = gpu("grow/new-0/0", "gpu=chat", node="grow/new-0", sku="L40S", pool="grow")
     grow = pool("grow", migPolicy="Recommend", nodes={"max": 2, "sku": "L40S", "gpusPerNode": 1})
 
-    plan = planner.plan(inventory(grown), grow, deployment("chat", scaling={"min": 2}))
+    plan = planner.plan(inventory(grown), grow, deployment("chat", scaling={"minReplicas": 2}))
 
     assert {name for name, *_ in held(plan)} == {"grow/new-0/0", "grow/new-1/0"}
     assert [step["kind"] for step in plan["steps"]] == ["add-node", "start-replica", "wait-available"]
@@ -61,7 +61,9 @@ def test_a_new_node_is_not_called_like_one_that_an_earlier_plan_added(planner):
 def test_spread_holds_on_nodes_whose_gpus_are_in_several_pools(planner):
     gpus = [gpu("g0", pool="a", migEnabled=False), gpu("g1", pool="b", migEnabled=False)]
     gpus.append(gpu("g2", node="n1", pool="a", migEnabled=False, pricePerGPUHour=4))
-    two = deployment("two", scaling={"min": 2}, placement={"pools": ["a", "b"], "spread": {"node": 0.5}})
+    two = deployment(
+        "two", scaling={"minReplicas": 2}, placement={"pools": ["a", "b"], "spread": {"node": 0.5}}
+    )
 
     plan = planner.plan(
         inventory(*gpus, prices={H100: 2.5}), pool("a", migPolicy="Full"), pool("b", migPolicy="Full"), two

@@ -88,7 +88,10 @@ CASES = {
         "SliceRequest r: is there more",
     ),
     "unknown model": ([llm(model={"uri": "pvc://m/secret"})], "'secret' is no well-known model"),
-    "wrong spec": ([llm(scaling={"min": 3, "max": 2})], "spec.scaling.min must not be above"),
+    "wrong spec": (
+        [llm(scaling={"minReplicas": 3, "maxReplicas": 2})],
+        "spec.scaling.minReplicas must not be above",
+    ),
     "wrong field": ([llm(objectives={"ttft": {"milliseconds": 0}})], "objectives.ttft.milliseconds"),
     "longer than the model": ([llm(traffic={"inputTokens": 10**6})], "traffic"),
     "two deployments": ([llm(), llm()], "LLMDeployment chat: is there more than once"),

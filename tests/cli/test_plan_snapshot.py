@@ -29,7 +29,9 @@ ENGINE = {"maxModelLen": 4096, "maxRunningRequests": 64}
 def code(least, most):
     """The cluster's CODE as a document, with other bounds."""
     objectives = {"tpot": {"milliseconds": 30}}
-    return llm("code", objectives=objectives, engine=ENGINE, scaling={"min": least, "max": most})
+    return llm(
+        "code", objectives=objectives, engine=ENGINE, scaling={"minReplicas": least, "maxReplicas": most}
+    )
 
 
 def pool(name, **spec):
@@ -73,7 +75,7 @@ def test_json_and_yaml_of_one_snapshot_are_one_snapshot(planner, tmp_path):
 def test_who_cannot_be_planned_is_said(planner):
     notes = "\n".join(planner.plan(document(CHAT, BAD, NEW))["notes"])
 
-    assert "bad is not planned: spec.scaling.min must not be above max" in notes
+    assert "bad is not planned: spec.scaling.minReplicas must not be above scaling.maxReplicas" in notes
     assert "new is not planned: its checkpoint has not been inspected" in notes
 
 
@@ -104,7 +106,7 @@ def test_what_runs_is_still_its_owners_after_its_spec_changed(planner):
     spec = {"objectives": {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 40}}, "engine": ENGINE}
     spec["traffic"] = {"requestsPerSecond": 13, "inputTokens": 1024, "outputTokens": 256}
 
-    plan = planner.plan(document(), llm("chat", **spec, scaling={"min": 2, "max": 8}))
+    plan = planner.plan(document(), llm("chat", **spec, scaling={"minReplicas": 2, "maxReplicas": 8}))
 
     assert {i["owner"] for g in plan["gpus"] if g["node"] == "b" for i in g["instances"]} == {"chat"}
     assert plan["moves"] == []
@@ -180,7 +182,10 @@ NEIGHBOURS = {
     "pods": ([POD], "has its Nodes and Pods already"),
     "one deployment twice": ([QWEN, QWEN], "LLMDeployment x: is there more than once"),
     "one pool twice": ([CHEAP, CHEAP], "GPUPool l4s: is there more than once"),
-    "a wrong deployment": ([llm("code", scaling={"min": 9, "max": 2})], "spec.scaling.min"),
+    "a wrong deployment": (
+        [llm("code", scaling={"minReplicas": 9, "maxReplicas": 2})],
+        "spec.scaling.minReplicas",
+    ),
     "a typo": ([llm("code", scalling={})], "scalling: is unknown"),
     "an unknown model": ([llm("x", "pvc://m/secret")], "'secret' is no well-known model"),
     "a deployment without a name": ([NAMELESS], "name"),

@@ -1,4 +1,4 @@
-"""The steps of a plan: complete, in order, above scaling.min, or with what is missing told."""
+"""The steps of a plan: complete, in order, above scaling.minReplicas, or with what is missing told."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def planner(tmp_path):
 
 def llm(name, least=1):
     spec = {"model": {"uri": "pvc://m/llama-3.1-8b"}, "engine": {"maxModelLen": 8192}}
-    spec |= {"scaling": {"min": least, "max": least}, "placement": {"tensorParallel": [1]}}
+    spec |= {"scaling": {"minReplicas": least, "maxReplicas": least}, "placement": {"tensorParallel": [1]}}
     return {"kind": "LLMDeployment", "metadata": {"name": name}, "spec": spec}
 
 

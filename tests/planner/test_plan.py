@@ -523,11 +523,11 @@ def test_created_in_the_same_second_the_uid_decides():
 
 
 def test_an_invalid_spec_is_told_and_what_runs_is_left_alone():
-    bad = InvalidIntent("uid-m", "ns", "m", 2, 1.0, "spec.scaling.min is wrong")
+    bad = InvalidIntent("uid-m", "ns", "m", 2, 1.0, "spec.scaling.minReplicas is wrong")
     running = workload(intent(), SLICE)
     made, decisions = decide(snapshot(node("b", mig_1g_10gb=1), workloads=(running,)), bad)
 
-    assert decisions["uid-m"].accepted_message == "spec.scaling.min is wrong"
+    assert decisions["uid-m"].accepted_message == "spec.scaling.minReplicas is wrong"
     assert made.actions == ()
 
 

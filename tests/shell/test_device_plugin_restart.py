@@ -34,7 +34,9 @@ async def test_a_restart_starts_no_deployment_drains_nothing_and_changes_no_repl
     here: World, operator, two_kinds
 ) -> None:
     operator()
-    wanted = llm("tiny", here.namespace, scaling={"min": UNITS}, placement={"allowedSKUs": ["A10", "L4"]})
+    wanted = llm(
+        "tiny", here.namespace, scaling={"minReplicas": UNITS}, placement={"allowedSKUs": ["A10", "L4"]}
+    )
     await here.apply(wanted)
     await here.until("tiny", "Ready", "True", "AllReplicasReady")
     (before,) = await here.all(DEPLOYMENTS)

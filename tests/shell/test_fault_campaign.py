@@ -69,7 +69,9 @@ async def workload(here: World) -> None:
     await here.apply(llm("tiny", here.namespace))
     await here.until("tiny", "Ready", "True", within_s=60)
     first = await _sku(here)
-    await here.apply(llm("tiny", here.namespace, placement={"deniedSKUs": [first]}, scaling={"min": 2}))
+    await here.apply(
+        llm("tiny", here.namespace, placement={"deniedSKUs": [first]}, scaling={"minReplicas": 2})
+    )
     await here.until("tiny", "Ready", "True", within_s=60)
     await eventually(lambda: _settled(here), 30, "one Deployment, two pods, no Job")
     await eventually(lambda: _planned(here), 60, "one FleetPlan counts, and has two replicas")

@@ -17,7 +17,7 @@ async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(
     here: World, operator
 ) -> None:
     operator()
-    owner = await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    owner = await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
 
     ready = await here.until("tiny", "Ready", "True")
 
@@ -55,7 +55,7 @@ async def test_a_change_of_the_spec_reaches_the_deployment(here: World, operator
     await here.apply(llm("tiny", here.namespace))
     await here.until("tiny", "Ready", "True")
 
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 3}, engine={"maxModelLen": 1024}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 3}, engine={"maxModelLen": 1024}))
 
     async def three_of_the_new() -> bool:
         (deployment,) = await here.all(DEPLOYMENTS)
@@ -155,7 +155,7 @@ async def test_foreign_fields_survive_and_edits_of_ours_are_healed(here: World, 
         return deployment["spec"]["replicas"] == 1
 
     await eventually(healed)
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
     await here.until("tiny", "Ready", "True")
     deployment = await here.get(DEPLOYMENTS, name)
     assert deployment["metadata"]["annotations"]["team"] == "blue"
@@ -198,7 +198,7 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     here: World, proxy: FaultProxy, operator
 ) -> None:
     process = operator(tickSeconds=0.5)
-    await here.apply(llm("one", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("one", here.namespace, scaling={"minReplicas": 2}))
     await here.apply(llm("two", here.namespace))
     await here.until("one", "Ready", "True")
     await here.until("two", "Ready", "True")

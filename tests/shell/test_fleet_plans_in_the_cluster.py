@@ -61,7 +61,7 @@ async def test_the_plan_in_force_says_what_runs_and_the_one_before_is_superseded
     assert first["spec"]["inputsHash"] == first["metadata"]["name"]
     assert first["metadata"]["labels"][MANAGED_BY_LABEL] == MANAGED_BY
 
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
 
     second = await planned(here, "tiny", 2)
     before = await here.get(FLEET_PLANS, first["metadata"]["name"])
@@ -132,7 +132,7 @@ async def test_the_last_twenty_are_kept_and_what_is_not_ours_is_left_alone(
         await _made(here, f"old-{number:02}", spec, ours)
 
     process.start()
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
 
     await planned_among(here, "tiny", 2)
 
@@ -212,7 +212,7 @@ async def test_a_refused_fleet_plan_is_told_once_and_the_loop_goes_on(
         return refused.hits >= 2
 
     await eventually(twice, 60, "it is tried again")
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
     await here.until("tiny", "Ready", "True")
     assert process.logs().count("FleetPlans: not written") == 1
 
@@ -221,7 +221,7 @@ async def test_thinking_that_takes_too_long_disturbs_nothing(here: World, operat
     process = operator(advice=QUICK | {"deadlineSeconds": 0.001})
     await here.apply(llm("tiny", here.namespace))
     await here.until("tiny", "Ready", "True")
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
     await here.until("tiny", "Ready", "True")
 
     async def told() -> bool:

@@ -57,7 +57,7 @@ async def test_nothing_that_poses_as_a_child_is_counted_scaled_or_deleted(
     beside = await here.apply(posing(ours, "tiny-by-hand", here.namespace), DEPLOYMENTS)
     lone = await here.apply(lone_pod(ours, here.namespace), PODS)
     await eventually(lambda: _available(here, "tiny-by-hand", 2))
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
     await eventually(lambda: _available(here, ours["metadata"]["name"], 2))
     await here.until("tiny", "Ready", "True")
 

@@ -26,7 +26,7 @@ async def full_pool(here: World):
 
 def filling(here: World, minimum: int) -> dict:
     """It asks for every GPU of the pool: at first its minimum is that many."""
-    scaling = {"min": minimum, "max": UNITS}
+    scaling = {"minReplicas": minimum, "maxReplicas": UNITS}
     return llm("tiny", here.namespace, scaling=scaling, placement={"allowedSKUs": ["L4"]})
 
 

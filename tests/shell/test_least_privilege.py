@@ -64,7 +64,12 @@ async def test_the_rights_of_the_chart_are_enough_and_none_is_refused(
             await here.apply(llm("tiny", here.namespace, engine={"maxModelLen": 1024}))
             await here.until("tiny", "Ready", "True", within_s=60)
             await here.apply(
-                llm("tiny", here.namespace, placement={"deniedSKUs": [await _sku(here)]}, scaling={"min": 2})
+                llm(
+                    "tiny",
+                    here.namespace,
+                    placement={"deniedSKUs": [await _sku(here)]},
+                    scaling={"minReplicas": 2},
+                )
             )
             await here.until("tiny", "Ready", "True", within_s=60)
 

@@ -61,7 +61,7 @@ def apply(intent: Intent, shape: Shape, replicas: int) -> ApplyDeployment:
 
 async def a_move(here: World) -> tuple[Frozen, Intent, tuple[Workload, ...]]:
     """An LLMDeployment whose Deployments of an old and a new shape both serve with two replicas."""
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
     operator = Frozen(here)
     intent, _ = await operator.look()
     await operator.writer.perform((apply(intent, OLD, 2), apply(intent, NEW, 2)), {intent.uid: intent})
@@ -96,7 +96,7 @@ async def test_a_view_that_is_out_of_date_takes_nothing_away_and_a_new_one_does(
         assert operator.writer.expectations.open()
         operator.writer.expectations.clear()
 
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 3}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 3}))
     await nothing_goes()  # the LLMDeployment was edited
 
     intent, workloads = await operator.look()

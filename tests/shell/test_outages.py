@@ -96,7 +96,7 @@ async def test_broken_watches_change_nothing(here: World, proxy: FaultProxy, ope
         for nth in (1, 2, 3)
     ]
     process = operator()
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
 
     await here.until("tiny", "Ready", "True", within_s=60)
 
@@ -130,7 +130,7 @@ async def test_the_second_operator_takes_over_when_the_leader_is_killed(
     await asyncio.sleep(2)
 
     first.kill()
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
 
     async def scaled() -> bool:
         (deployment,) = await here.all(DEPLOYMENTS)
@@ -162,7 +162,7 @@ async def test_an_operator_that_cannot_renew_stops_writing(here: World, proxy: F
     proxy.rules = [Rule("status", verb="update", plural="leases", nth=0, code=500)]
     await asyncio.sleep(3)
     proxy.trace.clear()
-    await here.apply(llm("tiny", here.namespace, scaling={"min": 2}))
+    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
     await asyncio.sleep(3)
     assert proxy.writes() == []
 

@@ -63,11 +63,11 @@ async def limit(here: World, **hard: str) -> None:
 
 
 def greedy(here: World) -> dict[str, Any]:
-    return llm("greedy", here.namespace, scaling={"min": 1000}, placement={"allowedSKUs": ["L4"]})
+    return llm("greedy", here.namespace, scaling={"minReplicas": 1000}, placement={"allowedSKUs": ["L4"]})
 
 
 def ordinary(other: World) -> dict[str, Any]:
-    return llm("plain", other.namespace, scaling={"min": 2}, placement={"allowedSKUs": ["L4"]})
+    return llm("plain", other.namespace, scaling={"minReplicas": 2}, placement={"allowedSKUs": ["L4"]})
 
 
 async def engines(here: World) -> int:

@@ -72,7 +72,7 @@ def fast(prometheus: StandInPrometheus) -> dict[str, Any]:
 
 def wanted(here: World) -> dict[str, Any]:
     objectives = {"ttft": {"milliseconds": 500}}
-    return llm("chat", here.namespace, scaling={"min": 1, "max": 3}, objectives=objectives)
+    return llm("chat", here.namespace, scaling={"minReplicas": 1, "maxReplicas": 3}, objectives=objectives)
 
 
 def replicas(here: World, count: int, prometheus: StandInPrometheus) -> Callable[[], Any]:

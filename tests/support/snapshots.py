@@ -29,7 +29,9 @@ CHAT = intent(
 )
 CODE = intent("code", "image:///m/8b", namespace="default", tpot=tpot(30), max_replicas=4)
 BIG = intent("big", "image:///m/70b", namespace="default")
-BAD = InvalidIntent("uid-bad", "default", "bad", 1, NOW, "spec.scaling.min must not be above max")
+BAD = InvalidIntent(
+    "uid-bad", "default", "bad", 1, NOW, "spec.scaling.minReplicas must not be above scaling.maxReplicas"
+)
 NEW = intent("new", "image:///m/nobody-looked-yet", namespace="default")
 
 

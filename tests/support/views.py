@@ -59,7 +59,7 @@ def llm_deployment(name: str, **spec: Any) -> Object:
             "annotations": {"note": "x"},
             "labels": {"team": "y"},
         },
-        "spec": {"model": model, "scaling": {"min": 1, "max": 2}} | spec,
+        "spec": {"model": model, "scaling": {"minReplicas": 1, "maxReplicas": 2}} | spec,
         "status": {"desiredReplicas": 1, "model": model | {"engineImage": IMAGE, "facts": FACTS}},
     }
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from tangram import catalog
 from tangram.api.spec import (
     LONGER_THAN_CONTEXT,
+    MIN_ABOVE_MAX,
     SERVED_NAME_PATTERN,
     TENSOR_PARALLEL_ON_SLICES,
     LLMDeploymentSpec,
@@ -64,8 +65,10 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
         allowed_skus=tuple(sorted(set(spec.placement.allowed_skus))),
         denied_skus=tuple(sorted(set(spec.placement.denied_skus))),
         mig=spec.placement.mig,
-        min_replicas=spec.scaling.min,
-        max_replicas=spec.scaling.min if spec.scaling.max is None else spec.scaling.max,
+        min_replicas=spec.scaling.min_replicas,
+        max_replicas=spec.scaling.min_replicas
+        if spec.scaling.max_replicas is None
+        else spec.scaling.max_replicas,
         paused=spec.paused,
         traffic=_traffic(spec.traffic),
         priority=spec.priority,
@@ -91,9 +94,9 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
             "spec.model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
             "letter or digit"
         )
-    if scaling.max is not None and scaling.min > scaling.max:
-        low, high = scaling.min, scaling.max
-        return f"spec.scaling.min must not be above scaling.max; raise max or lower min ({low} > {high})"
+    if scaling.max_replicas is not None and scaling.min_replicas > scaling.max_replicas:
+        low, high = scaling.min_replicas, scaling.max_replicas
+        return f"spec.{MIN_ABOVE_MAX} ({low} > {high})"
     expected = (spec.traffic.input_tokens or 0) + (spec.traffic.output_tokens or 0)
     if spec.engine.max_model_len is not None and expected > spec.engine.max_model_len:
         return f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"

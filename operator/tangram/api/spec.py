@@ -28,6 +28,9 @@ LONGER_THAN_CONTEXT = (
     "traffic.inputTokens and traffic.outputTokens together must not be above engine.maxModelLen: lower them "
     "or raise it"
 )
+MIN_ABOVE_MAX = (
+    "scaling.minReplicas must not be above scaling.maxReplicas; raise maxReplicas or lower minReplicas"
+)
 SERVED_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"
 
 Percentile = Literal[50, 90, 95, 99]
@@ -148,7 +151,7 @@ class TrafficSpec(Model):
     requests_per_second: Rate | None = Field(
         default=None,
         description="Requests per second, of all replicas together. Without it, as few replicas as "
-        "scaling.min allows are planned until traffic is measured.",
+        "scaling.minReplicas allows are planned until traffic is measured.",
     )
     input_tokens: Tokens | None = Field(
         default=None,
@@ -231,14 +234,14 @@ class PlacementSpec(Model):
 class ScalingSpec(Model):
     """Between how many replicas the number may move."""
 
-    min: StrictInt = Field(
+    min_replicas: StrictInt = Field(
         default=1, ge=1, le=MAX_REPLICAS, description="Fewest replicas. Never fewer are left on purpose."
     )
-    max: StrictInt | None = Field(
+    max_replicas: StrictInt | None = Field(
         default=None,
         ge=1,
         le=MAX_REPLICAS,
-        description="Most replicas. Default: min, which means a fixed number.",
+        description="Most replicas. Default: minReplicas, which means a fixed number.",
     )
 
 
@@ -294,8 +297,8 @@ class LLMDeploymentSpec(Model):
         | {
             "x-kubernetes-validations": [
                 rule(
-                    "!has(self.max) || self.min <= self.max",
-                    "scaling.min must not be above scaling.max; raise max or lower min",
+                    "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+                    MIN_ABOVE_MAX,
                 )
             ]
         },

@@ -58,7 +58,8 @@ class AlternativeStatus(Model):
 
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
     replicas: Count = Field(
-        description="How many replicas would carry the same load there; scaling.min where it cannot serve."
+        description="How many replicas would carry the same load there; scaling.minReplicas where it "
+        "cannot serve."
     )
     cost_per_hour: Decimal | None = Field(
         default=None, description="USD per hour of these replicas; absent where no price is known."
@@ -202,7 +203,7 @@ class LLMDeploymentStatus(Model):
         default=None, description='Ready over desired replicas, for people: "3/4".'
     )
     desired_replicas: Count | None = Field(
-        default=None, description="Replicas wanted now, between scaling.min and scaling.max."
+        default=None, description="Replicas wanted now, between scaling.minReplicas and scaling.maxReplicas."
     )
     ready_replicas: Count | None = Field(default=None, description="Replicas that are ready to serve.")
     model: ModelStatus | None = Field(default=None, description="The checkpoint as inspected.")

@@ -143,7 +143,9 @@ def scaling_active(v: View) -> Verdict:
     if v.intent.paused:
         return Verdict(FALSE, Reason.PAUSED, "spec.paused is true")
     if v.intent.min_replicas == v.intent.max_replicas:
-        return Verdict(FALSE, Reason.DISABLED, "scaling.min equals scaling.max: the number is fixed")
+        return Verdict(
+            FALSE, Reason.DISABLED, "scaling.minReplicas equals scaling.maxReplicas: the number is fixed"
+        )
     if v.signal is None:
         return Verdict(
             FALSE, Reason.METRICS_MISSING, "the operator has no prometheus.url; the number is held"

@@ -158,7 +158,7 @@ def _grow(case: _Case, sample: Sample) -> ScalingDecision | None:
         return None
     what = f"{' and '.join(missed)} objective missed" if missed else "requests wait in queues"
     if held >= intent.max_replicas:
-        text = f"{what}, but spec.scaling.max is {intent.max_replicas}"
+        text = f"{what}, but spec.scaling.maxReplicas is {intent.max_replicas}"
         return case.order(held, AT_MAXIMUM, text, text)
     if supply.nothing_starts(memory):
         text = f"{what}, but no replica of the last orders became ready: none is added before one does"

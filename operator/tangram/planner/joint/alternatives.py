@@ -73,7 +73,7 @@ def _loser(each: Sized, offer: Offer, choice: Choice, rooms: Rooms) -> dict[str,
 def _why(each: Sized, offer: Offer, count: int, choice: Choice, rooms: Rooms) -> tuple[str, str]:
     wanted, cost = each.wanted, count * offer.price_per_hour
     if wanted.most is not None and count > wanted.most:
-        return "MaxReplicas", f"needs {count} replicas, scaling.max allows {wanted.most}"
+        return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {wanted.most}"
     if wanted.budget_per_hour is not None and cost > wanted.budget_per_hour:
         return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {wanted.budget_per_hour:.2f}"
     room = rooms.inside(wanted.pools).of(offer.key)

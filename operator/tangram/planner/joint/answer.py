@@ -133,7 +133,9 @@ def _notes(wanted: Wanted, choice: Choice) -> list[str]:
         links = {"an NVLink bridge" if each else "PCIe" for each in bridged}
         found.append(f"tensor parallelism over {' and '.join(sorted(links))}: its replicas take whole nodes")
     if wanted.most is None and count > wanted.least:
-        found.append(f"set scaling.max to {count} or more: without it the operator keeps {wanted.least}")
+        found.append(
+            f"set scaling.maxReplicas to {count} or more: without it the operator keeps {wanted.least}"
+        )
     return found
 
 

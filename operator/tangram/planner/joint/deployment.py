@@ -143,7 +143,7 @@ def wanted(document: Mapping[str, Any], where: str, told: Mapping[str, Architect
     except InputError as error:
         raise InputError(f"{where}: {error.field}", error.problem) from error
     scaling = spec.under("scaling")
-    has_most = found.rps is None or (scaling is not None and scaling.has("max"))
+    has_most = found.rps is None or (scaling is not None and scaling.has("maxReplicas"))
     return replace(found, most=found.most if has_most else None, notes=notes)
 
 

@@ -21,7 +21,7 @@ def reason(asked: Joint, item: Unmet, status: str) -> str:
         return item.reason
     most = each.wanted.most
     if most is not None and all(replicas(each.wanted, offer) > most for offer in each.offers):
-        return f"scaling.max allows {most} replicas, too few for its traffic on any shape"
+        return f"scaling.maxReplicas allows {most} replicas, too few for its traffic on any shape"
     where = f"what is in {' and '.join(each.wanted.pools)}" if each.wanted.pools else "the whole fleet"
     return f"{where} has no room for all of it"
 

@@ -15,8 +15,9 @@ _FREELY = Limits()
 def steps_document(asked: Joint, packing: Packing, limits: Limits = _FREELY) -> dict[str, Any]:
     """Return `steps` and, where they do not end in the plan, `stepsMissing`. Equal inputs give equal steps.
 
-    An LLMDeployment never falls below scaling.min. Whom nobody sized has no minimum: it is taken down before
-    its replacement serves only where there is no other way. `limits` end the search early.
+    An LLMDeployment never falls below scaling.minReplicas. An owner that was not sized has no minimum: its
+    replicas are taken down before their replacements serve only where there is no other way. `limits` end
+    the search early.
     """
     pace = Pace(min_available=_minima(asked))
     found = transition(asked.problem, packing, pace, _EFFORT, limits.started().late)
