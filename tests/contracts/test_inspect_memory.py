@@ -1,6 +1,6 @@
 """The inspect Job has the memory that `tangram-engine inspect` allows itself."""
 
-from tangram.shell.manifests import INSPECT_MEMORY
+from tangram.shell.inspect_pod import INSPECT_MEMORY
 from tangram.shell.quantity import parse_quantity
 from tangram_engine import inspect
 from tangram_engine.serve import text_process

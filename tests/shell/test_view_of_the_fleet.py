@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
-from tangram.shell import manifests, reduce
+from tangram.shell import manifests, pod_fields, reduce
 from tangram.shell.settings import Settings
 from tangram.shell.view import (
     Told,
@@ -24,7 +24,7 @@ from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
 SETTINGS = Settings(engine_image="engine:1")
 OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
 KEY = FactsKey("ns", "image:///m", "engine:1")
-TOLERATIONS = tuple(manifests.tolerations(SETTINGS))
+TOLERATIONS = tuple(pod_fields.tolerations(SETTINGS))
 
 
 def mirrored_node(**changes):
@@ -193,7 +193,7 @@ def test_a_node_that_may_be_reclaimed_at_short_notice_is_known_by_its_label(labe
 
 
 def test_the_tolerations_of_the_settings_are_those_of_the_pods() -> None:
-    told = manifests.tolerations(Settings(engine_image="e", tolerations=({"key": "team"},)))
+    told = pod_fields.tolerations(Settings(engine_image="e", tolerations=({"key": "team"},)))
 
     assert [t["key"] for t in told] == ["nvidia.com/gpu", "team"]
 

@@ -4,8 +4,8 @@ from tangram.api import parse_report
 from tangram.fleet import CheckpointFacts, FactsKey, Inspection, InspectionFailure
 from tangram.shell import kinds
 from tangram.shell.children import annotations_of
+from tangram.shell.inspect_pod import INSPECT_MEMORY
 from tangram.shell.kinds import Object, uid_of
-from tangram.shell.manifests import INSPECT_MEMORY
 from tangram.shell.timestamps import epoch
 from tangram.shell.waiting import late_at, waiting_message
 

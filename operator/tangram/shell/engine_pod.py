@@ -1,0 +1,150 @@
+"""The template of the pods that serve: engines of one variant of an LLMDeployment. Pure."""
+
+from tangram.api import ModelSource, model_source
+from tangram.catalog import share
+from tangram.fleet import DRAIN_S, ApplyDeployment, Intent, Shape, Spread
+from tangram.planner.device_rules import SHARING_STRATEGIES
+from tangram.shell import pod_fields
+from tangram.shell.kinds import HOST_LABEL, PRODUCT_LABEL, VARIANT_LABEL, ZONE_LABEL, Object
+from tangram.shell.quantity import cpu_quantity, memory_quantity
+from tangram.shell.settings import Settings
+
+ENGINE_PORT = 8000
+HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its requests either
+START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
+START_PERIOD_S = 2
+
+
+def engine_template(
+    intent: Intent, action: ApplyDeployment, settings: Settings, engines: dict[str, str]
+) -> Object:
+    """Return the pod template of one variant; `engines` are the labels that pods of every variant carry."""
+    source = model_source(intent.model_uri)
+    pod = pod_fields.common_fields(settings) | {
+        "terminationGracePeriodSeconds": intent.termination_grace_s,
+        "affinity": _affinity(action),
+        "tolerations": pod_fields.tolerations(settings),
+        "containers": [_engine_container(intent, action, settings, source)],
+        "volumes": pod_fields.volumes(source),
+    }
+    constraints = _spread(engines, action.spread)
+    if constraints:
+        pod["topologySpreadConstraints"] = constraints
+    if settings.runtime_class_name:
+        pod["runtimeClassName"] = settings.runtime_class_name
+    annotations = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(ENGINE_PORT),
+        "prometheus.io/path": "/metrics",
+    }
+    return {
+        "metadata": {
+            "labels": engines | {VARIANT_LABEL: action.shape.variant, "llm-d.ai/engine-type": "vllm"},
+            "annotations": annotations,
+        },
+        "spec": pod,
+    }
+
+
+def _engine_container(
+    intent: Intent, action: ApplyDeployment, settings: Settings, source: ModelSource
+) -> Object:
+    start = {"failureThreshold": START_DEADLINE_S // START_PERIOD_S, "periodSeconds": START_PERIOD_S}
+    return {
+        "name": "engine",
+        "image": settings.engine_image,
+        "imagePullPolicy": settings.engine_image_pull_policy,
+        "args": _engine_args(intent, action, source),
+        "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+        "resources": _resources(action.shape, settings),
+        "securityContext": pod_fields.container_security(),
+        "volumeMounts": pod_fields.mounts(source),
+        "startupProbe": _probe("/ready", timeoutSeconds=2, **start),
+        "readinessProbe": _probe("/ready", periodSeconds=2, timeoutSeconds=2, failureThreshold=2),
+        "livenessProbe": _probe(
+            "/health",
+            periodSeconds=10,
+            timeoutSeconds=5,
+            failureThreshold=3,
+            terminationGracePeriodSeconds=HUNG_GRACE_S,
+        ),
+    }
+
+
+def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -> list[str]:
+    return [
+        "serve",
+        "--model",
+        source.path,
+        "--served-model-name",
+        intent.served_name,
+        "--port",
+        str(ENGINE_PORT),
+        "--max-model-len",
+        str(action.max_model_len),
+        "--max-num-seqs",
+        str(intent.max_running_requests),
+        "--max-request-seconds",
+        str(intent.max_request_s),
+        "--drain-seconds",
+        str(DRAIN_S),
+    ]
+
+
+def _resources(shape: Shape, settings: Settings) -> Object:
+    """Requests equal limits (QoS Guaranteed): host CPU and memory follow the share of the GPU that is
+    taken.
+    """
+    part = share(shape.sku, shape.profile) * shape.tensor_parallel
+    amounts = {
+        "cpu": cpu_quantity(settings.cpu_cores_per_gpu * part),
+        "memory": memory_quantity(settings.memory_bytes_per_gpu * part),
+        shape.resource: str(shape.tensor_parallel),
+    }
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def _affinity(action: ApplyDeployment) -> Object:
+    """Return where pods may run: on nodes with one of the products whose devices are not shared, in one of
+    the named pools if any.
+
+    Nodes that are left out for another reason take no pods by themselves: their devices are not allocatable.
+    """
+    resource = action.shape.resource
+    product = {"key": PRODUCT_LABEL, "operator": "In", "values": list(action.products)}
+    alone = {
+        "key": f"{resource}.sharing-strategy",
+        "operator": "NotIn",  # holds where the label is missing
+        "values": list(SHARING_STRATEGIES),
+    }
+    terms = [
+        {
+            "matchExpressions": [
+                product,
+                alone,
+                *({"key": k, "operator": "In", "values": [v]} for k, v in labels),
+            ]
+        }
+        for labels in action.node_selectors or ((),)
+    ]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def _spread(labels: dict[str, str], spread: Spread) -> list[Object]:
+    """Return how pods are kept apart. Never at the cost of one that could run: the plan has counted the room,
+    and where the scheduler sees less of it, a replica in the wrong place beats none.
+    """
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": labels},
+        }
+        for key, share in ((HOST_LABEL, spread.node), (ZONE_LABEL, spread.zone))
+        if share < 1
+    ]
+
+
+def _probe(path: str, **numbers: int) -> Object:
+    return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}, **numbers}

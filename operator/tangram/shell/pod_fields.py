@@ -1,0 +1,60 @@
+"""What the pods of the engine image have in common: those that serve and those that inspect. Pure."""
+
+from tangram.api import ModelSource
+from tangram.planner.node_devices import GPU_TOLERATION
+from tangram.shell.kinds import Object
+from tangram.shell.settings import Settings
+
+
+def tolerations(settings: Settings) -> list[Object]:
+    """Return what engine pods tolerate: GPU nodes are commonly tainted nvidia.com/gpu, the rest is the
+    installer's word.
+    """
+    return [dict(GPU_TOLERATION), *(dict(toleration) for toleration in settings.tolerations)]
+
+
+def common_fields(settings: Settings) -> Object:
+    """Return the fields of a pod spec that do not depend on what the pod does."""
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    if settings.engine_service_account_name:
+        pod["serviceAccountName"] = settings.engine_service_account_name
+    if settings.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    return pod
+
+
+def container_security() -> Object:
+    """Return the security context of a container: no rights, and nowhere to write but its volumes."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def volumes(source: ModelSource) -> list[Object]:
+    """Return the volumes of a pod that reads `source`."""
+    found: list[Object] = [{"name": "tmp", "emptyDir": {}}]
+    if source.claim:
+        found.append(
+            {"name": "model", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}
+        )
+    return found
+
+
+def mounts(source: ModelSource) -> list[Object]:
+    """Return where a container finds `volumes(source)`."""
+    found: list[Object] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - a path inside the container
+    if source.claim:
+        found.append({"name": "model", "mountPath": "/mnt/model", "readOnly": True})
+    return found
