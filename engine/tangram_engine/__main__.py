@@ -107,7 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--stall-seconds", type=_duration, default=30.0, help="for a client that reads nothing"
     )
-    serve.add_argument("--api-key-file", type=Path, metavar="FILE", help="one key per line; default: no key")
+    serve.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="one key a line, read again when the file changes; default: no key",
+    )
     return parser
 
 

@@ -101,6 +101,11 @@ class Metrics:
             "tangram_engine_heartbeat_silence_seconds",
             "Time for which the engine process has not answered; it answers between two steps",
         )
+        self.api_keys = self._gauge("tangram_engine_api_keys", "API keys in force; 0: no request needs one")
+        self.api_key_file_refused = self._gauge(
+            "tangram_engine_api_key_file_refused",
+            "1 while the file of API keys cannot be used and the keys read before stay in force",
+        )
         for reason in ("stop", "length", "abort", "error"):
             self._success.labels(*self._values, reason)
         self.http = Counter(

@@ -18,6 +18,7 @@ from tangram_engine.messages import EngineInfo
 
 from .admission import AdmissionLimits, BodyBytes, Connections
 from .api import Backend
+from .api_keys import APIKeyFileError, APIKeys
 from .app import build_app
 from .client import EngineClient
 from .defaults import SamplingDefaults, read_defaults
@@ -33,6 +34,7 @@ from .worker import EngineFactory, llm_engine
 logger = logging.getLogger(__name__)
 
 EXIT_ENGINE_DIED = 1
+EXIT_API_KEYS = 2  # as for a command line that is wrong
 EXIT_CHECKPOINT = 3
 _LINGER_S = 2.0  # in which the rest of a refused body is read, so that the client sees the refusal
 _MAX_HEADERS = 64
@@ -61,12 +63,13 @@ class ServeOptions:
 
 
 class Server:
-    """Wires the parts together. `run` is the whole life."""
+    """Wires the parts together. `run` is the whole life. Raises APIKeyFileError."""
 
     def __init__(self, options: ServeOptions, config: EngineConfig, factory: EngineFactory) -> None:
         self._options = options
         self._config = config
         self._metrics = Metrics(options.served_name)
+        self._api_keys = APIKeys(options.api_key_file, self._metrics) if options.api_key_file else None
         self._lifecycle = Lifecycle(config.max_num_seqs + options.max_queued_requests)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="json")
         self._text_executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
@@ -105,6 +108,8 @@ class Server:
             logger.error("%s", error)  # noqa: TRY400  (a person's error, not ours: no trace)
             return EXIT_CHECKPOINT
         finally:
+            if self._api_keys is not None:
+                self._api_keys.close()
             await self._listener.close()
             await runner.cleanup()
             await self._engine.close()
@@ -122,9 +127,8 @@ class Server:
         return load_tokenizer(model, vocab_size)
 
     async def _listen(self) -> web.AppRunner:
-        keys = _read_keys(self._options.api_key_file)
         runner = web.AppRunner(
-            build_app(self._backend, keys),
+            build_app(self._backend, self._api_keys),
             handler_cancellation=True,  # a client that leaves ends its handler, which frees its blocks
             shutdown_timeout=_FAREWELL_S,
         )
@@ -142,6 +146,8 @@ class Server:
             read_bufsize=_READ_BYTES,
         )
         await self._listener.start(self._options.host, self._options.port)
+        if self._api_keys is not None:
+            self._api_keys.watch()
         logger.info("listening on %s port %d", self._options.host, self._options.port)
         return runner
 
@@ -200,7 +206,12 @@ def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = 
     sys.setswitchinterval(_SWITCH_S)
 
     async def main() -> int:
-        return await Server(options, config, factory).run()
+        try:
+            server = Server(options, config, factory)
+        except APIKeyFileError as error:
+            logger.error("--api-key-file: %s", error)  # noqa: TRY400  (a person's error, not ours: no trace)
+            return EXIT_API_KEYS
+        return await server.run()
 
     return asyncio.run(main())
 
@@ -208,14 +219,3 @@ def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = 
 def _is_not_a_clients_fault(record: logging.LogRecord) -> bool:
     """Drop broken HTTP: its trace quotes what the client sent, which may be a prompt."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-def _read_keys(path: Path | None) -> tuple[bytes, ...]:
-    """One key per line; blank lines and those that begin with # do not count."""
-    if path is None:
-        return ()
-    lines = (line.strip() for line in path.read_bytes().splitlines())
-    keys = tuple(line for line in lines if line and not line.startswith(b"#"))
-    if not keys:
-        raise SystemExit(f"{path} holds no API key")
-    return keys
