@@ -43,7 +43,7 @@ POOL = {
     "metadata": {"name": "ada"},
     "spec": {
         "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L40S"},
-        "pricePerGPUHour": 0.5,
+        "pricePerGPUHour": "0.50",
         "migPolicy": "Ignore",
     },
 }

@@ -43,7 +43,7 @@ def test_the_api_server_says_of_a_pool(cluster, case):
 
 
 def test_a_pool_is_shown_with_its_columns_and_defaults(cluster):
-    spec = {"nodeSelector": {"pool": "h100"}, "pricePerGPUHour": 2.5}
+    spec = {"nodeSelector": {"pool": "h100"}, "pricePerGPUHour": "2.50"}
     cluster.ok("kubectl", "apply", "-f", "-", stdin=obj("GPUPool", "shown", spec))
     status = {
         "observedGeneration": 1,
@@ -70,7 +70,7 @@ def test_a_pool_is_shown_with_its_columns_and_defaults(cluster):
     header, row = (line.split() for line in cluster.ok("kubectl", "get", "gpupool").splitlines())
 
     assert header == ["NAME", "NODES", "GPUS", "POLICY", "$/GPU-H", "READY", "AGE"]
-    assert row[:-1] == ["shown", "2", "16", "IdleOnly", "2.5", "True"]
+    assert row[:-1] == ["shown", "2", "16", "IdleOnly", "2.50", "True"]
     wide = cluster.ok("kubectl", "get", "gpupool", "-o", "wide").splitlines()[0].split()
     assert set(wide) - set(header) == {"REASON", "FREE", "$/H"}
     kept = json.loads(cluster.ok("kubectl", "get", "gpupool", "shown", "-o", "json"))

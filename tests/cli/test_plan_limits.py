@@ -41,8 +41,8 @@ FOUR = {"scaling": {"minReplicas": 4, "maxReplicas": 4}}
 
 def test_without_spread_all_replicas_share_a_gpu_and_with_it_no_node_has_more_than_its_share(planner):
     together = planner.plan(fleet(), chat({"mig": "Required"}, **FOUR))
-    spread = planner.plan(fleet(), chat({"mig": "Required", "spread": {"node": 0.25}}, **FOUR))
-    zones = planner.plan(fleet(), chat({"mig": "Required", "spread": {"zone": 0.5}}, **FOUR))
+    spread = planner.plan(fleet(), chat({"mig": "Required", "spread": {"node": "0.25"}}, **FOUR))
+    zones = planner.plan(fleet(), chat({"mig": "Required", "spread": {"zone": "0.5"}}, **FOUR))
 
     assert max(per(together, "node").values()) == 4
     assert sorted(per(spread, "node").values()) == [1, 1, 1, 1]
@@ -54,7 +54,7 @@ def test_without_spread_all_replicas_share_a_gpu_and_with_it_no_node_has_more_th
 def test_spread_that_the_fleet_has_no_nodes_for_is_told(planner):
     one_node = fleet(2, node=lambda _: "n0")
 
-    plan = planner.plan(one_node, chat({"mig": "Required", "spread": {"node": 0.5}}, **FOUR))
+    plan = planner.plan(one_node, chat({"mig": "Required", "spread": {"node": "0.5"}}, **FOUR))
 
     assert [u["name"] for u in plan["unmet"]] == ["chat"]
     assert per(plan, "node").total() < 4
@@ -67,7 +67,7 @@ def test_a_budget_bounds_what_is_chosen_and_what_it_leaves_out_is_told(planner):
     cost = free["deployments"][0]["costPerHour"]
     for part, served in ((1.01, True), (0.6, False)):
         asked = chat(
-            {"budgetPerHour": cost * part},
+            {"budgetPerHour": f"{cost * part:.4f}"},
             objectives=OBJECTIVES,
             traffic=TRAFFIC,
             scaling={"minReplicas": 1, "maxReplicas": 20},
@@ -93,7 +93,7 @@ TYPOS = {
     ),
     "placement": (chat({"allowedSkus": [H100]}), "allowedSkus: is unknown; did you mean allowedSKUs?"),
     "budget": (chat({"budgetPerHours": 3}), "budgetPerHours: is unknown; did you mean budgetPerHour?"),
-    "spread": (chat({"spread": {"nodes": 0.5}}), "spread: nodes: is unknown; did you mean node?"),
+    "spread": (chat({"spread": {"nodes": "0.5"}}), "spread: nodes: is unknown; did you mean node?"),
     "model": (chat(model="x", engine={"maxmodellen": 1}), "engine: maxmodellen: is unknown"),
 }
 

@@ -141,7 +141,9 @@ def test_a_sku_that_is_denied_leaves_nothing(planner):
 
 def test_a_budget_bounds_what_is_chosen(planner):
     free = of(planner.plan(fleet(), chat()))
-    held_back = of(planner.plan(fleet(), chat(placement={"budgetPerHour": free["costPerHour"] * 0.6})))
+    held_back = of(
+        planner.plan(fleet(), chat(placement={"budgetPerHour": f"{free['costPerHour'] * 0.6:.4f}"}))
+    )
 
     assert held_back["costPerHour"] <= free["costPerHour"] * 0.6
     assert 0 < held_back["unmet"] < 1
@@ -236,7 +238,7 @@ def pool(name, **spec):
 
 def test_a_pool_can_grow(planner):
     nodes = {"max": 2, "sku": H100, "gpusPerNode": 2}
-    plan = planner.plan(pool("p", pricePerGPUHour=2.0, nodes=nodes), chat())
+    plan = planner.plan(pool("p", pricePerGPUHour="2.00", nodes=nodes), chat())
 
     assert plan["newNodes"] == [{"pool": "p", "count": 1}]
     assert plan["costPerHour"] == 4.0
@@ -247,6 +249,6 @@ def test_a_pool_can_grow(planner):
 def test_a_pool_says_what_may_be_moved(planner, policy, moved):
     fleet = inventory(gpu("g0", "1g.10gb@0=ann", pool="p"), gpu("g1", "1g.10gb@0=bob", node="n1", pool="p"))
 
-    plan = planner.plan(fleet, pool("p", migPolicy=policy, pricePerGPUHour=1.0))
+    plan = planner.plan(fleet, pool("p", migPolicy=policy, pricePerGPUHour="1.00"))
 
     assert len(plan["moves"]) == moved

@@ -62,7 +62,7 @@ def test_spread_holds_on_nodes_whose_gpus_are_in_several_pools(planner):
     gpus = [gpu("g0", pool="a", migEnabled=False), gpu("g1", pool="b", migEnabled=False)]
     gpus.append(gpu("g2", node="n1", pool="a", migEnabled=False, pricePerGPUHour=4))
     two = deployment(
-        "two", scaling={"minReplicas": 2}, placement={"pools": ["a", "b"], "spread": {"node": 0.5}}
+        "two", scaling={"minReplicas": 2}, placement={"pools": ["a", "b"], "spread": {"node": "0.5"}}
     )
 
     plan = planner.plan(

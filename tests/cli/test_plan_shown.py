@@ -269,7 +269,7 @@ def test_a_pod_for_which_nothing_is_left_is_told(planner):
 
 def test_a_pool_prices_the_nodes_that_it_selects(planner):
     pool = {"kind": "GPUPool", "metadata": {"name": "p"}}
-    pool["spec"] = {"nodeSelector": {"team": "llm"}, "pricePerGPUHour": 1.25}
+    pool["spec"] = {"nodeSelector": {"team": "llm"}, "pricePerGPUHour": "1.25"}
 
     plan = planner.plan(node("a", {"team": "llm"}, gpu=2), node("b", gpu=2), pool, request("whole", "gpu", 2))
 
@@ -304,7 +304,7 @@ def test_help_names_every_kind():
 
 def test_a_long_reason_goes_on_in_the_next_line_and_is_said_once(planner):
     asks = llm()
-    asks["spec"]["placement"] = {"budgetPerHour": 0.01}
+    asks["spec"]["placement"] = {"budgetPerHour": "0.01"}
     _, wide, _ = planner.run(FLEET, NEW, asks, columns=400)
     _, narrow, _ = planner.run(FLEET, NEW, asks, columns=70)
 

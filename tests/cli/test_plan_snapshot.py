@@ -38,7 +38,7 @@ def pool(name, **spec):
     return {"kind": "GPUPool", "metadata": {"name": name}, "spec": {"nodeSelector": {"team": "llm"}, **spec}}
 
 
-CHEAP = pool("l4s", pricePerGPUHour=0.01, migPolicy="Full")
+CHEAP = pool("l4s", pricePerGPUHour="0.01", migPolicy="Full")
 
 
 def by_name(plan):

@@ -306,5 +306,5 @@ def _pool(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
         "apiVersion": GPU_POOLS.api_version,
         "kind": GPU_POOLS.kind,
         "metadata": {"name": name},
-        "spec": {"nodeSelector": selector, "pricePerGPUHour": 2.5} | spec,
+        "spec": {"nodeSelector": selector, "pricePerGPUHour": "2.50"} | spec,
     }

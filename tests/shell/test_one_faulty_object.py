@@ -39,15 +39,15 @@ def fleet() -> Fleet:
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
     bad["status"] = one_round(there.view()).statuses[BAD] | {"slo": {"time": "2026-01-01T00:00:00Z"}}
     bad["spec"] |= {
-        "traffic": {"requestsPerSecond": 1.0, "inputTokens": 100, "outputTokens": 10},
-        "placement": {"budgetPerHour": 50.0, "spread": {"node": 1, "zone": 1}, "tensorParallel": [1]},
+        "traffic": {"requestsPerSecond": "1.0", "inputTokens": 100, "outputTokens": 10},
+        "placement": {"budgetPerHour": "50.00", "spread": {"node": 1, "zone": 1}, "tensorParallel": [1]},
         "objectives": {"tpot": {"percentile": 90, "milliseconds": 500}},
         "priority": 0,
     }
     pool = {
         "kind": "GPUPool",
         "metadata": {"name": "pool", "uid": "uid-pool", "generation": 1},
-        "spec": {"nodeSelector": {"nowhere": "x"}, "pricePerGPUHour": 1.0},
+        "spec": {"nodeSelector": {"nowhere": "x"}, "pricePerGPUHour": "1.00"},
     }
     pods, reduced = (there.pods[0], there.pods[2]), reduce.pod(there.pods[1])
     assert reduced is not None

@@ -156,7 +156,7 @@ class Fleet:
         """USD per hour of a GPU."""
         pool = self.pools.get(gpu.get("pool"), {})
         own = gpu.get("pricePerGPUHour", pool.get("pricePerGPUHour"))
-        return self.prices[gpu["sku"]] if own is None else own
+        return self.prices[gpu["sku"]] if own is None else float(own)
 
     def cost_of_moving(self, gpu, instance):
         """USD of moving one instance off where it stands."""

@@ -50,7 +50,7 @@ class Optimum:
                         "migEnabled": nodes.get("migEnabled", False),
                         "new": added,
                     }
-                price = pool.get("pricePerGPUHour", self.fleet.prices.get(nodes["sku"]))
+                price = float(pool.get("pricePerGPUHour", self.fleet.prices.get(nodes["sku"])))
                 self.nodes.append((added, price * len(ids), ids))
 
     def _demands(self):

@@ -97,7 +97,7 @@ GPU_POOL = Definition(
         _column("Nodes", ".status.nodes", "Nodes that belong to it.", "integer"),
         _column("GPUs", ".status.gpus", "GPUs of these nodes.", "integer"),
         _column("Policy", ".spec.migPolicy", "What may become of the MIG layout."),
-        _column("$/GPU-H", ".spec.pricePerGPUHour", "USD per hour of one whole GPU.", "number"),
+        _column("$/GPU-H", ".spec.pricePerGPUHour", "USD per hour of one whole GPU."),
         _column(
             "Ready", _condition("Accepted", "status"), "Whether it is understood and its nodes are its own."
         ),

@@ -83,8 +83,8 @@ class GPUPoolSpec(Model):
     price_per_gpu_hour: PricePerGPUHour | None = Field(
         default=None,
         alias="pricePerGPUHour",
-        description="USD per hour of one whole GPU of this pool. Default: the operator's price of its "
-        "model, else the catalog's.",
+        description='USD per hour of one whole GPU of this pool: a decimal in quotes, such as "2.50", or a '
+        "whole number. Default: the operator's price of its model, else the catalog's.",
     )
     mig_policy: PoolPolicy = Field(
         default=PoolPolicy.IDLE_ONLY,

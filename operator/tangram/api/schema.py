@@ -38,15 +38,16 @@ def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
         out["enum"] = [schema["const"]]
     if out.get("default") in (None, []):
         out.pop("default", None)
-    if out["type"] == "object" and "properties" not in schema:  # a map: keys are for a rule to judge
+    kind = out.get("type")  # none: a whole number or text (x-kubernetes-int-or-string)
+    if kind == "object" and "properties" not in schema:  # a map: keys are for a rule to judge
         out["additionalProperties"] = _convert(schema["additionalProperties"], defs)
-    elif out["type"] == "object":
+    elif kind == "object":
         out["properties"] = {name: _convert(value, defs) for name, value in schema["properties"].items()}
         if schema.get("required"):
             out["required"] = sorted(schema["required"])
-    if out["type"] == "array":
+    if kind == "array":
         out["items"] = _convert(schema["items"], defs)
-    if out["type"] == "integer":
+    if kind == "integer":
         out["format"] = "int64"
     out.update({key: value for key, value in schema.items() if key.startswith("x-kubernetes-")})
     return out

@@ -150,8 +150,9 @@ class TrafficSpec(Model):
 
     requests_per_second: Rate | None = Field(
         default=None,
-        description="Requests per second, of all replicas together. Without it, as few replicas as "
-        "scaling.minReplicas allows are planned until traffic is measured.",
+        description='Requests per second, of all replicas together: a decimal in quotes, such as "0.5", or a '
+        "whole number. Without it, as few replicas as scaling.minReplicas allows are planned until traffic "
+        "is measured.",
     )
     input_tokens: Tokens | None = Field(
         default=None,
@@ -169,14 +170,16 @@ class SpreadSpec(Model):
     """How much of an LLMDeployment may be lost with one place."""
 
     node: Share = Field(
-        default=1,
-        description="Largest share of the replicas on one node, above 0 and at most 1, rounded up to whole "
-        "replicas. 0.5: with four replicas at most two. 1: no limit.",
+        default=1.0,
+        description="Largest share of the replicas on one node, a decimal in quotes above 0 and at most 1, "
+        'rounded up to whole replicas. "0.5": with four replicas at most two. "1": no limit.',
+        json_schema_extra={"default": "1"},
     )
     zone: Share = Field(
-        default=1,
-        description="Largest share of the replicas in one zone (label topology.kubernetes.io/zone), above "
-        "0 and at most 1, rounded up to whole replicas. 1: no limit.",
+        default=1.0,
+        description="Largest share of the replicas in one zone (label topology.kubernetes.io/zone), a "
+        'decimal in quotes above 0 and at most 1, rounded up to whole replicas. "1": no limit.',
+        json_schema_extra={"default": "1"},
     )
 
 
@@ -226,8 +229,9 @@ class PlacementSpec(Model):
     )
     budget_per_hour: Budget | None = Field(
         default=None,
-        description="Most USD per hour that the replicas may cost together, a slice priced by its dominant "
-        "share of its GPU. Replicas beyond it are not placed, and Placed says so.",
+        description="Most USD per hour that the replicas may cost together, a decimal in quotes such as "
+        '"12.50" or a whole number; a slice is priced by its dominant share of its GPU. Replicas beyond it '
+        "are not placed, and Placed says so.",
     )
 
 

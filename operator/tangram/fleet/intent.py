@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
+from functools import cache
 
 DEFAULT_REQUEST_S = 600
 DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
@@ -35,8 +37,17 @@ class Traffic:
 
 
 def cap(share: float, replicas: int) -> int:
-    """Return how many of `replicas` may stand in one place: the share, rounded up, and at least one."""
-    return max(1, math.ceil(share * replicas - 1e-9))
+    """Return how many of `replicas` may stand in one place: the share, rounded up, and at least one.
+
+    Exact for shares of up to 15 decimals, as the API takes them: 0.1 of ten replicas is one, not two.
+    """
+    return max(1, math.ceil(_exact(share) * replicas))
+
+
+@cache
+def _exact(share: float) -> Fraction:
+    """Return the decimal that is written for a float: 1/10 for 0.1."""
+    return Fraction(repr(share))
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,8 @@ def _closer(trial: _Trial) -> Iterator[Relaxation]:
         share = getattr(demand.spread, name)
         if share >= 1:
             continue
-        shares = {n / size for size in sizes for n in range(1, size + 1)}
+        # Rounded down: of seven replicas 0.71428571428571 allows five, 0.7142857142857143 six.
+        shares = {n * 10**14 // size / 10**14 for size in sizes for n in range(1, size + 1)}
         allowed = sorted({s for s in shares if s > share + _EPSILON} | {1.0})
         changes = [
             trial.with_demand(replace(demand, spread=_spread(demand.spread, name, s)), s) for s in allowed

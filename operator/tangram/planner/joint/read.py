@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tangram.api.values import decimal_number
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields, short
@@ -92,7 +93,14 @@ def has_nvlink(name: str) -> bool:
 
 
 def price(fields: Fields, key: str) -> float | None:
-    """Return USD per GPU and hour, None where the key is not there."""
+    """Return USD per GPU and hour, None where the key is not there: a number, or a decimal in quotes."""
+    value = fields.values.get(key)
+    if isinstance(value, str):
+        try:
+            value = decimal_number(value)
+        except ValueError as error:
+            raise fields.error(key, str(error)) from error
+        fields = Fields({key: value}, fields.where)
     return number(fields, key, most=HIGHEST_USD_PER_HOUR)
 
 
