@@ -9,7 +9,6 @@ from e2e.silicon.labels import gfd_labels
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.planner.device_rules import NodeFacts, Why
 from tangram.planner.node_devices import (
-    GPU_TOLERATION,
     gpu_node,
     holds_replicas,
     left_out_notes,
@@ -29,7 +28,7 @@ def labels(*gpus, sku="H100-80GB-SXM", **more):
 
 def read(told, allocatable, capacity=None, **facts):
     found = NodeFacts("n", told, allocatable, capacity or allocatable, **facts)
-    return gpu_node(found, (GPU_TOLERATION,))
+    return gpu_node(found)
 
 
 WHOLE_TWO = (labels({}, {}), {GPU: "2"})
@@ -275,6 +274,58 @@ def test_an_unhealthy_device_is_left_out_and_the_others_stay():
     assert dict(node.unhealthy) == {GPU: 1, S1: 1}
     assert [each.reason for each in node.left_out] == [Why.UNHEALTHY] * 2
     assert any(f"{S1}: capacity 2, allocatable 1" in each.message for each in node.left_out)
+
+
+def hold(resource, effect="NoSchedule"):
+    return {"key": f"hold.tangram.dev/{resource}", "effect": effect}
+
+
+@pytest.mark.parametrize(
+    ("resource", "kept"),
+    [
+        ("mig-1g.10gb", {GPU: 1, S3: 1}),
+        ("gpu", {S1: 2, S3: 1}),
+        ("mig-7g.80gb", {GPU: 1, S1: 2, S3: 1}),  # which the node does not offer now
+        ("mig-9g.90gb", {}),  # no engine tolerates a hold that its board does not know
+    ],
+)
+def test_a_held_resource_is_closed_to_newcomers_and_its_neighbours_are_not(resource, kept):
+    node = read(*MIXED, taints=(hold(resource),))
+
+    assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, kept, True)
+    assert {each.reason for each in node.left_out} == {Why.HELD}
+    assert f"nvidia.com/{resource}" in {each.resource for each in node.left_out}
+    assert f"left out: node n: taint hold.tangram.dev/{resource}: " in left_out_notes([node])[0]
+
+
+def test_a_held_slice_keeps_its_place_in_the_layout_of_its_gpu():
+    node = read(*MIXED, taints=(hold("mig-1g.10gb"),))
+
+    assert dict(node.unhealthy) == {S1: 2}
+
+
+def test_a_hold_that_evicts_is_a_taint_like_any_other():
+    node = read(*MIXED, taints=(hold("mig-1g.10gb", "NoExecute"),))
+
+    assert (node.usable, {each.reason for each in node.left_out}) == (False, {Why.TAINTED})
+
+
+def test_a_taint_by_the_name_of_a_slice_is_tolerated_by_engines_on_that_slice_alone():
+    node = read(*MIXED, taints=({"key": S1, "effect": "NoSchedule"},))
+
+    assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, {S1: 2}, True)
+    assert {(each.reason, each.resource) for each in node.left_out} == {(Why.TAINTED, r) for r in (GPU, S3)}
+
+
+@pytest.mark.parametrize(
+    "taint",
+    [
+        {"key": GPU, "value": "present", "effect": "NoSchedule"},
+        {"key": "sku", "value": "gpu", "effect": "NoSchedule"},
+    ],
+)
+def test_nodes_with_a_usual_gpu_taint_are_usable(taint):
+    assert read(*MIXED, taints=(taint,)).left_out == ()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
-from tangram.shell import manifests, pod_fields, reduce
+from tangram.shell import manifests, reduce
 from tangram.shell.settings import Settings
 from tangram.shell.view import (
     Told,
@@ -24,7 +24,7 @@ from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
 SETTINGS = Settings(engine_image="engine:1")
 OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
 KEY = FactsKey("ns", "image:///m", "engine:1")
-TOLERATIONS = tuple(pod_fields.tolerations(SETTINGS))
+TOLERATIONS = SETTINGS.tolerations
 
 
 def mirrored_node(**changes):
@@ -157,6 +157,8 @@ TEAM = {"key": "team", "value": "ml", "effect": "NoSchedule"}
     [
         ({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}, (), True),
         ({"key": "nvidia.com/gpu", "value": "present", "effect": "NoExecute"}, (), False),
+        ({"key": "sku", "value": "gpu", "effect": "NoSchedule"}, (), True),
+        ({"key": "sku", "value": "fpga", "effect": "NoSchedule"}, (), False),
         ({"key": "nvidia.com/driver-upgrade", "effect": "NoSchedule"}, (), False),
         ({"key": "team", "effect": "PreferNoSchedule"}, (), True),
         (TEAM, (), False),
@@ -190,12 +192,6 @@ def test_a_node_that_may_be_reclaimed_at_short_notice_is_known_by_its_label(labe
     observed["metadata"]["labels"] |= label
 
     assert node(observed, ()).spot is expected
-
-
-def test_the_tolerations_of_the_settings_are_those_of_the_pods() -> None:
-    told = pod_fields.tolerations(Settings(engine_image="e", tolerations=({"key": "team"},)))
-
-    assert [t["key"] for t in told] == ["nvidia.com/gpu", "team"]
 
 
 def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:

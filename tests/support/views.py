@@ -9,7 +9,7 @@ from tangram.fleet import ApplyDeployment, Intent, Plan, Shape, StartInspection
 from tangram.planner import plan, status, transitions
 from tangram.planner.status import unjudged
 from tangram.scaling import ScalingParams
-from tangram.shell import manifests, pod_fields, reduce
+from tangram.shell import manifests, reduce
 from tangram.shell.isolation import FaultLog, name_of
 from tangram.shell.kinds import uid_of
 from tangram.shell.metrics import Metrics, ready_replicas
@@ -35,7 +35,7 @@ from tests.support.apiserver import FACTS, gpu_node
 NOW = 1_795_255_200.0
 IMAGE = "engine:1"
 SETTINGS = Settings(engine_image=IMAGE)
-TOLD = Told(IMAGE, tuple(pod_fields.tolerations(SETTINGS)))
+TOLD = Told(IMAGE, SETTINGS.tolerations)
 SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, FACTS["dtype"])
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)

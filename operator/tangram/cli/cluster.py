@@ -15,7 +15,6 @@ from tangram.catalog import InputError
 from tangram.cli.access import Access
 from tangram.cli.operator_settings import operator_settings
 from tangram.fleet import FleetSnapshot, Intent, InvalidIntent
-from tangram.shell import pod_fields
 from tangram.shell.auth import AuthError, Credentials, find_credentials, load_kubeconfig
 from tangram.shell.client import ApiClient, ApiError
 from tangram.shell.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
@@ -126,7 +125,7 @@ async def _seen(client: ApiClient, access: Access) -> Seen:
     everyone = intents(view, skip)
     told = Told(
         settings.engine_image,
-        tuple(pod_fields.tolerations(settings)),
+        settings.tolerations,
         tuple(sorted(settings.prices.items())),
         settings.pod_needs,
     )

@@ -49,6 +49,7 @@ class Why(StrEnum):
     NOT_READY = "NotReady"
     CORDONED = "Cordoned"
     TAINTED = "Tainted"
+    HELD = "Held"
     NO_GPU = "NoGPU"
     MIG_CHANGING = "MIGChanging"
     MIG_INVALID = "MIGInvalid"

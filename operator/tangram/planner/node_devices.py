@@ -20,9 +20,13 @@ from tangram.planner.device_rules import (
     offered_devices,
     units,
 )
-
-GPU_TOLERATION: Mapping[str, Any] = {"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}
-"""What engine pods tolerate whatever the settings say: GPU nodes are commonly tainted nvidia.com/gpu."""
+from tangram.planner.tolerations import (
+    GPU_TAINTS,
+    Toleration,
+    engine_tolerations,
+    held_resource,
+    tolerates,
+)
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -33,10 +37,10 @@ _FINAL = frozenset(
 )
 
 
-def gpu_node(
-    facts: NodeFacts, tolerations: Iterable[Mapping[str, Any]], selected: Iterable[str] = ()
-) -> Node:
-    """Return the GPU node: its SKU, what newcomers that carry `tolerations` may be given, what is left out.
+def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Iterable[str] = ()) -> Node:
+    """Return the GPU node: its SKU, what newcomers may be given, what is left out.
+
+    Newcomers tolerate what every engine does, and what the settings have `added`.
 
     Of its labels those whose keys are in `selected` are kept. `allocatable` of a node that is left out as a
     whole is what it offers once it is back; of devices left out one by one it holds nothing.
@@ -48,10 +52,15 @@ def gpu_node(
     }
     board = LabelledBoard.of(facts)
     there = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
-    whole = tuple(_of_node(facts, board, capacity, tuple(tolerations))) if there else ()
-    single = () if any(_final(each) for each in whole) else tuple(of_devices(facts, board, offered, capacity))
+    taints = tuple(_closing_taints(facts, board, capacity, tuple(added))) if there else ()
+    closed = (each for each in taints if not each.resource)
+    whole = (*closed, *_of_node(facts, board, capacity)) if there else ()
+    held = tuple(each for each in taints if each.resource)
+    single = () if any(map(_final, whole)) else (*held, *of_devices(facts, board, offered, capacity))
     gone = {each.resource for each in single if each.reason not in PARTLY}
     kept = {r: n for r, n in offered.items() if r not in gone and not r.endswith(SHARED_SUFFIX)}
+    # A slice that is held has its place in the layout, like one that is unhealthy: neither given nor cut.
+    at_hand = {r: n for r, n in offered.items() if r not in {each.resource for each in held}}
     return Node(
         name=facts.name,
         sku=board.sku,
@@ -63,7 +72,7 @@ def gpu_node(
         labels=tuple(sorted((key, facts.labels[key]) for key in set(selected) if key in facts.labels)),
         unhealthy=tuple(
             sorted(
-                (r, n - offered.get(r, 0)) for r, n in capacity.items() if is_gpu(r) and n > offered.get(r, 0)
+                (r, n - at_hand.get(r, 0)) for r, n in capacity.items() if is_gpu(r) and n > at_hand.get(r, 0)
             )
         ),
         left_out=(*whole, *single),
@@ -75,7 +84,8 @@ def holds_replicas(node: Node) -> bool:
 
     Where the node is not ready, cordoned or tainted they are expected to go.
     """
-    return node.usable or (bool(node.left_out) and not any(each.reason in _LEAVING for each in node.left_out))
+    leaving = any(each.reason in _LEAVING and not each.resource for each in node.left_out)
+    return node.usable or (bool(node.left_out) and not leaving)
 
 
 _LEAVING = frozenset({Why.NOT_READY, Why.CORDONED, Why.TAINTED})
@@ -100,47 +110,62 @@ def _listed(names: list[str]) -> str:
     return f"nodes {', '.join(names[:_MOST_NAMED])}" + (f" and {more} more" if more > 0 else "")
 
 
-def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a pod with `toleration` may come and stay on a node with `taint`."""
-    if toleration.get("tolerationSeconds") is not None:
-        return False  # it would be evicted again
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint.get("key"):
-        return False
-    operator = toleration.get("operator") or "Equal"
-    same = (toleration.get("value") or "") == (taint.get("value") or "")
-    return operator == "Exists" or (operator == "Equal" and same)
-
-
 def _of_node(
     facts: NodeFacts,
     board: LabelledBoard,
     capacity: Mapping[str, int],
-    tolerations: tuple[Mapping[str, Any], ...],
 ) -> Iterator[LeftOut]:
     for resource, value in facts.allocatable.items():
         if is_gpu(str(resource)) and units(value) is None:
             said = f"allocatable {resource} is {str(value)[:40]!r}, no number of devices"
             yield LeftOut(Why.UNKNOWN, f"{said}; look at the device plugin")
-    for taint in _untolerated(facts, tolerations):
-        yield LeftOut(Why.TAINTED, taint)
     for rule in NODE_RULES:
         for reason, message in rule(facts, board, capacity):
             yield LeftOut(reason, message)
 
 
-def _untolerated(facts: NodeFacts, tolerations: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
+def _closing_taints(
+    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int], added: tuple[Toleration, ...]
+) -> Iterator[LeftOut]:
+    """Yield what taints close: the node, or single resources whose engines do not tolerate one."""
+    there = {r for r in capacity if is_gpu(r)}
     for taint in facts.taints:
-        if taint.get("effect") not in _BLOCKING_EFFECTS or any(tolerates(t, taint) for t in tolerations):
+        if taint.get("effect") not in _BLOCKING_EFFECTS:
             continue
         if facts.unschedulable and taint.get("key") == "node.kubernetes.io/unschedulable":
             continue
-        value = f"={taint['value']}" if taint.get("value") else ""
-        yield (
-            f"engine pods do not tolerate its taint {taint.get('key', '')}{value}:{taint['effect']}; remove"
-            " it, or add a toleration to the chart's value engine.tolerations"
+        if any(tolerates(each, taint) for each in (*GPU_TAINTS, *added)):
+            continue  # by engines on every resource
+        held = held_resource(taint)
+        asked = there | ({held} if held else set()) or {WHOLE}
+        closed = sorted(
+            resource
+            for resource in asked
+            if not any(tolerates(t, taint) for t in engine_tolerations(board.sku or "", resource, added))
         )
+        if held:
+            yield from (LeftOut(Why.HELD, _held(taint, resource), resource) for resource in closed)
+        elif len(closed) == len(asked):
+            yield LeftOut(Why.TAINTED, f"engine pods {_untolerated(taint)}")
+        else:
+            yield from (
+                LeftOut(Why.TAINTED, f"engines on {resource} {_untolerated(taint)}", resource)
+                for resource in closed
+            )
+
+
+def _held(taint: Mapping[str, Any], resource: str) -> str:
+    return (
+        f"taint {taint['key']}: {resource} is held while GPUs are cut anew; newcomers wait until it is gone"
+    )
+
+
+def _untolerated(taint: Mapping[str, Any]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return (
+        f"do not tolerate its taint {taint.get('key', '')}{value}:{taint['effect']}; remove"
+        " it, or add a toleration to the chart's value engine.tolerations"
+    )
 
 
 def _final(each: LeftOut) -> bool:

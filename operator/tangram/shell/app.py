@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tangram.shell import pod_fields, reduce, serving
+from tangram.shell import reduce, serving
 from tangram.shell.advising import AdviceWorker
 from tangram.shell.advisor import Advisor, Debounce
 from tangram.shell.auth import Credentials
@@ -246,7 +246,7 @@ class Operator:
             metrics=self.metrics,
             told=Told(
                 settings.engine_image,
-                tuple(pod_fields.tolerations(settings)),
+                settings.tolerations,
                 tuple(sorted(settings.prices.items())),
                 settings.pod_needs,
             ),

@@ -4,6 +4,7 @@ from tangram.api import ModelSource, model_source
 from tangram.catalog import share
 from tangram.fleet import DRAIN_S, ApplyDeployment, Intent, Shape, Spread
 from tangram.planner.device_rules import SHARING_STRATEGIES
+from tangram.planner.tolerations import engine_tolerations
 from tangram.shell import pod_fields
 from tangram.shell.kinds import HOST_LABEL, PRODUCT_LABEL, VARIANT_LABEL, ZONE_LABEL, Object
 from tangram.shell.quantity import cpu_quantity, memory_quantity
@@ -23,7 +24,10 @@ def engine_template(
     pod = pod_fields.common_fields(settings) | {
         "terminationGracePeriodSeconds": intent.termination_grace_s,
         "affinity": _affinity(action),
-        "tolerations": pod_fields.tolerations(settings),
+        "tolerations": [
+            dict(each)
+            for each in engine_tolerations(action.shape.sku, action.shape.resource, settings.tolerations)
+        ],
         "containers": [_engine_container(intent, action, settings, source)],
         "volumes": pod_fields.volumes(source),
     }

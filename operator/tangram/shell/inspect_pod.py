@@ -2,6 +2,7 @@
 
 from tangram.api import model_source
 from tangram.fleet import FactsKey
+from tangram.planner.tolerations import inspect_tolerations
 from tangram.shell import pod_fields
 from tangram.shell.kinds import Object
 from tangram.shell.settings import Settings
@@ -34,5 +35,6 @@ def inspect_pod(key: FactsKey, settings: Settings) -> Object:
         "restartPolicy": "Never",
         "containers": [container],
         "volumes": pod_fields.volumes(source),
-        "tolerations": pod_fields.tolerations(settings),
+        # Where every node has GPUs it runs beside engines.
+        "tolerations": [dict(each) for each in inspect_tolerations(settings.tolerations)],
     }

@@ -1,16 +1,8 @@
 """What the pods of the engine image have in common: those that serve and those that inspect. Pure."""
 
 from tangram.api import ModelSource
-from tangram.planner.node_devices import GPU_TOLERATION
 from tangram.shell.kinds import Object
 from tangram.shell.settings import Settings
-
-
-def tolerations(settings: Settings) -> list[Object]:
-    """Return what engine pods tolerate: GPU nodes are commonly tainted nvidia.com/gpu, the rest is the
-    installer's word.
-    """
-    return [dict(GPU_TOLERATION), *(dict(toleration) for toleration in settings.tolerations)]
 
 
 def common_fields(settings: Settings) -> Object:

@@ -81,7 +81,7 @@ class Told:
     """What a snapshot holds from the settings."""
 
     engine_image: str
-    tolerations: tuple[Object, ...]  # of engine pods: they decide which nodes are usable
+    tolerations: tuple[Object, ...]  # that the settings add to those of every engine: which nodes are usable
     prices: tuple[tuple[str, float], ...] = ()
     pod_needs: PodNeeds = field(default_factory=PodNeeds)
 
@@ -227,7 +227,7 @@ def _part(obj: Object, name: str) -> Object:
 
 
 def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str] = ()) -> Node:
-    """Return a node: which GPU it has and how much of it pods with `tolerations` may be given.
+    """Return a node: which GPU it has and how much of it engines may be given, `tolerations` added to theirs.
 
     Of its labels those whose keys are `selected` are told.
     """

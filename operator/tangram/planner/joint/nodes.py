@@ -17,7 +17,7 @@ from tangram.packing import Board, GPUState, Instance, board
 from tangram.packing.geometry import Multiset, layout_of, multisets
 from tangram.planner.device_rules import NodeFacts
 from tangram.planner.joint import read
-from tangram.planner.node_devices import GPU_TOLERATION, gpu_node
+from tangram.planner.node_devices import gpu_node
 
 MOST_PER_NODE = 64
 _MOST_TRIED = 2000  # ways of sharing slices out over the GPUs of one node
@@ -60,7 +60,7 @@ def node(document: Mapping[str, Any], where: str) -> NodeSeen:
         unschedulable=spec.flag("unschedulable"),
         ready=not ready or ready[0].values.get("status") == "True",
     )
-    found = gpu_node(facts, (GPU_TOLERATION,), labels)
+    found = gpu_node(facts, (), labels)
     if not (found.usable and found.allocatable):
         return NodeSeen(found, ())
     try:

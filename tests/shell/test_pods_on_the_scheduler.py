@@ -1,0 +1,91 @@
+"""Engine pods as they are rendered, on a real scheduler: which nodes they may go to."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tangram.fleet import ApplyDeployment, Shape
+from tangram.planner.device_rules import NodeFacts
+from tangram.planner.node_devices import gpu_node as read_node
+from tangram.shell import manifests
+from tangram.shell.kinds import NODES, PODS
+from tangram.shell.settings import Settings
+from tests.shell.test_manifests import intent
+from tests.support.apiserver import World, add_node, eventually, gpu_node
+
+pytestmark = pytest.mark.apiserver
+
+SKU, PRODUCT = "H200-141GB-SXM", "NVIDIA-H200"  # that no other test uses
+WHOLE, SMALL, LARGE = "gpu", "1g.18gb", "3g.71gb"
+OFFERED = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.18gb": "2", "nvidia.com/mig-3g.71gb": "1"}
+SETTINGS = Settings(engine_image="registry/engine:1")
+AKS = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
+HOLD = {"key": "hold.tangram.dev/mig-1g.18gb", "effect": "NoSchedule"}
+
+
+async def taint(here: World, name: str, *taints: dict[str, str]) -> dict[str, Any]:
+    return await here.client.merge(NODES, "", name, {"spec": {"taints": list(taints)}})
+
+
+@pytest.fixture
+async def node(here: World) -> AsyncIterator[str]:
+    name = f"{here.namespace}-h200"
+    made = gpu_node(name, product=PRODUCT)
+    for part in ("allocatable", "capacity"):
+        made["status"][part] |= OFFERED
+    await add_node(here.client, made)
+    yield name
+    await here.empty()
+    there = await here.client.get(NODES, "", name)
+    await here.client.delete(NODES, "", name, uid=there["metadata"]["uid"])
+
+
+def pod(here: World, profile: str) -> dict[str, Any]:
+    action = ApplyDeployment("uid-1", Shape(SKU, profile), 1, (PRODUCT,), 4096)
+    template = manifests.deployment(intent(), action, SETTINGS)["spec"]["template"]
+    meta = template["metadata"] | {"name": profile.replace(".", "-"), "namespace": here.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+
+
+async def placed(here: World, profile: str) -> str:
+    """Return the node of a pod, or why it has none, once the scheduler has looked at it."""
+
+    async def judged() -> str:
+        found = await here.get(PODS, profile.replace(".", "-"))
+        conditions = (found or {}).get("status", {}).get("conditions") or []
+        reasons = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
+        return (found or {"spec": {}})["spec"].get("nodeName") or (reasons[0] if reasons else "")
+
+    return await eventually(judged, what=f"{profile} was scheduled or refused")
+
+
+async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(here, node) -> None:
+    live = await taint(here, node, AKS, HOLD)
+
+    for profile in (WHOLE, SMALL, LARGE):
+        await here.apply(pod(here, profile), PODS)
+
+    assert [await placed(here, profile) for profile in (WHOLE, LARGE)] == [node, node]
+    assert "1 node(s) had untolerated taint(s)" in await placed(here, SMALL)
+    status = live["status"]
+    seen = read_node(
+        NodeFacts(
+            node,
+            live["metadata"]["labels"],
+            {r: status["allocatable"][r] for r in OFFERED},
+            {r: status["capacity"][r] for r in OFFERED},
+            tuple(live["spec"]["taints"]),
+        )
+    )
+    assert dict(seen.allocatable) == {
+        "nvidia.com/gpu": 1,
+        "nvidia.com/mig-3g.71gb": 1,
+    }  # as the planner sees it
+
+    await taint(here, node, AKS)
+
+    async def there() -> bool:
+        return (await here.get(PODS, SMALL.replace(".", "-")) or {})["spec"].get("nodeName") == node
+
+    await eventually(there, what="the pod goes to the node that is no longer held")
