@@ -28,7 +28,7 @@ def held(resource):
 
 
 JOINED_LATER: set[tuple[str, str]] = set()
-"""(SKU, profile) that joined the catalog after its board: its hold is not tolerated, or engines had rolled."""
+"""(SKU, profile) that joined the catalog after its board: a toleration of its hold would roll engines."""
 
 
 def test_every_board_that_can_be_cut_may_be_held_for_each_of_its_profiles():
