@@ -34,7 +34,7 @@ FIELDS = [
     (path, schema)
     for kind in ALL
     for path, schema in fields(schema_of(kind), kind.kind)
-    if ".metadata" not in path
+    if not path.startswith(f"{kind.kind}.metadata")
 ]
 OURS = [(path, schema) for path, schema in FIELDS if not path.endswith((".apiVersion", ".kind"))]
 
@@ -97,8 +97,13 @@ def test_every_value_is_bounded(path, schema):
 def test_a_map_says_how_many_keys_it_may_have():
     maps = [(path, schema) for path, schema in FIELDS if "additionalProperties" in schema]
 
-    assert [path for path, _ in maps] == ["GPUPool.spec.nodeSelector"]
-    assert all({"minProperties", "maxProperties"} <= schema.keys() for _, schema in maps)
+    assert {path for path, _ in maps} == {
+        "LLMDeployment.spec.metadata.labels",
+        "LLMDeployment.spec.metadata.annotations",
+        "GPUPool.spec.nodeSelector",
+    }
+    assert all("maxProperties" in schema for _, schema in maps)
+    assert dict(maps)["GPUPool.spec.nodeSelector"]["minProperties"] == 1
 
 
 @pytest.mark.parametrize("kind", ALL, ids=[kind.kind for kind in ALL])
@@ -122,6 +127,10 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
         "engine.maxRequestSeconds",
         "engine.precision",
         "engine.kvCachePrecision",
+        "engine.apiKeySecretRef.name",
+        "engine.apiKeySecretRef.key",
+        "metadata.labels",
+        "metadata.annotations",
         "objectives.ttft.percentile",
         "objectives.ttft.milliseconds",
         "objectives.tpot.percentile",

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
+from tangram.api.secret_key import SecretKeySpec
 from tangram.api.spec import (
     LONGER_THAN_CONTEXT,
     MIN_ABOVE_MAX,
@@ -19,7 +20,7 @@ from tangram.api.spec import (
     SpreadSpec,
     TrafficSpec,
 )
-from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
+from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, SecretKey, Spread, Traffic
 
 _MESSAGE_LIMIT = 1000
 _PLAINLY = {  # of pydantic's words, those that speak of Python
@@ -78,6 +79,9 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
         kv_precision=spec.engine.kv_cache_precision,
         spread=_spread(spec.placement.spread),
         budget_per_hour=spec.placement.budget_per_hour,
+        api_keys=_secret_key(spec.engine.api_key_secret_ref),
+        pod_labels=tuple(sorted(spec.metadata.labels.items())),
+        pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
     )
 
 
@@ -119,6 +123,10 @@ def _placement_problem(placement: PlacementSpec) -> str | None:
     ):
         return f"spec.{TENSOR_PARALLEL_ON_SLICES}"
     return None
+
+
+def _secret_key(spec: SecretKeySpec | None) -> SecretKey | None:
+    return SecretKey(spec.name, spec.key) if spec else None
 
 
 def _objective(spec: ObjectiveSpec | None) -> Objective | None:

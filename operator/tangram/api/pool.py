@@ -1,21 +1,18 @@
 """`GPUPool`: which nodes belong together, what their GPUs cost, and what may be done to them."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from tangram.api.base import Model
+from tangram.api.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
 from tangram.api.parse import explain
 from tangram.api.status import Condition, Count, Decimal
 from tangram.api.values import SKU, PricePerGPUHour, rule
 from tangram.catalog import find_gpu, gpu, skus
 from tangram.fleet import InvalidPool, Pool, PoolPolicy
 
-# As Kubernetes has them: an optional DNS prefix and a name; RE2 and Python read the patterns alike.
-LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
 LABELS_HELP = (
     "nodeSelector must map label keys (an optional DNS prefix and '/', then letters, digits and - _ .) to "
     "label values"
@@ -23,11 +20,10 @@ LABELS_HELP = (
 MIN_ABOVE_MAX = "nodes.min must not be above nodes.max; raise max or lower min"
 MAX_NODES = 10_000
 BACKENDS: dict[str, Literal["nvml", "mig-manager"]] = {"NVML": "nvml", "MIGManager": "mig-manager"}
-_KEY, _VALUE = (re.compile(pattern.removesuffix("$") + r"\Z") for pattern in (LABEL_KEY, LABEL_VALUE))
 
 
 def _labels(selector: dict[str, str]) -> dict[str, str]:
-    if not all(_KEY.match(key) and _VALUE.match(value) for key, value in selector.items()):
+    if not all(is_label_key(key) and is_label_value(value) for key, value in selector.items()):
         raise ValueError(LABELS_HELP)
     return selector
 
@@ -72,7 +68,7 @@ class GPUPoolSpec(Model):
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule(
-                    f"self.all(key, key.size() <= 317 && key.matches(r'{LABEL_KEY}') && "
+                    f"self.all(key, key.size() <= {LONGEST_KEY} && key.matches(r'{LABEL_KEY}') && "
                     f"self[key].matches(r'{LABEL_VALUE}'))",
                     LABELS_HELP,
                 )

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr
 
 from tangram.api.base import Model
+from tangram.api.pod_metadata import PodMetadataSpec
+from tangram.api.secret_key import SecretKeySpec
 from tangram.api.source import URI_HELP, URI_PATTERN, model_source
 from tangram.api.values import (
     AS_STORED,
@@ -115,6 +117,15 @@ class EngineSpec(Model):
         default="bf16",
         description="Format of the KV cache: bf16 (16 bit) or fp8, which holds twice the tokens. The engine "
         "has 16 bit only: with fp8 nothing is placed yet, `tangram plan` plans it.",
+    )
+    api_key_secret_ref: SecretKeySpec | None = Field(
+        default=None,
+        description="The API keys that clients must send (Authorization: Bearer KEY): a key of a Secret of "
+        "this namespace, whose value has one API key a line, each 8 to 512 characters without blanks; lines "
+        "that begin with # are skipped. Every API key is accepted. A change inside the Secret reaches "
+        "running pods within two minutes, without a restart; another name or key here replaces the pods. "
+        "Pods wait for a Secret that is missing. /metrics and the probes stay open. Default: no API key is "
+        "asked for.",
     )
 
 
@@ -311,6 +322,10 @@ class LLMDeploymentSpec(Model):
         default=0,
         description="Who gets GPUs first where they are scarce: higher before lower, of equal ones the "
         "older. Replicas that run are not taken away for others.",
+    )
+    metadata: PodMetadataSpec = Field(
+        default_factory=PodMetadataSpec,
+        description="Labels and annotations of engine pods, beside Tangram's own.",
     )
     paused: StrictBool = Field(
         default=False,

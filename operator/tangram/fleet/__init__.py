@@ -9,6 +9,7 @@ from tangram.fleet.intent import (
     InvalidIntent,
     MIGPolicy,
     Objective,
+    SecretKey,
     Spread,
     Traffic,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "RemoveDeployment",
     "ResumeRollout",
     "ScaleDeployment",
+    "SecretKey",
     "Shape",
     "Spread",
     "StartInspection",

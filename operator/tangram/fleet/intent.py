@@ -63,6 +63,14 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretKey:
+    """A key of a Secret in the namespace of its LLMDeployment. Never the value."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """A valid `LLMDeployment`. Defaults are already filled in."""
 
@@ -92,6 +100,9 @@ class Intent:
     spread: Spread = Spread()
     budget_per_hour: float | None = None  # USD
     max_request_s: int = DEFAULT_REQUEST_S  # the engine ends every request by then
+    api_keys: SecretKey | None = None  # where clients' API keys are; None: none is asked for
+    pod_labels: tuple[tuple[str, str], ...] = ()  # of engine pods, beside ours; sorted
+    pod_annotations: tuple[tuple[str, str], ...] = ()  # likewise
 
     @property
     def termination_grace_s(self) -> int:

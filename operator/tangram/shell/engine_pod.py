@@ -14,6 +14,10 @@ ENGINE_PORT = 8000
 HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its requests either
 START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
 START_PERIOD_S = 2
+API_KEYS = "api-keys"  # a volume, and the file in it
+_API_KEYS_FOLDER = "/etc/tangram/api-keys"
+# Group and owner: the group is fsGroup's, or 0 where a cluster gives pods a user of its own with group 0.
+_SECRET_MODE = 0o440
 
 
 def engine_template(
@@ -29,7 +33,7 @@ def engine_template(
             for each in engine_tolerations(action.shape.sku, action.shape.resource, settings.tolerations)
         ],
         "containers": [_engine_container(intent, action, settings, source)],
-        "volumes": pod_fields.volumes(source),
+        "volumes": [*pod_fields.volumes(source), *_api_keys_volume(intent)],
     }
     constraints = _spread(engines, action.spread)
     if constraints:
@@ -43,8 +47,10 @@ def engine_template(
     }
     return {
         "metadata": {
-            "labels": engines | {VARIANT_LABEL: action.shape.variant, "llm-d.ai/engine-type": "vllm"},
-            "annotations": annotations,
+            "labels": dict(intent.pod_labels)
+            | engines
+            | {VARIANT_LABEL: action.shape.variant, "llm-d.ai/engine-type": "vllm"},
+            "annotations": dict(intent.pod_annotations) | annotations,
         },
         "spec": pod,
     }
@@ -62,7 +68,7 @@ def _engine_container(
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": _resources(action.shape, settings),
         "securityContext": pod_fields.container_security(),
-        "volumeMounts": pod_fields.mounts(source),
+        "volumeMounts": [*pod_fields.mounts(source), *_api_keys_mount(intent)],
         "startupProbe": _probe("/ready", timeoutSeconds=2, **start),
         "readinessProbe": _probe("/ready", periodSeconds=2, timeoutSeconds=2, failureThreshold=2),
         "livenessProbe": _probe(
@@ -92,7 +98,25 @@ def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -
         str(intent.max_request_s),
         "--drain-seconds",
         str(DRAIN_S),
+        *(("--api-key-file", f"{_API_KEYS_FOLDER}/{API_KEYS}") if intent.api_keys else ()),
     ]
+
+
+def _api_keys_volume(intent: Intent) -> list[Object]:
+    """Return the volume with the one key of the Secret that `intent` names, and no other key of it."""
+    if intent.api_keys is None:
+        return []
+    secret = {
+        "secretName": intent.api_keys.name,
+        "items": [{"key": intent.api_keys.key, "path": API_KEYS}],
+        "defaultMode": _SECRET_MODE,
+    }
+    return [{"name": API_KEYS, "secret": secret}]
+
+
+def _api_keys_mount(intent: Intent) -> list[Object]:
+    """Return where the engine finds the API keys: a folder, for the kubelet never updates a subPath."""
+    return [{"name": API_KEYS, "mountPath": _API_KEYS_FOLDER, "readOnly": True}] if intent.api_keys else []
 
 
 def _resources(shape: Shape, settings: Settings) -> Object:

@@ -19,6 +19,7 @@ _WAITS_FOR = {
     "CrashLoopBackOff": "its container to stay up",
 }
 _NORMAL = {"ContainerCreating", "PodInitializing", ""}
+_EXIT_API_KEYS = 2  # of the engine: its file of API keys gives none, or its command line is wrong
 
 
 def waiting_message(parent: Object, pods: list[Object], late: Callable[[Object], bool]) -> str:
@@ -29,8 +30,11 @@ def waiting_message(parent: Object, pods: list[Object], late: Callable[[Object],
     failure = refusal(parent)
     if failure:
         return failure
+    keys = _api_keys(parent)
     told = [
-        text for pod in sorted(pods, key=lambda p: p["metadata"]["name"]) if (text := _pod_message(pod, late))
+        text
+        for pod in sorted(pods, key=lambda p: p["metadata"]["name"])
+        if (text := _pod_message(pod, late, keys))
     ]
     return told[0][:MAX_LENGTH] if told else ""
 
@@ -48,7 +52,21 @@ def refusal(parent: Object) -> str:
     return ""
 
 
-def _pod_message(pod: Object, late: Callable[[Object], bool]) -> str:
+def _api_keys(parent: Object) -> str:
+    """Return which key of which Secret the pods of `parent` mount, the empty string where they mount none.
+
+    The operator reads no Secret, and the kubelet says only in an Event that one is missing.
+    """
+    template = (parent.get("spec") or {}).get("template") or {}
+    for volume in (template.get("spec") or {}).get("volumes") or ():
+        secret = volume.get("secret") or {}
+        if secret.get("secretName"):
+            keys = ", ".join(item["key"] for item in secret.get("items") or ())
+            return f"key {keys} of Secret {secret['secretName']}"
+    return ""
+
+
+def _pod_message(pod: Object, late: Callable[[Object], bool], keys: str) -> str:
     if pod["metadata"].get("deletionTimestamp") or pod["phase"] == "Succeeded":
         return ""
     name = pod["metadata"]["name"]
@@ -56,11 +74,12 @@ def _pod_message(pod: Object, late: Callable[[Object], bool]) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"pod {name}: {condition['reason']}: {condition['message']}"
     for container in pod["containers"]:
-        text = _container_message(container)
+        text = _container_message(container, keys)
         if text:
             return f"pod {name}: {text}"
     if any(_is_creating(container) for container in pod["containers"]) and late(pod):
-        return f"pod {name}: ContainerCreating: waits for its volumes, image or network; its Events say which"
+        volumes = f"its volumes ({keys} among them: is it there?)" if keys else "its volumes"
+        return f"pod {name}: ContainerCreating: waits for {volumes}, image or network; its Events say which"
     return ""
 
 
@@ -69,12 +88,14 @@ def _is_creating(container: Object) -> bool:
     return bool(waiting) and waiting.get("reason") == "ContainerCreating"
 
 
-def _container_message(container: Object) -> str:
+def _container_message(container: Object, keys: str) -> str:
     waiting, last = container["waiting"], container["lastTerminated"]
     if waiting and waiting.get("reason", "") not in _NORMAL:
         told = f": {waiting['message']}" if waiting.get("message") else ""
         ended = f" (last exit code {last.get('exitCode')}, {last.get('reason', '')})" if last else ""
         what = _WAITS_FOR.get(waiting["reason"])
         waits = f"waits for {what}: " if what else ""
+        if keys and last and last.get("exitCode") == _EXIT_API_KEYS:
+            waits = f"{keys} may give no API keys, the pod's log says so: {waits}"
         return f"{waits}{waiting['reason']}{told}{ended}"
     return ""

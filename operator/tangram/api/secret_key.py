@@ -1,0 +1,46 @@
+"""A key of a Secret in the namespace of the object that names it."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StrictStr
+
+from tangram.api.base import Model
+from tangram.api.labels import DNS_SUBDOMAIN
+from tangram.api.values import rule
+
+_NAME_PATTERN = rf"^{DNS_SUBDOMAIN}$"
+_KEY_PATTERN = r"^[-_A-Za-z0-9][-._A-Za-z0-9]*$"  # no leading dot: neither `..` nor a hidden file
+_NAME_HELP = "must be the name of a Secret: letters a-z, digits, '-' and '.', up to 253"
+_KEY_HELP = "must be a key of a Secret: letters, digits and - _ . with no dot first, up to 253"
+
+
+def _matching(pattern: str, message: str) -> AfterValidator:
+    known = re.compile(pattern.removesuffix("$") + r"\Z")
+
+    def check(text: str) -> str:
+        if not known.match(text):
+            raise ValueError(message)
+        return text
+
+    return AfterValidator(check)
+
+
+class SecretKeySpec(Model):
+    """A key of a Secret of this namespace."""
+
+    name: Annotated[StrictStr, _matching(_NAME_PATTERN, _NAME_HELP)] = Field(
+        min_length=1,
+        max_length=253,
+        description="Name of the Secret, in the namespace of this object.",
+        json_schema_extra={
+            "x-kubernetes-validations": [rule(f"self.matches(r'{_NAME_PATTERN}')", _NAME_HELP)]
+        },
+    )
+    key: Annotated[StrictStr, _matching(_KEY_PATTERN, _KEY_HELP)] = Field(
+        default="api-keys",
+        min_length=1,
+        max_length=253,
+        description="Key of the Secret whose value is the file.",
+        json_schema_extra={"x-kubernetes-validations": [rule(f"self.matches(r'{_KEY_PATTERN}')", _KEY_HELP)]},
+    )

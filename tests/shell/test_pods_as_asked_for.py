@@ -1,0 +1,133 @@
+"""What a person adds to engine pods: API keys of a Secret, labels and annotations."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tangram.api.pod_metadata import RESERVED_DOMAINS, RESERVED_NAMES
+from tangram.fleet import Intent, SecretKey
+from tangram.shell import manifests
+from tangram.shell.waiting import waiting_message
+from tangram_engine import __main__ as engine_command
+from tangram_engine.serve import server
+from tests.shell.test_manifests import SETTINGS, action, container, intent
+
+KEYS = SecretKey("chat-keys", "clients.txt")
+
+
+def rendered(asked: Intent) -> dict[str, Any]:
+    return manifests.deployment(asked, action(), SETTINGS)
+
+
+def template(asked: Intent) -> dict[str, Any]:
+    found: dict[str, Any] = rendered(asked)["spec"]["template"]
+    return found
+
+
+def test_the_key_of_a_secret_is_a_file_that_the_engine_reads() -> None:
+    made = rendered(replace(intent(), api_keys=KEYS))
+    options = engine_command._parser().parse_args(container(made)["args"])
+
+    volume = made["spec"]["template"]["spec"]["volumes"][-1]
+    mount = container(made)["volumeMounts"][-1]
+    assert volume == {
+        "name": mount["name"],
+        "secret": {
+            "secretName": "chat-keys",
+            "items": [{"key": "clients.txt", "path": "api-keys"}],
+            "defaultMode": 0o440,
+        },
+    }
+    assert mount["readOnly"] is True
+    assert "subPath" not in mount  # the kubelet would not update it
+    assert str(options.api_key_file) == f"{mount['mountPath']}/api-keys"
+
+
+def test_without_api_keys_pods_mount_no_secret() -> None:
+    pod = template(intent())["spec"]
+
+    assert not any("secret" in volume for volume in pod["volumes"])
+    assert "--api-key-file" not in pod["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"api_keys": KEYS},
+        {"api_keys": SecretKey("chat-keys", "others.txt")},
+        {"pod_labels": (("team", "search"),)},
+        {"pod_annotations": (("example.com/owner", "floor 3"),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_change_replaces_the_pods_and_leaves_selectors_and_services(change: Any) -> None:
+    asked = replace(intent(), api_keys=SecretKey("chat-keys", "api-keys"))
+    one, other = rendered(asked), rendered(replace(asked, **change))
+
+    assert one["spec"]["template"] != other["spec"]["template"]
+    assert one["spec"]["selector"] == other["spec"]["selector"]
+    assert one["metadata"]["labels"] == other["metadata"]["labels"]
+
+
+def test_labels_and_annotations_stand_beside_those_that_are_ours() -> None:
+    plain = template(intent())["metadata"]
+    asked = replace(
+        intent(), pod_labels=(("team", "search"),), pod_annotations=(("example.com/owner", "floor 3"),)
+    )
+
+    assert template(asked)["metadata"] == {
+        "labels": plain["labels"] | {"team": "search"},
+        "annotations": plain["annotations"] | {"example.com/owner": "floor 3"},
+    }
+
+
+def test_no_label_or_annotation_takes_the_place_of_ours() -> None:
+    """Nor does an object that was stored before a key was refused."""
+    plain = template(intent())["metadata"]
+    stolen = replace(
+        intent(),
+        pod_labels=tuple((key, "stolen") for key in sorted(plain["labels"])),
+        pod_annotations=tuple((key, "stolen") for key in sorted(plain["annotations"])),
+    )
+
+    assert template(stolen)["metadata"] == plain
+
+
+def test_every_key_of_ours_on_a_pod_is_one_that_nobody_else_may_write() -> None:
+    metadata = template(intent())["metadata"]
+
+    for key in {**metadata["labels"], **metadata["annotations"]}:
+        prefix, _, _ = key.rpartition("/")
+        assert key in RESERVED_NAMES or any(
+            prefix == domain or prefix.endswith(f".{domain}") for domain in RESERVED_DOMAINS
+        )
+
+
+def pod(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:
+    engine = {"name": "engine", "waiting": state, "terminated": None, "lastTerminated": last, "restarts": 0}
+    return {"metadata": {"name": "a"}, "phase": "Pending", "conditions": [], "containers": [engine]}
+
+
+def test_a_pod_without_its_volumes_names_the_secret_that_may_be_missing() -> None:
+    waits = [pod({"reason": "ContainerCreating"})]
+    with_keys = rendered(replace(intent(), api_keys=KEYS))
+
+    told = waiting_message(with_keys, waits, lambda _: True)
+
+    assert "key clients.txt of Secret chat-keys among them: is it there?" in told
+    assert "Secret" not in waiting_message(rendered(intent()), waits, lambda _: True)
+    assert waiting_message(with_keys, waits, lambda _: False) == ""
+
+
+def test_an_engine_that_ends_for_want_of_keys_names_the_secret() -> None:
+    state = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
+    with_keys = rendered(replace(intent(), api_keys=KEYS))
+
+    def told(code: int) -> str:
+        return waiting_message(with_keys, [pod(state, {"exitCode": code, "reason": "Error"})], lambda _: True)
+
+    assert told(server.EXIT_API_KEYS).startswith(
+        "pod a: key clients.txt of Secret chat-keys may give no API keys"
+    )
+    assert "Secret" not in told(server.EXIT_CHECKPOINT)
