@@ -199,7 +199,11 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
 ) -> None:
     process = operator(tickSeconds=0.5)
     await here.apply(llm("one", here.namespace, scaling={"minReplicas": 2}))
-    await here.apply(llm("two", here.namespace))
+    asked = {
+        "engine": {"apiKeySecretRef": {"name": "keys"}},
+        "metadata": {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}},
+    }
+    await here.apply(llm("two", here.namespace, **asked))
     await here.until("one", "Ready", "True")
     await here.until("two", "Ready", "True")
     await eventually(lambda: _planned(here), 60, "a FleetPlan counts")
