@@ -197,9 +197,7 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     wall, cpu = time.perf_counter(), time.process_time()
     snapshot, intents = times.timed("unpickle", pickle.loads)(written)
     found = times.timed("recommend", module.recommend)(snapshot, intents, Limits(limit_s, time.monotonic))
-    times.timed("FleetPlan", record)(
-        found.document, inputs_hash=found.inputs_hash, current_cost_per_hour=0.0, solve_s=0.0
-    )
+    times.timed("FleetPlan", record)(found.document, inputs_hash=found.inputs_hash)
     document = found.document
     running = {each.owner_uid for each in snapshot.workloads}
     unmet, waiting = Counter[int](), Counter[int]()

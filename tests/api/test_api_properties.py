@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.api import parse, parse_pool
-from tangram.api.fleet_plan import FleetPlanSpec
+from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
 from tangram.api.pool import GPUPoolSpec
 from tangram.api.spec import LLMDeploymentSpec
 from tangram.fleet import Intent, InvalidIntent, InvalidPool, Pool
-from tangram.planner.joint.record import record
+from tangram.planner.joint.record import figures, record
 from tests.support.plan_documents import large_plan
 
 META = {"uid": "u", "namespace": "d", "name": "a", "creationTimestamp": "2026-11-21T10:00:00Z"}
@@ -72,8 +72,9 @@ def test_whatever_is_planned_fits_a_fleet_plan(gpus, deployments, seed, name, mo
     for gpu in plan["gpus"]:
         gpu["id"] = name + gpu["id"]
 
-    spec = record(plan, inputs_hash="0" * 12, current_cost_per_hour=current, solve_s=money)
+    spec = record(plan, inputs_hash="0" * 12)
+    status = figures(plan, current_cost_per_hour=current, solve_s=money)
 
-    assert FleetPlanSpec.model_validate(spec).model_dump(
-        mode="json", by_alias=True, exclude_unset=True
-    ) == json.loads(json.dumps(spec))
+    for model, part in ((FleetPlanSpec, spec), (FleetPlanStatus, status)):
+        read = model.model_validate(part).model_dump(mode="json", by_alias=True, exclude_unset=True)
+        assert read == json.loads(json.dumps(part))

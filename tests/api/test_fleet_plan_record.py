@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tangram.api.fleet_plan import FleetPlanSpec
-from tangram.planner.joint.record import record
+from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
+from tangram.planner.joint.record import figures, record
 from tests.support.plan_documents import large_plan
 from tests.support.plans import run
 
@@ -74,8 +74,8 @@ PLAN: dict[str, Any] = {
 }
 
 
-def spec_of(plan: dict[str, Any], current: float = 10.0) -> dict[str, Any]:
-    return record(plan, inputs_hash="0123456789ab", current_cost_per_hour=current, solve_s=1.234)
+def spec_of(plan: dict[str, Any]) -> dict[str, Any]:
+    return record(plan, inputs_hash="0123456789ab")
 
 
 def assert_fits_the_api(spec: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def assert_fits_the_api(spec: dict[str, Any]) -> None:
     assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == spec
 
 
-def test_a_plan_is_kept_with_what_it_costs_and_saves_and_how_good_it_is():
+def test_a_plan_is_kept_with_what_it_costs_and_how_good_it_is():
     spec = spec_of(PLAN)
 
     assert_fits_the_api(spec)
@@ -92,15 +92,12 @@ def test_a_plan_is_kept_with_what_it_costs_and_saves_and_how_good_it_is():
         "inputsHash": "0123456789ab",
         "proof": "Optimal",
         "costPerHour": "7.51",
-        "currentCostPerHour": "10.00",
-        "savesPerHour": "2.49",
         "idlePerHour": "0.50",
         "moveCost": "0.0025",
         "horizonHours": "1.00",
         "objective": "7.51",
         "bound": "7.51",
         "gap": "0.00%",
-        "solveSeconds": "1.23",
         "gpus": "2/6",
         "gpusInUse": 2,
         "gpuCount": 6,
@@ -178,7 +175,17 @@ def test_steps_say_where_and_after_which():
     [(7.0, 7.51, "-0.51"), (7.51, 7.51, "0.00"), (7.509999, 7.51, "0.00"), (7.515, 7.51, "0.0050")],
 )
 def test_what_is_saved_may_be_negative_and_is_never_minus_zero(current, cost, saves):
-    assert spec_of(PLAN | {"costPerHour": cost}, current)["savesPerHour"] == saves
+    found = figures(PLAN | {"costPerHour": cost}, current_cost_per_hour=current, solve_s=0.0)
+    assert found["savesPerHour"] == saves
+
+
+def test_the_status_says_what_the_fleet_costs_and_how_long_the_solve_took():
+    found = figures(PLAN, current_cost_per_hour=10.0, solve_s=1.234)
+
+    assert found == {"currentCostPerHour": "10.00", "savesPerHour": "2.49", "solveSeconds": "1.23"}
+    read = FleetPlanStatus.model_validate(found)
+    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == found
+    assert not found.keys() & spec_of(PLAN).keys()
 
 
 @pytest.mark.parametrize(

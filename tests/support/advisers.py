@@ -9,18 +9,19 @@ from tangram.shell.advising import Advised
 
 SPEC = {
     "costPerHour": "2.50",
-    "savesPerHour": "1.25",
     "gap": "<0.01%",
     "unmet": 1,
-    "solveSeconds": "0.31",
     "totalDeployments": 1,
+    "totalMoves": 0,
+    "totalSteps": 2,
 }
+FIGURES = {"currentCostPerHour": "3.75", "savesPerHour": "1.25", "solveSeconds": "0.31"}
 ADVICE = Advice("abc", 1.25, ("all GPUs are taken",), (Relaxation("GPUs", "add one L4"),))
 WHOM = "uid-one"
 
 
 def _answered(_snapshot: Any, _intents: Any, _deadline: float, known: str) -> Advised | None:
-    return None if known == "abc" else Advised("abc", SPEC, True, ((WHOM, ADVICE),))
+    return None if known == "abc" else Advised("abc", SPEC, FIGURES, True, ((WHOM, ADVICE),))
 
 
 def advises() -> Any:

@@ -87,6 +87,7 @@ LLM_DEPLOYMENT = Definition(
 GPU_POOL = Definition(
     kind="GPUPool",
     plural="gpupools",
+    short_names=("gpool",),
     scope="Cluster",
     description="GPUPool says of a group of GPU nodes what they cost and what may be done to them. Pools are "
     "optional: nodes in none are used, and priced as the operator and its catalog have it.",
@@ -111,23 +112,25 @@ GPU_POOL = Definition(
 FLEET_PLAN = Definition(
     kind="FleetPlan",
     plural="fleetplans",
+    short_names=("fplan",),
     scope="Cluster",
-    description="FleetPlan is one decision about the whole fleet: who would best run where, what that costs, "
-    "how far from the best it may be, and the steps that lead there. Tangram writes it; it never changes.",
+    description="FleetPlan is one plan for the whole fleet: which LLMDeployment runs best on which GPUs and "
+    "MIG slices, what that costs, how far from the optimum it may be, and the steps that lead to it. Tangram "
+    "writes FleetPlans, keeps the last 20, and carries out nothing of them itself.",
     spec=FleetPlanSpec,
-    spec_description="The decision. It never changes.",
+    spec_description="The plan. It never changes.",
     spec_rules=(SPEC_RULE,),
     status=FleetPlanStatus,
     columns=(
         _column("State", ".status.state", "Recommended, InForce or Superseded."),
-        _column("$/H", ".spec.costPerHour", "USD per hour of the GPUs that it uses."),
-        _column("Saves", ".spec.savesPerHour", "USD per hour less than the fleet as it was."),
-        _column("Unmet", ".spec.unmet", "LLMDeployments that go short.", "integer"),
-        _column("Gap", ".spec.gap", "How far from the best it may be."),
+        _column("$/H", ".spec.costPerHour", "USD per hour of the GPUs in use under this plan."),
+        _column("Saves", ".status.savesPerHour", "USD per hour less than the fleet as it is."),
+        _column("Unmet", ".spec.unmet", "LLMDeployments that get fewer replicas than they need.", "integer"),
+        _column("Gap", ".spec.gap", "Relative gap between objective and bound."),
         _column("GPUs", ".spec.gpus", "GPUs in use over all GPUs."),
-        _column("Solve", ".spec.solveSeconds", "Seconds that it took to decide."),
+        _column("Solve", ".status.solveSeconds", "Seconds that making the plan took."),
         _column("Moves", ".spec.totalMoves", "Replicas that move.", "integer", 1),
-        _column("Steps", ".spec.totalSteps", "Steps that lead there.", "integer", 1),
+        _column("Steps", ".spec.totalSteps", "Steps that lead to the plan.", "integer", 1),
         _AGE,
     ),
 )

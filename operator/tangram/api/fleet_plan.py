@@ -1,7 +1,8 @@
-"""`FleetPlan`: one decision about the whole fleet. Written by Tangram, read by people. Decimals are strings.
+"""`FleetPlan`: one plan for the whole fleet. Written by Tangram, read by people. Decimals are strings.
 
-A decision is named by what it was made from, and never changes; only its state does. Lists are bounded: what
-a large fleet has more of is counted in `total...`, and `tangram plan` makes the same plan in full.
+The spec is the plan. It is named by the hash of its inputs and never changes. The status holds what is true
+of the plan at a time: its state, what the fleet costs beside it, how long the solver took. Lists are bounded:
+the rest is counted in `total...`, and `tangram plan` makes the same plan in full.
 """
 
 from typing import Annotated, Literal
@@ -13,10 +14,10 @@ from tangram.api.status import Count, Decimal, ShortText, Text, Time
 from tangram.api.values import rule
 
 MAX_ITEMS = 1000  # of each list; bytes are bounded by what writes it
-EXAMPLES = 3  # names of GPUs that are told for a class of layouts
+EXAMPLES = 3  # names of GPUs listed for a class of layouts
 SPEC_RULE = rule(
     "self == oldSelf",
-    "the spec of a FleetPlan is a decision that was made: it never changes, the next is another FleetPlan",
+    "the spec of a FleetPlan never changes: the next plan is another FleetPlan",
 )
 PlanState = Literal["Recommended", "InForce", "Superseded"]
 SignedDecimal = Annotated[str, StringConstraints(max_length=24, pattern=r"^-?[0-9]+(\.[0-9]+)?$")]
@@ -26,196 +27,217 @@ _ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 
 
 class PlannedShape(Model):
-    """Replicas of one kind."""
+    """Replicas of one shape."""
 
     shape: ShortText = Field(
-        description="GPU model, with its MIG profile if any, and TPn where it takes n GPUs."
+        description="GPU model, followed by :PROFILE for a MIG slice and by TPn where a replica takes n GPUs."
     )
-    precision: Word = Field(description="Format of the weights; unknown where what runs was not sized.")
-    replicas: Count = Field(description="How many replicas.")
+    precision: Word = Field(
+        description="Data type of the weights; `unknown` for running replicas that were not sized."
+    )
+    replicas: Count = Field(description="Number of replicas.")
 
 
 class PlannedDeployment(Model):
-    """What one LLMDeployment gets."""
+    """The replicas that one LLMDeployment gets."""
 
     namespace: ShortText = Field(description="Namespace of the LLMDeployment.")
     name: ShortText = Field(description="Name of the LLMDeployment.")
     chosen: tuple[PlannedShape, ...] = Field(
         default=(),
         max_length=8,
-        description="Its replicas; empty where it gets none.",
+        description="Its replicas by shape; empty where it gets none.",
         json_schema_extra=_ATOMIC,
     )
     cost_per_hour: Decimal = Field(
-        description="USD per hour of its replicas. A slice costs its dominant share of its GPU."
+        description="USD per hour of its replicas. A slice costs its share of the GPU: of compute or of "
+        "memory, whichever is larger."
     )
 
 
 class PlannedSlices(Model):
-    """Slices of one profile on one GPU that have one owner, or the whole GPU."""
+    """Slices of one profile on one GPU with one owner, or the whole GPU."""
 
-    profile: Word = Field(description="MIG profile, or gpu for a whole GPU.")
+    profile: Word = Field(description="MIG profile (for instance 1g.10gb), or `gpu` for a whole GPU.")
     starts: tuple[Count, ...] = Field(
         max_length=16,
-        description="The memory slices of the GPU at which they begin, one number for each of them.",
+        description="Index of the first memory slice of each of them, as nvidia-smi prints it (Start).",
         json_schema_extra=_ATOMIC,
     )
     owner: ShortText | None = Field(
-        default=None, description="Whose replicas are on them; absent: they are free."
+        default=None, description="The LLMDeployment whose replicas use them; absent where they are free."
     )
 
 
 class PlannedLayout(Model):
-    """A layout, and how many GPUs have it."""
+    """A layout, and the number of GPUs with it."""
 
-    count: Count = Field(description="How many GPUs have this layout.")
+    count: Count = Field(description="Number of GPUs with this layout.")
     sku: ShortText = Field(description="GPU model.")
-    recut: bool = Field(default=False, description="Whether slices are made or removed for it.")
+    recut: bool = Field(default=False, description="Whether MIG instances are created or destroyed for it.")
     slices: tuple[PlannedSlices, ...] = Field(
         default=(),
         max_length=16,
-        description="Slices on the GPU, or the whole of it; empty: nothing is on it.",
+        description="The MIG slices of the GPU, or the whole GPU; empty where it is not in use.",
         json_schema_extra=_ATOMIC,
     )
     gpus: tuple[ShortText, ...] = Field(
         default=(),
         max_length=EXAMPLES,
-        description="The first of these GPUs, by name.",
+        description="Up to three of these GPUs, as NODE/INDEX.",
         json_schema_extra=_ATOMIC,
     )
 
 
 class PlannedMove(Model):
-    """One replica that starts elsewhere and stops where it was."""
+    """One replica that starts on another GPU and then stops on its present one."""
 
-    owner: ShortText = Field(description="Whose replica moves.")
-    source: ShortText = Field(alias="from", description="The GPU, and the slice on it, where it was.")
-    target: ShortText = Field(alias="to", description="The GPU, and the slice on it, where it starts.")
-    cost: Decimal = Field(description="USD of the time in which both run.")
+    owner: ShortText = Field(description="The LLMDeployment of the replica.")
+    source: ShortText = Field(alias="from", description="The GPU, and the slice on it, where it runs now.")
+    target: ShortText = Field(alias="to", description="The GPU, and the slice on it, where it is to run.")
+    cost: Decimal = Field(description="USD for the time in which both replicas run.")
 
 
 class PlannedStep(Model):
-    """One thing to do."""
+    """One step that leads to the plan."""
 
     number: Count = Field(description="Number of the step; later steps refer to it.")
-    kind: Word = Field(description="What is done: start-replica, drain-replica, create-slice and the like.")
-    owner: ShortText | None = Field(default=None, description="Whose replica.")
-    at: Text = Field(description="The node or the GPUs, and the slice on it.")
+    kind: Word = Field(
+        description="What is done: start-replica, drain-replica, create-slice, set-mode and so on."
+    )
+    owner: ShortText | None = Field(
+        default=None, description="The LLMDeployment of the replica, where the step concerns one."
+    )
+    at: Text = Field(description="The node or the GPUs, and the slice.")
     after: tuple[Count, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="Numbers of the steps that must be done before.",
+        description="Numbers of the steps that must be complete before this one starts.",
         json_schema_extra=_ATOMIC,
     )
 
 
 class UnmetDemand(Model):
-    """Who goes short."""
+    """An LLMDeployment that gets fewer replicas than it needs."""
 
-    name: ShortText = Field(description="The LLMDeployment: NAMESPACE/NAME, in the default namespace NAME.")
-    priority: int = Field(ge=-(10**9), le=10**9, description="Its priority.")
-    share: Decimal = Field(description="Which part of it is not served, from 0 to 1.")
-    reason: Text = Field(description="Why, in a sentence.")
+    name: ShortText = Field(
+        description="The LLMDeployment: NAMESPACE/NAME, or NAME in the namespace `default`."
+    )
+    priority: int = Field(
+        ge=-(10**9), le=10**9, description="Priority of the LLMDeployment; higher ones are served first."
+    )
+    share: Decimal = Field(description="Fraction of its demand that is not served, from 0 to 1.")
+    reason: Text = Field(description="Why, in one sentence.")
 
 
 class NewNodes(Model):
-    """Nodes that a pool grows by."""
+    """Nodes that the plan adds to a GPUPool."""
 
     pool: ShortText = Field(description="Name of the GPUPool.")
-    count: Count = Field(description="How many nodes are added.")
+    count: Count = Field(description="Number of nodes to add.")
 
 
 class FleetPlanSpec(Model):
-    """The decision. It never changes."""
+    """The plan. It never changes."""
 
     inputs_hash: Hash = Field(
-        description="Digest of all that the decision depends on: equal digests, equal decisions."
+        description="Hash of all inputs of the plan and of the version of Tangram; the FleetPlan's name."
     )
     proof: Literal["Optimal", "Feasible", "Fallback"] = Field(
-        description="Optimal: no better plan exists. Feasible: time ran out, `gap` says how far it may be "
-        "from the best. Fallback: nothing was found in time, what runs goes on."
+        description="Optimal: the solver proved that no plan is better. Feasible: the solver reached its "
+        "limit; `gap` bounds the distance to the best plan. Fallback: no plan was found in time, and the "
+        "fleet stays as it is."
     )
-    cost_per_hour: Decimal = Field(description="USD per hour of the GPUs in use, and of new nodes.")
-    current_cost_per_hour: Decimal = Field(
-        description="USD per hour of the GPUs in use when this was decided."
+    cost_per_hour: Decimal = Field(
+        description="USD per hour of the GPUs in use under this plan, new nodes included."
     )
-    saves_per_hour: SignedDecimal = Field(
-        description="USD per hour that the fleet costs less than now; below 0: it costs more, to serve more."
-    )
-    idle_per_hour: Decimal = Field(
-        description="USD per hour of those parts of GPUs in use on which no replica is."
-    )
-    move_cost: Decimal = Field(description="USD of the moves that lead there, paid once.")
-    horizon_hours: Decimal = Field(description="Over how many hours a saving has to pay for its moves.")
-    objective: Decimal = Field(description="USD over the horizon, moves included: what was minimised.")
+    idle_per_hour: Decimal = Field(description="USD per hour of the free slices of GPUs in use.")
+    move_cost: Decimal = Field(description="USD for all moves of replicas, paid once.")
+    horizon_hours: Decimal = Field(description="Hours within which a saving must pay for its moves.")
+    objective: Decimal = Field(description="USD over the horizon, moves included: what the solver minimized.")
     bound: Decimal = Field(
-        description="USD over the horizon below which no plan is that leaves as little unmet."
+        description="Lower bound of the objective, in USD: no plan that leaves as little demand unmet costs "
+        "less."
     )
     gap: Annotated[str, StringConstraints(max_length=16)] = Field(
-        description='How far the objective may be above the bound, in percent: "0.00%" is proved best.'
+        description='Relative gap between objective and bound, in percent; "0.00%" is proved optimal.'
     )
-    solve_seconds: Decimal = Field(description="How long it took to decide.")
-    gpus: ShortText = Field(description='GPUs in use over all GPUs, for people: "3/6".')
-    gpus_in_use: Count = Field(alias="gpusInUse", description="GPUs on which a replica is, new ones too.")
-    gpu_count: Count = Field(description="All GPUs of the plan, new ones too.")
-    unmet: Count = Field(description="How many LLMDeployments go short.")
+    gpus: ShortText = Field(description='GPUs in use over all GPUs, as text: "3/6".')
+    gpus_in_use: Count = Field(
+        alias="gpusInUse", description="GPUs in use under this plan, those of new nodes included."
+    )
+    gpu_count: Count = Field(description="All GPUs of the plan, those of new nodes included.")
+    unmet: Count = Field(description="Number of LLMDeployments that get fewer replicas than they need.")
     short: tuple[UnmetDemand, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="Who goes short, the highest priority first.",
+        description="The LLMDeployments that get fewer replicas than they need, highest priority first.",
         json_schema_extra=_ATOMIC,
     )
-    total_deployments: Count = Field(description="How many LLMDeployments were planned.")
+    total_deployments: Count = Field(description="Number of LLMDeployments in the plan.")
     deployments: tuple[PlannedDeployment, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="What each LLMDeployment gets, the dearest first.",
+        description="The replicas that each LLMDeployment gets, the most expensive one first.",
         json_schema_extra=_ATOMIC,
     )
-    total_layouts: Count = Field(description="How many different layouts there are.")
+    total_layouts: Count = Field(description="Number of different layouts.")
     layouts: tuple[PlannedLayout, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="The layouts of all GPUs by class: those that are re-cut first, then the most frequent.",
+        description="The layouts of all GPUs, equal ones together: those to re-cut come first, then the most "
+        "frequent.",
         json_schema_extra=_ATOMIC,
     )
     new_nodes: tuple[NewNodes, ...] = Field(
         default=(),
         max_length=256,
-        description="Nodes that pools grow by.",
+        description="Nodes that the plan adds, by GPUPool.",
         json_schema_extra=_ATOMIC,
     )
-    total_moves: Count = Field(description="How many replicas move.")
+    total_moves: Count = Field(description="Number of replicas that move.")
     moves: tuple[PlannedMove, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="The first of the moves.",
+        description="The moves, as many as fit.",
         json_schema_extra=_ATOMIC,
     )
-    total_steps: Count = Field(description="How many steps lead there.")
+    total_steps: Count = Field(description="Number of steps that lead to the plan.")
     steps: tuple[PlannedStep, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="The first of the steps that lead there, in an order that works.",
+        description="The steps that lead to the plan, in an order that works, as many as fit.",
         json_schema_extra=_ATOMIC,
     )
     steps_missing: Text | None = Field(
-        default=None, description="What would be needed for the steps to lead all the way; absent: nothing."
+        default=None,
+        description="What is missing for the steps to lead all the way; absent where nothing is.",
     )
     notes: tuple[Text, ...] = Field(
         default=(),
         max_length=32,
-        description="What a reader should know about this plan.",
+        description="Remarks about the inputs and the plan, for instance GPUs that are left out.",
         json_schema_extra=_ATOMIC,
     )
 
 
 class FleetPlanStatus(Model):
-    """What became of the decision. Written by Tangram alone."""
+    """The state of the plan, and its figures that change over time. Written by Tangram alone."""
 
     state: PlanState | None = Field(
         default=None,
-        description="Recommended: it is better than the fleet as it is. InForce: the fleet is as it says. "
-        "Superseded: a later decision took its place.",
+        description="Recommended: the plan is better than the fleet as it is. InForce: the fleet is as "
+        "planned. Superseded: a later FleetPlan took its place.",
     )
-    since: Time | None = Field(default=None, description="When the state last changed.")
+    since: Time | None = Field(default=None, description="When `state` last changed.")
+    current_cost_per_hour: Decimal | None = Field(
+        default=None,
+        description="USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, as it last "
+        "was while the plan counted.",
+    )
+    saves_per_hour: SignedDecimal | None = Field(
+        default=None,
+        description="`currentCostPerHour` less `spec.costPerHour`, in USD per hour; below 0 where the plan "
+        "costs more because it serves more.",
+    )
+    solve_seconds: Decimal | None = Field(default=None, description="Seconds that making the plan took.")

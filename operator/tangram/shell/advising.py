@@ -34,6 +34,7 @@ class Advised:
 
     inputs_hash: str
     spec: Object  # of the FleetPlan
+    figures: Object  # of its status, beside its state
     better: bool  # than the fleet as it is
     advice: tuple[tuple[str, Advice], ...]  # by uid of the LLMDeployment
     pools: tuple[tuple[str, PoolUse], ...] = ()  # by name
@@ -62,7 +63,7 @@ def the_adviser() -> AdviseFunction:
     from tangram.planner.joint.observed import observed  # noqa: PLC0415
     from tangram.planner.joint.pack import Limits  # noqa: PLC0415
     from tangram.planner.joint.recommend import inputs_hash, recommend  # noqa: PLC0415
-    from tangram.planner.joint.record import record  # noqa: PLC0415
+    from tangram.planner.joint.record import figures, record  # noqa: PLC0415
     from tangram.shell.pool_use import pool_use  # noqa: PLC0415
 
     def advise(snapshot: FleetSnapshot, intents: Everyone, deadline_s: float, known: str) -> Advised | None:
@@ -71,13 +72,19 @@ def the_adviser() -> AdviseFunction:
             return None
         began = time.monotonic()
         found = recommend(snapshot, intents, Limits(deadline_s * THINKING_SHARE, time.monotonic))
-        spec = record(
-            found.document,
+        plan = found.document
+        return Advised(
             inputs_hash=found.inputs_hash,
-            current_cost_per_hour=found.current_cost_per_hour,
-            solve_s=time.monotonic() - began,
+            spec=record(plan, inputs_hash=found.inputs_hash),
+            figures=figures(
+                plan,
+                current_cost_per_hour=found.current_cost_per_hour,
+                solve_s=time.monotonic() - began,
+            ),
+            better=found.better,
+            advice=found.advice,
+            pools=pool_use(given, snapshot),
         )
-        return Advised(found.inputs_hash, spec, found.better, found.advice, pool_use(given, snapshot))
 
     return advise
 

@@ -221,7 +221,7 @@ class Advisor:
         if advised.empty:
             self.metrics.clear_fleet_plan()
         else:
-            self.metrics.show_fleet_plan(advised.spec, advised.state)
+            self.metrics.show_fleet_plan(advised)
         await self.plans.write(advised, question.guard)
 
     async def _think(self, question: Question) -> None:

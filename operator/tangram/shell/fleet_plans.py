@@ -2,8 +2,8 @@
 
 Level-triggered as everything else: whatever was written, lost or edited before, the next call compares what
 is there with what should be, and writes the difference; nothing when there is none. The spec of a FleetPlan
-never changes, so it is created once and from then on only its status is written. What does not carry our
-labels is not touched, whatever its name.
+never changes, so it is created once and from then on only its status is written; a superseded plan keeps the
+figures that it last had. What does not carry our labels is not touched, whatever its name.
 """
 
 import hashlib
@@ -35,6 +35,8 @@ MANAGER = "tangram-fleet-plans"
 KEPT = 20
 MAX_LABEL = 63
 SUPERSEDED = "Superseded"
+FIGURES = ("currentCostPerHour", "savesPerHour", "solveSeconds")  # of the status
+_RENEWED = FIGURES[:2]  # each solve takes another time: that alone is no reason to write
 DELAYS_S = (1.0, 5.0, 30.0, 120.0, 600.0)  # after refusals; nobody waits for a FleetPlan
 _WRITES = "fleet plans"  # key of the penalty
 
@@ -52,6 +54,7 @@ class FleetPlans:
     penalties: Penalties = field(default_factory=lambda: Penalties(DELAYS_S))
     _expectations: Expectations = field(init=False)
     _told: str = ""  # the last refusal as it was logged
+    _completed: str = ""  # UID of the plan whose missing figures were last written
 
     def __post_init__(self) -> None:
         self._expectations = Expectations(lambda _kind, _namespace: self.mirror.store)
@@ -83,12 +86,12 @@ class FleetPlans:
             current = await self._ensure(wanted, guard)
             if current is None:
                 return
-            if await self._state(current, wanted.state, guard) and wanted.better:
+            if await self._status(current, wanted.state, wanted.figures, guard) and wanted.better:
                 self.events.tell(current, _note(wanted), FLEET_PLANS)
         name = "" if wanted.empty else wanted.name
         others = [p for p in self.mirror.store if self._ours(p) and p["metadata"]["name"] != name]
         for plan in others:
-            await self._state(plan, SUPERSEDED, guard)
+            await self._status(plan, SUPERSEDED, {}, guard)
         for plan in sorted(others, key=_age, reverse=True)[KEPT - 1 :]:
             await self._delete(plan, guard)
 
@@ -120,17 +123,23 @@ class FleetPlans:
         self._expectations.written(FLEET_PLANS, made, self.clock())
         return made
 
-    async def _state(self, plan: Object, state: str, guard: Guard) -> bool:
-        """Write the state of a plan unless it says so already; say whether it was written."""
-        meta = plan["metadata"]
-        if (plan.get("status") or {}).get("state") == state or meta.get("deletionTimestamp"):
+    async def _status(self, plan: Object, state: str, figures: Object, guard: Guard) -> bool:
+        """Write the status of a plan unless it says so already; say whether its state was changed.
+
+        What `figures` lacks stays as it is.
+        """
+        meta, before = plan["metadata"], plan.get("status") or {}
+        changes = before.get("state") != state
+        if meta.get("deletionTimestamp") or not (changes or self._outdated(plan, figures)):
             return False
-        since = datetime.fromtimestamp(self.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = datetime.fromtimestamp(self.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        kept = {key: before[key] for key in FIGURES if key in before}
+        since = now if changes else before.get("since", now)
         body = {
             "apiVersion": FLEET_PLANS.api_version,
             "kind": FLEET_PLANS.kind,
             "metadata": {"name": meta["name"], "uid": meta["uid"]},
-            "status": {"state": state, "since": since},
+            "status": {"state": state, "since": since} | kept | figures,
         }
         try:
             result = await self.client.apply(
@@ -141,7 +150,18 @@ class FleetPlans:
                 return False  # deleted, or deleted and made again: the mirror will tell
             raise
         self._expectations.written(FLEET_PLANS, result, self.clock())
-        return True
+        if figures:
+            self._completed = meta["uid"]
+        return changes
+
+    def _outdated(self, plan: Object, figures: Object) -> bool:
+        """Say whether the status of a plan has other figures. Those that it lacks are written once: a CRD of
+        an earlier version drops them.
+        """
+        before = plan.get("status") or {}
+        if any(before.get(key, figures[key]) != figures[key] for key in _RENEWED if key in figures):
+            return True
+        return bool(figures.keys() - before.keys()) and self._completed != uid_of(plan)
 
     async def _delete(self, plan: Object, guard: Guard) -> None:
         if plan["metadata"].get("deletionTimestamp"):
@@ -181,11 +201,11 @@ def _age(plan: Object) -> tuple[str, str]:
 
 
 def _note(wanted: Advised) -> EventNote:
-    spec = wanted.spec
+    spec, figures = wanted.spec, wanted.figures
     return EventNote(
         "Normal",
         "PlanRecommended",
-        f"The fleet would cost {spec['costPerHour']} $/h, now {spec['currentCostPerHour']} $/h"
+        f"The fleet would cost {spec['costPerHour']} $/h, now {figures['currentCostPerHour']} $/h"
         f" (gap {spec['gap']}); {spec['unmet']} LLMDeployments would go short;"
         f" {spec['totalMoves']} replicas would move in {spec['totalSteps']} steps",
     )

@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 
 from tangram.fleet import Decision, Intent, Node, Workload
+from tangram.shell.advising import Advised
 from tangram.shell.kinds import Object
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -152,14 +153,15 @@ class Metrics:
         for gauge in (self.plan_cost, self.plan_savings, self.plan_gap, self.plan_unmet, self.plan_solve):
             gauge.clear()
 
-    def show_fleet_plan(self, spec: Object, state: str) -> None:
-        """Set the gauges of the plan of the whole fleet from its FleetPlan."""
+    def show_fleet_plan(self, advised: Advised) -> None:
+        """Set the gauges of the plan of the whole fleet."""
         self.clear_fleet_plan()
+        spec, figures, state = advised.spec, advised.figures, advised.state
         self.plan_cost.labels(state).set(float(spec["costPerHour"]))
-        self.plan_savings.labels(state).set(float(spec["savesPerHour"]))
+        self.plan_savings.labels(state).set(float(figures["savesPerHour"]))
         self.plan_gap.labels(state).set(float(str(spec["gap"]).strip("<%")) / 100)
         self.plan_unmet.labels(state).set(spec["unmet"])
-        self.plan_solve.labels(state).set(float(spec["solveSeconds"]))
+        self.plan_solve.labels(state).set(float(figures["solveSeconds"]))
 
     def show(self, intent: Intent, decision: Decision, status: Object, ready: int) -> None:
         """Set the gauges of one LLMDeployment from one round: its decision and its status."""

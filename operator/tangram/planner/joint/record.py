@@ -1,7 +1,7 @@
 """A plan as the FleetPlan that keeps it: bounded in size, whatever the fleet.
 
-Layouts are told by class with counts. Of every list the first are kept as far as its share of the object
-allows, and all are counted: ten thousand GPUs fit with room to spare below what the API server takes.
+Equal layouts are listed once, with a count. Of every list the first items are kept, as many as its share of
+the object allows, and all are counted: ten thousand GPUs fit well below what the API server takes.
 """
 
 import json
@@ -30,25 +30,29 @@ _LEAST_GAP = 1e-4  # smaller ones are no zero
 Document = Mapping[str, Any]
 
 
-def record(
-    document: Document, *, inputs_hash: str, current_cost_per_hour: float, solve_s: float
-) -> dict[str, Any]:
-    """Return the `spec` of the FleetPlan of one plan document. USD per hour, seconds."""
-    gpus, cost = document["gpus"], document["costPerHour"]
+def figures(document: Document, *, current_cost_per_hour: float, solve_s: float) -> dict[str, str]:
+    """Return what the `status` of the FleetPlan says beside its state. USD per hour, seconds."""
+    return {
+        "currentCostPerHour": _usd(current_cost_per_hour),
+        "savesPerHour": _usd(current_cost_per_hour - document["costPerHour"]),
+        "solveSeconds": f"{max(0.0, solve_s):.2f}",
+    }
+
+
+def record(document: Document, *, inputs_hash: str) -> dict[str, Any]:
+    """Return the `spec` of the FleetPlan of one plan document: equal documents, equal bytes."""
+    gpus = document["gpus"]
     classes = _layouts(gpus)
     spec: dict[str, Any] = {
         "inputsHash": inputs_hash,
         "proof": document["status"].capitalize(),
-        "costPerHour": _usd(cost),
-        "currentCostPerHour": _usd(current_cost_per_hour),
-        "savesPerHour": _usd(current_cost_per_hour - cost),
+        "costPerHour": _usd(document["costPerHour"]),
         "idlePerHour": _usd(document.get("idlePerHour", 0.0)),
         "moveCost": _usd(document.get("moveCost", 0.0)),
         "horizonHours": _usd(document.get("horizonHours", 1.0)),
         "objective": _usd(document["objective"]),
         "bound": _usd(document["bound"]),
         "gap": _gap(document["gap"]),
-        "solveSeconds": f"{max(0.0, solve_s):.2f}",
         "gpus": f"{document['gpusInUse']}/{len(gpus)}",
         "gpusInUse": document["gpusInUse"],
         "gpuCount": len(gpus),

@@ -1,0 +1,130 @@
+"""What the status of a FleetPlan says, and when it is written again."""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tangram.shell.advising import Advised
+from tangram.shell.fleet_plans import FleetPlans
+from tangram.shell.kinds import uid_of
+from tangram.shell.reduce import fleet_plan
+from tangram.shell.store import Store
+from tests.support.advisers import FIGURES, SPEC
+
+SINCE = "1970-01-01T00:16:40Z"
+
+
+class PlansAPI:
+    """The API server as far as FleetPlans go. `drops`: status fields that its CRD does not know."""
+
+    def __init__(self, drops: tuple[str, ...] = ()) -> None:
+        self.store = Store(fleet_plan)
+        self.drops, self.writes, self._version = drops, 0, 0
+
+    async def create(self, _kind: Any, plan: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return self.put(plan | {"metadata": plan["metadata"] | {"uid": f"uid-{plan['metadata']['name']}"}})
+
+    async def apply(self, _kind: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        self.writes += 1
+        before = self.store.get(("", body["metadata"]["name"]))
+        status = {key: value for key, value in body["status"].items() if key not in self.drops}
+        return self.put(copy.deepcopy(before) | {"status": status})
+
+    def put(self, plan: dict[str, Any]) -> dict[str, Any]:
+        self._version += 1
+        plan["metadata"]["resourceVersion"] = str(self._version)
+        self.store.upsert(copy.deepcopy(plan))
+        return plan
+
+    def status(self, name: str) -> dict[str, Any]:
+        found = self.store.get(("", name))
+        assert found is not None
+        return found["status"]
+
+
+def writer(api: PlansAPI, now: float = 1000.0) -> FleetPlans:
+    return FleetPlans(
+        client=api,  # type: ignore[arg-type]
+        mirror=SimpleNamespace(store=api.store, synced=True, absent=False),  # type: ignore[arg-type]
+        events=SimpleNamespace(tell=lambda *_: None),  # type: ignore[arg-type]
+        clock=lambda: 0.0,
+        now=lambda: now,
+        operator="here",
+    )
+
+
+def advised(name: str = "abc", **figures: str) -> Advised:
+    return Advised(name, SPEC, FIGURES | figures, True, ())
+
+
+async def test_a_new_plan_gets_its_state_and_its_figures_in_one_write() -> None:
+    api = PlansAPI()
+
+    await writer(api).write(advised(), lambda: 1.0)
+
+    assert api.status("abc") == {"state": "Recommended", "since": SINCE} | FIGURES
+    assert api.writes == 1
+
+
+async def test_another_solve_time_alone_is_not_written() -> None:
+    api = PlansAPI()
+    await writer(api).write(advised(), lambda: 1.0)
+
+    await writer(api).write(advised(solveSeconds="9.99"), lambda: 1.0)
+
+    assert api.writes == 1
+    assert api.status("abc")["solveSeconds"] == "0.31"
+
+
+async def test_a_figure_that_changed_is_written_and_the_state_keeps_its_time() -> None:
+    api = PlansAPI()
+    await writer(api).write(advised(), lambda: 1.0)
+
+    await writer(api, now=5000.0).write(advised(currentCostPerHour="4.00"), lambda: 1.0)
+
+    assert api.status("abc")["currentCostPerHour"] == "4.00"
+    assert api.status("abc")["since"] == SINCE
+
+
+async def test_a_superseded_plan_keeps_its_figures_and_one_that_returns_gets_new_ones() -> None:
+    api = PlansAPI()
+    plans = writer(api)
+    await plans.write(advised(), lambda: 1.0)
+    await plans.write(advised("def"), lambda: 1.0)
+    assert api.status("abc") == {"state": "Superseded", "since": SINCE} | FIGURES
+
+    await plans.write(advised(solveSeconds="2.00"), lambda: 1.0)
+
+    assert (api.status("abc")["state"], api.status("abc")["solveSeconds"]) == ("Recommended", "2.00")
+    assert api.status("def")["state"] == "Superseded"
+
+
+@pytest.mark.parametrize("state", ["Recommended", "Superseded"])
+async def test_a_plan_of_an_earlier_version_has_no_figures_and_ends_nothing(state: str) -> None:
+    api = PlansAPI()
+    plans = writer(api)
+    labels = plans._labels()
+    old = {"metadata": {"name": "old", "uid": "uid-old", "labels": labels}, "spec": {"savesPerHour": "1.00"}}
+    api.put(old | {"status": {"state": state, "since": SINCE}})
+
+    await plans.write(advised(), lambda: 1.0)
+    await plans.write(advised(), lambda: 1.0)
+
+    assert api.status("old") == {"state": "Superseded", "since": SINCE}
+    assert api.writes == 1 + (state == "Recommended")
+
+
+async def test_missing_figures_are_written_once_even_where_the_crd_drops_them() -> None:
+    api = PlansAPI(drops=tuple(FIGURES))
+    plans = writer(api)
+    for _ in range(3):
+        await plans.write(advised(), lambda: 1.0)
+    assert api.writes == 1
+
+    api.drops = ()
+    await writer(api).write(advised(), lambda: 1.0)
+
+    assert api.status("abc") == {"state": "Recommended", "since": SINCE} | FIGURES
+    assert uid_of(api.store.get(("", "abc")) or {}) == "uid-abc"
