@@ -1,11 +1,38 @@
 """YAML and JSON text as documents. What people write wrongly is one line that names file and line."""
 
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tangram.catalog import InputError
 from tangram.catalog.yaml_text import DEEPEST, ERRORS, load_all, told
+
+LARGEST_FILE = 256 << 20
+BOM = "\ufeff"
+
+
+def file_text(name: str, shown: str, option: str = "--file") -> str:
+    """Return the text of a file, `-` for standard input. Raises `InputError` for what cannot be read."""
+    try:
+        data = sys.stdin.buffer.read(LARGEST_FILE + 1) if name == "-" else _bytes(Path(name), shown, option)
+        if len(data) > LARGEST_FILE:
+            raise InputError(option, f"{shown} is larger than {LARGEST_FILE >> 20} MiB")
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(option, f"{shown} is not UTF-8 text") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        if isinstance(error, InputError):
+            raise
+        raise InputError(option, f"cannot read {shown!r}: {error}") from error
+
+
+def _bytes(path: Path, shown: str, option: str) -> bytes:
+    if path.is_dir():
+        raise InputError(option, f"{shown!r} is a directory")
+    with path.open("rb") as stream:
+        return stream.read(LARGEST_FILE + 1)
 
 
 def documents(text: str, shown: str) -> Iterator[Any]:

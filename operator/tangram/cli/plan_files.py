@@ -1,15 +1,13 @@
 """`-f FILE`: every document of every file, by kind."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from tangram.api.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
-from tangram.cli.documents import documents
+from tangram.cli.documents import BOM, documents, file_text
 from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside
 from tangram.planner.joint.deployment import wanted
 from tangram.planner.joint.inventory import inventory, slice_request
@@ -21,7 +19,6 @@ from tangram.planner.joint.pods import pod
 from tangram.planner.joint.pools import pool
 from tangram.planner.joint.recommend import without_faulty
 
-LARGEST_FILE = 256 << 20
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod", SNAPSHOT)
 CORE = ("Node", "Pod")  # kinds of Kubernetes itself
 CORE_GROUP = ""
@@ -81,7 +78,7 @@ class _Passed:
 
 def _documents_of(name: str, passed: _Passed) -> Iterator[Document]:
     shown = "standard input" if name == "-" else name
-    for number, document in enumerate(documents(_text(name, shown), shown), 1):
+    for number, document in enumerate(documents(file_text(name, shown).removeprefix(BOM), shown), 1):
         if document is None:
             continue
         yield from _parts(document, f"{shown}: document {number}", passed)
@@ -155,24 +152,3 @@ def _written(document: Document, models: Models) -> FleetInput:
     if document.kind == "LLMDeployment":
         return FleetInput(deployments=(wanted(body, where, models),))
     return FleetInput(pools=(pool(body, where),))
-
-
-def _text(name: str, shown: str) -> str:
-    try:
-        data = sys.stdin.buffer.read(LARGEST_FILE + 1) if name == "-" else _bytes(Path(name), shown)
-        if len(data) > LARGEST_FILE:
-            raise InputError("--file", f"{shown} is larger than {LARGEST_FILE >> 20} MiB")
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError("--file", f"{shown} is not UTF-8 text") from error
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        if isinstance(error, InputError):
-            raise
-        raise InputError("--file", f"cannot read {shown!r}: {error}") from error
-
-
-def _bytes(path: Path, shown: str) -> bytes:
-    if path.is_dir():
-        raise InputError("--file", f"{shown!r} is a directory")
-    with path.open("rb") as stream:
-        return stream.read(LARGEST_FILE + 1)

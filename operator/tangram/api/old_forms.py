@@ -1,0 +1,172 @@
+"""What v1alpha1 looked like before its fields got their final names and types.
+
+The one list of what changed: `tangram convert` follows it, files of the command line are checked against
+it, and the tables in CHANGELOG.md and docs/upgrading.md are compared with it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tangram.api.base import GROUP, VERSION
+
+PRIORITY_CLASS_LABEL = "tangram.dev/priority-class"
+HINT = "`tangram convert FILE` writes the new form"
+
+
+class Change(Enum):
+    """What became of a field."""
+
+    RENAMED = "renamed"  # another key, the same value
+    MOVED = "moved"  # another place, the same value
+    DECIMAL = "decimal"  # a float became a decimal string
+    LENGTH = "length"  # a number of tokens became an object
+    PRIORITY = "priority"  # a number became the name of a PriorityClass
+    OBSERVED = "observed"  # in objects that Tangram writes: nothing to convert
+
+
+@dataclass(frozen=True, slots=True)
+class OldForm:
+    """One field that changed. `old` and `new` are an example of both, as a line of YAML."""
+
+    kind: str
+    path: tuple[str, ...]
+    change: Change
+    new_path: tuple[str, ...]
+    old: str
+    new: str
+
+    @property
+    def shown(self) -> str:
+        """The path as messages show it."""
+        return ".".join(self.path)
+
+    @property
+    def advice(self) -> str:
+        """What is written instead."""
+        new = ".".join(self.new_path)
+        if self.change is Change.DECIMAL:
+            return f"is a decimal string: write it in quotes, as in {self.new}"
+        if self.change is Change.LENGTH:
+            return f"is an object: write {{mean: N}}, as in {self.new}"
+        if self.change is Change.PRIORITY:
+            return f"is now {new}: the name of a PriorityClass with the label {PRIORITY_CLASS_LABEL}"
+        return f"is now {new}"
+
+    def is_old(self, value: Any) -> bool:
+        """Whether a value at `path` is of the old form."""
+        if self.change is Change.OBSERVED:
+            return False
+        if self.change is Change.DECIMAL:
+            return isinstance(value, float)
+        if self.change is Change.LENGTH:
+            return value is not None and not isinstance(value, Mapping)
+        return True
+
+
+def _form(kind: str, change: Change, path: str, new_path: str, old: str, new: str) -> OldForm:
+    return OldForm(kind, tuple(path.split(".")), change, tuple(new_path.split(".")), old, new)
+
+
+def _decimal(kind: str, path: str, example: str) -> OldForm:
+    name = path.removeprefix("spec.")
+    return _form(kind, Change.DECIMAL, path, path, f"{name}: {example}", f'{name}: "{example}"')
+
+
+def _length(name: str, example: int) -> OldForm:
+    path, shown = f"spec.traffic.{name}", f"traffic.{name}"
+    return _form(
+        "LLMDeployment", Change.LENGTH, path, path, f"{shown}: {example}", f"{shown}: {{mean: {example}}}"
+    )
+
+
+def _figure(name: str) -> OldForm:
+    return _form(
+        "FleetPlan", Change.OBSERVED, f"spec.{name}", f"status.{name}", f"spec.{name}", f"status.{name}"
+    )
+
+
+OLD_FORMS = (
+    _form(
+        "LLMDeployment",
+        Change.RENAMED,
+        "spec.scaling.min",
+        "spec.scaling.minReplicas",
+        "scaling.min: 2",
+        "scaling.minReplicas: 2",
+    ),
+    _form(
+        "LLMDeployment",
+        Change.RENAMED,
+        "spec.scaling.max",
+        "spec.scaling.maxReplicas",
+        "scaling.max: 8",
+        "scaling.maxReplicas: 8",
+    ),
+    _form(
+        "LLMDeployment",
+        Change.PRIORITY,
+        "spec.priority",
+        "spec.priorityClassName",
+        "priority: 10",
+        "priorityClassName: tangram-priority-10",
+    ),
+    _decimal("LLMDeployment", "spec.traffic.requestsPerSecond", "0.5"),
+    _length("inputTokens", 1024),
+    _length("outputTokens", 256),
+    _decimal("LLMDeployment", "spec.placement.spread.node", "0.5"),
+    _decimal("LLMDeployment", "spec.placement.spread.zone", "0.5"),
+    _decimal("LLMDeployment", "spec.placement.budgetPerHour", "12.5"),
+    _form(
+        "LLMDeployment",
+        Change.OBSERVED,
+        "status.replicas",
+        "status.replicasDisplay",
+        'status.replicas: "3/4"',
+        'status.replicas: 4, status.replicasDisplay: "3/4"',
+    ),
+    _decimal("GPUPool", "spec.pricePerGPUHour", "2.5"),
+    _form(
+        "GPUPool",
+        Change.MOVED,
+        "spec.nodes.sku",
+        "spec.sku",
+        "nodes.sku: H100-80GB-SXM",
+        "sku: H100-80GB-SXM",
+    ),
+    _figure("currentCostPerHour"),
+    _figure("savesPerHour"),
+    _figure("solveSeconds"),
+)
+
+
+def forms_of(kind: str) -> tuple[OldForm, ...]:
+    """Return what changed in one kind."""
+    return tuple(form for form in OLD_FORMS if form.kind == kind)
+
+
+def belongs(api_version: object) -> bool:
+    """Whether an object with this apiVersion is of this API. Files of the command line may go without."""
+    return api_version in {None, f"{GROUP}/{VERSION}"}
+
+
+def old_parts(kind: str, document: Mapping[str, Any]) -> Iterator[OldForm]:
+    """Yield what of a document has the old form, in the order of the list."""
+    for form in forms_of(kind):
+        found = value_at(document, form.path)
+        if found is not MISSING and form.is_old(found):
+            yield form
+
+
+MISSING: Any = object()
+"""What `value_at` returns where there is nothing."""
+
+
+def value_at(document: object, path: tuple[str, ...]) -> Any:
+    """Return what lies at a path of keys, `MISSING` where there is nothing."""
+    for key in path:
+        if not isinstance(document, Mapping) or key not in document:
+            return MISSING
+        document = document[key]
+    return document
