@@ -102,7 +102,6 @@ metadata:
   labels:
     tangram.dev/priority-class: 'true'
 value: 10
-globalDefault: false
 preemptionPolicy: Never
 description: LLMDeployments that had spec.priority 10.
 """

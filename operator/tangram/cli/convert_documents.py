@@ -220,8 +220,8 @@ def _document(made: PriorityClass) -> dict[str, Any]:
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
         "metadata": {"name": made.name, "labels": {PRIORITY_CLASS_LABEL: "true"}},
+        # No globalDefault: the API server drops `false`, and tools that compare would apply it for ever.
         "value": made.value,
-        "globalDefault": False,
         "preemptionPolicy": "Never",
         "description": f"LLMDeployments that had spec.priority {made.value}.",
     }

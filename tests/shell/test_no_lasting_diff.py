@@ -1,0 +1,205 @@
+"""What tools have applied is as they wrote it, and stays so: applied again it changes nothing.
+
+kubectl, Argo CD's way of server-side apply, Helm and the Python client each apply an object that has all kinds
+of values: decimals as text and as whole numbers, lists that are sets, empty sections, sections whose fields
+have defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import kubernetes
+import pytest
+import yaml
+
+from e2e.cluster.binaries import need
+from tangram.shell.kinds import LLM_DEPLOYMENTS
+from tests.shell.conftest import OperatorFactory
+from tests.support.apiserver import World, llm
+
+pytestmark = pytest.mark.apiserver
+KIND = (LLM_DEPLOYMENTS.group, LLM_DEPLOYMENTS.version)
+SPEC: dict[str, Any] = {
+    "engine": {},
+    "objectives": {"ttft": {"milliseconds": 60_000}},
+    "traffic": {"requestsPerSecond": "0.10"},
+    "placement": {
+        "allowedSKUs": ["H100-80GB-SXM", "A100-80GB-SXM"],  # a set, in no order
+        "spread": {"node": "1.0", "zone": 1},
+        "budgetPerHour": 1000,
+    },
+    "scaling": {"minReplicas": 2},
+    "paused": False,
+}
+
+
+@dataclass
+class Person:
+    """A tool in the hands of somebody with a namespace."""
+
+    here: World
+    name: str
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return llm(self.name, self.here.namespace, **SPEC)
+
+    async def run(self, program: str, *args: str, stdin: str | None = None) -> str:
+        done = await asyncio.to_thread(self._run, program, *args, stdin=stdin)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def _run(self, program: str, *args: str, stdin: str | None) -> subprocess.CompletedProcess[str]:
+        folder = str(self.here.folder)
+        env = {"PATH": os.environ["PATH"], "HOME": folder, "KUBECONFIG": str(self.here.kubeconfig)}
+        return subprocess.run(
+            [str(need(program)), *args],
+            input=stdin,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    async def live(self) -> dict[str, Any]:
+        found = await self.here.get(LLM_DEPLOYMENTS, self.name)
+        assert found is not None
+        return found
+
+    async def apply(self) -> None:
+        raise NotImplementedError
+
+    async def compare(self) -> None:
+        """Fail where the tool's own comparison finds a difference."""
+        raise NotImplementedError
+
+
+class Kubectl(Person):
+    async def apply(self) -> None:
+        await self.run("kubectl", "apply", "-f", "-", stdin=json.dumps(self.manifest))
+
+    async def compare(self) -> None:
+        await self.run("kubectl", "diff", "-f", "-", stdin=json.dumps(self.manifest))
+
+
+class Argo(Person):
+    """Server-side apply as Argo CD does it; in sync means that a dry run gives what is there."""
+
+    ignored: tuple[str, ...] = ()
+
+    async def _apply(self, *args: str) -> str:
+        return await self.run(
+            *("kubectl", "apply", "--server-side", "--field-manager=argocd-controller", "--force-conflicts"),
+            *("-o", "json", "-f", "-", *args),
+            stdin=json.dumps(self.manifest),
+        )
+
+    async def apply(self) -> None:
+        await self._apply()
+
+    async def compare(self) -> None:
+        before, would = await self.live(), json.loads(await self._apply("--dry-run=server"))
+        assert self.normal(would) == self.normal(before)
+
+    def normal(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """As Argo CD compares it: without status and managed fields, and without what is to be ignored."""
+        volatile = ("managedFields", "resourceVersion")
+        meta = {key: value for key, value in obj["metadata"].items() if key not in volatile}
+        return {"metadata": meta, "spec": {k: v for k, v in obj["spec"].items() if k not in self.ignored}}
+
+
+class Helm(Person):
+    """A chart with the object in it."""
+
+    async def apply(self) -> None:
+        chart = self.here.folder / f"chart-{self.name}"
+        (chart / "templates").mkdir(parents=True, exist_ok=True)
+        (chart / "Chart.yaml").write_text("apiVersion: v2\nname: models\nversion: 0.1.0\n")
+        # Helm's templates print numbers through floats; text stays text.
+        values = {"requests": SPEC["traffic"]["requestsPerSecond"], "budget": 1000}
+        (chart / "values.yaml").write_text(yaml.safe_dump(values))
+        text = yaml.safe_dump(self.manifest)
+        text = text.replace("'0.10'", "{{ .Values.requests | quote }}")
+        text = text.replace("budgetPerHour: 1000", "budgetPerHour: {{ .Values.budget }}")
+        assert text.count("{{") == 2
+        (chart / "templates" / "model.yaml").write_text(text)
+        await self.run("helm", "upgrade", "--install", self.name, str(chart), "-n", self.here.namespace)
+
+    async def compare(self) -> None:
+        text = await self.run("helm", "get", "manifest", self.name, "-n", self.here.namespace)
+        await self.run("kubectl", "diff", "--server-side=false", "-f", "-", stdin=text)
+
+
+class Client(Person):
+    """The Python client, which creates, and then replaces what it got with its own spec."""
+
+    async def apply(self) -> None:
+        await asyncio.to_thread(self._apply)
+
+    def _apply(self) -> None:
+        api = kubernetes.config.new_client_from_config(str(self.here.kubeconfig))
+        place = (*KIND, self.here.namespace, LLM_DEPLOYMENTS.plural)
+        with api:
+            objects = kubernetes.client.CustomObjectsApi(api)
+            there = objects.list_namespaced_custom_object(*place)["items"]
+            mine = next((each for each in there if each["metadata"]["name"] == self.name), None)
+            if mine is None:
+                objects.create_namespaced_custom_object(*place, self.manifest)
+            else:
+                body = mine | {"spec": self.manifest["spec"]}
+                objects.replace_namespaced_custom_object(*place, self.name, body)
+
+    async def compare(self) -> None:
+        assert contained(self.manifest["spec"], (await self.live())["spec"])
+
+
+def contained(written: Any, live: Any) -> bool:
+    """Whether all that was written is there as it was written; what the server filled in may be more."""
+    if isinstance(written, dict):
+        return isinstance(live, dict) and all(k in live and contained(v, live[k]) for k, v in written.items())
+    return type(written) is type(live) and written == live
+
+
+PEOPLE: tuple[type[Person], ...] = (Kubectl, Argo, Helm, Client)
+
+
+@pytest.mark.parametrize("tool", PEOPLE)
+async def test_an_object_that_is_applied_twice_is_written_once(
+    here: World, tool: Callable[..., Person]
+) -> None:
+    person = tool(here, "chat")
+    await person.apply()
+    before = await person.live()
+    assert contained(person.manifest["spec"], before["spec"])
+
+    await person.apply()
+
+    assert await person.live() == before
+    await person.compare()
+
+
+async def test_no_tool_sees_a_difference_beside_the_operator(here: World, operator: OperatorFactory) -> None:
+    people = [tool(here, tool.__name__.lower()) for tool in PEOPLE]
+    await asyncio.gather(*(person.apply() for person in people))
+    operator()
+    for person in people:
+        await here.until(person.name, "Ready", "True")
+    before = [await person.live() for person in people]
+
+    for person in people:
+        await person.compare()
+        await person.apply()
+        await person.compare()
+
+    for person, was in zip(people, before, strict=True):
+        now = await person.live()
+        assert now["metadata"]["generation"] == was["metadata"]["generation"]
+        assert now["spec"] == was["spec"]
