@@ -1,8 +1,7 @@
 """What tools have applied is as they wrote it, and stays so: applied again it changes nothing.
 
-kubectl, Argo CD's way of server-side apply, Helm and the Python client each apply an object that has all kinds
-of values: decimals as text and as whole numbers, lists that are sets, empty sections, sections whose fields
-have defaults.
+kubectl, Argo CD's way of server-side apply, Helm and the Python client each apply an object with all kinds of
+values: decimals as text and as whole numbers, lists that are sets, empty sections, sections with defaults.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ SPEC: dict[str, Any] = {
 
 
 @dataclass
-class Person:
-    """A tool in the hands of somebody with a namespace."""
+class ToolUser:
+    """A tool that applies one object to one namespace."""
 
     here: World
     name: str
@@ -82,7 +81,7 @@ class Person:
         raise NotImplementedError
 
 
-class Kubectl(Person):
+class KubectlUser(ToolUser):
     async def apply(self) -> None:
         await self.run("kubectl", "apply", "-f", "-", stdin=json.dumps(self.manifest))
 
@@ -90,7 +89,7 @@ class Kubectl(Person):
         await self.run("kubectl", "diff", "-f", "-", stdin=json.dumps(self.manifest))
 
 
-class Argo(Person):
+class ArgoUser(ToolUser):
     """Server-side apply as Argo CD does it; in sync means that a dry run gives what is there."""
 
     ignored: tuple[str, ...] = ()
@@ -116,7 +115,7 @@ class Argo(Person):
         return {"metadata": meta, "spec": {k: v for k, v in obj["spec"].items() if k not in self.ignored}}
 
 
-class Helm(Person):
+class HelmUser(ToolUser):
     """A chart with the object in it."""
 
     async def apply(self) -> None:
@@ -138,7 +137,7 @@ class Helm(Person):
         await self.run("kubectl", "diff", "--server-side=false", "-f", "-", stdin=text)
 
 
-class Client(Person):
+class PythonClientUser(ToolUser):
     """The Python client, which creates, and then replaces what it got with its own spec."""
 
     async def apply(self) -> None:
@@ -168,38 +167,38 @@ def contained(written: Any, live: Any) -> bool:
     return type(written) is type(live) and written == live
 
 
-PEOPLE: tuple[type[Person], ...] = (Kubectl, Argo, Helm, Client)
+TOOLS: tuple[type[ToolUser], ...] = (KubectlUser, ArgoUser, HelmUser, PythonClientUser)
 
 
-@pytest.mark.parametrize("tool", PEOPLE)
+@pytest.mark.parametrize("tool", TOOLS)
 async def test_an_object_that_is_applied_twice_is_written_once(
-    here: World, tool: Callable[..., Person]
+    here: World, tool: Callable[..., ToolUser]
 ) -> None:
-    person = tool(here, "chat")
-    await person.apply()
-    before = await person.live()
-    assert contained(person.manifest["spec"], before["spec"])
+    user = tool(here, "chat")
+    await user.apply()
+    before = await user.live()
+    assert contained(user.manifest["spec"], before["spec"])
 
-    await person.apply()
+    await user.apply()
 
-    assert await person.live() == before
-    await person.compare()
+    assert await user.live() == before
+    await user.compare()
 
 
 async def test_no_tool_sees_a_difference_beside_the_operator(here: World, operator: OperatorFactory) -> None:
-    people = [tool(here, tool.__name__.lower()) for tool in PEOPLE]
-    await asyncio.gather(*(person.apply() for person in people))
+    users = [tool(here, tool.__name__.lower()) for tool in TOOLS]
+    await asyncio.gather(*(user.apply() for user in users))
     operator()
-    for person in people:
-        await here.until(person.name, "Ready", "True")
-    before = [await person.live() for person in people]
+    for user in users:
+        await here.until(user.name, "Ready", "True")
+    before = [await user.live() for user in users]
 
-    for person in people:
-        await person.compare()
-        await person.apply()
-        await person.compare()
+    for user in users:
+        await user.compare()
+        await user.apply()
+        await user.compare()
 
-    for person, was in zip(people, before, strict=True):
-        now = await person.live()
+    for user, was in zip(users, before, strict=True):
+        now = await user.live()
         assert now["metadata"]["generation"] == was["metadata"]["generation"]
         assert now["spec"] == was["spec"]

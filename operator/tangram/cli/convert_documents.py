@@ -43,7 +43,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, slots=True)
-class PriorityClass:
+class GivenPriorityClass:
     """A PriorityClass of the files, as far as a conversion asks."""
 
     name: str
@@ -84,8 +84,8 @@ class Conversion:
 class Converter:
     """Converts the files of one call; PriorityClasses are known to, and made once for, all of them."""
 
-    classes: list[PriorityClass] = field(default_factory=list)
-    made: dict[int, PriorityClass] = field(default_factory=dict)
+    classes: list[GivenPriorityClass] = field(default_factory=list)
+    made: dict[int, GivenPriorityClass] = field(default_factory=dict)
 
     def read(self, text: str, shown: str) -> None:
         """Take in the PriorityClasses of a file. Raises `InputError` for what is not YAML or JSON."""
@@ -167,7 +167,7 @@ class Converter:
                 f"needs a PriorityClass, and the {name} of the files cannot be it: give it value {value},"
                 f' the label {PRIORITY_CLASS_LABEL}: "true" and preemptionPolicy Never',
             )
-        self.made.setdefault(value, PriorityClass(name, value, usable=True))
+        self.made.setdefault(value, GivenPriorityClass(name, value, usable=True))
         return name
 
 
@@ -215,7 +215,7 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _document(made: PriorityClass) -> dict[str, Any]:
+def _document(made: GivenPriorityClass) -> dict[str, Any]:
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -322,13 +322,13 @@ def _scalar(each: ObjectNode, form: OldForm, node: Any) -> str:
     return f"'{node.value}'" if node.style == "'" else str(node.value)
 
 
-def _priority_class(found: Any) -> PriorityClass:
+def _priority_class(found: Any) -> GivenPriorityClass:
     def text(*path: str) -> str:
         value = value_at(found, path)
         return value[1] if isinstance(value, tuple) else ""
 
     number = text("value")
-    return PriorityClass(
+    return GivenPriorityClass(
         name=text("metadata", "name"),
         value=int(number) if re.fullmatch(r"[-+]?\d{1,10}", number) else None,
         usable=text("metadata", "labels", PRIORITY_CLASS_LABEL) == "true"
