@@ -113,7 +113,7 @@ def _add_node(kube: Kube, node: dict[str, Any]) -> None:
 def test_models_applied_together_get_one_plan_and_the_better_layout_is_recommended(
     mixed: Kube, tmp_path: Path
 ) -> None:
-    wanted = [llm("first"), llm("second"), llm("third"), llm("urgent", priority=10)]
+    wanted = [llm("first"), llm("second"), llm("third"), llm("urgent", priorityClassName="tangram-high")]
     mixed.apply(yaml.safe_dump_all([POOL, *wanted]))
 
     short = wait_until(lambda: _short(mixed, "first", "second", "third"), 60, "one of four to go short")

@@ -148,7 +148,7 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
         "placement.budgetPerHour",
         "scaling.minReplicas",
         "scaling.maxReplicas",
-        "priority",
+        "priorityClassName",
         "paused",
     }
 

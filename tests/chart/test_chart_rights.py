@@ -14,6 +14,7 @@ NEEDED = {
     ("", "nodes"): {"list", "watch"},
     ("", "pods"): {"list", "watch"},
     ("", "resourcequotas"): {"list", "watch"},
+    ("scheduling.k8s.io", "priorityclasses"): {"list", "watch"},
     ("tangram.dev", "llmdeployments"): {"get", "list", "watch"},
     ("tangram.dev", "llmdeployments/status"): {"patch"},
     ("tangram.dev", "gpupools"): {"get", "list", "watch"},
@@ -74,7 +75,7 @@ def test_with_watched_namespaces_nothing_can_be_written_elsewhere(helm):
     assert rights(objects, "tangram-fleet") == {
         (group, resource): verbs
         for (group, resource), verbs in NEEDED.items()
-        if resource.split("/")[0] in ("nodes", "pods", "gpupools", "fleetplans")
+        if resource.split("/")[0] in ("nodes", "pods", "priorityclasses", "gpupools", "fleetplans")
     }
     local = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in objects.of("RoleBinding")}
     assert local == {

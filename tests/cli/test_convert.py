@@ -101,7 +101,7 @@ metadata:
   name: tangram-priority-10
   labels:
     tangram.dev/priority-class: 'true'
-value: 10
+value: 1010
 preemptionPolicy: Never
 description: LLMDeployments that had spec.priority 10.
 """
@@ -228,7 +228,7 @@ def test_a_priority_class_of_the_files_is_taken():
     ours = (
         "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n"
         'metadata: {name: urgent, labels: {tangram.dev/priority-class: "true"}}\n'
-        "value: 10\npreemptionPolicy: Never\n"
+        "value: 1010\npreemptionPolicy: Never\n"
     )
     text = HEAD + "spec: {priority: 10}\n"
 
@@ -247,7 +247,7 @@ def test_one_priority_class_is_made_for_all_files_of_a_call(tmp_path):
     first, second = (list(yaml.safe_load_all(path.read_text())) for path in paths)
     assert [each["kind"] for each in first] == ["LLMDeployment", "PriorityClass"]
     assert first[1]["metadata"]["name"] == "tangram-priority-minus-5"
-    assert first[1]["value"] == -5
+    assert first[1]["value"] == 995
     assert second == first[:1]
 
 

@@ -114,7 +114,7 @@ def test_the_reason_says_which_limit_binds(planner):
 
 
 def test_explain_tells_what_binds_and_what_would_help(planner):
-    low, high = chat("low", rps=12), chat("high", rps=12, priority=2)
+    low, high = chat("low", rps=12), chat("high", rps=12, priorityClassName="tangram-high")
 
     found = planner.plan(fleet(1), low, high, flags=("--explain", "low"))["explained"]
 
@@ -158,7 +158,7 @@ def test_more_traffic_than_the_fleet_carries_is_served_in_part(planner):
 
 
 def test_priority_decides_who_goes_short(planner):
-    low, high = chat("low", rps=12, priority=1), chat("high", rps=12, priority=2)
+    low, high = (chat(name, rps=12, priorityClassName=f"tangram-{name}") for name in ("low", "high"))
 
     plan = planner.plan(fleet(1), low, high)
 

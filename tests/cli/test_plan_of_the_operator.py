@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from e2e.cluster.apiserver import ControlPlane, free_port
-from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS
-from tests.support.apiserver import OperatorProcess, eventually, llm, prepare, world
+from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PRIORITY_CLASSES
+from tests.support.apiserver import OperatorProcess, eventually, llm, prepare, priority_class, world
 from tests.support.plans import run
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
@@ -47,7 +47,8 @@ async def test_the_plan_of_its_snapshot_has_the_name_of_the_operators_fleetplan(
             await here.apply(
                 llm("chat", here.namespace, traffic=traffic, scaling={"minReplicas": 1, "maxReplicas": 4})
             )
-            await here.apply(llm("draft", here.namespace, priority=3))
+            await here.apply(priority_class(f"{here.namespace}-draft", 3), PRIORITY_CLASSES)
+            await here.apply(llm("draft", here.namespace, priorityClassName=f"{here.namespace}-draft"))
             for name in ("chat", "draft"):
                 await here.until(name, "Ready", "True")
 

@@ -19,6 +19,7 @@ MARKS = [
     kinds.VARIANT_LABEL,
     kinds.SHAPE_ANNOTATION,
     kinds.RENDERED_ANNOTATION,
+    kinds.TEMPLATE_ANNOTATION,
     kinds.MODEL_URI_ANNOTATION,
     kinds.ENGINE_IMAGE_ANNOTATION,
     kinds.GENERATION_ANNOTATION,
@@ -56,7 +57,13 @@ def test_an_edited_mark_changes_no_plan(kind: str, mark: str, value: str | None)
 
 
 @pytest.mark.parametrize(
-    "mark", [kinds.SHAPE_ANNOTATION, kinds.GENERATION_ANNOTATION, kinds.RENDERED_ANNOTATION]
+    "mark",
+    [
+        kinds.SHAPE_ANNOTATION,
+        kinds.GENERATION_ANNOTATION,
+        kinds.RENDERED_ANNOTATION,
+        kinds.TEMPLATE_ANNOTATION,
+    ],
 )
 def test_the_next_apply_writes_an_edited_mark_again(mark: str) -> None:
     rendered = {key: value for key, value in THERE.deployments[0].items() if key != "status"}

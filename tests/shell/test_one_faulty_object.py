@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tangram.api import PriorityClasses
 from tangram.fleet import Fault
 from tangram.shell import manifests, reduce, view
 from tangram.shell.isolation import FaultLog
@@ -212,10 +213,10 @@ def test_a_status_that_cannot_be_read_is_written_anew() -> None:
 def test_one_whose_spec_brings_out_a_bug_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     real = view.parse
 
-    def parse(obj: Object) -> Any:
+    def parse(obj: Object, classes: PriorityClasses) -> Any:
         if obj["metadata"]["uid"] == BAD:
             raise ZeroDivisionError("division by zero")
-        return real(obj)
+        return real(obj, classes)
 
     monkeypatch.setattr(view, "parse", parse)
     made = check(THERE, "parse")

@@ -20,7 +20,16 @@ from tangram.shell import manifests, reduce
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import Listing
 from tangram.shell.expect import Expectations
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, SERVICES, VARIANT_LABEL, Kind, key_of
+from tangram.shell.kinds import (
+    DEPLOYMENTS,
+    JOBS,
+    LLM_DEPLOYMENTS,
+    PRIORITY_CLASSES,
+    SERVICES,
+    VARIANT_LABEL,
+    Kind,
+    key_of,
+)
 from tangram.shell.settings import Settings
 from tangram.shell.store import Store
 from tangram.shell.view import workload
@@ -81,11 +90,14 @@ class Api:
         return {"metadata": {"name": name, "namespace": "ns", "uid": f"u-{name}", "resourceVersion": "9"}}
 
 
+_COPIED = (DEPLOYMENTS, JOBS, SERVICES, LLM_DEPLOYMENTS, PRIORITY_CLASSES)
+
+
 class Copies:
     """Mirrors of what the test says is there."""
 
     def __init__(self, *there: tuple[Kind, dict[str, Any]]) -> None:
-        self.stores = {kind: Store(reduce.whole) for kind in (DEPLOYMENTS, JOBS, SERVICES, LLM_DEPLOYMENTS)}
+        self.stores = {kind: Store(reduce.whole) for kind in _COPIED}
         for kind, store in self.stores.items():
             store.replace([obj for k, obj in there if k == kind], 5)
 
@@ -394,3 +406,17 @@ async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch
     assert problem.reason == "NotJudged"
     assert "ZeroDivisionError: division by zero" in problem.message
     assert one.penalties.blocked("new", 0.0)
+
+
+@pytest.mark.parametrize(("exists", "writes"), [(True, []), (False, ["chat-" + APPLY.shape.variant])])
+async def test_a_change_of_the_priority_class_alone_is_written_only_where_the_old_one_is_gone(
+    exists, writes
+) -> None:
+    before, after = (replace(INTENT, priority_class_name=name) for name in ("gold", "silver"))
+    there = manifests.deployment(before, APPLY, Settings(engine_image="e"))
+    there["metadata"] |= {"uid": "u", "resourceVersion": "5"}
+    gold = {"metadata": {"name": "gold"}, "value": 5, "preemptionPolicy": "Never"}
+    classes = [(PRIORITY_CLASSES, gold)] if exists else []
+    one = writer((DEPLOYMENTS, there), *classes)
+    await one.perform((APPLY,), {"new": after})
+    assert one.client.applied == writes

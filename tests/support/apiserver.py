@@ -35,6 +35,7 @@ from tangram.shell.kinds import (
     LLM_DEPLOYMENTS,
     NODES,
     PODS,
+    PRIORITY_CLASSES,
     REPLICA_SETS,
     SERVICES,
     Kind,
@@ -84,6 +85,17 @@ def llm(name: str, namespace: str, **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"model": {"uri": "image:///models/tangram-tiny"}} | spec,
     }
+
+
+def priority_class(name: str, value: int, **changes: Any) -> dict[str, Any]:
+    """A PriorityClass that LLMDeployments may name."""
+    return {
+        "apiVersion": PRIORITY_CLASSES.api_version,
+        "kind": PRIORITY_CLASSES.kind,
+        "metadata": {"name": name, "labels": {"tangram.dev/priority-class": "true"}},
+        "value": value,
+        "preemptionPolicy": "Never",
+    } | changes
 
 
 def gpu_node(name: str, gpus: int = 64, product: str = "NVIDIA-H100-80GB-HBM3") -> dict[str, Any]:

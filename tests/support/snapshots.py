@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tangram.api.priority import CHART_CLASSES
 from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Objective, Pool, Traffic
 from tangram.planner.joint.snapshot_file import snapshot_document
 from tests.support.fleet import (
@@ -49,6 +50,7 @@ def seen(*pools: Pool) -> FleetSnapshot:
         claims=claims(CHAT, shape(), "b", 2),
         desired=((CHAT.uid, 2), (CODE.uid, 1)),
         pools=pools,
+        priority_classes=tuple(sorted(CHART_CLASSES)),
     )
 
 

@@ -53,6 +53,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end }}
 
+{{/* The PriorityClasses by the last part of their names. Values are immutable, so they never change here; none is
+     below zero: any pod without a class could evict such pods, and no cluster autoscaler grows for those below -10. */}}
+{{- define "tangram.priorityClasses" -}}
+low: {value: 0, description: "LLMDeployments that get GPUs after all others."}
+standard: {value: 1000, description: "LLMDeployments that name no PriorityClass."}
+high: {value: 10000, description: "LLMDeployments that get GPUs before all others."}
+{{- end }}
+
+{{/* The class of LLMDeployments that name none; empty: none. */}}
+{{- define "tangram.defaultPriorityClassName" -}}
+{{- if .Values.defaultPriorityClassName }}
+{{- .Values.defaultPriorityClassName }}
+{{- else if .Values.priorityClasses.create }}
+{{- include "tangram.fullname" . }}-standard
+{{- end }}
+{{- end }}
+
 {{/* What the schema cannot say: rules between values. */}}
 {{- define "tangram.validate" -}}
 {{- with .Values.leaderElection }}
@@ -86,6 +103,9 @@ cpuPerGPU: {{ .Values.engine.cpuPerGPU | toString | quote }}
 memoryPerGPU: {{ .Values.engine.memoryPerGPU | toString | quote }}
 {{- with .Values.engine.runtimeClassName }}
 runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with include "tangram.defaultPriorityClassName" . }}
+defaultPriorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.engine.tolerations }}
 tolerations: {{ toJson . }}

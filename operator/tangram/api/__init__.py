@@ -6,15 +6,27 @@ from tangram.api.back_offs import back_off_block, back_offs_from_status
 from tangram.api.facts import facts_from_status, parse_report
 from tangram.api.parse import parse
 from tangram.api.pool import parse_pool
+from tangram.api.priority import (
+    PriorityClasses,
+    classes_of_files,
+    parse_priority_class,
+    priority_classes,
+    with_priority,
+)
 from tangram.api.source import ModelSource, model_source
 
 __all__ = [
     "ModelSource",
+    "PriorityClasses",
     "back_off_block",
     "back_offs_from_status",
+    "classes_of_files",
     "facts_from_status",
     "model_source",
     "parse",
     "parse_pool",
+    "parse_priority_class",
     "parse_report",
+    "priority_classes",
+    "with_priority",
 ]

@@ -10,8 +10,8 @@ from enum import Enum
 from typing import Any
 
 from tangram.api.base import GROUP, VERSION
+from tangram.api.priority import PRIORITY_CLASS_LABEL
 
-PRIORITY_CLASS_LABEL = "tangram.dev/priority-class"
 HINT = "`tangram convert FILE` writes the new form"
 
 

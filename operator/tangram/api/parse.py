@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
+from tangram.api.priority import PriorityClasses, with_priority
 from tangram.api.secret_key import SecretKeySpec
 from tangram.api.spec import (
     LONGER_THAN_CONTEXT,
@@ -23,6 +24,7 @@ from tangram.api.spec import (
 from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, SecretKey, Spread, Traffic
 
 _MESSAGE_LIMIT = 1000
+_NO_CLASSES = PriorityClasses()
 _PLAINLY = {  # of pydantic's words, those that speak of Python
     "tuple_type": "must be a list",
     "dict_type": "must be an object",
@@ -33,8 +35,10 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
 
-def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
+def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Intent | InvalidIntent:
     """Return what `obj` wants, defaults filled in. Never raises for what a person can write.
+
+    `classes`: the PriorityClasses that there are. One that may not be used is the intent's `refusal`.
 
     The CRD's rules already refuse nearly all of this; they are checked again because an object may be older
     than a rule.
@@ -54,7 +58,7 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
     problem = _problem(meta["name"], spec)
     if problem:
         return InvalidIntent(**identity, message=problem)
-    return Intent(
+    intent = Intent(
         **identity,
         model_uri=spec.model.uri,
         served_name=spec.model.served_name or meta["name"],
@@ -72,7 +76,6 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
         else spec.scaling.max_replicas,
         paused=spec.paused,
         traffic=_traffic(spec.traffic),
-        priority=spec.priority,
         pools=tuple(sorted(set(spec.placement.pools))),
         tensor_parallel=tuple(sorted(set(spec.placement.tensor_parallel))),
         precision=spec.engine.precision,
@@ -83,6 +86,7 @@ def parse(obj: Mapping[str, Any]) -> Intent | InvalidIntent:
         pod_labels=tuple(sorted(spec.metadata.labels.items())),
         pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
     )
+    return with_priority(intent, classes.resolve(spec.priority_class_name))
 
 
 def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:

@@ -15,6 +15,7 @@ from tangram.api.values import (
     WEIGHT_FORMATS,
     Budget,
     PoolName,
+    PriorityClassName,
     Rate,
     Share,
     rule,
@@ -318,10 +319,14 @@ class LLMDeploymentSpec(Model):
             ]
         },
     )
-    priority: Annotated[StrictInt, Field(ge=-1_000_000_000, le=1_000_000_000)] = Field(
-        default=0,
-        description="Who gets GPUs first where they are scarce: higher before lower, of equal ones the "
-        "older. Replicas that run are not taken away for others.",
+    priority_class_name: PriorityClassName | None = Field(
+        default=None,
+        description="PriorityClass of its pods. It also says which LLMDeployments get GPUs first where they "
+        "are scarce: those of a higher value, of equal ones the older. Replicas that run are not taken away "
+        "for others. The class must have preemptionPolicy Never and the label tangram.dev/priority-class: "
+        '"true", which an administrator sets; the chart has tangram-low, tangram-standard and tangram-high. '
+        "A change counts in planning at once; pods that run are not replaced for it, they get it with the "
+        "next rollout. Default: the operator's defaultPriorityClassName.",
     )
     metadata: PodMetadataSpec = Field(
         default_factory=PodMetadataSpec,

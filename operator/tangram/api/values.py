@@ -29,6 +29,9 @@ WEIGHT_FORMATS = (AS_STORED, ANY, *PRECISIONS)
 
 SKU = Annotated[StrictStr, StringConstraints(min_length=1, max_length=63, pattern=SKU_PATTERN)]
 PoolName = Annotated[StrictStr, StringConstraints(min_length=1, max_length=253, pattern=NAME_PATTERN)]
+PriorityClassName = Annotated[
+    StrictStr, StringConstraints(min_length=1, max_length=253, pattern=NAME_PATTERN)
+]
 LOWEST_RATE = 1e-6  # a request in eleven days is no load to size for
 HIGHEST_RATE = 1_000_000.0
 HIGHEST_BUDGET = 1_000_000.0  # USD per hour

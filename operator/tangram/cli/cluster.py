@@ -122,12 +122,13 @@ async def _seen(client: ApiClient, access: Access) -> Seen:
         )
 
     now = time.time()
-    everyone = intents(view, skip)
+    everyone = intents(view, skip, settings.default_priority_class_name)
     told = Told(
         settings.engine_image,
         settings.tolerations,
         tuple(sorted(settings.prices.items())),
         settings.pod_needs,
+        settings.default_priority_class_name,
     )
     bare = snapshot(view, told, now, skip)
     return Seen(_with_wishes(settings, view, bare, everyone, now), everyone, tuple(skipped))

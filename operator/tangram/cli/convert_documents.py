@@ -11,7 +11,6 @@ import yaml
 
 from tangram.api.old_forms import (
     MISSING,
-    PRIORITY_CLASS_LABEL,
     Change,
     OldForm,
     belongs,
@@ -19,11 +18,13 @@ from tangram.api.old_forms import (
     old_parts,
     value_at,
 )
+from tangram.api.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE, NEVER, PRIORITY_CLASS_LABEL
 from tangram.api.values import LONGEST_DECIMAL
 from tangram.catalog import InputError
 from tangram.catalog.yaml_text import ERRORS, compose_all, load_all, told
 from tangram.cli.documents import BOM
 from tangram.cli.yaml_edits import Edit, Insert, Path, Remove, Write, at, edited, entry, tree
+from tangram.fleet import PriorityClass
 
 CONVERTED = ("LLMDeployment", "GPUPool")
 _WRITTEN_BY_TANGRAM = ("FleetPlan",)
@@ -40,15 +41,6 @@ _LARGEST_EXPONENT = 30
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _PLAIN_DECIMAL = re.compile(r"-?(0|[1-9]\d*)\.\d+")
 _TAG = "tag:yaml.org,2002:"
-
-
-@dataclass(frozen=True, slots=True)
-class GivenPriorityClass:
-    """A PriorityClass of the files, as far as a conversion asks."""
-
-    name: str
-    value: int | None
-    usable: bool  # labelled for Tangram, and it never preempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +76,8 @@ class Conversion:
 class Converter:
     """Converts the files of one call; PriorityClasses are known to, and made once for, all of them."""
 
-    classes: list[GivenPriorityClass] = field(default_factory=list)
-    made: dict[int, GivenPriorityClass] = field(default_factory=dict)
+    classes: list[PriorityClass] = field(default_factory=list)
+    made: dict[int, PriorityClass] = field(default_factory=dict)
 
     def read(self, text: str, shown: str) -> None:
         """Take in the PriorityClasses of a file. Raises `InputError` for what is not YAML or JSON."""
@@ -115,8 +107,8 @@ class Converter:
                     notes.append(f"{each.where()}: dropped what only the cluster writes: {paths}")
         after = edited(text, [edits[id(root)] for root in roots], shown)
         _nothing_old(after, shown)
-        for added in list(self.made.values())[made:]:
-            after = with_object(after, _document(added))
+        for number, added in list(self.made.items())[made:]:
+            after = with_object(after, _document(number, added))
             notes.append(
                 f"{shown}: PriorityClass {added.name} is added, as no file has one of value {added.value}"
             )
@@ -155,19 +147,25 @@ class Converter:
         quote = _quote(each, form)
         return Write(place, key=form.new_path[-1], value=f"{quote}{self._class(each, form, number)}{quote}")
 
-    def _class(self, each: ObjectNode, form: OldForm, value: int) -> str:
-        """Return the name of the PriorityClass of this value; where there is none it is made."""
-        usable = sorted(one.name for one in self.classes if one.usable and one.value == value)
-        if usable:
-            return usable[0]
-        name = f"tangram-priority-{value}" if value > 0 else f"tangram-priority-minus-{-value}"
+    def _class(self, each: ObjectNode, form: OldForm, number: int) -> str:
+        """Return the name of the PriorityClass of a priority; where there is none it is made.
+
+        LLMDeployments that named none had priority 0 and now have the value of the chart's default class:
+        all values move by as much, so that their order stays.
+        """
+        value = min(CHART_DEFAULT_VALUE + number, HIGHEST_VALUE)
+        usable = [one for one in self.classes if one.is_allowed and not one.preempts]
+        found = sorted(one.name for one in usable if one.value == value)
+        if found:
+            return found[0]
+        name = f"tangram-priority-{number}" if number > 0 else f"tangram-priority-minus-{-number}"
         if any(one.name == name for one in self.classes):
             raise InputError(
                 each.where(form.path),
                 f"needs a PriorityClass, and the {name} of the files cannot be it: give it value {value},"
                 f' the label {PRIORITY_CLASS_LABEL}: "true" and preemptionPolicy Never',
             )
-        self.made.setdefault(value, GivenPriorityClass(name, value, usable=True))
+        self.made.setdefault(number, PriorityClass(name, value, is_allowed=True, preempts=False))
         return name
 
 
@@ -215,15 +213,15 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _document(made: GivenPriorityClass) -> dict[str, Any]:
+def _document(number: int, made: PriorityClass) -> dict[str, Any]:
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
         "metadata": {"name": made.name, "labels": {PRIORITY_CLASS_LABEL: "true"}},
         # No globalDefault: the API server drops `false`, and tools that compare would apply it for ever.
         "value": made.value,
-        "preemptionPolicy": "Never",
-        "description": f"LLMDeployments that had spec.priority {made.value}.",
+        "preemptionPolicy": NEVER,
+        "description": f"LLMDeployments that had spec.priority {number}.",
     }
 
 
@@ -322,17 +320,18 @@ def _scalar(each: ObjectNode, form: OldForm, node: Any) -> str:
     return f"'{node.value}'" if node.style == "'" else str(node.value)
 
 
-def _priority_class(found: Any) -> GivenPriorityClass:
+def _priority_class(found: Any) -> PriorityClass:
     def text(*path: str) -> str:
         value = value_at(found, path)
         return value[1] if isinstance(value, tuple) else ""
 
     number = text("value")
-    return GivenPriorityClass(
+    has_value = re.fullmatch(r"[-+]?\d{1,10}", number) is not None
+    return PriorityClass(
         name=text("metadata", "name"),
-        value=int(number) if re.fullmatch(r"[-+]?\d{1,10}", number) else None,
-        usable=text("metadata", "labels", PRIORITY_CLASS_LABEL) == "true"
-        and text("preemptionPolicy") == "Never",
+        value=int(number) if has_value else 0,
+        is_allowed=has_value and text("metadata", "labels", PRIORITY_CLASS_LABEL) == "true",
+        preempts=text("preemptionPolicy") != NEVER,
     )
 
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tangram.api import PriorityClasses, classes_of_files
 from tangram.api.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
 from tangram.cli.documents import BOM, documents, file_text
-from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside
+from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside, read_class
 from tangram.planner.joint.deployment import wanted
 from tangram.planner.joint.inventory import inventory, slice_request
 from tangram.planner.joint.join import join
@@ -19,9 +20,9 @@ from tangram.planner.joint.pods import pod
 from tangram.planner.joint.pools import pool
 from tangram.planner.joint.recommend import without_faulty
 
-KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "Node", "Pod", SNAPSHOT)
+KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "PriorityClass", "Node", "Pod", SNAPSHOT)
 CORE = ("Node", "Pod")  # kinds of Kubernetes itself
-CORE_GROUP = ""
+_GROUPS = dict.fromkeys(CORE, "") | {"PriorityClass": "scheduling.k8s.io"}  # else our own
 Models = Mapping[str, Architecture]
 _DEEPEST_LIST = 4
 _OUTCOMES = ("FleetPlan",)  # kinds of ours that are written by the operator: no input of a plan
@@ -49,11 +50,13 @@ def read_fleet(names: tuple[str, ...], models: Models) -> Read:
     if len(snapshots) > 1:
         raise InputError(snapshots[1].where, f"is a second snapshot; {snapshots[0].where} is the first")
     if not snapshots:
-        parts = [_read(each, models, passed) for each in found]
+        named: set[tuple[str, ...]] = set()
+        classes = classes_of_files(read_class(d, named) for d in found if d.kind == "PriorityClass")
+        parts = [_read(d, models, classes, passed) for d in found if d.kind != "PriorityClass"]
         return Read(join([FleetInput(notes=tuple(passed.notes())), *parts]))
     fleet = applied(snapshots[0], [each for each in found if each.applies], models)
     others = [each for each in found if not each.applies and each is not snapshots[0]]
-    more = [_read(each, models, passed) for each in others]
+    more = [_read(each, models, classes_of_files(()), passed) for each in others]
     given = without_faulty(observed(fleet.snapshot, fleet.intents, fleet.told))
     return Read(beside(replace(given, notes=(*passed.notes(), *fleet.notes, *given.notes)), more), fleet)
 
@@ -98,7 +101,7 @@ def _parts(document: Any, where: str, passed: _Passed, depth: int = 0) -> Iterat
         for i, item in enumerate(document["items"]):
             bare = isinstance(item, Mapping) and "kind" not in item and of["kind"]  # as the API itself lists
             yield from _parts({**of, **item} if bare else item, f"{where}: items[{i}]", passed, depth + 1)
-    elif kind in KINDS and not _foreign(document, CORE_GROUP if kind in CORE else GROUP):
+    elif kind in KINDS and not _foreign(document, _GROUPS.get(kind, GROUP)):
         _versioned(document, f"{where}: {kind}")
         yield Document(str(kind), document, f"{where}: {kind}")
     elif isinstance(kind, str) and kind and (kind in _OUTCOMES or _foreign(document, GROUP)):
@@ -117,18 +120,19 @@ def _foreign(document: Mapping[str, Any], group: str) -> bool:
 
 def _versioned(document: Mapping[str, Any], where: str) -> None:
     """Raise `InputError` for another version of a kind: its fields may mean something else."""
-    known = "v1" if document["kind"] in CORE else f"{GROUP}/{VERSION}"
+    group = _GROUPS.get(document["kind"])
+    known = f"{GROUP}/{VERSION}" if group is None else f"{group}/v1" if group else "v1"
     said = document.get("apiVersion", known)
     if said != known:
         raise InputError(f"{where}: apiVersion", f"is {said!r}, this reads {known}")
 
 
-def _read(document: Document, models: Models, passed: _Passed) -> FleetInput:
+def _read(document: Document, models: Models, classes: PriorityClasses, passed: _Passed) -> FleetInput:
     """Read one document. An object that a cluster printed ends nothing: where it cannot be read it is passed
     over, and the notes say so.
     """
     if document.kind not in CORE:
-        return _written(document, models)
+        return _written(document, models, classes)
     try:
         return _printed(document)
     except InputError as error:
@@ -143,12 +147,12 @@ def _printed(document: Document) -> FleetInput:
     return FleetInput(pods=() if seen is None else (seen,), pods_told=True)
 
 
-def _written(document: Document, models: Models) -> FleetInput:
+def _written(document: Document, models: Models, classes: PriorityClasses) -> FleetInput:
     body, where = document.body, document.where
     if document.kind == "Inventory":
         return inventory(body, where)
     if document.kind == "SliceRequest":
         return FleetInput(requests=(slice_request(body, where),))
     if document.kind == "LLMDeployment":
-        return FleetInput(deployments=(wanted(body, where, models),))
+        return FleetInput(deployments=(wanted(body, where, models, classes),))
     return FleetInput(pools=(pool(body, where),))

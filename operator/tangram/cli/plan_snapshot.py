@@ -7,19 +7,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tangram.api import parse, parse_pool
+from tangram.api import (
+    PriorityClasses,
+    parse,
+    parse_pool,
+    parse_priority_class,
+    priority_classes,
+    with_priority,
+)
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
-from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, InvalidPool
+from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, InvalidPool, PriorityClass
 from tangram.planner.joint.deployment import identity, wanted
 from tangram.planner.joint.join import join
 from tangram.planner.joint.nouns import FleetInput, Terms
 from tangram.planner.joint.snapshot_file import KIND as SNAPSHOT
 from tangram.planner.joint.snapshot_file import read_snapshot
 
-__all__ = ["SNAPSHOT", "Document", "Observed", "applied", "beside", "told_of"]
+__all__ = ["SNAPSHOT", "Document", "Observed", "applied", "beside", "read_class", "told_of"]
 
-_APPLIED = ("LLMDeployment", "GPUPool")
+_APPLIED = ("LLMDeployment", "GPUPool", "PriorityClass")
 Models = Mapping[str, Architecture]
 
 
@@ -50,15 +57,20 @@ class Observed:
 def applied(snapshot: Document, documents: Iterable[Document], models: Models) -> Observed:
     """Return the cluster as it would be with `documents` applied. Raises `InputError`."""
     fleet, everyone = read_snapshot(snapshot.body, snapshot.where)
-    intents = {(each.namespace, each.name): each for each in everyone}
     told = told_of(everyone, models)
     named: set[tuple[str, ...]] = set()
     notes: list[str] = []
-    for each in documents:
+    given = tuple(documents)
+    changed = tuple(read_class(each, named) for each in given if each.kind == "PriorityClass")
+    fleet = _with_classes(fleet, changed)
+    known = priority_classes(fleet.priority_classes, fleet.default_priority_class)
+    classes = replace(known, in_files=True)
+    intents = {(i.namespace, i.name): _prioritized(i, classes, changed) for i in everyone}
+    for each in given:
         if each.kind == "GPUPool":
             fleet = _with_pool(fleet, each, named, notes)
-        else:
-            intent, model = _intent(each, fleet, intents, models)
+        elif each.kind == "LLMDeployment":
+            intent, model = _intent(each, fleet, intents, models, classes)
             _once(named, "LLMDeployment", identity(intent.namespace, intent.name))
             intents[intent.namespace, intent.name] = intent
             told |= {} if model is None else {intent.uid: model}
@@ -79,6 +91,31 @@ def _once(named: set[tuple[str, ...]], kind: str, name: str) -> None:
     if (kind, name) in named:
         raise InputError(f"{kind} {name}", "is there more than once")
     named.add((kind, name))
+
+
+def read_class(document: Document, named: set[tuple[str, ...]]) -> PriorityClass:
+    """Return a PriorityClass that is not among those `named` yet. Raises `InputError`."""
+    try:
+        found = parse_priority_class(document.body)
+    except ValueError as error:
+        raise InputError(document.where, str(error)) from error
+    _once(named, "PriorityClass", found.name)
+    return found
+
+
+def _with_classes(fleet: FleetSnapshot, changed: tuple[PriorityClass, ...]) -> FleetSnapshot:
+    by_name = {each.name: each for each in (*fleet.priority_classes, *changed)}
+    return replace(fleet, priority_classes=tuple(sorted(by_name.values())))
+
+
+def _prioritized(
+    intent: Intent | InvalidIntent, classes: PriorityClasses, changed: tuple[PriorityClass, ...]
+) -> Intent | InvalidIntent:
+    """Return what is wanted with the PriorityClasses that are `changed`."""
+    name = getattr(intent, "priority_class_name", "") or classes.default
+    if isinstance(intent, InvalidIntent) or name not in {each.name for each in changed}:
+        return intent
+    return with_priority(intent, classes.resolve(None if name == classes.default else name))
 
 
 def _with_pool(
@@ -108,6 +145,7 @@ def _intent(
     fleet: FleetSnapshot,
     there: Mapping[tuple[str, str], Intent | InvalidIntent],
     models: Models,
+    classes: PriorityClasses,
 ) -> tuple[Intent, Architecture | None]:
     """Return what would be wanted and, where no inspection says it, of which model."""
     meta = document.body.get("metadata")
@@ -116,10 +154,12 @@ def _intent(
     before = there.get((namespace, name))
     inspected = _inspected(document, namespace, fleet)
     known = {identity(namespace, name): inspected} if inspected is not None else {}
-    model = wanted(document.body, document.where, known | dict(models)).architecture  # checks every key, too
+    model = wanted(
+        document.body, document.where, known | dict(models), classes
+    ).architecture  # checks every key, too
     youngest = max((each.created_at for each in there.values()), default=0.0)
     meta |= {"namespace": namespace, "uid": f"new:{namespace}/{name}", "generation": 1}
-    found = parse({"metadata": meta | {"creationTimestamp": _EPOCH}, "spec": document.body["spec"]})
+    found = parse({"metadata": meta | {"creationTimestamp": _EPOCH}, "spec": document.body["spec"]}, classes)
     if isinstance(found, InvalidIntent):
         raise InputError(f"{document.where} {identity(namespace, name)}", found.message)
     if before is None:

@@ -31,6 +31,7 @@ from tangram.fleet.plan import (
     StartInspection,
 )
 from tangram.fleet.pool import InvalidPool, Pool, PoolPolicy
+from tangram.fleet.priority import PriorityClass, Refusal
 from tangram.fleet.shape import WHOLE_GPU, Shape, resource_name
 from tangram.fleet.snapshot import (
     BackOff,
@@ -82,7 +83,9 @@ __all__ = [
     "PodNeeds",
     "Pool",
     "PoolPolicy",
+    "PriorityClass",
     "QuotaLimit",
+    "Refusal",
     "Relaxation",
     "RemoveDeployment",
     "ResumeRollout",

@@ -6,6 +6,8 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 
+from tangram.fleet.priority import Refusal
+
 DEFAULT_REQUEST_S = 600
 DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
 EXIT_S = 10  # the engine's last words to clients, the end of its processes
@@ -92,7 +94,7 @@ class Intent:
     max_replicas: int
     paused: bool
     traffic: Traffic = Traffic()
-    priority: int = 0  # higher is served first
+    priority: int = 0  # value of its PriorityClass: higher is served first
     pools: tuple[str, ...] = ()  # names of GPUPools it may run in; empty: anywhere
     tensor_parallel: tuple[int, ...] = ()  # degrees that may be used, sorted; empty: any
     precision: str = "AsStored"  # AsStored | Any | a format of the catalog
@@ -103,6 +105,9 @@ class Intent:
     api_keys: SecretKey | None = None  # where clients' API keys are; None: none is asked for
     pod_labels: tuple[tuple[str, str], ...] = ()  # of engine pods, beside ours; sorted
     pod_annotations: tuple[tuple[str, str], ...] = ()  # likewise
+    priority_class_name: str = ""  # that its pods carry; empty: none
+    refusal: Refusal | None = None  # why it is not accepted
+    warnings: tuple[str, ...] = ()  # about what is accepted
 
     @property
     def termination_grace_s(self) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tangram.fleet.fault import Fault
 from tangram.fleet.pool import InvalidPool, Pool
+from tangram.fleet.priority import PriorityClass
 from tangram.fleet.shape import Shape
 
 
@@ -201,6 +202,8 @@ class FleetSnapshot:
         BackOff, ...
     ] = ()  # of the last plan, or recorded in the status of LLMDeployments; sorted
     pod_needs: PodNeeds = PodNeeds()
+    priority_classes: tuple[PriorityClass, ...] = ()  # sorted
+    default_priority_class: str = ""  # of LLMDeployments that name none; empty: none
     engine_image: str = ""
     prices: tuple[tuple[str, float], ...] = field(
         default=()

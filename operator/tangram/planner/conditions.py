@@ -83,7 +83,9 @@ def view(
         min(problems, key=lambda p: (p.reason, p.message), default=None),
         signal,
         scale,
-        time_limit_warnings(intent, decision, snapshot) if isinstance(intent, Intent) else (),
+        (*intent.warnings, *time_limit_warnings(intent, decision, snapshot))
+        if isinstance(intent, Intent)
+        else (),
     )
 
 

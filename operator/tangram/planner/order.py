@@ -31,7 +31,9 @@ def acceptance(intents: tuple[Wanted, ...]) -> dict[str, tuple[bool, str, str]]:
             continue
         name = (intent.namespace, intent.served_name)
         older = served.setdefault(name, intent.name)
-        if older == intent.name:
+        if intent.refusal is not None:  # its name stays taken: what it runs goes on to serve
+            verdicts[intent.uid] = (False, Reason(intent.refusal.reason), intent.refusal.message)
+        elif older == intent.name:
             verdicts[intent.uid] = (True, Reason.VALID, "the spec is valid")
         else:
             verdicts[intent.uid] = (

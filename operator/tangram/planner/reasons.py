@@ -10,6 +10,10 @@ class Reason(StrEnum):
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_COLLISION = "ModelNameCollision"
+    PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
+    PRIORITY_CLASS_UNKNOWN = "PriorityClassUnknown"  # the operator may not list them
+    PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
+    PRIORITY_CLASS_PREEMPTS = "PriorityClassPreempts"
     # any condition that cannot be told before another one is true
     NOT_ACCEPTED = "NotAccepted"
     WAITING_FOR_MODEL = "WaitingForModel"

@@ -249,6 +249,7 @@ class Operator:
                 settings.tolerations,
                 tuple(sorted(settings.prices.items())),
                 settings.pod_needs,
+                settings.default_priority_class_name,
             ),
             tick_s=settings.tick_seconds,
             clock=boot_time,

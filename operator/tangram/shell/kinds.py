@@ -19,6 +19,7 @@ VARIANT_LABEL = "tangram.dev/variant"
 TEMPLATE_LABEL = "pod-template-hash"  # which the Deployment controller sets on ReplicaSets and pods
 SHAPE_ANNOTATION = "tangram.dev/shape"
 RENDERED_ANNOTATION = "tangram.dev/rendered"
+TEMPLATE_ANNOTATION = "tangram.dev/rendered-template"
 MODEL_URI_ANNOTATION = "tangram.dev/model-uri"
 ENGINE_IMAGE_ANNOTATION = "tangram.dev/engine-image"
 GENERATION_ANNOTATION = "tangram.dev/generation"
@@ -72,6 +73,7 @@ RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 SERVICES = Kind("", "v1", "services", "Service")
 DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
 REPLICA_SETS = Kind("apps", "v1", "replicasets", "ReplicaSet")
+PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 JOBS = Kind("batch", "v1", "jobs", "Job")
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Kind("events.k8s.io", "v1", "events", "Event")

@@ -185,7 +185,7 @@ class Reconciler:
             return False
         self.faults.begin()
         view, now = well_formed(self.mirrors.view(), self._skipped), self.now()
-        read = intents(view, self._skipped)
+        read = intents(view, self._skipped, self.told.default_priority_class)
         everyone = (*read, *unreadable(view, read, self.faults.faults))
         valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
         self._forget({intent.uid for intent in everyone}, {uid_of(obj) for obj in view.gpu_pools})

@@ -27,6 +27,7 @@ from tangram.shell.kinds import (
     RENDERED_ANNOTATION,
     SERVICES,
     SHAPE_ANNOTATION,
+    TEMPLATE_ANNOTATION,
     VARIANT_LABEL,
     Object,
 )
@@ -83,7 +84,13 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
     owner, shape = owner_of(intent), action.shape
     engines = _labels(owner, "engine")
     labels = engines | {VARIANT_LABEL: shape.variant}
-    annotations = {SHAPE_ANNOTATION: shape_annotation(shape), GENERATION_ANNOTATION: str(intent.generation)}
+    template = engine_template(intent, action, settings, engines)
+    _set_class(template["spec"], intent.priority_class_name)
+    annotations = {
+        SHAPE_ANNOTATION: shape_annotation(shape),
+        GENERATION_ANNOTATION: str(intent.generation),
+        TEMPLATE_ANNOTATION: content_hash(template),
+    }
     spec = {
         "replicas": action.replicas,
         "revisionHistoryLimit": 2,
@@ -91,7 +98,7 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60,
         "selector": {"matchLabels": labels},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(action)},
-        "template": engine_template(intent, action, settings, engines),
+        "template": template,
     }
     return _object(DEPLOYMENTS, owner, deployment_name(owner.name, shape), labels, annotations, spec)
 
@@ -101,9 +108,11 @@ def _rolling_update(action: ApplyDeployment) -> Object:
     return {"maxUnavailable": action.max_unavailable, "maxSurge": 0 if action.max_unavailable else 1}
 
 
-def inspect_job(owner: Owner, key: FactsKey, settings: Settings) -> Object:
+def inspect_job(owner: Owner, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
     """Return the Job that reads a checkpoint and reports its facts in its termination message."""
     labels = _labels(owner, "inspect")
+    pod = inspect_pod(key, settings)
+    _set_class(pod, priority_class_name)
     annotations = {MODEL_URI_ANNOTATION: key.uri, ENGINE_IMAGE_ANNOTATION: key.engine_image}
     spec = {
         "backoffLimit": 2,
@@ -124,7 +133,7 @@ def inspect_job(owner: Owner, key: FactsKey, settings: Settings) -> Object:
         },
         "template": {
             "metadata": {"labels": labels, "annotations": annotations},
-            "spec": inspect_pod(key, settings),
+            "spec": pod,
         },
     }
     return _object(JOBS, owner, job_name(key), labels, annotations, spec)
@@ -135,8 +144,19 @@ def shape_annotation(shape: Shape) -> str:
     return json.dumps(asdict(shape), sort_keys=True)
 
 
-def rendered_hash(obj: Object) -> str:
-    """Return a short hash of a manifest: tells when a field was *removed* from what we render."""
+def _set_class(pod: Object, priority_class_name: str) -> None:
+    if priority_class_name:
+        pod["priorityClassName"] = priority_class_name
+
+
+def sealed(obj: Object) -> Object:
+    """Add the annotation that tells when a field is *removed* from what is rendered: a hash of the rest."""
+    obj["metadata"]["annotations"][RENDERED_ANNOTATION] = content_hash(obj)
+    return obj
+
+
+def content_hash(obj: Object) -> str:
+    """Return a short hash of a manifest, or of a part of one."""
     return hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -153,8 +173,7 @@ def _object(kind: Any, owner: Owner, name: str, labels: Object, annotations: Obj
         },
         "spec": spec,
     }
-    obj["metadata"]["annotations"][RENDERED_ANNOTATION] = rendered_hash(obj)
-    return obj
+    return sealed(obj)
 
 
 def _owner_reference(owner: Owner) -> Object:

@@ -13,7 +13,8 @@ from tangram.shell.view import View
 
 def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
     """Return what is copied. Nodes and pods are always those of the whole cluster: anyone's pod may hold a
-    GPU. GPUPools may be missing: nobody needs one to be served.
+    GPU. GPUPools may be missing: nobody needs one to be served. Without the right to see PriorityClasses,
+    LLMDeployments that name one are refused.
     """
     where = namespaces or ("",)
     own = [
@@ -36,6 +37,7 @@ def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
         Source(kinds.NODES, reduce.node),
         Source(kinds.PODS, reduce.pod),
         Source(kinds.GPU_POOLS, reduce.own, optional=True),
+        Source(kinds.PRIORITY_CLASSES, reduce.priority_class, optional=True),
     )
 
 
@@ -86,6 +88,9 @@ class Mirrors:
             jobs=tuple(self._objects(kinds.JOBS)),
             gpu_pools=tuple(self._objects(kinds.GPU_POOLS)),
             resource_quotas=tuple(self._objects(kinds.RESOURCE_QUOTAS)),
+            priority_classes=tuple(self._objects(kinds.PRIORITY_CLASSES))
+            if self.store(kinds.PRIORITY_CLASSES, "").listed
+            else None,
         )
 
     @property

@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+from tangram.api.priority import PRIORITY_CLASS_LABEL
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
@@ -134,6 +135,16 @@ def fleet_plan(obj: Object) -> Object:
     return {
         "metadata": _meta(obj, "labels", "creationTimestamp"),
         "status": obj.get("status") or {},
+    }
+
+
+def priority_class(obj: Object) -> Object:
+    """Keep what makes a priority of a PriorityClass, and whether it may be used."""
+    labels = obj.get("metadata", {}).get("labels") or {}
+    kept = {k: v for k, v in labels.items() if k == PRIORITY_CLASS_LABEL}
+    return {
+        **{key: obj[key] for key in ("value", "preemptionPolicy", "globalDefault") if key in obj},
+        "metadata": _meta(obj) | {"labels": kept},
     }
 
 

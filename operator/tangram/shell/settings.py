@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from tangram.api.values import NAME_PATTERN
 from tangram.catalog import yaml_text
 from tangram.fleet import PodNeeds
 from tangram.shell.quantity import parse_quantity
@@ -139,6 +140,8 @@ class Settings(_Section):
     """Host memory of a replica on a whole GPU; a slice gets its share."""
     runtime_class_name: str | None = None
     """RuntimeClass of engine pods, for example nvidia."""
+    default_priority_class_name: Annotated[str, Field(max_length=253, pattern=f"{NAME_PATTERN}|^$")] = ""
+    """PriorityClass of LLMDeployments that name none, with preemptionPolicy Never; empty: pods have none."""
     tolerations: tuple[dict[str, Any], ...] = ()
     """Tolerations of engine pods, beside the one for nvidia.com/gpu."""
     prometheus: PrometheusSettings | None = None

@@ -27,6 +27,11 @@ class Store:
     version: int = -1
     _objects: dict[Key, Object] = field(default_factory=dict)
 
+    @property
+    def listed(self) -> bool:
+        """Whether a whole LIST has ever been taken."""
+        return self.version >= 0
+
     def __len__(self) -> int:
         return len(self._objects)
 

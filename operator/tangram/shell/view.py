@@ -7,7 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tangram.api import back_offs_from_status, facts_from_status, parse, parse_pool
+from tangram.api import (
+    back_offs_from_status,
+    facts_from_status,
+    parse,
+    parse_pool,
+    parse_priority_class,
+    priority_classes,
+)
 from tangram.fleet import (
     BackOff,
     CheckpointFacts,
@@ -22,6 +29,7 @@ from tangram.fleet import (
     Node,
     PodNeeds,
     Pool,
+    PriorityClass,
     QuotaLimit,
     Unscheduled,
     Workload,
@@ -70,6 +78,7 @@ class View:
     jobs: tuple[Object, ...] = ()
     gpu_pools: tuple[Object, ...] = ()
     resource_quotas: tuple[Object, ...] = ()
+    priority_classes: tuple[Object, ...] | None = ()  # None: they may not be listed
 
     def owners(self) -> frozenset[Identity]:
         """Return which LLMDeployments there are: an owner reference to any other says nothing."""
@@ -84,25 +93,32 @@ class Told:
     tolerations: tuple[Object, ...]  # that the settings add to those of every engine: which nodes are usable
     prices: tuple[tuple[str, float], ...] = ()
     pod_needs: PodNeeds = field(default_factory=PodNeeds)
+    default_priority_class: str = ""
 
 
 def _ignore(_obj: Object, _error: Exception) -> None:
     """Say nothing of an object that is skipped."""
 
 
-def intents(view: View, skipped: Skipped = _ignore) -> tuple[Intent | InvalidIntent, ...]:
+def intents(
+    view: View, skipped: Skipped = _ignore, default_class: str = ""
+) -> tuple[Intent | InvalidIntent, ...]:
     """Return what is wanted, in the order of namespace and name. Objects being deleted want nothing.
+
+    `default_class`: the PriorityClass of those that name none.
 
     Decisions know LLMDeployments by UID: the API server gives each its own, and a second object with one that
     is taken is skipped.
     """
     living = [obj for obj in view.llm_deployments if not obj["metadata"].get("deletionTimestamp")]
     taken: set[str] = set()
+    known = None if view.priority_classes is None else _priority_classes(view, skipped)
+    classes = priority_classes(known, default_class)
 
     def wanted(obj: Object) -> Intent | InvalidIntent:
         if uid_of(obj) in taken:
             raise TakenUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
-        parsed = parse(obj)
+        parsed = parse(obj, classes)
         taken.add(parsed.uid)
         return parsed
 
@@ -175,6 +191,8 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
         invalid_pools=invalid,
         quotas=quotas(view, skipped),
         pod_needs=told.pod_needs,
+        priority_classes=_priority_classes(view, skipped),
+        default_priority_class=told.default_priority_class,
         engine_image=told.engine_image,
         prices=told.prices,
     )
@@ -188,6 +206,10 @@ def pools(view: View, skipped: Skipped = _ignore) -> tuple[tuple[Pool, ...], tup
         tuple(pool for pool in found if isinstance(pool, Pool)),
         tuple(pool for pool in found if isinstance(pool, InvalidPool)),
     )
+
+
+def _priority_classes(view: View, skipped: Skipped) -> tuple[PriorityClass, ...]:
+    return tuple(sorted(_each(view.priority_classes or (), parse_priority_class, skipped)))
 
 
 def _by_name(node: Node) -> str:

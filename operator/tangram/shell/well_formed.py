@@ -18,7 +18,8 @@ def well_formed(view: View, skipped: Skipped) -> View:
 
     A pod stays, as one of which nothing is known but what it holds: its devices are not free.
     """
-    kinds = {each.name: getattr(view, each.name) for each in fields(view)}
+    found = {each.name: getattr(view, each.name) for each in fields(view)}
+    kinds = {name: objects for name, objects in found.items() if objects is not None}
     kept = {name: _kept(name, objects, skipped) for name, objects in kinds.items()}
     return replace(view, **{name: objects for name, objects in kept.items() if objects is not kinds[name]})
 

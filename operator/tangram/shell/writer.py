@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tangram.api import parse_priority_class
 from tangram.fleet import (
     Action,
     ApplyDeployment,
@@ -37,6 +38,7 @@ from tangram.shell.kinds import (
     DEPLOYMENTS,
     JOBS,
     LLM_DEPLOYMENTS,
+    PRIORITY_CLASSES,
     SERVICES,
     Identity,
     Kind,
@@ -47,6 +49,7 @@ from tangram.shell.kinds import (
 )
 from tangram.shell.lease import NotLeader
 from tangram.shell.mirrors import Mirrors
+from tangram.shell.pod_priority import keep_class
 from tangram.shell.rollouts import resume
 from tangram.shell.settings import Settings
 from tangram.shell.turns import ROUND_WRITE_S, in_turn
@@ -189,9 +192,16 @@ class Writer:
                     now,
                 )
             case StartInspection():
-                await self._start(
-                    manifests.inspect_job(manifests.owner_of(intent), action.key, self.settings)
-                )
+                owner, priority = manifests.owner_of(intent), intent.priority_class_name
+                await self._start(manifests.inspect_job(owner, action.key, self.settings, priority))
+
+    def _makes_pods(self, class_name: str) -> bool:
+        """Say whether pods of a PriorityClass are admitted, and preempt no others; so it is taken of unseen
+        ones.
+        """
+        store = self.mirrors.store(PRIORITY_CLASSES, "")
+        found = store.get(("", class_name))
+        return not store.listed or (found is not None and not parse_priority_class(found).preempts)
 
     def _render(self, part: str, of: object, render: Callable[[], Object], owner: str) -> Object:
         """Return a manifest, rendered again only when what it is made `of` has changed. Never change it."""
@@ -232,6 +242,8 @@ class Writer:
             )
             return  # the garbage collector deletes it with its owner: the mirror tells when it is gone
         _must_be_ours(kind, live, rendered)
+        if kind == DEPLOYMENTS:
+            rendered = keep_class(live, rendered, self._makes_pods)
         if live["metadata"].get("deletionTimestamp") or up_to_date(live, rendered):
             return
         identity = {"uid": uid_of(live)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tangram.api import parse
+from tangram.api import PriorityClasses, classes_of_files, parse
 from tangram.api.facts import Facts
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.capacity.sizing import SizingRequest
@@ -27,6 +27,7 @@ _FETCHED = (
     "oci://",
 )  # schemes that the operator does not serve yet; plans only need the name
 _STAND_IN = "image:///models/stand-in"
+_CLASSES = classes_of_files(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,15 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
         raise InputError("traffic", f"{error.field} {error.problem}") from error
 
 
-def wanted(document: Mapping[str, Any], where: str, told: Mapping[str, Architecture]) -> Wanted:
-    """Read one LLMDeployment. `told`: models by the name or id of their LLMDeployment, over what it says."""
+def wanted(
+    document: Mapping[str, Any],
+    where: str,
+    told: Mapping[str, Architecture],
+    classes: PriorityClasses = _CLASSES,
+) -> Wanted:
+    """Read one LLMDeployment. `told`: models by the name or id of their LLMDeployment, over what it says.
+    `classes`: the PriorityClasses that it may name.
+    """
     outer = Fields(document, where)
     meta = outer.under("metadata")
     if meta is None:
@@ -134,7 +142,7 @@ def wanted(document: Mapping[str, Any], where: str, told: Mapping[str, Architect
     if spec is None:
         raise InputError(f"{where}: spec", "is missing")
     known.check(spec)
-    intent, notes = _intent(document, name, namespace, where)
+    intent, notes = _intent(document, name, namespace, where, classes)
     architecture = (
         told.get(identity(namespace, name)) or told.get(name) or _architecture(document, intent, where)
     )
@@ -148,7 +156,7 @@ def wanted(document: Mapping[str, Any], where: str, told: Mapping[str, Architect
 
 
 def _intent(
-    document: Mapping[str, Any], name: str, namespace: str, where: str
+    document: Mapping[str, Any], name: str, namespace: str, where: str, classes: PriorityClasses
 ) -> tuple[Intent, tuple[str, ...]]:
     """Read it with the API's rules and words; identity that only a cluster gives is made up."""
     meta = {"uid": name, "creationTimestamp": "1970-01-01T00:00:00Z", **document["metadata"]}
@@ -160,11 +168,13 @@ def _intent(
         spec = {**spec, "model": {**model, "uri": _STAND_IN}}
         notes.append(f"the operator does not fetch {uri.split('://')[0]}:// yet")
     try:
-        found = parse({"metadata": meta, "spec": spec})
+        found = parse({"metadata": meta, "spec": spec}, classes)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{where}: metadata", str(error)) from error
     if isinstance(found, InvalidIntent):
         raise InputError(where, found.message)
+    if found.refusal is not None:
+        raise InputError(where, found.refusal.message)
     return found, tuple(notes)
 
 

@@ -19,6 +19,7 @@ KIND = "Snapshot"
 API_VERSION = f"{GROUP}/{VERSION}"
 LARGEST = 2**53  # beyond, other readers of JSON round
 _MOST_REPLICAS = 100_000
+_SIGNED = ("priority", "value")  # of LLMDeployments, and of PriorityClasses
 
 _EITHER: Any = Intent | InvalidIntent  # the decoder takes the one that knows the keys
 Everyone = tuple[Intent | InvalidIntent, ...]
@@ -92,10 +93,10 @@ def _whole(spec: _Spec, where: str) -> None:
 
 
 def _numbers(value: object, where: str) -> None:
-    """Refuse what no count, size or price can be. Only a priority may be below zero."""
+    """Refuse what no count, size or price can be. Only priorities may be below zero."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            if key != "priority":
+            if key not in _SIGNED:
                 _numbers(inner, f"{where}.{key}")
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):

@@ -1,0 +1,24 @@
+"""PriorityClasses of Kubernetes, and what one of them means for an LLMDeployment."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PriorityClass:
+    """A PriorityClass (scheduling.k8s.io/v1). Its value and its policy never change: it is deleted and made
+    anew.
+    """
+
+    name: str
+    value: int  # higher is served first
+    is_allowed: bool = False  # labelled for use by LLMDeployments
+    preempts: bool = True  # kube-scheduler may evict other pods for those of this class
+    is_global_default: bool = False  # of pods that name no class
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an LLMDeployment with a valid spec is not accepted."""
+
+    reason: str  # one word, see tangram.planner.reasons
+    message: str  # with the field's path and what to do

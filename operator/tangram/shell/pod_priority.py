@@ -1,0 +1,39 @@
+"""The PriorityClass of pod templates: a change of it alone replaces no pod. Pure.
+
+Pods that run keep the priority that they were admitted with. So where a template differs from that of the
+live Deployment in its class alone, the live one stays, and the class comes with the next rollout.
+"""
+
+import copy
+from collections.abc import Callable
+
+from tangram.shell.compare import covers
+from tangram.shell.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object
+from tangram.shell.manifests import content_hash, sealed
+
+FIELD = "priorityClassName"
+
+
+def keep_class(live: Object, rendered: Object, makes_pods: Callable[[str], bool]) -> Object:
+    """Return what to write of a Deployment: `rendered`, with the class of `live` where nothing else of the
+    template changes.
+
+    The live class goes where no pods are made of it as they should be (`makes_pods` is False for its name):
+    it does not exist any more and new pods are refused, or its pods would preempt others. It goes, too, where
+    it is not the one that was written last.
+    """
+    template = live["spec"].get("template") or {}
+    kept = str((template.get("spec") or {}).get(FIELD) or "")
+    if kept == str(rendered["spec"]["template"]["spec"].get(FIELD, "")) or (kept and not makes_pods(kept)):
+        return rendered
+    found = copy.deepcopy(rendered)
+    pod = found["spec"]["template"]["spec"]
+    pod.pop(FIELD, None)
+    if kept:
+        pod[FIELD] = kept
+    written = (live["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION)
+    if written != content_hash(found["spec"]["template"]) or not covers(template, found["spec"]["template"]):
+        return rendered
+    del found["metadata"]["annotations"][RENDERED_ANNOTATION]
+    found["metadata"]["annotations"][TEMPLATE_ANNOTATION] = written
+    return sealed(found)

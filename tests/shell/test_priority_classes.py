@@ -1,0 +1,209 @@
+"""PriorityClasses in the view, in what is accepted, and in pod templates; no API server."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
+from tangram.planner import plan
+from tangram.shell import kinds, manifests, reduce
+from tangram.shell.compare import up_to_date
+from tangram.shell.mirrors import sources
+from tangram.shell.pod_priority import keep_class
+from tangram.shell.settings import Settings
+from tangram.shell.view import Told, View, intents, snapshot
+from tangram.shell.well_formed import well_formed
+from tests.support.fleet import intent, node, workload
+from tests.support.fleet import snapshot as fleet
+from tests.support.views import llm_deployment
+
+SETTINGS = Settings(engine_image="e")
+SHAPE = Shape("H100-80GB-SXM", "gpu")
+ALLOWED = {"tangram.dev/priority-class": "true", "team": "x"}
+
+
+def priority_class(name: str, value: int = 500, **changes: Any) -> dict[str, Any]:
+    """Return one as the mirrors hold it."""
+    obj = {
+        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "3", "labels": ALLOWED},
+        "value": value,
+        "preemptionPolicy": "Never",
+        "description": "x" * 1000,
+    }
+    return reduce.priority_class(json.loads(json.dumps(obj | changes)))
+
+
+def view(*classes: dict[str, Any], name: str | None = "gold") -> View:
+    spec = {"priorityClassName": name} if name else {}
+    return View(llm_deployments=(llm_deployment("chat", **spec),), priority_classes=classes)
+
+
+def read(seen: View, default: str = "") -> Intent:
+    (found,) = intents(seen, default_class=default)
+    assert isinstance(found, Intent)
+    return found
+
+
+def verdict(wanted: Intent) -> tuple[bool, str]:
+    (decision,) = plan(fleet(node("n", gpu=2)), (wanted,), 0.0).decisions
+    return decision.accepted, decision.accepted_reason
+
+
+# --- what is seen
+
+
+def test_priority_classes_are_mirrored_of_the_whole_cluster_small_and_need_not_be_seen() -> None:
+    for namespaces in ((), ("a", "b")):
+        (source,) = (s for s in sources(namespaces) if s.kind == kinds.PRIORITY_CLASSES)
+        assert (source.namespace, source.optional) == ("", True)
+    assert len(json.dumps(priority_class("gold"))) < 250
+
+
+def test_a_class_counts_in_planning_and_one_made_anew_with_its_new_value() -> None:
+    assert read(view(priority_class("gold", 5))).priority == 5
+    assert read(view(priority_class("gold", 7))).priority == 7
+
+
+def test_what_is_known_of_classes_is_in_the_snapshot() -> None:
+    seen = snapshot(
+        view(priority_class("b"), priority_class("a")), Told("e", (), default_priority_class="a"), 0
+    )
+    assert [each.name for each in seen.priority_classes] == ["a", "b"]
+    assert seen.default_priority_class == "a"
+
+
+@pytest.mark.parametrize(
+    ("classes", "reason"),
+    [
+        ((), "PriorityClassNotFound"),
+        ((priority_class("gold", metadata={"name": "gold", "labels": {}}),), "PriorityClassNotAllowed"),
+        ((priority_class("gold", preemptionPolicy="PreemptLowerPriority"),), "PriorityClassPreempts"),
+    ],
+)
+def test_an_llmdeployment_of_a_class_that_may_not_be_used_is_not_accepted(classes, reason) -> None:
+    assert verdict(read(view(*classes))) == (False, reason)
+
+
+def test_without_the_right_to_list_classes_those_that_name_none_are_served() -> None:
+    unseen = replace(view(), priority_classes=None)
+    assert verdict(read(unseen)) == (False, "PriorityClassUnknown")
+    unseen = replace(view(name=None), priority_classes=None)
+    assert well_formed(unseen, lambda _obj, _error: None) == unseen
+    assert read(unseen, "standard").warnings
+
+
+def test_a_class_that_cannot_be_read_is_left_out_and_told() -> None:
+    told = []
+    seen = view(priority_class("gold", value="x"))  # type: ignore[arg-type]
+    (found,) = intents(seen, lambda obj, error: told.append(error))
+    assert isinstance(found, Intent)
+    assert found.refusal is not None
+    assert len(told) == 1
+
+
+# --- what happens to the LLMDeployment
+
+
+def refused(name: str, **changes: Any) -> Intent:
+    return replace(intent(name, **changes), refusal=read(view()).refusal)
+
+
+def test_what_runs_of_a_refused_one_stays_and_holds_its_place() -> None:
+    chat, other = refused("chat"), intent("other", created_at=0.0)
+    there = workload(chat, SHAPE, 1)
+    seen = fleet(node("n", gpu=1), workloads=(there,), claims=())
+    made = plan(seen, (chat, other), 0.0)
+    assert not [a for a in made.actions if a.owner_uid == chat.uid]
+    assert not [a for a in made.actions if isinstance(a, ApplyDeployment)]
+
+
+def test_a_refused_one_keeps_its_model_name() -> None:
+    old, young = refused("old", served_name="m", created_at=1.0), intent("young", served_name="m")
+    made = plan(fleet(node("n", gpu=2)), (old, young), 0.0)
+    assert {d.owner_uid: d.accepted_reason for d in made.decisions} == {
+        old.uid: "PriorityClassNotFound",
+        young.uid: "ModelNameCollision",
+    }
+
+
+# --- pod templates
+
+
+def rendered(priority_class_name: str = "", settings: Settings = SETTINGS, **changes: Any) -> dict[str, Any]:
+    wanted = replace(intent("chat", **changes), priority_class_name=priority_class_name)
+    action = ApplyDeployment(wanted.uid, SHAPE, 1, ("NVIDIA-H100-80GB-HBM3",), 4096)
+    return manifests.deployment(wanted, action, settings)
+
+
+def live(obj: dict[str, Any]) -> dict[str, Any]:
+    """Return what the API server makes of a manifest."""
+    found: dict[str, Any] = json.loads(json.dumps(obj))
+    found["spec"]["template"]["spec"]["schedulerName"] = "default-scheduler"
+    return found
+
+
+def class_of(obj: dict[str, Any]) -> str | None:
+    found: str | None = obj["spec"]["template"]["spec"].get("priorityClassName")
+    return found
+
+
+def exists(_name: str) -> bool:
+    return True
+
+
+def gone(_name: str) -> bool:
+    return False
+
+
+def test_pods_and_inspections_carry_the_class() -> None:
+    assert class_of(rendered("gold")) == "gold"
+    assert class_of(rendered()) is None
+    owner = manifests.owner_of(intent("chat"))
+    job = manifests.inspect_job(owner, FactsKey("ns", "image:///m", "e"), SETTINGS, "gold")
+    assert class_of(job) == "gold"
+
+
+@pytest.mark.parametrize(("before", "after"), [("gold", "silver"), ("", "gold"), ("gold", "")])
+def test_a_change_of_the_class_alone_replaces_no_pod_and_leaves_nothing_to_write(before, after) -> None:
+    there = live(rendered(before))
+    kept = keep_class(there, rendered(after), exists)
+    assert up_to_date(there, kept)
+    assert (class_of(kept) or "") == before
+
+
+def test_other_fields_of_the_deployment_are_written_beside_the_class_that_stays() -> None:
+    there = live(rendered("gold"))
+    kept = keep_class(there, rendered("silver", generation=2), exists)
+    assert class_of(kept) == "gold"
+    assert not up_to_date(there, kept)
+    written = live(kept)
+    assert up_to_date(written, keep_class(written, rendered("silver", generation=2), exists))
+
+
+def test_the_class_comes_with_any_other_change_of_the_template() -> None:
+    there = live(rendered("gold"))
+    assert class_of(keep_class(there, rendered("silver", max_running_requests=8), exists)) == "silver"
+
+
+def test_the_class_comes_with_a_field_that_is_no_longer_rendered() -> None:
+    there = live(rendered("gold", Settings(engine_image="e", runtime_class_name="nvidia")))
+    assert class_of(keep_class(there, rendered("silver"), exists)) == "silver"
+
+
+@pytest.mark.parametrize("after", ["silver", ""])
+def test_a_template_whose_class_makes_no_pods_any_more_is_changed(after) -> None:
+    assert (class_of(keep_class(live(rendered("gold")), rendered(after), gone)) or "") == after
+
+
+def test_a_class_that_another_hand_wrote_is_healed() -> None:
+    there = live(rendered("gold"))
+    there["spec"]["template"]["spec"]["priorityClassName"] = "platinum"
+    assert class_of(keep_class(there, rendered("silver"), exists)) == "silver"
+
+
+def test_a_deployment_without_the_annotation_gets_the_class() -> None:
+    there = live(rendered())
+    del there["metadata"]["annotations"][kinds.TEMPLATE_ANNOTATION]
+    assert class_of(keep_class(there, rendered("gold"), exists)) == "gold"
