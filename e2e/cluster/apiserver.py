@@ -61,7 +61,7 @@ class ControlPlane:
     """The programs of one control plane in ``folder`` (pki/, logs/, etcd/, pids/, admin.kubeconfig).
 
     ``persistent``: outlive this process (the cluster); else a guard ends them with it (tests).
-    ``apiserver_flags``: appended, so they win over ours.
+    ``apiserver_flags`` and ``controller_flags``: appended, so they win over ours.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class ControlPlane:
         controller_manager: bool = False,
         scheduler: bool = False,
         apiserver_flags: Sequence[str] = (),
+        controller_flags: Sequence[str] = (),
         endpoints: Endpoints | None = None,
         service_ip: str = "10.96.0.1",
         persistent: bool = False,
@@ -82,6 +83,7 @@ class ControlPlane:
         self._own_ports = endpoints is None
         self.kubeconfig = self.folder / "admin.kubeconfig"
         self._extra = tuple(apiserver_flags)
+        self._controller_flags = tuple(controller_flags)
         self._service_ip = service_ip
         self._progress = progress
         self._names = ["etcd", "kube-apiserver"]
@@ -215,7 +217,7 @@ class ControlPlane:
         pair = "controllers" if name == "kube-controller-manager" else "scheduler"
         kubeconfig = pki.kubeconfig(self.folder / f"{pair}.kubeconfig", server=self.url, name=pair)
         if name == "kube-controller-manager":
-            return flags.controller_manager(pki, at, kubeconfig)
+            return [*flags.controller_manager(pki, at, kubeconfig), *self._controller_flags]
         return flags.scheduler(at, kubeconfig)
 
     def _start(self, name: str) -> None:

@@ -146,6 +146,7 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
         "placement.spread.node",
         "placement.spread.zone",
         "placement.budgetPerHour",
+        "replicas",
         "scaling.minReplicas",
         "scaling.maxReplicas",
         "priorityClassName",

@@ -143,3 +143,35 @@ def test_a_uri_tells_where_the_engine_finds_the_checkpoint(uri, claim, path):
     source = model_source(uri)
 
     assert (source.claim, source.path) == (claim, path)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "replicas", "bounds", "available"),
+    [
+        ({"minReplicas": 2, "maxReplicas": 8}, None, (2, 8), None),
+        ({"minReplicas": 2, "maxReplicas": 8}, 5, (5, 5), 2),
+        ({"minReplicas": 2, "maxReplicas": 8}, 1, (1, 1), 1),
+        ({"minReplicas": 2, "maxReplicas": 8}, 20, (20, 20), 2),
+        ({}, 0, (0, 0), 0),
+    ],
+)
+def test_a_number_that_is_set_replaces_the_bounds(scaling, replicas, bounds, available):
+    spec = {"model": {"uri": "image:///models/x"}, "scaling": scaling}
+    spec |= {} if replicas is None else {"replicas": replicas}
+
+    intent = parse(stored({"metadata": {"name": "llama"}, "spec": spec}))
+
+    assert isinstance(intent, Intent)
+    assert (intent.min_replicas, intent.max_replicas) == bounds
+    assert (intent.replicas, intent.min_available) == (replicas, available)
+    assert intent.is_off == (replicas == 0)
+
+
+@pytest.mark.parametrize("replicas", [-1, 1001, 2.5, float("nan"), "3", True, 10**30])
+def test_a_number_of_replicas_that_cannot_be_is_refused_with_its_path(replicas):
+    spec = {"model": {"uri": "image:///models/x"}, "replicas": replicas}
+
+    refused = parse(stored({"metadata": {"name": "llama"}, "spec": spec}))
+
+    assert isinstance(refused, InvalidIntent)
+    assert "spec.replicas" in refused.message

@@ -113,10 +113,12 @@ def test_people_get_llmdeployments_with_the_clusters_own_roles(helm):
     }
     assert prefix + "view" not in edit["metadata"]["labels"]
     # Nobody but the operator writes statuses.
-    assert rights(objects, "tangram-edit").keys() == {("tangram.dev", "llmdeployments")}
+    assert rights(objects, "tangram-edit").keys() == {
+        ("tangram.dev", plural) for plural in ("llmdeployments", "llmdeployments/scale")
+    }
     assert rights(objects, "tangram-view") == {
         ("tangram.dev", plural): {"get", "list", "watch"}
-        for plural in ("llmdeployments", "gpupools", "fleetplans")
+        for plural in ("llmdeployments", "llmdeployments/scale", "gpupools", "fleetplans")
     }
     assert not helm.objects({"rbac": {"aggregateRoles": False}}).of("ClusterRole")[2:]
 

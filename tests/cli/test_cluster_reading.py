@@ -334,3 +334,50 @@ def test_the_examples_are_taken_by_the_api_server_as_they_are(cluster, name):
     path = str(ROOT / "examples" / "plan" / name)
 
     cluster.run("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", path)
+
+
+def test_scale_sets_a_number_and_gives_it_back(plane, cluster):
+    flags = ("-n", "default", "--kubeconfig", plane.kubeconfig)
+
+    first = run("scale", "draft", "--auto", *flags)
+    set_to_two = run("scale", "draft", "--replicas", "2", *flags)
+    again = run("scale", "draft", "--replicas", "2", *flags)
+    back = run("scale", "draft", "--auto", *flags)
+
+    assert first == (
+        0,
+        "default/draft: spec.replicas is not set: Tangram scales it already, from 1 to 8 replicas\n",
+        "",
+    )
+    undo = "tangram scale draft -n default --auto undoes it"
+    assert set_to_two == (0, f"default/draft: spec.replicas is 2 now (Tangram scaled it); {undo}\n", "")
+    assert again == (0, "default/draft: spec.replicas is 2 already\n", "")
+    assert back == (0, "default/draft: Tangram scales it now, from 1 to 8 replicas\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("nothing", "--auto"), "scale: there is no LLMDeployment nothing in namespace default"),
+        (("draft",), "scale: say either --auto or --replicas N"),
+        (("draft", "--auto", "--replicas", "1"), "scale: say either --auto or --replicas N"),
+        (("draft", "--replicas", "1001"), "1001 is not in the range 0<=x<=1000"),
+        (("draft", "--replicas", "nan"), "'nan' is not a valid integer"),
+    ],
+)
+def test_what_cannot_be_scaled_is_one_line(plane, cluster, words, says):
+    status, out, err = run("scale", *words, "--kubeconfig", plane.kubeconfig)
+
+    assert (status, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_scale_without_rights_says_what_is_forbidden(plane, cluster):
+    nobody = plane.kubeconfig_for("nobody")
+
+    status, _, err = run("scale", "draft", "--auto", "--kubeconfig", nobody)
+
+    assert status == 2
+    assert "forbids it" in err
+    assert 'User "nobody" cannot get resource "llmdeployments"' in err

@@ -252,3 +252,21 @@ def test_a_pool_says_what_may_be_moved(planner, policy, moved):
     plan = planner.plan(fleet, pool("p", migPolicy=policy, pricePerGPUHour="1.00"))
 
     assert len(plan["moves"]) == moved
+
+
+def test_a_number_that_is_set_is_planned_whatever_the_traffic(planner):
+    plan = planner.plan(fleet(), chat(rps=1000, replicas=3))
+
+    found = of(plan)
+    assert (replicas(found), found["unmet"], plan["unmet"]) == (3, 0, [])
+    assert "spec.replicas is 3: scaling and traffic decide no number" in found["notes"]
+
+
+def test_one_that_is_set_to_none_takes_nothing_and_leaves_what_it_has(planner):
+    there = inventory(gpu("g0", "gpu@0=chat"), gpu("g1", "gpu@0=chat"))
+    plan = planner.plan(there, chat(replicas=0), chat("other", rps=1))
+
+    assert (of(plan)["chosen"], of(plan)["notes"]) == ([], ["spec.replicas is 0: nothing of it runs"])
+    assert replicas(of(plan, "other")) == 1
+    assert "chat" not in held(plan)
+    assert plan["unmet"] == []

@@ -97,7 +97,7 @@ def test_a_serving_deployment_reads_as_people_expect():
     assert told(seen, "Ready") == ("True", "AllReplicasReady")
     assert told(seen, "SLOMet") == ("True", "WithinTarget")
     assert told(seen, "ScalingActive") == ("True", "MetricsFresh")
-    assert seen["replicas"] == "1/1"
+    assert seen["replicasDisplay"] == "1/1"
     assert seen["placement"]["display"] == "H100-80GB-SXM:1g.10gb x1"
     assert seen["cost"] == {"perHour": "0.44"}
     assert seen["url"] == "http://m.ns.svc"
@@ -320,7 +320,7 @@ def test_above_the_minimum_it_is_ready_though_not_wholly_placed():
     assert told(seen, "Ready") == ("True", "MinReplicasReady")
     assert told(seen, "Placed") == ("False", "InsufficientCapacity")
     assert "4 of 6 replicas placed" in conditions(seen)["Ready"]["message"]
-    assert seen["replicas"] == "4/6"
+    assert seen["replicasDisplay"] == "4/6"
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes():

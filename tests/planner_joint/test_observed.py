@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.catalog import InputError
-from tangram.fleet import Fault, InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
+from tangram.fleet import Fault, FieldManager, InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
 from tangram.packing import ShapeKey
 from tangram.planner.joint.edition import edition
 from tangram.planner.joint.observed import observed
@@ -520,3 +520,33 @@ def test_pods_hold_their_gpus_while_a_device_plugin_restarts():
     away = replace(there.nodes[0], allocatable=(), withheld=there.nodes[0].allocatable)
 
     assert observed(replace(there, nodes=(away,)), (a,)).gpus == observed(there, (a,)).gpus
+
+
+def test_a_number_that_is_set_is_what_any_shape_has_to_offer():
+    a = intent("a", replicas=3, min_replicas=3, traffic=Traffic(100.0))
+    (wanted,) = observed(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), (a,)).deployments
+
+    assert (wanted.least, wanted.most, wanted.rps) == (3, 3, None)
+    assert wanted.present == (ShapeKey(H100, "1g.10gb", 1), 3)
+
+
+def test_one_that_is_set_to_none_is_not_planned_and_its_pods_end_by_themselves():
+    a = intent("a", replicas=0, min_replicas=0, max_replicas=0)
+    given = observed(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), (a,))
+
+    assert given.deployments == ()
+    assert any(note.startswith("ns/a is not planned: spec.replicas is 0") for note in given.notes)
+    assert recommend(snapshot(node("n0", mig_1g_10gb=7)), (a,)).document["unmet"] == []
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_a_number_that_is_set_survives_the_snapshot_file(count):
+    by = FieldManager("kubectl", "scale", "2026-11-22T10:00:00Z")
+    a = intent(
+        "a", replicas=count, min_replicas=count, max_replicas=count, replicas_set_by=by, min_available=0
+    )
+    document = json.loads(json.dumps(snapshot_document(snapshot(), (a,))))
+
+    assert read_snapshot(document, "it")[1] == (a,)
+    document["spec"]["intents"][0]["replicas"] = 7
+    assert isinstance(read_snapshot(document, "it")[1][0], InvalidIntent)

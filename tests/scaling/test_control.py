@@ -295,3 +295,62 @@ def test_thin_and_blind_never_count_as_evidence(loads):
         )
         if signal.state is not SignalState.FRESH:
             assert world.memory.spare_since is None
+
+
+# --- spec.replicas
+
+
+def set_to(count):
+    return replace(INTENT, min_replicas=count, max_replicas=count, replicas=count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1000])
+@pytest.mark.parametrize("signal", [None, "blind", "violated"])
+def test_a_number_that_is_set_holds_at_once_whatever_is_measured(count, signal):
+    seen = {"blind": lambda: classify(None, "down", ready=4, params=PARAMS, now=900)}
+    seen["violated"] = lambda: classify(sample(900, 4, attainment=0.1), "", ready=4, params=PARAMS, now=900)
+    decision = decide(
+        ScalingMemory(replicas=4),
+        params=PARAMS,
+        intent=set_to(count),
+        current=4,
+        ready=4,
+        signal=seen[signal]() if signal else None,
+        now=900,
+    )
+
+    assert (decision.replicas, decision.previous, decision.reason) == (count, 4, "ReplicasSet")
+
+
+def test_what_was_learned_survives_a_number_that_is_set():
+    learned = ScalingMemory(replicas=4, violated_rate=2.0, violated_load=8.0, start_s=90.0)
+    memory = replace(learned, subject=decide_held(learned, INTENT).memory.subject)
+    while_set = decide_held(memory, set_to(0)).memory
+    after = decide_held(while_set, INTENT)
+
+    kept = ("violated_rate", "violated_load", "start_s", "subject", "failed_orders")
+    assert [getattr(after.memory, name) for name in kept] == [getattr(memory, name) for name in kept]
+    assert (after.replicas, after.reason) == (1, "OutOfBounds")  # from 0, as far as the bounds ask
+
+
+def decide_held(memory, wanted):
+    return decide(memory, params=PARAMS, intent=wanted, current=4, ready=0, signal=None, now=900)
+
+
+def test_after_a_restart_a_number_that_is_set_to_none_stays_none():
+    decision = decide(
+        ScalingMemory(), params=PARAMS, intent=set_to(0), current=0, ready=0, signal=None, now=0
+    )
+
+    assert (decision.replicas, decision.previous) == (0, 0)
+
+
+def test_a_number_that_is_set_counts_as_no_failed_order():
+    memory, now = ScalingMemory(replicas=1, ready=1, settled_ready=1), 0.0
+    for step in range(400):
+        now += 15
+        wanted = set_to(3 if step < 200 else 8)
+        decision = decide(memory, params=PARAMS, intent=wanted, current=1, ready=1, signal=None, now=now)
+        memory = decision.memory
+
+    assert memory.failed_orders == 0

@@ -22,7 +22,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from e2e.cluster.apiserver import ControlPlane
 
     folder = tmp_path_factory.mktemp("plane")
-    with ControlPlane(folder, controller_manager=True, scheduler=True) as running:
+    sync = "--horizontal-pod-autoscaler-sync-period=1s"
+    with ControlPlane(folder, controller_manager=True, controller_flags=[sync], scheduler=True) as running:
         asyncio.run(prepare(running.kubeconfig))
         yield running
 

@@ -23,7 +23,7 @@ async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(
 
     assert ready["observedGeneration"] == 1
     status = (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]
-    assert status["replicas"] == "2/2"
+    assert (status["replicas"], status["replicasDisplay"]) == (2, "2/2")
     assert status["model"]["facts"]["weightBytes"] == 2471645608
     (deployment,) = await here.all(DEPLOYMENTS)
     assert deployment["metadata"]["name"] == f"tiny-{status['placement']['variant']}"

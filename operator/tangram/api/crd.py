@@ -46,7 +46,7 @@ def document(kind: Definition) -> dict[str, Any]:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": {"status": {}} | ({"scale": dict(kind.scale)} if kind.scale else {}),
         "additionalPrinterColumns": list(kind.columns),
         "schema": {"openAPIV3Schema": schema},
     }

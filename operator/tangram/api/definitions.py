@@ -27,6 +27,7 @@ class Definition:
     status: type[BaseModel]
     columns: Sequence[dict[str, Any]]
     short_names: Sequence[str] = ()
+    scale: dict[str, str] | None = None  # paths of the scale subresource
     rules: Sequence[Rule] = ()  # on the whole object
     spec_rules: Sequence[Rule] = field(default=())
 
@@ -57,11 +58,16 @@ LLM_DEPLOYMENT = Definition(
     spec_rules=(TRAFFIC_RULE,),
     status=LLMDeploymentStatus,
     rules=(NAME_RULE,),
+    scale={
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    },
     columns=(
         _column("Model", ".spec.model.uri", "The checkpoint."),
         _column("Ready", _condition("Ready", "status"), "Whether it serves as specified."),
         _column("Reason", _condition("Ready", "reason"), "Why, in one word."),
-        _column("Replicas", ".status.replicas", "Ready over desired replicas."),
+        _column("Replicas", ".status.replicasDisplay", "Ready over desired replicas."),
         _column("Placement", ".status.placement.display", "GPU model, MIG profile and number of replicas."),
         _column("SLO", _condition("SLOMet", "status"), "Whether the latency objectives are met."),
         _column("$/H", ".status.cost.perHour", "USD per hour of the placed replicas."),

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from tangram import catalog
 from tangram.api.priority import PriorityClasses, with_priority
+from tangram.api.replicas import replicas_set_by
 from tangram.api.secret_key import SecretKeySpec
 from tangram.api.spec import (
     LONGER_THAN_CONTEXT,
@@ -18,6 +19,7 @@ from tangram.api.spec import (
     LLMDeploymentSpec,
     ObjectiveSpec,
     PlacementSpec,
+    ScalingSpec,
     SpreadSpec,
     TrafficSpec,
 )
@@ -58,6 +60,7 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
     problem = _problem(meta["name"], spec)
     if problem:
         return InvalidIntent(**identity, message=problem)
+    fewest, most = _bounds(spec.scaling, spec.replicas)
     intent = Intent(
         **identity,
         model_uri=spec.model.uri,
@@ -70,10 +73,11 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
         allowed_skus=tuple(sorted(set(spec.placement.allowed_skus))),
         denied_skus=tuple(sorted(set(spec.placement.denied_skus))),
         mig=spec.placement.mig,
-        min_replicas=spec.scaling.min_replicas,
-        max_replicas=spec.scaling.min_replicas
-        if spec.scaling.max_replicas is None
-        else spec.scaling.max_replicas,
+        min_replicas=fewest,
+        max_replicas=most,
+        replicas=spec.replicas,
+        replicas_set_by=None if spec.replicas is None else replicas_set_by(obj),
+        min_available=None if spec.replicas is None else min(spec.replicas, spec.scaling.min_replicas),
         paused=spec.paused,
         traffic=_traffic(spec.traffic),
         pools=tuple(sorted(set(spec.placement.pools))),
@@ -87,6 +91,14 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
         pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
     )
     return with_priority(intent, classes.resolve(spec.priority_class_name))
+
+
+def _bounds(scaling: ScalingSpec, replicas: int | None) -> tuple[int, int]:
+    """Return the fewest and the most replicas: those of `scaling`, unless a number is set."""
+    if replicas is not None:
+        return replicas, replicas
+    fewest = scaling.min_replicas
+    return fewest, fewest if scaling.max_replicas is None else scaling.max_replicas
 
 
 def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:

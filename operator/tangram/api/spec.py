@@ -251,7 +251,11 @@ class ScalingSpec(Model):
     """Between how many replicas the number may move."""
 
     min_replicas: StrictInt = Field(
-        default=1, ge=1, le=MAX_REPLICAS, description="Fewest replicas. Never fewer are left on purpose."
+        default=1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Fewest replicas. Never fewer are left on purpose, unless spec.replicas is set to fewer. "
+        "With fewer that serve, it is not Available.",
     )
     max_replicas: StrictInt | None = Field(
         default=None,
@@ -308,7 +312,8 @@ class LLMDeploymentSpec(Model):
     )
     scaling: ScalingSpec = Field(
         default_factory=ScalingSpec,
-        description="Between how many replicas the number may move.",
+        description="Between how many replicas Tangram may scale. It does not bind while spec.replicas is "
+        "set.",
         json_schema_extra=_SHOW_DEFAULTS
         | {
             "x-kubernetes-validations": [
@@ -318,6 +323,14 @@ class LLMDeploymentSpec(Model):
                 )
             ]
         },
+    )
+    replicas: Annotated[StrictInt, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
+        default=None,
+        description="A number of replicas that is set from outside: by a person, `kubectl scale`, "
+        "HorizontalPodAutoscaler or KEDA. While it is set, exactly so many are wanted, and "
+        "scaling.minReplicas and scaling.maxReplicas do not bind. 0: nothing runs, and no GPU is kept. "
+        "Unset, which is never filled in: Tangram scales between scaling.minReplicas and "
+        "scaling.maxReplicas. `tangram scale NAME --auto` removes it.",
     )
     priority_class_name: PriorityClassName | None = Field(
         default=None,

@@ -186,6 +186,20 @@ class ScalingStatus(Model):
     )
 
 
+class ReplicasSetBy(Model):
+    """Which client set spec.replicas, as the API server records it in metadata.managedFields."""
+
+    manager: ShortText = Field(description="Field manager: the name that the client gives itself.")
+    subresource: ShortText | None = Field(
+        default=None, description="scale, where it was set through the scale subresource."
+    )
+    time: Time | None = Field(
+        default=None,
+        description="When that client last set fields of this object; absent where the API server does not "
+        "record it, as for the scale subresource.",
+    )
+
+
 class LLMDeploymentStatus(Model):
     """What is observed. Written by Tangram alone."""
 
@@ -199,11 +213,29 @@ class LLMDeploymentStatus(Model):
         "say why.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    replicas: ShortText | None = Field(
+    replicas: Count | None = Field(
+        default=None,
+        description="Engine pods that exist, ready or not: what HorizontalPodAutoscalers and `kubectl scale` "
+        "read.",
+    )
+    replicas_display: ShortText | None = Field(
         default=None, description='Ready over desired replicas, for people: "3/4".'
     )
+    selector: ShortText | None = Field(
+        default=None,
+        description="Label selector, as text, of exactly the engine pods of this LLMDeployment: what "
+        "HorizontalPodAutoscalers read.",
+    )
+    replicas_set_by: ReplicasSetBy | None = Field(
+        default=None,
+        description="Which client set spec.replicas; absent where it is not set, and where the API server "
+        "does not record the client: when it is set through the scale subresource while no client owns the "
+        "field.",
+    )
     desired_replicas: Count | None = Field(
-        default=None, description="Replicas wanted now, between scaling.minReplicas and scaling.maxReplicas."
+        default=None,
+        description="Replicas wanted now: spec.replicas, else a number between scaling.minReplicas and "
+        "scaling.maxReplicas.",
     )
     ready_replicas: Count | None = Field(default=None, description="Replicas that are ready to serve.")
     model: ModelStatus | None = Field(default=None, description="The checkpoint as inspected.")

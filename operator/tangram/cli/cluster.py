@@ -7,7 +7,9 @@ replicas are wanted from what it wrote into statuses. So it need not run.
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import yaml
 
@@ -15,7 +17,7 @@ from tangram.catalog import InputError
 from tangram.cli.access import Access
 from tangram.cli.operator_settings import operator_settings
 from tangram.fleet import FleetSnapshot, Intent, InvalidIntent
-from tangram.shell.auth import AuthError, Credentials, find_credentials, load_kubeconfig
+from tangram.shell.auth import SERVICE_ACCOUNT, AuthError, Credentials, find_credentials, load_kubeconfig
 from tangram.shell.client import ApiClient, ApiError
 from tangram.shell.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
 from tangram.shell.mirror import Mirror
@@ -31,6 +33,8 @@ from tangram.shell.view import (
     recorded_variants,
     snapshot,
 )
+
+Result = TypeVar("Result")
 
 _CLUSTER = "cluster"
 _NEVER_S = 1e9
@@ -50,8 +54,27 @@ def read_cluster(access: Access) -> Seen:
     """Read everything once. Raises `InputError` that says what is missing: credentials, rights, CRDs, an
     answer.
     """
-    credentials = _credentials(access)
-    return asyncio.run(_read(credentials, access))
+    return with_client(access, lambda client: _seen(client, access))
+
+
+def with_client(access: Access, use: Callable[[ApiClient], Awaitable[Result]]) -> Result:
+    """Return what `use` makes of a client of the cluster. Raises `InputError`, as `read_cluster` does."""
+    return asyncio.run(_with_client(_credentials(access), use))
+
+
+def context_namespace(access: Access) -> str:
+    """Return the namespace of the kubeconfig's context; of the pod, where this runs in one."""
+    if access.kubeconfig is None and access.context is None and (SERVICE_ACCOUNT / "namespace").exists():
+        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+    from kubernetes import config  # noqa: PLC0415 - 20 MiB that a pod with a service account does not need
+
+    try:
+        contexts, current = config.list_kube_config_contexts(access.kubeconfig)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise InputError(_CLUSTER, f"the kubeconfig cannot be read: {error}") from error
+    named = (each for each in contexts if each["name"] == access.context)
+    chosen = current if access.context is None else next(named, {})
+    return str((chosen or {}).get("context", {}).get("namespace") or "default")
 
 
 class _Heard(logging.Handler):
@@ -90,7 +113,7 @@ def _credentials(access: Access) -> Credentials:
     return found
 
 
-async def _read(credentials: Credentials, access: Access) -> Seen:
+async def _with_client(credentials: Credentials, use: Callable[[ApiClient], Awaitable[Result]]) -> Result:
     try:
         client = ApiClient(credentials)
     except (OSError, ValueError) as error:  # certificates that cannot be read
@@ -98,7 +121,7 @@ async def _read(credentials: Credentials, access: Access) -> Seen:
             _CLUSTER, f"the credentials for {credentials.server} cannot be used: {error}"
         ) from error
     try:
-        return await _seen(client, access)
+        return await use(client)
     except ApiError as error:
         raise _explained(error, credentials.server) from error
     finally:

@@ -21,6 +21,7 @@ COMMANDS = {
     "explain": ("tangram.cli.explain:explain", "Explain what one LLMDeployment runs on, and why"),
     "snapshot": ("tangram.cli.snapshot:snapshot", "Save what the operator sees, for tangram plan"),
     "convert": ("tangram.cli.convert:convert", "Write files of an older API in its present form"),
+    "scale": ("tangram.cli.scale:scale", "Set how many replicas one LLMDeployment has, or let Tangram scale"),
     "explain-memory": ("tangram.cli.explain_memory:explain_memory", "Show where a replica's memory goes"),
     "diagnose": ("tangram.cli.diagnose:diagnose", "Say what a running engine is waiting for"),
     "predict": ("tangram.cli.predict:predict", "Score the model against measured points"),

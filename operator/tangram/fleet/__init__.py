@@ -5,6 +5,7 @@ from tangram.fleet.intent import (
     DEFAULT_REQUEST_S,
     DRAIN_S,
     EXIT_S,
+    FieldManager,
     Intent,
     InvalidIntent,
     MIGPolicy,
@@ -13,6 +14,7 @@ from tangram.fleet.intent import (
     Spread,
     Traffic,
 )
+from tangram.fleet.labels import engine_selector
 from tangram.fleet.plan import (
     LAYOUT,
     Action,
@@ -68,6 +70,7 @@ __all__ = [
     "EventNote",
     "FactsKey",
     "Fault",
+    "FieldManager",
     "FinishInspection",
     "FleetSnapshot",
     "Inspection",
@@ -99,5 +102,6 @@ __all__ = [
     "Workload",
     "WriteProblem",
     "describe",
+    "engine_selector",
     "resource_name",
 ]

@@ -73,6 +73,15 @@ class SecretKey:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldManager:
+    """Which client wrote a field last, as the API server records it. A client names itself."""
+
+    manager: str  # kubectl, kube-controller-manager, ...
+    subresource: str = ""  # scale, where the write went through it
+    time: str = ""  # RFC 3339, whole seconds; "": unknown
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """A valid `LLMDeployment`. Defaults are already filled in."""
 
@@ -90,8 +99,8 @@ class Intent:
     allowed_skus: tuple[str, ...]  # empty: every SKU of the catalog
     denied_skus: tuple[str, ...]
     mig: MIGPolicy
-    min_replicas: int
-    max_replicas: int
+    min_replicas: int  # as many as `replicas`, where that is set
+    max_replicas: int  # likewise
     paused: bool
     traffic: Traffic = Traffic()
     priority: int = 0  # value of its PriorityClass: higher is served first
@@ -108,11 +117,19 @@ class Intent:
     priority_class_name: str = ""  # that its pods carry; empty: none
     refusal: Refusal | None = None  # why it is not accepted
     warnings: tuple[str, ...] = ()  # about what is accepted
+    replicas: int | None = None  # set from outside; None: the scaling law decides
+    replicas_set_by: FieldManager | None = None  # of `replicas`; None: unknown
+    min_available: int | None = None  # with fewer it is not available; None: min_replicas
 
     @property
     def termination_grace_s(self) -> int:
         """How long its pods may take to end: no accepted request is cut by a scale-down or rollout."""
         return DRAIN_S + self.max_request_s + EXIT_S
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it is set to no replica at all."""
+        return self.replicas == 0
 
 
 @dataclass(frozen=True, slots=True)

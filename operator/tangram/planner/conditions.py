@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Workload, WriteProblem
 from tangram.planner.order import Wanted
-from tangram.planner.reasons import Reason
+from tangram.planner.reasons import OFF, Reason
 from tangram.planner.rollout import is_rolling
 from tangram.planner.time_limit import time_limit_warnings
 from tangram.scaling import ScalingDecision, Signal, SignalState
@@ -55,7 +55,15 @@ class View:
     @property
     def minimum(self) -> int:
         """Replicas below which it is not available."""
-        return self.intent.min_replicas if isinstance(self.intent, Intent) else 1
+        if not isinstance(self.intent, Intent):
+            return 1
+        least = self.intent.min_available
+        return self.intent.min_replicas if least is None else least
+
+    @property
+    def is_off(self) -> bool:
+        """Whether no replica is wanted, and that is carried out."""
+        return self.decision.placed_reason == Reason.SCALED_TO_ZERO
 
     @property
     def target(self) -> Workload | None:
@@ -110,14 +118,15 @@ def placed(v: View) -> Verdict:
     """Whether there is a place for every desired replica."""
     d = v.decision
     waits = (Reason.WAITING_FOR_MODEL, Reason.NOT_ACCEPTED, Reason.PAUSED)
-    status = TRUE if d.placed_reason == Reason.PLACED else UNKNOWN if d.placed_reason in waits else FALSE
+    done = (Reason.PLACED, Reason.SCALED_TO_ZERO)
+    status = TRUE if d.placed_reason in done else UNKNOWN if d.placed_reason in waits else FALSE
     return Verdict(status, d.placed_reason, d.placed_message)
 
 
 def available(v: View) -> Verdict:
     """Whether the minimum of replicas serves, whatever their shape and generation."""
-    if v.available >= v.minimum:
-        return Verdict(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {v.minimum} available")
+    if v.is_off or v.available >= v.minimum:
+        return _enough(v)
     if v.problem:
         return Verdict(FALSE, v.problem.reason, v.problem.message)
     if not v.workloads:
@@ -130,6 +139,12 @@ def available(v: View) -> Verdict:
         return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, f"{have}; the others wait for Placed")
     names = ", ".join(w.name for w in v.workloads)
     return Verdict(FALSE, Reason.REPLICAS_STARTING, f"{have}; waits for the pods of {names} to become ready")
+
+
+def _enough(v: View) -> Verdict:
+    if v.is_off:
+        return Verdict(TRUE, Reason.SCALED_TO_ZERO, OFF)
+    return Verdict(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {v.minimum} available")
 
 
 def _not_begun(v: View) -> Verdict:
@@ -145,9 +160,7 @@ def scaling_active(v: View) -> Verdict:
     if v.intent.paused:
         return Verdict(FALSE, Reason.PAUSED, "spec.paused is true")
     if v.intent.min_replicas == v.intent.max_replicas:
-        return Verdict(
-            FALSE, Reason.DISABLED, "scaling.minReplicas equals scaling.maxReplicas: the number is fixed"
-        )
+        return _fixed(v.intent)
     if v.signal is None:
         return Verdict(
             FALSE, Reason.METRICS_MISSING, "the operator has no prometheus.url; the number is held"
@@ -156,6 +169,20 @@ def scaling_active(v: View) -> Verdict:
         return _following(v)
     status = UNKNOWN if v.signal.reason == Reason.NO_READY_REPLICAS else FALSE
     return Verdict(status, v.signal.reason, f"{v.signal.message}; the number is held")
+
+
+def _fixed(intent: Intent) -> Verdict:
+    """Why the number does not follow the load: it is set from outside, or the bounds leave one."""
+    if intent.replicas is None:
+        text = "scaling.minReplicas equals scaling.maxReplicas: the number is fixed"
+        return Verdict(FALSE, Reason.DISABLED, text)
+    by = intent.replicas_set_by
+    through = f" ({by.subresource})" if by and by.subresource else ""
+    at = f" at {by.time}" if by and by.time else ""
+    who = f", set by {by.manager}{through}{at}" if by else " (set by a client that is not recorded)"
+    back = f"tangram scale {intent.name} -n {intent.namespace} --auto"
+    text = f"spec.replicas is {intent.replicas}{who}; without it Tangram scales: {back}"
+    return Verdict(FALSE, Reason.REPLICAS_SET, text)
 
 
 def _following(v: View) -> Verdict:
@@ -178,6 +205,8 @@ def ready(v: View, previous: Verdict | None) -> Verdict:
         return blocked
     if isinstance(v.intent, Intent) and v.intent.paused:
         return _paused(v)
+    if v.is_off:
+        return Verdict(TRUE, Reason.SCALED_TO_ZERO, OFF)
     target = v.target
     if target is None or target.available < v.minimum:
         return _short(v)
@@ -209,7 +238,7 @@ def _blocked(v: View) -> Verdict | None:
         return Verdict(FALSE, d.accepted_reason, d.accepted_message)
     if v.problem:
         return Verdict(FALSE, v.problem.reason, v.problem.message)
-    if d.placed_reason == Reason.PAUSED:
+    if d.placed_reason in (Reason.PAUSED, Reason.SCALED_TO_ZERO):
         return None
     # While only the engine image changed, what serves goes on, and is what was asked for.
     is_checked = d.model_reason == Reason.INSPECTING and _serves_this_generation(v)

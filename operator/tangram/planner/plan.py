@@ -27,7 +27,7 @@ from tangram.planner.judge import architecture, request_of
 from tangram.planner.limits import Quotas, limits
 from tangram.planner.order import Wanted, acceptance, by_age, by_turn
 from tangram.planner.place import Placement, place
-from tangram.planner.reasons import Reason
+from tangram.planner.reasons import OFF, Reason
 from tangram.planner.room import Room, keep_promises, room
 from tangram.planner.target import NO_LIMIT, Case, Limit, Target, targets
 
@@ -82,12 +82,15 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
 
     def case(intent: Intent) -> Case | _Unfit | None:
         uid = intent.uid
+        if intent.is_off:
+            return None
         return _case(intent, bases[uid], offered, present.get(uid, ()), counted.get(uid))
 
     judged = dict(zip(map(_uid, active), for_each("judge", active, _uid, case), strict=True))
     kept = {uid: max(bases[uid].desired, _replicas(present.get(uid, ()))) for uid in bases.keys() & still}
     space = room(snapshot, ordered)
-    found = obstacles(snapshot, tuple(i for i in valid if i.uid not in still), space, now)
+    growing = tuple(i for i in valid if i.uid not in still and not i.is_off)
+    found = obstacles(snapshot, growing, space, now)
     refused = {problem.owner_uid for problem in snapshot.problems}
     cases = tuple(
         replace(case, is_refused=case.intent.uid in refused)
@@ -105,7 +108,14 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
         ordered,
         _uid,
         lambda intent: _decide(
-            intent, bases[intent.uid], judged.get(intent.uid), goals, offered, space, found
+            intent,
+            bases[intent.uid],
+            judged.get(intent.uid),
+            present.get(intent.uid, ()),
+            goals,
+            offered,
+            space,
+            found,
         ),
     )
     actions = inspection_actions(about, active, idle, now)
@@ -240,18 +250,19 @@ def _decide(
     intent: Wanted,
     base: _Base,
     case: Case | _Unfit | None,
+    present: tuple[Workload, ...],
     goals: Mapping[str, Target],
     offered: Offers,
     space: Room,
     found: Obstacles,
 ) -> tuple[Decision, list[Action]]:
-    if isinstance(intent, InvalidIntent) or not base.verdict[0]:
-        return base.decision(Reason.NOT_ACCEPTED, "waits for Accepted"), []
-    if intent.paused:
-        return base.decision(Reason.PAUSED, "spec.paused is true: what runs is left as it is"), []
-    if base.fault is not None:
-        return base.decision(Reason.NOT_JUDGED, _stands_still(base.fault)), []
+    resting = _at_rest(intent, base)
+    if resting is not None:
+        return resting, []
     service: list[Action] = [ApplyService(intent.uid)]
+    if isinstance(intent, Intent) and intent.is_off:  # whatever is known of its checkpoint and shapes
+        gone = [RemoveDeployment(w.owner_uid, w.namespace, w.name, w.uid) for w in present]
+        return base.decision(Reason.SCALED_TO_ZERO, OFF), [*service, *gone]
     if case is None:
         return base.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
     if isinstance(case, _Unfit):
@@ -259,6 +270,17 @@ def _decide(
     placement = place(case, goals[intent.uid], offered, space, found.pending)
     decision = base.decision(placement.reason, placement.message)
     return _placed(decision, placement), [*service, *placement.actions]
+
+
+def _at_rest(intent: Wanted, base: _Base) -> Decision | None:
+    """Return the decision of one of which nothing is created, changed or removed."""
+    if isinstance(intent, InvalidIntent) or not base.verdict[0]:
+        return base.decision(Reason.NOT_ACCEPTED, "waits for Accepted")
+    if intent.paused:
+        return base.decision(Reason.PAUSED, "spec.paused is true: what runs is left as it is")
+    if base.fault is not None:
+        return base.decision(Reason.NOT_JUDGED, _stands_still(base.fault))
+    return None
 
 
 def _placed(decision: Decision, placement: Placement) -> Decision:

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     METRICS_MISSING = "MetricsMissing"
     NO_READY_REPLICAS = "NoReadyReplicas"
     DISABLED = "Disabled"
+    REPLICAS_SET = "ReplicasSet"
     PAUSED = "Paused"
     # SLOMet
     WITHIN_TARGET = "WithinTarget"
@@ -61,3 +62,8 @@ class Reason(StrEnum):
     ALL_REPLICAS_READY = "AllReplicasReady"
     MIN_REPLICAS_READY = "MinReplicasReady"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
+    # Placed, Available and Ready of what is set to no replica: as wanted, nothing runs
+    SCALED_TO_ZERO = "ScaledToZero"
+
+
+OFF = "spec.replicas is 0: no replica runs, no GPU is kept, and requests to its Service fail"

@@ -13,6 +13,7 @@ from tangram.fleet import (
     FleetSnapshot,
     Intent,
     Workload,
+    engine_selector,
 )
 from tangram.planner import conditions
 from tangram.planner.candidates import price
@@ -49,12 +50,15 @@ def status(
     blocks: dict[str, Any] = {
         "observedGeneration": intent.generation,
         "conditions": _conditions(v, snapshot, previous_status, now),
-        "replicas": f"{v.ready}/{decision.desired}",
+        "replicas": sum(workload.total for workload in v.workloads),
+        "replicasDisplay": f"{v.ready}/{decision.desired}",
+        "selector": engine_selector(intent.name),
+        "replicasSetBy": _set_by(intent),
         "desiredReplicas": decision.desired,
         "readyReplicas": v.ready,
         "model": _model(v, snapshot, previous_status),
         "placement": _placement(v, advice),
-        "slo": slo_block(v, _same_generation(v, previous_status).get("slo"), now),
+        "slo": None if v.is_off else slo_block(v, _same_generation(v, previous_status).get("slo"), now),
         "cost": {"perHour": f"{_cost(v, snapshot):.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
@@ -74,6 +78,7 @@ def unjudged(intent: Wanted, previous_status: Mapping[str, Any], now: float) -> 
     return {
         "observedGeneration": intent.generation,
         "conditions": [_condition("Ready", why, None, intent.generation, now)],
+        "selector": engine_selector(intent.name),
     } | ({"model": model} if isinstance(model, Mapping) else {})
 
 
@@ -110,7 +115,7 @@ def _is_retried(v: View) -> bool:
     """Whether Ready hangs on a checkpoint that is looked at again, and on nothing nearer to a person."""
     decision = v.decision
     waits = decision.model_reason == Reason.INSPECTING and decision.placed_reason != Reason.PAUSED
-    return waits and v.problem is None
+    return waits and v.problem is None and not v.is_off
 
 
 def _patient(
@@ -246,6 +251,14 @@ def _cost(v: View, snapshot: FleetSnapshot) -> float:
         for w in v.workloads
     ]
     return decision.price_per_hour + sum(count * (price(shape, prices) or 0.0) for shape, count in beside)
+
+
+def _set_by(intent: Wanted) -> dict[str, str] | None:
+    by = intent.replicas_set_by if isinstance(intent, Intent) else None
+    if by is None:
+        return None
+    block = {"manager": by.manager, "subresource": by.subresource, "time": by.time}
+    return {name: text for name, text in block.items() if text}
 
 
 def _url(intent: Wanted, snapshot: FleetSnapshot) -> str | None:

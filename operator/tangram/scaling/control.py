@@ -17,6 +17,8 @@ from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 # At most twice as many, or four more, whichever is larger: a wrong reading cannot order the whole fleet.
 _FACTOR, _STEP = 2, 4
 AT_MAXIMUM, NOT_STARTING = "AtMaximum", "ReplicasNotStarting"
+OUT_OF_BOUNDS, REPLICAS_SET = "OutOfBounds", "ReplicasSet"
+_NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that say nothing about what the load needs
 
 
 def decide(
@@ -34,7 +36,8 @@ def decide(
 
     `current` is what exists, used only while `memory` is empty; `ready` are the replicas that serve;
     `existing` those that the Deployments have (None: all that were ordered): the others wait for room.
-    `signal` is None where no Prometheus is configured: then the number is held.
+    `signal` is None where no Prometheus is configured: then the number is held. While spec.replicas is set,
+    that many are wanted; what one replica carries is learned meanwhile, too.
     """
     held = memory.replicas if memory.replicas is not None else (current or intent.min_replicas)
     memory = _of_subject(memory, intent)
@@ -45,10 +48,12 @@ def decide(
     case = _Case(memory, params, intent, held, ready, now)
     if intent.paused:
         return case.order(held, "Paused", "spec.paused is true")
+    if intent.replicas is not None:
+        return case.order(intent.replicas, REPLICAS_SET, f"spec.replicas is {intent.replicas}")
     replicas = min(max(held, intent.min_replicas), intent.max_replicas)
     if replicas != held:
         bounds = f"{intent.min_replicas} to {intent.max_replicas}"
-        return case.order(replicas, "OutOfBounds", f"spec.scaling allows {bounds}")
+        return case.order(replicas, OUT_OF_BOUNDS, f"spec.scaling allows {bounds}")
     if signal is None:
         return case.order(held, "NoMetrics", "no Prometheus is configured")
     if signal.state in (SignalState.STALE, SignalState.BLIND) or signal.sample is None:
@@ -72,7 +77,7 @@ class _Case:
         memory = replace(self.memory, replicas=replicas)
         if replicas != self.held:
             memory = replace(memory, spare_since=None)
-        if replicas > self.held and reason != "OutOfBounds":
+        if replicas > self.held and reason not in _NOT_FOR_LOAD:
             memory = supply.ordered(memory, self.now)
         return ScalingDecision(
             self.now,

@@ -78,7 +78,7 @@ class ScalingDecision:
     at: float  # when it was decided, seconds since the epoch
     replicas: int
     previous: int
-    reason: str  # SLOViolated | QueueGrowing | LoadFell | OutOfBounds; without a change: Steady | Blind | ...
+    reason: str  # SLOViolated | QueueGrowing | LoadFell | ...; without a change: Steady | Blind | ...
     message: str
     memory: ScalingMemory
     unreachable: str = ""  # why no number of replicas meets an objective; "": as far as is known, one does

@@ -8,7 +8,7 @@ Endless patience belongs to the loops that call it.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -79,7 +79,7 @@ class _Call:
     kind: Kind
     path: str
     params: Mapping[str, str]
-    body: Object | None = None
+    body: Object | Sequence[Object] | None = None
     content_type: str = "application/json"
     guard: Guard | None = None
 
@@ -247,12 +247,28 @@ class ApiClient:
         return await self._call(_Call("update", "PUT", kind, path, {"fieldManager": manager}, obj))
 
     async def merge(
-        self, kind: Kind, namespace: str, name: str, patch: Object, *, guard: Guard | None = None
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        patch: Object,
+        *,
+        manager: str = "",
+        guard: Guard | None = None,
     ) -> Object:
         """Merge-patch an object."""
         path = kind.path(namespace, name)
+        params = {"fieldManager": manager} if manager else {}
         content_type = "application/merge-patch+json"
-        return await self._call(_Call("patch", "PATCH", kind, path, {}, patch, content_type, guard))
+        return await self._call(_Call("patch", "PATCH", kind, path, params, patch, content_type, guard))
+
+    async def json_patch(
+        self, kind: Kind, namespace: str, name: str, operations: Sequence[Object], *, manager: str
+    ) -> Object:
+        """JSON-patch an object (ApiError 422 where an operation does not apply)."""
+        path, content_type = kind.path(namespace, name), "application/json-patch+json"
+        params = {"fieldManager": manager}
+        return await self._call(_Call("patch", "PATCH", kind, path, params, operations, content_type))
 
     async def delete(
         self,

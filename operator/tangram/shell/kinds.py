@@ -4,16 +4,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
+from tangram.fleet import labels
+
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON gives it."""
 
 Key: TypeAlias = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped objects."""
 
-MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-MANAGED_BY = "tangram"
-COMPONENT_LABEL = "app.kubernetes.io/component"
-OWNER_LABEL = "tangram.dev/llmdeployment"
+MANAGED_BY_LABEL = labels.MANAGED_BY_LABEL
+MANAGED_BY = labels.MANAGED_BY
+COMPONENT_LABEL = labels.COMPONENT_LABEL
+OWNER_LABEL = labels.OWNER_LABEL
 OPERATOR_LABEL = "tangram.dev/operator"
 VARIANT_LABEL = "tangram.dev/variant"
 TEMPLATE_LABEL = "pod-template-hash"  # which the Deployment controller sets on ReplicaSets and pods

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from tangram.api.priority import PRIORITY_CLASS_LABEL
+from tangram.api.replicas import reduced
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
@@ -41,9 +42,11 @@ def whole(obj: Object) -> Object:
 
 def own(obj: Object) -> Object:
     """Keep what a person wrote into an object of our own kinds, and our status. Its CRD bounds both; labels,
-    annotations and references of others, which nothing bounds but the API server, go.
+    annotations and references of others, which nothing bounds but the API server, go. Of managedFields the
+    client stays that set spec.replicas.
     """
     return {
+        **reduced(obj),
         **{key: obj[key] for key in ("apiVersion", "kind", "spec", "status") if key in obj},
         "metadata": _meta(obj, "generation", "creationTimestamp") | {"annotations": _annotations(obj)},
     }

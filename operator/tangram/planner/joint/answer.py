@@ -98,7 +98,9 @@ def _deployment(wanted: Wanted, asked: Joint, choices: Mapping[str, Choice], roo
             "costPerHour": 0.0,
             "unmet": 0.0,
             "alternatives": [],
-            "notes": ["paused: it keeps what it has"],
+            "notes": [
+                "paused: it keeps what it has" if wanted.paused else "spec.replicas is 0: nothing of it runs"
+            ],
         }
     return found | {
         "chosen": [_chosen(part.shape, part.count, each) for part in choice.parts],

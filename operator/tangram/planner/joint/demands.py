@@ -23,10 +23,10 @@ def size_all(
     prices: Mapping[str, float],
     there: Slices = frozenset(),
 ) -> dict[str, Sized]:
-    """Size every LLMDeployment that is not paused, by id."""
+    """Size every LLMDeployment that is neither paused nor set to no replica, by id."""
     found: dict[str, Sized] = {}
     for wanted in deployments:
-        if not wanted.paused:
+        if not (wanted.paused or wanted.is_off):
             try:
                 each = sized(wanted, skus, prices, there)
                 loaded = _loaded(each)

@@ -51,6 +51,7 @@ class Wanted:
     budget_per_hour: float | None
     spread: Spread
     paused: bool
+    is_off: bool  # set to no replica: what it has is free
     notes: tuple[str, ...]
     pools: tuple[str, ...] = ()  # names of GPUPools it may run in; empty: anywhere
     # In the cluster a Service spreads requests evenly, so all replicas are alike.
@@ -73,7 +74,8 @@ def from_intent(intent: Intent, architecture: Architecture) -> Wanted:
         name=intent.name,
         architecture=architecture,
         request=sizing_request(intent, architecture),
-        rps=intent.traffic.requests_per_second,
+        # So many replicas as are set, whatever the traffic.
+        rps=intent.traffic.requests_per_second if intent.replicas is None else None,
         least=intent.min_replicas,
         most=intent.max_replicas,
         allowed_skus=intent.allowed_skus,
@@ -85,6 +87,7 @@ def from_intent(intent: Intent, architecture: Architecture) -> Wanted:
         budget_per_hour=intent.budget_per_hour,
         spread=intent.spread,
         paused=intent.paused,
+        is_off=intent.is_off,
         notes=(),
         pools=intent.pools,
     )
@@ -152,6 +155,8 @@ def wanted(
         raise InputError(f"{where}: {error.field}", error.problem) from error
     scaling = spec.under("scaling")
     has_most = found.rps is None or (scaling is not None and scaling.has("maxReplicas"))
+    if intent.replicas is not None:
+        notes = (*notes, f"spec.replicas is {intent.replicas}: scaling and traffic decide no number")
     return replace(found, most=found.most if has_most else None, notes=notes)
 
 

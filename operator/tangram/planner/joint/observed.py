@@ -26,6 +26,7 @@ from tangram.planner.joint.nouns import FleetInput, Terms
 from tangram.planner.joint.observed_gpus import Seen, observed_gpus
 from tangram.planner.joint.pools import claiming, growable
 from tangram.planner.order import acceptance, by_age
+from tangram.planner.reasons import OFF
 
 Everyone = Iterable[Intent | InvalidIntent]
 
@@ -89,8 +90,11 @@ def _deployments(
                 facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image)),
             )
             present = _present(intent, workloads.get(uid, []), wishes.get(uid), counted.get(uid))
+            wanted: Wanted | str
             if uid in still:
-                wanted: Wanted | str = still[uid]
+                wanted = still[uid]
+            elif intent.is_off and not intent.paused:  # its pods end by themselves
+                wanted = OFF
             else:
                 wanted = _wanted(intent, told.get(uid), inspected)
             if isinstance(wanted, Wanted):

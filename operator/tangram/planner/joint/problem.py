@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tangram import catalog
 from tangram.catalog import InputError
+from tangram.fleet import WHOLE_GPU
 from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem
 from tangram.packing import slice_request as raw_demand
 from tangram.packing.problem import price_of
@@ -57,6 +58,7 @@ def _fleet(given: FleetInput) -> Problem:
     terms = given.terms
     models = {wanted.id for wanted in given.deployments}
     paused = {wanted.id for wanted in given.deployments if wanted.paused}
+    off = {wanted.id for wanted in given.deployments if wanted.is_off and not wanted.paused}
     aliases = {f"{wanted.namespace}/{wanted.name}": wanted.id for wanted in given.deployments}
 
     def known(instance: Instance, at: GPUState) -> Instance:
@@ -70,7 +72,9 @@ def _fleet(given: FleetInput) -> Problem:
         found for pool in given.pools if (found := growable(pool, given.gpus, dict(terms.prices))) is not None
     ]
     return Problem(
-        gpus=tuple(replace(g, instances=tuple(known(i, g) for i in g.instances)) for g in given.gpus),
+        gpus=tuple(
+            replace(g, instances=tuple(known(i, g) for i in _freed(g, off, aliases))) for g in given.gpus
+        ),
         demands=(),
         prices=terms.prices,
         headroom=given.headroom,
@@ -83,6 +87,15 @@ def _fleet(given: FleetInput) -> Problem:
         ),
         horizon_h=HORIZON_H if terms.horizon_h is None else terms.horizon_h,
     )
+
+
+def _freed(gpu: GPUState, off: set[str], aliases: Mapping[str, str]) -> Iterable[Instance]:
+    """Return what is on a GPU without what the owners `off` hold: a slice stays, free."""
+    for instance in gpu.instances:
+        if instance.owner is None or aliases.get(instance.owner, instance.owner) not in off:
+            yield instance
+        elif instance.profile != WHOLE_GPU:
+            yield replace(instance, owner=None)
 
 
 def _pinned(gpus: tuple[GPUState, ...], owners: frozenset[str]) -> tuple[GPUState, ...]:

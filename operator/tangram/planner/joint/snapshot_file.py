@@ -160,8 +160,10 @@ def _intent(document: object, where: str) -> Intent | InvalidIntent:
 
 
 def _bounds(intent: Intent, where: str) -> None:
-    if not 1 <= intent.min_replicas <= intent.max_replicas <= _MOST_REPLICAS:
-        low, high = intent.min_replicas, intent.max_replicas
+    low, high, count = intent.min_replicas, intent.max_replicas, intent.replicas
+    if count is not None and not (low == high == count <= _MOST_REPLICAS):
+        raise InputError(f"{where}.replicas", f"is {count}, and minReplicas and maxReplicas {low} and {high}")
+    if count is None and not 1 <= low <= high <= _MOST_REPLICAS:
         raise InputError(f"{where}.minReplicas", f"{low} to {high} is no range from 1 to {_MOST_REPLICAS}")
     for name, share in (("node", intent.spread.node), ("zone", intent.spread.zone)):
         if not 0 < share <= 1:

@@ -1,0 +1,77 @@
+"""Which client set spec.replicas, read from metadata.managedFields."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from tangram.fleet import FieldManager
+
+# What the mirror keeps instead of managedFields, the larger half of many objects.
+REDUCED = "replicasSetBy"
+_MOST_ENTRIES = 1000  # the API server merges all but ten of those that no server-side apply wrote
+_MOST_CHARACTERS = 128  # of a manager's name, as the API server bounds it
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def replicas_set_by(obj: Mapping[str, Any]) -> FieldManager | None:
+    """Return which client wrote spec.replicas last, None where nothing tells. Whatever is in managedFields,
+    nothing raises.
+
+    `obj` is an object as the API server shows it, or as the mirror keeps it. Where several clients own the
+    field, the one that wrote last counts.
+    """
+    if REDUCED in obj:
+        return _entry(obj[REDUCED])
+    meta = obj.get("metadata")
+    entries = meta.get("managedFields") if isinstance(meta, Mapping) else None
+    found = [_entry(each) for each in _first(entries) if _owns_replicas(each)]
+    known = [each for each in found if each is not None]
+    return max(known, key=lambda each: (each.time, each.subresource, each.manager), default=None)
+
+
+def reduced(obj: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the part of a reduced object that `replicas_set_by` reads; {} where nothing tells."""
+    by = replicas_set_by(obj)
+    if by is None:
+        return {}
+    return {REDUCED: {"manager": by.manager, "subresource": by.subresource, "time": by.time}}
+
+
+def _first(entries: object) -> Iterable[object]:
+    return entries[:_MOST_ENTRIES] if isinstance(entries, list) else ()
+
+
+def _owns_replicas(entry: object) -> bool:
+    inner = entry
+    for key in ("fieldsV1", "f:spec", "f:replicas"):
+        if not isinstance(inner, Mapping) or key not in inner:
+            return False
+        inner = inner[key]
+    return True
+
+
+def _entry(entry: object) -> FieldManager | None:
+    if not isinstance(entry, Mapping):
+        return None
+    manager = _plain(entry.get("manager"))
+    return (
+        FieldManager(manager, _plain(entry.get("subresource")), _time(entry.get("time"))) if manager else None
+    )
+
+
+def _plain(text: object) -> str:
+    """Return printable characters, bounded: a client chooses its name."""
+    if not isinstance(text, str):
+        return ""
+    return "".join(c for c in text[:_MOST_CHARACTERS] if c.isprintable()).strip()
+
+
+def _time(text: object) -> str:
+    if not isinstance(text, str) or not _TIME.fullmatch(text):
+        return ""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return ""
+    return text

@@ -1,0 +1,262 @@
+"""spec.replicas: what is planned and said where the number of replicas is set from outside."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.api.status import LLMDeploymentStatus
+from tangram.fleet import (
+    ApplyDeployment,
+    ApplyService,
+    FieldManager,
+    InvalidIntent,
+    QuotaLimit,
+    RemoveDeployment,
+    ScaleDeployment,
+    WriteProblem,
+)
+from tangram.planner import plan, status, transitions
+from tangram.scaling import ScalingParams, classify
+from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, workload
+
+SLICE, WHOLE = shape("1g.10gb"), shape()
+PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
+
+
+def set_to(count, **changes):
+    changes = {"min_available": min(count, 1)} | changes
+    return intent(min_replicas=count, max_replicas=count, replicas=count, **changes)
+
+
+def decide(observed, wanted, *others):
+    made = plan(observed, (wanted, *others), NOW)
+    return made, next(d for d in made.decisions if d.owner_uid == wanted.uid)
+
+
+def see(observed, wanted, previous=None, signal=None):
+    _, decision = decide(observed, wanted)
+    return status(decision, wanted, observed, signal, None, previous or {}, NOW)
+
+
+def told(seen, kind):
+    condition = next(c for c in seen["conditions"] if c["type"] == kind)
+    return condition["status"], condition["reason"], condition["message"]
+
+
+def serving(m, replicas=3, slices=7, **changes):
+    return snapshot(
+        node("b", mig_1g_10gb=slices),
+        claims=claims(m, SLICE, "b", replicas),
+        workloads=(workload(m, SLICE, replicas, **changes),),
+        services=(("ns", m.name),),
+    )
+
+
+def replicas_of(made):
+    return [a.replicas for a in made.actions if isinstance(a, ApplyDeployment)]
+
+
+# --- a number
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_exactly_so_many_are_planned_whatever_the_law_says(count):
+    m = set_to(count)
+    made, decision = decide(replace(serving(m), desired=((m.uid, 4),)), m)
+
+    assert (decision.desired, decision.placed) == (count, count)
+    assert replicas_of(made) == [count]
+
+
+def test_what_has_no_room_is_short_and_what_runs_stays():
+    m = set_to(9)
+    observed = serving(m)
+    made, decision = decide(observed, m)
+
+    assert (decision.desired, decision.placed, decision.placed_reason) == (9, 7, "InsufficientCapacity")
+    assert replicas_of(made) == [7]
+    seen = see(observed, m)
+    assert told(seen, "Ready")[:2] == ("True", "MinReplicasReady")
+    assert seen["replicasDisplay"] == "3/9"
+
+
+def test_a_quota_bounds_a_number_that_is_set():
+    m = set_to(5)
+    limit = QuotaLimit("ns", "gpus", "requests.nvidia.com/mig-1g.10gb", hard=4, used=3)
+    _, decision = decide(replace(serving(m), quotas=(limit,)), m)
+
+    assert (decision.placed, decision.placed_reason) == (4, "QuotaExceeded")
+
+
+def test_a_budget_bounds_a_number_that_is_set():
+    m = set_to(5, budget_per_hour=1.8)  # of 0.44 $/h each
+    _, decision = decide(serving(m), m)
+
+    assert (decision.placed, decision.placed_reason) == (4, "OverBudget")
+
+
+def test_a_number_below_what_a_rollout_has_takes_only_what_is_above():
+    m = set_to(2, generation=2)
+    rolling = serving(m, 4, updated=1, total=4, owner_generation=1)
+    made, _ = decide(rolling, m)
+
+    assert replicas_of(made) == [2]
+    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+
+
+def test_a_move_keeps_as_many_available_as_are_set():
+    """The old shape may not be used any more; the new one arrives while the number is set to 3."""
+    m = set_to(3, allowed_skus=("L4",))
+    cluster = Cluster(
+        snapshot(
+            node("b", mig_1g_10gb=7),
+            node("c", "L4", gpu=3),
+            claims=claims(m, SLICE, "b", 3),
+            workloads=(workload(m, SLICE, 3),),
+        ),
+        (m,),
+    )
+    for _ in range(8):
+        cluster.perform(plan(cluster.observed, (m,), NOW))
+        cluster.settle()
+        assert sum(w.available for w in cluster.observed.workloads) >= 3
+
+    assert {w.shape.sku: w.replicas for w in cluster.observed.workloads} == {"L4": 3}
+
+
+def test_a_replica_set_in_a_paused_or_refused_object_changes_nothing_that_runs():
+    for count in (0, 5):
+        m = set_to(count, paused=True)
+        made, decision = decide(serving(m), m)
+        assert (made.actions, decision.placed_reason) == ((), "Paused")
+        refused = InvalidIntent(m.uid, "ns", "m", 2, NOW, "spec.model.uri is wrong")
+        made, decision = decide(serving(m), refused)
+        assert (made.actions, decision.desired) == ((), 3)
+
+
+def test_one_whose_model_name_is_taken_keeps_what_runs_though_it_is_set_to_none():
+    older = intent("older", served_name="m", created_at=NOW - 5000)
+    m = set_to(0, served_name="m")
+    made, decision = decide(serving(m), m, older)
+
+    assert decision.accepted_reason == "ModelNameCollision"
+    assert not [a for a in made.actions if a.owner_uid == m.uid]
+
+
+# --- none
+
+
+def test_none_takes_down_every_deployment_and_keeps_the_service():
+    m = set_to(0)
+    old = workload(m, WHOLE, 1)
+    observed = serving(m)
+    made, decision = decide(replace(observed, workloads=(*observed.workloads, old)), m)
+
+    assert (decision.desired, decision.placed, decision.placed_reason) == (0, 0, "ScaledToZero")
+    assert [type(a) for a in made.actions] == [ApplyService, RemoveDeployment, RemoveDeployment]
+    assert decision.price_per_hour == 0
+
+
+def test_none_holds_no_gpu_for_anybody():
+    m, other = set_to(0), intent("other", created_at=NOW)
+    observed = snapshot(node("b", mig_1g_10gb=1), workloads=(workload(m, SLICE, 1, available=0, total=0),))
+    _, decision = decide(observed, other, m)
+
+    assert decision.placed == 1
+
+
+@pytest.mark.parametrize("uri", ["image:///m/70b", "pvc://claim/unknown"])
+def test_none_runs_nothing_even_where_no_shape_fits_or_the_checkpoint_is_not_known(uri):
+    m = set_to(0, uri=uri)
+    made, decision = decide(serving(m, 2), m)
+
+    assert decision.placed_reason == "ScaledToZero"
+    assert [type(a) for a in made.actions if isinstance(a, RemoveDeployment | ScaleDeployment)] == [
+        RemoveDeployment
+    ]
+
+
+def test_none_is_ready_as_wanted_and_says_so():
+    m = set_to(0, replicas_set_by=FieldManager("kubectl", "scale", "2026-11-22T10:00:00Z"))
+    blind = classify(None, "", ready=0, params=PARAMS, now=NOW)
+    before = see(serving(m, 2), intent(min_replicas=2))
+    before |= {"slo": {"time": "2026-11-21T10:00:00Z", "windowSeconds": 60, "samples": 3}}
+    seen = see(snapshot(node("b", mig_1g_10gb=7)), m, before, blind)
+
+    for kind in ("Ready", "Placed", "Available"):
+        state, reason, message = told(seen, kind)
+        assert (state, reason) == ("True", "ScaledToZero")
+        assert "spec.replicas is 0" in message
+    assert (seen["replicas"], seen["readyReplicas"], seen["replicasDisplay"]) == (0, 0, "0/0")
+    assert "slo" not in seen  # an alert would go on for what is not measured any more
+    assert "placement" not in seen
+    assert seen["cost"] == {"perHour": "0.00"}
+    assert [n.reason for n in transitions(before, seen) if n.type == "Warning"] == []
+    LLMDeploymentStatus.model_validate(seen)
+
+
+def test_none_does_not_hide_what_the_api_server_refuses():
+    m = set_to(0)
+    problem = WriteProblem(m.uid, "NameTaken", "Service m is another's")
+    seen = see(snapshot(node("b", mig_1g_10gb=7), problems=(problem,)), m)
+
+    assert told(seen, "Ready")[:2] == ("False", "NameTaken")
+
+
+def test_from_none_to_two_places_them_anew_and_back_to_the_law():
+    m = set_to(2)
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
+    cluster.perform(plan(cluster.observed, (m,), NOW))
+    cluster.settle()
+    assert [w.available for w in cluster.observed.workloads] == [2]
+
+    off = set_to(0)
+    cluster.intents = (off,)
+    cluster.perform(plan(cluster.observed, (off,), NOW))
+    assert cluster.observed.workloads == ()
+
+    auto = intent(max_replicas=4)
+    cluster.intents = (auto,)
+    cluster.perform(plan(cluster.observed, (auto,), NOW))
+    cluster.settle()
+    assert [w.available for w in cluster.observed.workloads] == [1]
+
+
+# --- what the status says
+
+
+def test_the_status_counts_pods_names_their_selector_and_says_who_set_the_number():
+    m = set_to(4, replicas_set_by=FieldManager("kube-controller-manager", "scale", "2026-11-22T10:00:00Z"))
+    seen = see(serving(m, 4, available=3, ready=3, total=5), m)
+
+    assert (seen["replicas"], seen["replicasDisplay"]) == (5, "3/4")
+    assert seen["selector"] == (
+        "app.kubernetes.io/component=engine,app.kubernetes.io/managed-by=tangram,tangram.dev/llmdeployment=m"
+    )
+    assert seen["replicasSetBy"] == {
+        "manager": "kube-controller-manager",
+        "subresource": "scale",
+        "time": "2026-11-22T10:00:00Z",
+    }
+    state, reason, message = told(seen, "ScalingActive")
+    assert (state, reason) == ("False", "ReplicasSet")
+    assert message.startswith(
+        "spec.replicas is 4, set by kube-controller-manager (scale) at 2026-11-22T10:00:00Z; without it"
+        " Tangram scales: tangram scale m -n ns --auto"
+    )
+    LLMDeploymentStatus.model_validate(seen)
+    assert see(serving(m, 4, available=3, ready=3, total=5), m, seen) == seen
+
+
+def test_without_a_recorded_client_the_status_says_that():
+    seen = see(serving(set_to(3)), set_to(3))
+
+    assert "replicasSetBy" not in seen
+    assert "is 3 (set by a client that is not recorded)" in told(seen, "ScalingActive")[2]
+
+
+def test_growth_that_is_asked_for_from_outside_leaves_it_available():
+    """An autoscaler asks for more than run: that is no outage, unless fewer than scaling.minReplicas do."""
+    m = set_to(6, min_available=2)
+    assert told(see(serving(m, 3), m), "Available")[:2] == ("True", "MinReplicasAvailable")
+    assert told(see(serving(m, 1), m), "Available")[0] == "False"
