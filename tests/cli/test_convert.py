@@ -324,6 +324,7 @@ def test_a_pool_that_says_nothing_but_the_model_of_new_nodes_loses_its_section()
             HEAD + "spec: {placement: {budgetPerHour: .inf}}\n",
             "spec.placement.budgetPerHour: is .inf, not a dec",
         ),
+        (HEAD + "spec: {priority: 1000000000}\n", "spec.priority: is 1000000000: its PriorityClass would h"),
         (HEAD + "spec: {priority: 1, priorityClassName: a}\n", "is there beside spec.priorityClassName"),
         (HEAD + "spec: {a: &s {min: 1}, scaling: *s}\n", "used in more than one place"),
         (HEAD + "spec: {a: &s {min: 1}, scaling: {<<: *s}}\n", "merged in with `<<`"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from tangram.api.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE
 from tangram.catalog import InputError
 from tangram.cli.convert_documents import Conversion, Converter
 from tangram.cli.documents import BOM, file_text
@@ -24,13 +25,21 @@ _FILES = "FILE"
 @click.option(
     "--check", is_flag=True, help="Change nothing; exit status 1 if a file is not in the present form."
 )
-def convert(files: tuple[str, ...], in_place: bool, check: bool) -> int:
+@click.option(
+    "--default-priority",
+    type=click.IntRange(-HIGHEST_VALUE, HIGHEST_VALUE),
+    default=CHART_DEFAULT_VALUE,
+    show_default=True,
+    metavar="VALUE",
+    help="Value of the PriorityClass that the operator gives to LLMDeployments without one.",
+)
+def convert(files: tuple[str, ...], in_place: bool, check: bool, default_priority: int) -> int:
     """Write LLMDeployments and GPUPools of an older form in the present one.
 
     FILE is YAML or JSON, with any number of documents and Lists, as kubectl applies and prints it; - is
     standard input. Comments, order, quoting and all other documents stay as they are. A spec.priority becomes
-    the name of a PriorityClass: one of the files, or one that is added. Nothing is written unless all files
-    can be converted.
+    the name of a PriorityClass with as much more, or less, than --default-priority: one of the files, or one
+    that is added. Nothing is written unless all files can be converted.
 
     \b
     tangram convert -i deploy/*.yaml
@@ -40,7 +49,7 @@ def convert(files: tuple[str, ...], in_place: bool, check: bool) -> int:
         raise click.UsageError("--in-place changes files and --check does not: give one of them")
     if in_place and "-" in files:
         raise click.UsageError("standard input cannot be changed in place: leave -i out")
-    found = _converted(files)
+    found = _converted(files, default_priority)
     for each in found:
         for note in each.notes:
             click.echo(f"tangram: {note}", err=True)
@@ -55,12 +64,12 @@ def convert(files: tuple[str, ...], in_place: bool, check: bool) -> int:
     return 0
 
 
-def _converted(files: Sequence[str]) -> list[Conversion]:
+def _converted(files: Sequence[str], default_priority: int) -> list[Conversion]:
     texts = []
     for name in files:
         shown = "standard input" if name == "-" else name
         texts.append((shown, file_text(name, shown, _FILES)))
-    converter = Converter()
+    converter = Converter(default_priority)
     for shown, text in texts:
         converter.read(text.removeprefix(BOM), shown)
     return [converter.convert(text, shown) for shown, text in texts]

@@ -74,8 +74,12 @@ class Conversion:
 
 @dataclass(slots=True)
 class Converter:
-    """Converts the files of one call; PriorityClasses are known to, and made once for, all of them."""
+    """Converts the files of one call; PriorityClasses are known to, and made once for, all of them.
 
+    `default_priority`: value of the class that LLMDeployments have which name none.
+    """
+
+    default_priority: int = CHART_DEFAULT_VALUE
     classes: list[PriorityClass] = field(default_factory=list)
     made: dict[int, PriorityClass] = field(default_factory=dict)
 
@@ -150,10 +154,14 @@ class Converter:
     def _class(self, each: ObjectNode, form: OldForm, number: int) -> str:
         """Return the name of the PriorityClass of a priority; where there is none it is made.
 
-        LLMDeployments that named none had priority 0 and now have the value of the chart's default class:
+        LLMDeployments that named none had priority 0 and now have the value of the default class:
         all values move by as much, so that their order stays.
         """
-        value = min(CHART_DEFAULT_VALUE + number, HIGHEST_VALUE)
+        value = self.default_priority + number
+        if not -HIGHEST_VALUE <= value <= HIGHEST_VALUE:
+            raise InputError(
+                each.where(form.path), f"is {number}: its PriorityClass would have the value {value}"
+            )
         usable = [one for one in self.classes if one.is_allowed and not one.preempts]
         found = sorted(one.name for one in usable if one.value == value)
         if found:
