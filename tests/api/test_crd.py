@@ -101,6 +101,8 @@ def test_a_map_says_how_many_keys_it_may_have():
         "LLMDeployment.spec.metadata.labels",
         "LLMDeployment.spec.metadata.annotations",
         "GPUPool.spec.nodeSelector",
+        "GPUPool.status.allocatable",
+        "GPUPool.status.free",
     }
     assert all("maxProperties" in schema for _, schema in maps)
     assert dict(maps)["GPUPool.spec.nodeSelector"]["minProperties"] == 1

@@ -73,7 +73,7 @@ def test_every_field_of_a_pool_reaches_it():
 
 
 def test_the_gpu_of_new_nodes_is_understood_in_any_usual_spelling():
-    found = parse_pool(stored({"nodeSelector": {"a": "1"}, "nodes": {"sku": "h100-sxm5-80gb"}}))
+    found = parse_pool(stored({"nodeSelector": {"a": "1"}, "sku": "h100-sxm5-80gb"}))
 
     assert isinstance(found, Pool)
     assert found.sku == "H100-80GB-SXM"

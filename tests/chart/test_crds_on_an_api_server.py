@@ -59,15 +59,21 @@ def test_a_pool_is_shown_with_its_columns_and_defaults(cluster):
         "gpus": 16,
         "freeGPUs": 3,
         "costPerHour": "32.50",
+        "allocatable": {"nvidia.com/gpu": 13, "nvidia.com/mig-1g.10gb": 21},
+        "free": {"nvidia.com/gpu": 0, "nvidia.com/mig-1g.10gb": 4},
         "conditions": [
             {
-                "type": "Accepted",
-                "status": "True",
+                "type": kind,
+                "status": verdict,
                 "observedGeneration": 1,
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
-                "reason": "Valid",
+                "reason": reason,
                 "message": "",
             }
+            for kind, verdict, reason in (
+                ("Accepted", "True", "Valid"),
+                ("Ready", "False", "NodesNotReady"),
+            )
         ],
     }
     cluster.ok(
@@ -77,10 +83,10 @@ def test_a_pool_is_shown_with_its_columns_and_defaults(cluster):
 
     header, row = (line.split() for line in cluster.ok("kubectl", "get", "gpupool").splitlines())
 
-    assert header == ["NAME", "NODES", "GPUS", "POLICY", "$/GPU-H", "READY", "AGE"]
-    assert row[:-1] == ["shown", "2", "16", "IdleOnly", "2.50", "True"]
+    assert header == ["NAME", "NODES", "GPUS", "POLICY", "$/GPU-H", "READY", "REASON", "AGE"]
+    assert row[:-1] == ["shown", "2", "16", "IdleOnly", "2.50", "False", "NodesNotReady"]
     wide = cluster.ok("kubectl", "get", "gpupool", "-o", "wide").splitlines()[0].split()
-    assert set(wide) - set(header) == {"REASON", "FREE", "$/H"}
+    assert set(wide) - set(header) == {"ACCEPTED", "FREE", "$/H"}
     kept = json.loads(cluster.ok("kubectl", "get", "gpupool", "shown", "-o", "json"))
     assert kept["status"] == status
 

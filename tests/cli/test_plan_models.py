@@ -237,8 +237,8 @@ def pool(name, **spec):
 
 
 def test_a_pool_can_grow(planner):
-    nodes = {"max": 2, "sku": H100, "gpusPerNode": 2}
-    plan = planner.plan(pool("p", pricePerGPUHour="2.00", nodes=nodes), chat())
+    nodes = {"max": 2, "gpusPerNode": 2}
+    plan = planner.plan(pool("p", sku=H100, pricePerGPUHour="2.00", nodes=nodes), chat())
 
     assert plan["newNodes"] == [{"pool": "p", "count": 1}]
     assert plan["costPerHour"] == 4.0

@@ -50,7 +50,7 @@ def test_a_gang_that_runs_on_half_a_node_stays(planner):
 
 def test_a_new_node_is_not_called_like_one_that_an_earlier_plan_added(planner):
     grown = gpu("grow/new-0/0", "gpu=chat", node="grow/new-0", sku="L40S", pool="grow")
-    grow = pool("grow", migPolicy="Recommend", nodes={"max": 2, "sku": "L40S", "gpusPerNode": 1})
+    grow = pool("grow", migPolicy="Recommend", sku="L40S", nodes={"max": 2, "gpusPerNode": 1})
 
     plan = planner.plan(inventory(grown), grow, deployment("chat", scaling={"minReplicas": 2}))
 

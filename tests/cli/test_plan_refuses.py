@@ -96,10 +96,10 @@ CASES = {
     "longer than the model": ([llm(traffic={"inputTokens": 10**6})], "traffic"),
     "two deployments": ([llm(), llm()], "LLMDeployment chat: is there more than once"),
     "pool twice": ([pool(), pool()], "GPUPool p: is there more than once"),
-    "pool without SKU": ([pool(nodes={"max": 3})], "GPUPool p: spec: nodes: sku: is missing"),
+    "pool without SKU": ([pool(nodes={"max": 3})], "GPUPool p: spec: sku: is missing"),
     "pool of another SKU": (
-        [inventory(gpu("g0", pool="p")), pool(nodes={"max": 3, "sku": "L4"})],
-        "GPUPool p: spec: nodes: sku: conflicts",
+        [inventory(gpu("g0", pool="p")), pool(sku="L4", nodes={"max": 3})],
+        "GPUPool p: spec: sku: conflicts",
     ),
     "pools that both claim a node": (
         [

@@ -188,6 +188,21 @@ def test_bare_nodes_get_a_layout_that_is_marked_as_inferred(planner):
     assert plan["unmet"] == []
 
 
+def test_a_pool_says_which_gpus_bare_nodes_without_labels_have(planner):
+    unlabelled = node("a", gpu=2, **{"mig-1g.10gb": 7})
+    unlabelled["metadata"]["labels"] = {"pool": "bare"}
+    pool = {"kind": "GPUPool", "metadata": {"name": "bare"}}
+    pool["spec"] = {"nodeSelector": {"pool": "bare"}, "sku": "H100-80GB-SXM"}
+    asked = (request("r", "1g.10gb", 7), request("whole", "gpu", 2))
+
+    assert "or set sku in a GPUPool" in planner.plan(unlabelled, *asked)["notes"][0]
+    plan = planner.plan(unlabelled, pool, *asked)
+
+    assert plan["unmet"] == []
+    assert {(g["sku"], g["inferred"]) for g in plan["gpus"]} == {("H100-80GB-SXM", True)}
+    assert len(plan["gpus"]) == 3
+
+
 def test_uneven_nodes_get_some_layout_that_holds_all_slices(planner):
     plan = planner.plan(
         node("a", {"nvidia.com/gpu.count": "3"}, **{"mig-7g.80gb": 1, "mig-3g.40gb": 1, "mig-1g.10gb": 8})

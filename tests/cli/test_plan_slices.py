@@ -184,8 +184,8 @@ def test_a_board_that_is_not_there_is_an_answer_and_not_an_error(planner, asked,
 
 
 def test_a_slice_that_only_new_nodes_have_is_a_reason_to_add_one(planner):
-    nodes = {"max": 1, "sku": "A30", "gpusPerNode": 1, "migEnabled": True}
-    spec = {"nodeSelector": {"pool": "elastic"}, "nodes": nodes, "pricePerGPUHour": "0.5"}
+    nodes = {"max": 1, "gpusPerNode": 1, "migEnabled": True}
+    spec = {"nodeSelector": {"pool": "elastic"}, "sku": "A30", "nodes": nodes, "pricePerGPUHour": "0.5"}
     pool = {"kind": "GPUPool", "metadata": {"name": "elastic"}, "spec": spec}
 
     plan = planner.plan(empty(1), pool, request("r", "2g.12gb", 2))

@@ -81,7 +81,7 @@ def test_a_new_node_of_a_pool_comes_first(planner):
     pool = {
         "kind": "GPUPool",
         "metadata": {"name": "p"},
-        "spec": {"nodes": {"max": 1, "sku": H100, "gpusPerNode": 1}},
+        "spec": {"sku": H100, "nodes": {"max": 1, "gpusPerNode": 1}},
     }
 
     plan = planner.plan(pool, llm("chat"))

@@ -26,6 +26,9 @@ def labels(*gpus, sku="H100-80GB-SXM", **more):
     return gfd_labels(machine, 1) | {key: str(value) for key, value in more.items()}
 
 
+UNLABELLED = {"pool": "h100"}
+
+
 def read(told, allocatable, capacity=None, **facts):
     found = NodeFacts("n", told, allocatable, capacity or allocatable, **facts)
     return gpu_node(found)
@@ -384,3 +387,64 @@ def test_requests_without_limits_count_and_nonsense_does_not():
     asks = {"resources": {"requests": {S1: 2, GPU: "-1", S3: "1k", "cpu": "8"}}}
 
     assert gpu_requests({"containers": [asks, None, {"resources": None}]}) == {S1: 2}
+
+
+@pytest.mark.parametrize(
+    ("told", "allocatable", "kept"),
+    [
+        (UNLABELLED, {GPU: "8"}, {GPU: 8}),
+        (UNLABELLED, {GPU: "1", S1: "2", S3: "1"}, {GPU: 1, S1: 2, S3: 1}),
+        ({}, {S1: 7, GPU: 0}, {S1: 7}),
+        (UNLABELLED | {"nvidia.com/gpu.count": "8"}, {GPU: 8}, {GPU: 8}),
+        (UNLABELLED | {f"{S1}.product": f"{H100}-MIG-1g.10gb"}, {S1: 7}, {S1: 7}),
+    ],
+)
+def test_a_node_without_the_product_label_has_the_gpus_that_its_pool_declares(told, allocatable, kept):
+    node = read(told, allocatable, declared=("H100-80GB-SXM",))
+
+    assert (node.sku, node.product, node.usable, node.left_out) == ("H100-80GB-SXM", "", True, ())
+    assert dict(node.allocatable) == kept
+
+
+def test_where_the_label_and_the_pool_disagree_the_label_counts():
+    node = read({"nvidia.com/gpu.product": "NVIDIA-A10"}, {GPU: 4}, declared=("H100-80GB-SXM",))
+    assert (node.sku, node.usable) == ("A10", True)
+
+    unknown = read({"nvidia.com/gpu.product": "Tesla-K80"}, {GPU: 4}, declared=("H100-80GB-SXM",))
+    assert (unknown.sku, unknown.usable) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("told", "allocatable", "declared", "why", "words"),
+    [
+        ({}, {GPU: 8}, (), Why.UNKNOWN, "or set sku in a GPUPool that selects the node"),
+        (
+            {},
+            {GPU: 8},
+            ("A10", "L4"),
+            Why.UNKNOWN,
+            "its GPUPools declare A10 and L4; let one of them select it",
+        ),
+        ({}, {S1: 7}, ("A10",), Why.MIXED, f"{S1} is no slice of A10"),
+        ({f"{S1}.product": "NVIDIA-A30-MIG-1g.10gb"}, {S1: 7}, ("H100-80GB-SXM",), Why.MIXED, "A30-MIG"),
+        (
+            {"cloud.google.com/gke-gpu-partition-size": "1g.10gb"},
+            *({GPU: 7}, ("H100-80GB-SXM",), Why.MIG_STRATEGY, "are MIG slices"),
+        ),
+        (
+            {"nvidia.com/gpu.memory": "10240"},
+            {GPU: 7},
+            ("A10",),
+            Why.VIRTUAL,
+            "or correct sku in its GPUPool",
+        ),
+        ({"nvidia.com/gpu.replicas": "4"}, {GPU: 8}, ("A10",), Why.SHARED, "several pods share each device"),
+        ({}, {f"{GPU}.shared": 8}, ("A10",), Why.SHARED, "several pods share each device"),
+    ],
+)
+def test_a_declared_model_vouches_for_nothing_else(told, allocatable, declared, why, words):
+    node = read(told, allocatable, declared=declared)
+
+    assert {each.reason for each in node.left_out} == {why}
+    assert words in node.left_out[0].message
+    assert not node.usable or not node.allocatable

@@ -80,6 +80,11 @@ def test_a_pool_that_is_not_understood_is_told_apart() -> None:
     assert [p.name for p in found.invalid_pools] == ["bad"]
 
 
+def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    (found,) = (each for each in status["conditions"] if each["type"] == kind)
+    return found
+
+
 GOLD, SILVER = Pool("gold", (("tier", "gold"),)), Pool("silver", (("tier", "gold"),))
 NODES = (
     Node("a", "A10", "NVIDIA-A10", True, (("nvidia.com/gpu", 4),), labels=(("tier", "gold"),)),
@@ -131,34 +136,39 @@ def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so()
     ("one", "remark"),
     [
         (GOLD, ""),
-        (replace(GOLD, selector=(("tier", "glod"),)), "; no GPU node has all of its labels"),
+        (replace(GOLD, selector=(("tier", "glod"),)), ""),
         (
             replace(GOLD, selector=(("tier", "glod"),), max_nodes=3),
-            "; no GPU node has all of its labels; plans add no nodes, because nodes.sku does not say what"
-            " they would have",
+            "; plans add no nodes, because spec.sku does not say which GPUs they would have",
         ),
-        (
-            replace(GOLD, selector=(("tier", "glod"),), max_nodes=3, sku="L4"),
-            "; no GPU node has all of its labels",
-        ),
-        (
-            replace(GOLD, max_nodes=3, sku="L4"),
-            "; plans add no nodes, because its own have A10 and nodes.sku is L4",
-        ),
-        (replace(GOLD, max_nodes=2, sku="L4"), ""),
+        (replace(GOLD, selector=(("tier", "glod"),), max_nodes=3, sku="L4"), ""),
+        (replace(GOLD, max_nodes=3), ""),
     ],
 )
 def test_what_a_person_may_not_have_meant_is_said_of_an_accepted_pool(one: Pool, remark: str) -> None:
     (told,) = statuses({}, pool("gold", {}), pools=(one,))
 
-    assert told["conditions"][0]["status"] == "True"
-    assert told["conditions"][0]["message"] == f"the spec is valid{remark}"
+    assert condition(told, "Accepted")["status"] == "True"
+    assert condition(told, "Accepted")["message"] == f"the spec is valid{remark}"
+
+
+def test_a_pool_whose_sku_contradicts_the_labels_of_its_nodes_is_not_accepted() -> None:
+    (told,) = statuses({}, pool("gold", {}), pools=(replace(GOLD, sku="L4"),))
+
+    assert condition(told, "Accepted")["reason"] == "SKUMismatch"
+    assert condition(told, "Accepted")["message"] == (
+        "spec.sku is L4, but node a has the label nvidia.com/gpu.product=NVIDIA-A10 (and 1 more of its nodes"
+        " have another model): the label counts, and plans add no nodes; correct spec.sku, or select these"
+        " nodes by a GPUPool of their own"
+    )
+    assert told["nodes"] == 2
 
 
 def test_a_pool_that_is_not_understood_says_why_and_counts_nothing() -> None:
     (told,) = statuses({}, pool("bad", {}), invalid_pools=(InvalidPool("bad", "spec.x: no"),), pools=())
 
-    assert told["conditions"][0]["message"] == "spec.x: no"
+    assert condition(told, "Accepted")["message"] == "spec.x: no"
+    assert condition(told, "Ready")["reason"] == "NotAccepted"
     assert "nodes" not in told
 
 
@@ -260,7 +270,9 @@ def test_a_pool_says_what_is_left_out_of_its_nodes() -> None:
     changing = replace(NODES[0], usable=False, left_out=(PENDING,))
     (told,) = statuses({}, pool("gold", {}), nodes=(changing, NODES[1]))
 
-    assert "left out: node a: label nvidia.com/mig.config.state=pending" in told["conditions"][0]["message"]
+    said = condition(told, "Ready")
+    assert (said["status"], said["reason"]) == ("False", "GPUsLeftOut")
+    assert "left out: node a: label nvidia.com/mig.config.state=pending" in said["message"]
 
 
 def test_nodes_are_counted_by_the_reason_why_their_devices_are_left_out() -> None:

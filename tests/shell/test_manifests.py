@@ -14,6 +14,7 @@ from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape, S
 from tangram.shell import manifests
 from tangram.shell.children import UnknownShape, generation_of, shape_of
 from tangram.shell.compare import covers, up_to_date
+from tangram.shell.node_affinity import steered_to
 from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
@@ -145,6 +146,47 @@ def test_pods_of_named_pools_run_on_nodes_of_any_of_them() -> None:
         "nvidia.com/gpu.sharing-strategy": ["time-slicing", "mps"],
     }
     assert asked == [product | {"pool": ["a"]}, product | {"pool": ["b"], "tier": ["gold"]}]
+
+
+def test_pods_may_run_on_nodes_without_a_product_label_in_pools_that_declare_the_model() -> None:
+    bare = ((("pool", "bare"),), (("pool", "old"), ("tier", "gold")))
+    both = manifests.deployment(intent(), replace(action(), declared=bare), SETTINGS)
+    alone = manifests.deployment(intent(), replace(action(), products=(), declared=bare), SETTINGS)
+
+    def terms(rendered: dict[str, Any]) -> list[list[tuple[str, str, tuple[str, ...]]]]:
+        affinity = rendered["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+        return [
+            [(e["key"], e["operator"], tuple(e.get("values", ()))) for e in term["matchExpressions"]]
+            for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        ]
+
+    shared = ("nvidia.com/gpu.sharing-strategy", "NotIn", ("time-slicing", "mps"))
+    absent = ("nvidia.com/gpu.product", "DoesNotExist", ())
+    assert terms(both)[0] == [("nvidia.com/gpu.product", "In", action().products), shared]
+    assert (
+        terms(alone)
+        == terms(both)[1:]
+        == [
+            [absent, shared, ("pool", "In", ("bare",))],
+            [absent, shared, ("pool", "In", ("old",)), ("tier", "In", ("gold",))],
+        ]
+    )
+    assert steered_to(both["spec"]["template"]) == (action().products, bare)
+    assert steered_to(alone["spec"]["template"]) == ((), bare)
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        None,
+        [],
+        {"nodeAffinity": None},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": None}}},
+    ],
+)
+def test_a_template_without_our_terms_steers_nowhere(affinity: Any) -> None:
+    assert steered_to({"spec": {"affinity": affinity}}) == ((), ())
+    assert steered_to({}) == ((), ())
 
 
 def test_pods_spread_over_what_their_shares_speak_of_and_rather_run_close_than_not_at_all() -> None:

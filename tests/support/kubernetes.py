@@ -126,6 +126,8 @@ class Kubernetes:
             total=len(living),
             owner_generation=each.generation,
             in_place=each.max_unavailable > 0,
+            products=each.template[0],
+            declared=each.template[4],
             refused="FailedCreate: exceeded quota: pods" if each.refused else "",
         )
 
@@ -177,7 +179,10 @@ class Kubernetes:
 
     def _apply(self, action: ApplyDeployment) -> None:
         owner = self.intents[action.owner_uid]
-        template = (action.products, action.max_model_len, action.spread, action.node_selectors)
+        template = (
+            *(action.products, action.max_model_len, action.spread, action.node_selectors),
+            action.declared,
+        )
         key = (action.owner_uid, action.shape)
         was = self.deployments.get(key)
         if was is None:
@@ -296,14 +301,17 @@ class Kubernetes:
         waiting = [(d, pod) for d in self.deployments.values() for pod in d.living if pod.node is None]
         self.rng.shuffle(waiting)
         for each, pod in waiting:
-            products, _, _, selectors = pod.template
+            products, _, _, selectors, declared = pod.template
             places = [
                 node.name
                 for node in sorted(self.nodes.values(), key=lambda n: n.name)
                 if node.usable
-                and node.product in products
                 and free[node.name, each.shape.resource] > 0
-                and (not selectors or any(set(s) <= set(node.labels) for s in selectors))
+                and any(
+                    set(s) <= set(node.labels)
+                    for s in ((selectors or ((),)) if node.product in products else declared)
+                    if node.product in products or not node.product
+                )
             ]
             if places and happens():
                 pod.node = self.rng.choice(places)

@@ -122,7 +122,7 @@ def _money(fleet, plan):
     hourly = sum(fleet.price(fleet.gpus[gpu_id]) for gpu_id in used if gpu_id in fleet.gpus)
     for grown in plan["newNodes"]:
         pool = fleet.pools[grown["pool"]]
-        price = float(pool.get("pricePerGPUHour", fleet.prices.get(pool["nodes"].get("sku"))))
+        price = float(pool.get("pricePerGPUHour", fleet.prices.get(pool.get("sku"))))
         hourly += price * pool["nodes"].get("gpusPerNode", 8) * grown["count"]
     moved = sum(move["cost"] for move in plan["moves"])
     due = MONEY * (1 + len(plan["moves"]))

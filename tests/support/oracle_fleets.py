@@ -104,8 +104,9 @@ def _owner(rng, sku, profile, asked, knobs):
 
 
 def _pool(rng, sku):
-    nodes = {"max": rng.randint(1, 2), "sku": sku, "gpusPerNode": rng.randint(1, 2)}
+    nodes = {"max": rng.randint(1, 2), "gpusPerNode": rng.randint(1, 2)}
     if BOARDS[sku].profiles:
         nodes["migEnabled"] = rng.random() < 0.5
-    spec = {"nodeSelector": {"pool": "elastic"}, "nodes": nodes, "pricePerGPUHour": rng.choice(("0.4", 2, 6))}
+    spec = {"nodeSelector": {"pool": "elastic"}, "sku": sku, "nodes": nodes}
+    spec["pricePerGPUHour"] = rng.choice(("0.4", 2, 6))
     return {"kind": "GPUPool", "metadata": {"name": "elastic"}, "spec": spec | {"backend": "NVML"}}

@@ -45,12 +45,12 @@ class Optimum:
                 for gpu_id in ids:
                     self.gpus[gpu_id] = {
                         "id": gpu_id,
-                        "sku": nodes["sku"],
+                        "sku": pool["sku"],
                         "pricePerGPUHour": 0,
                         "migEnabled": nodes.get("migEnabled", False),
                         "new": added,
                     }
-                price = float(pool.get("pricePerGPUHour", self.fleet.prices.get(nodes["sku"])))
+                price = float(pool.get("pricePerGPUHour", self.fleet.prices.get(pool["sku"])))
                 self.nodes.append((added, price * len(ids), ids))
 
     def _demands(self):

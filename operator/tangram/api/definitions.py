@@ -95,20 +95,25 @@ GPU_POOL = Definition(
     plural="gpupools",
     short_names=("gpool",),
     scope="Cluster",
-    description="GPUPool says of a group of GPU nodes what they cost and what may be done to them. Pools are "
-    "optional: nodes in none are used, and priced as the operator and its catalog have it.",
+    description="GPUPool describes a group of GPU nodes: which nodes belong to it, what their GPUs are and "
+    "cost, and what plans may do to them. Pools are optional: GPU nodes in no pool are used, too, at the "
+    "operator's prices, else the catalog's.",
     spec=GPUPoolSpec,
-    spec_description="Which nodes, what they cost, and what may be done to them.",
+    spec_description="Which nodes, what their GPUs are and cost, and what plans may do to them.",
     status=GPUPoolStatus,
     columns=(
         _column("Nodes", ".status.nodes", "Nodes that belong to it.", "integer"),
         _column("GPUs", ".status.gpus", "GPUs of these nodes.", "integer"),
-        _column("Policy", ".spec.migPolicy", "What may become of the MIG layout."),
+        _column("Policy", ".spec.migPolicy", "What plans may do to the MIG layout."),
         _column("$/GPU-H", ".spec.pricePerGPUHour", "USD per hour of one whole GPU."),
+        _column("Ready", _condition("Ready", "status"), "Whether its nodes are Ready and offer their GPUs."),
+        _column("Reason", _condition("Ready", "reason"), "Why, in one word."),
         _column(
-            "Ready", _condition("Accepted", "status"), "Whether it is understood and its nodes are its own."
+            "Accepted",
+            _condition("Accepted", "status"),
+            "Whether the spec is valid, and its nodes are its own.",
+            priority=1,
         ),
-        _column("Reason", _condition("Accepted", "reason"), "Why, in one word.", priority=1),
         _column("Free", ".status.freeGPUs", "GPUs that no pod uses.", "integer", 1),
         _column("$/H", ".status.costPerHour", "USD per hour of its GPUs in use.", priority=1),
         _AGE,

@@ -19,6 +19,7 @@ LABELS_HELP = (
 )
 MIN_ABOVE_MAX = "nodes.min must not be above nodes.max; raise max or lower min"
 MAX_NODES = 10_000
+MAX_RESOURCES = 64  # of a pool's nodes: GPUs, and slices by profile
 BACKENDS: dict[str, Literal["nvml", "mig-manager"]] = {"NVML": "nvml", "MIGManager": "mig-manager"}
 
 
@@ -41,11 +42,6 @@ class PoolNodesSpec(Model):
         default=None,
         description="Most nodes, as the cluster autoscaler has it. Plans may add nodes up to it, and pay "
         "for them whole. Default: the nodes that there are.",
-    )
-    sku: SKU | None = Field(
-        default=None,
-        description="GPU model of new nodes, by its name in the catalog (for instance H100-80GB-SXM). "
-        "Default: that of the pool's nodes; needed while it has none.",
     )
     gpus_per_node: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
         default=8,
@@ -75,6 +71,14 @@ class GPUPoolSpec(Model):
             ],
             "additionalProperties": {"type": "string", "maxLength": 63},
         },
+    )
+    sku: SKU | None = Field(
+        default=None,
+        description="GPU model of the pool's nodes, by its name in the catalog (for instance H100-80GB-SXM; "
+        "`tangram gpus` lists them). It applies to nodes without the label nvidia.com/gpu.product, which GPU "
+        "feature discovery sets, and to nodes that plans add; on a node with the label, the label counts. "
+        "Nodes without the label must offer whole GPUs, or MIG slices as nvidia.com/mig-PROFILE, that no two "
+        "pods share. Default: the model by the labels of the pool's nodes.",
     )
     price_per_gpu_hour: PricePerGPUHour | None = Field(
         default=None,
@@ -116,10 +120,13 @@ class GPUPoolSpec(Model):
     )
 
 
+DeviceCounts = Annotated[dict[str, Count], Field(max_length=MAX_RESOURCES)]
+
+
 class PoolCondition(Condition):
     """One aspect of the state of a pool."""
 
-    type: Literal["Accepted"] = Field(description="Name of the aspect.")
+    type: Literal["Accepted", "Ready"] = Field(description="Name of the aspect.")
 
 
 class GPUPoolStatus(Model):
@@ -131,16 +138,42 @@ class GPUPoolStatus(Model):
     conditions: tuple[PoolCondition, ...] = Field(
         default=(),
         max_length=4,
-        description="Accepted: whether the spec is understood and no other pool claims its nodes.",
+        description="Accepted: whether the spec is valid, no other pool claims its nodes, and their labels "
+        "do not contradict spec.sku. Ready: whether there are nodes, all of them are Ready, and their device "
+        "plugins offer all their GPUs.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    nodes: Count | None = Field(default=None, description="How many nodes belong to it.")
-    gpus: Count | None = Field(default=None, description="How many GPUs these nodes have, cut or whole.")
+    nodes: Count | None = Field(
+        default=None,
+        description="Number of its nodes: those with all labels of spec.nodeSelector and an NVIDIA label or "
+        "resource, Ready or not.",
+    )
+    gpus: Count | None = Field(
+        default=None,
+        description="Number of GPUs of these nodes, by the label nvidia.com/gpu.count, else by what they "
+        "offer; one that is cut into MIG slices counts once.",
+    )
     free_gpus: Count | None = Field(
-        default=None, alias="freeGPUs", description="How many of these GPUs no pod uses."
+        default=None,
+        alias="freeGPUs",
+        description="Number of GPUs that no pod uses, not even a slice of, on nodes that take new pods, when "
+        "the fleet was last planned.",
     )
     cost_per_hour: Decimal | None = Field(
-        default=None, description="USD per hour of those of its GPUs that are in use."
+        default=None,
+        description="USD per hour of its GPUs that pods use, wholly or a slice of, on nodes that take new "
+        "pods, when the fleet was last planned.",
+    )
+    allocatable: DeviceCounts | None = Field(
+        default=None,
+        description="GPUs (nvidia.com/gpu) and MIG slices (nvidia.com/mig-PROFILE) that the device plugins "
+        "of its Ready nodes offer, by resource, used or not. Devices that are left out, as the message of "
+        "Ready says, do not count.",
+    )
+    free: DeviceCounts | None = Field(
+        default=None,
+        description="Those of `allocatable` that a new pod can get: that no pod holds, on nodes that are not "
+        "cordoned, and without taints that engine pods do not tolerate.",
     )
 
 
@@ -154,10 +187,10 @@ def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:
     nodes = spec.nodes
     if nodes.max is not None and nodes.min > nodes.max:
         return InvalidPool(name, f"spec.{MIN_ABOVE_MAX} ({nodes.min} > {nodes.max})")
-    found = (gpu(nodes.sku) or find_gpu(nodes.sku)) if nodes.sku else None
-    if nodes.sku and found is None:
+    found = (gpu(spec.sku) or find_gpu(spec.sku)) if spec.sku else None
+    if spec.sku and found is None:
         known = ", ".join(skus())
-        return InvalidPool(name, f"spec.nodes.sku: {nodes.sku} is not in the catalog; it knows {known}")
+        return InvalidPool(name, f"spec.sku: {spec.sku} is not in the catalog; it knows {known}")
     return Pool(
         name=name,
         selector=tuple(sorted(spec.node_selector.items())),

@@ -132,6 +132,17 @@ def _with_pool(
             f"GPUPool {found.name} selects by {', '.join(unknown)}, which no node of the snapshot has:"
             " it holds only labels by which some GPUPool selected when it was taken"
         )
+    unread = sorted(
+        node.name
+        for node in fleet.nodes
+        if found.sku not in (None, node.sku) and not node.product and found.selects(dict(node.labels))
+    )
+    if unread:
+        notes.append(
+            f"GPUPool {found.name} declares {found.sku} for node {unread[0]}"
+            + (f" and {len(unread) - 1} more" if unread[1:] else "")
+            + ", which the snapshot holds as read without that: take a snapshot with the GPUPool applied"
+        )
     others = [pool for pool in fleet.pools if pool.name != found.name]
     return replace(
         fleet,

@@ -32,7 +32,7 @@ from tangram.fleet.plan import (
     ScaleDeployment,
     StartInspection,
 )
-from tangram.fleet.pool import InvalidPool, Pool, PoolPolicy
+from tangram.fleet.pool import InvalidPool, NodeSelector, Pool, PoolPolicy, declared_skus
 from tangram.fleet.priority import PriorityClass, Refusal
 from tangram.fleet.shape import WHOLE_GPU, Shape, resource_name
 from tangram.fleet.snapshot import (
@@ -81,6 +81,7 @@ __all__ = [
     "LeftOut",
     "MIGPolicy",
     "Node",
+    "NodeSelector",
     "Objective",
     "Plan",
     "PodNeeds",
@@ -101,6 +102,7 @@ __all__ = [
     "Unscheduled",
     "Workload",
     "WriteProblem",
+    "declared_skus",
     "describe",
     "engine_selector",
     "resource_name",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tangram.fleet.fault import Fault
 from tangram.fleet.intent import Spread
+from tangram.fleet.pool import NodeSelector
 from tangram.fleet.shape import Shape
 from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey
 
@@ -33,7 +34,10 @@ class ApplyDeployment:
     spread: Spread = ANYWHERE
     # Beside its product, a node must have all labels of one of these to run its pods: the selectors of the
     # GPUPools that `placement.pools` names, sorted. Empty: any node.
-    node_selectors: tuple[tuple[tuple[str, str], ...], ...] = ()
+    node_selectors: tuple[NodeSelector, ...] = ()
+    # Its pods may run on nodes without a product label, too, that have all labels of one of these: the
+    # selectors of GPUPools that declare the SKU, sorted.
+    declared: tuple[NodeSelector, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 """A group of GPU nodes, what they cost, and what may be done to them: one `GPUPool`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+NodeSelector = tuple[tuple[str, str], ...]
+"""Labels, sorted, all of which a node must have."""
 
 
 class PoolPolicy(StrEnum):
@@ -20,13 +23,13 @@ class Pool:
     """A valid `GPUPool`. Defaults are already filled in."""
 
     name: str
-    selector: tuple[tuple[str, str], ...] = ()  # node labels, sorted, all of which must match; none: no node
+    selector: NodeSelector = ()  # none: no node
     price_per_gpu_hour: float | None = None  # USD; None: the operator's prices, else the catalog's
     policy: PoolPolicy = PoolPolicy.IDLE_ONLY
     backend: Literal["nvml", "mig-manager"] | None = None  # how GPUs are cut; None: as each GPU says
     disruption_budget: int | None = None  # most replicas that one plan may move here; None: any number
     max_nodes: int | None = None  # None: the nodes that there are
-    sku: str | None = None  # of nodes that it may grow by; None: that of its nodes
+    sku: str | None = None  # of new nodes, and of nodes without the product label; None: that of its nodes
     gpus_per_node: int = 8
     zone: str = ""  # of new nodes
     mig_enabled: bool = False  # of new nodes
@@ -34,6 +37,11 @@ class Pool:
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels belongs to it."""
         return bool(self.selector) and all(labels.get(key) == value for key, value in self.selector)
+
+
+def declared_skus(labels: Mapping[str, str], pools: Iterable[Pool]) -> tuple[str, ...]:
+    """Return the SKUs that the pools of a node with these labels declare, sorted; more than one: no SKU."""
+    return tuple(sorted({pool.sku for pool in pools if pool.sku is not None and pool.selects(labels)}))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from tangram.fleet.fault import Fault
-from tangram.fleet.pool import InvalidPool, Pool
+from tangram.fleet.pool import InvalidPool, NodeSelector, Pool
 from tangram.fleet.priority import PriorityClass
 from tangram.fleet.shape import Shape
 
@@ -22,8 +22,9 @@ class Node:
     """A GPU node. `allocatable` holds only NVIDIA's extended resources with a count above zero."""
 
     name: str
-    sku: str | None  # catalog key matched from the GFD product label; None: unknown GPU, never used
-    product: str  # value of the node label nvidia.com/gpu.product
+    # catalog key: of the product label, without one as GPUPools declare it; None: unknown GPU, never used
+    sku: str | None
+    product: str  # value of the node label nvidia.com/gpu.product; "": it has none
     usable: bool  # newcomers may be given what is allocatable; else `left_out` says why not
     allocatable: tuple[tuple[str, int], ...]  # (resource, count), sorted
     zone: str = ""  # label topology.kubernetes.io/zone
@@ -77,6 +78,8 @@ class Workload:
         ""  # why pods do not start, as the cluster tells it (Pending, CrashLoop, ...); "" when fine
     )
     unscheduled: Unscheduled | None = None  # its pods that the scheduler finds no node for
+    products: tuple[str, ...] = ()  # product labels of nodes on which its pods may run, sorted
+    declared: tuple[NodeSelector, ...] = ()  # labels of nodes without one on which they may run, sorted
     refused: str = ""  # why pods cannot be created (quota, admission, ...), in the API server's words
 
 

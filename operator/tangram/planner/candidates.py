@@ -13,6 +13,7 @@ from tangram.fleet import (
     Intent,
     MIGPolicy,
     Node,
+    NodeSelector,
     Pool,
     Shape,
     resource_name,
@@ -100,10 +101,18 @@ class Offers:
         per_gpu = self._gpu_hour(sku, place)
         return per_gpu * catalog.share(sku, profile) if per_gpu and profile else 0.0
 
-    def selectors(self, pools: tuple[str, ...]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    def selectors(self, pools: tuple[str, ...]) -> tuple[NodeSelector, ...]:
         """Return the node selectors of those of `pools` that there are, sorted."""
         found = (self.pools[name].selector for name in pools if name in self.pools)
         return tuple(sorted({selector for selector in found if selector}))
+
+    def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[str, NodeSelector]:
+        """Return the selectors of the GPUPools (of `pools`, if any is named) that declare `sku`, by name."""
+        return {
+            name: pool.selector
+            for name, pool in sorted(self.pools.items())
+            if pool.sku == sku and pool.selector and (not pools or name in pools)
+        }
 
     def left_out_message(self, intent: Intent) -> str:
         """Return what is left out of the nodes that `intent` could run on, the empty string if nothing is."""
@@ -147,7 +156,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
             left_out.append((place_of(snapshot, dict(node.labels)), node))
         if node.sku is None:
             continue
-        if model_of(node.product) == node.product:  # not the label of slices or of shares
+        if node.product and model_of(node.product) == node.product:  # not the label of slices or of shares
             products.setdefault(node.sku, set()).add(node.product)
         place = place_of(snapshot, dict(node.labels))
         for resource, count in node.allocatable:

@@ -76,6 +76,7 @@ class NodeFacts:
     taints: tuple[Mapping[str, Any], ...] = ()
     unschedulable: bool = False
     ready: bool = True
+    declared: tuple[str, ...] = ()  # SKUs of the GPUPools that select the node, sorted
 
     def label(self, key: str) -> str:
         """Return the value of a label, the empty string where it is not there."""
@@ -94,7 +95,7 @@ def model_of(product: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabelledBoard:
-    """Which GPU the labels describe."""
+    """Which GPU the labels describe; without the product label, the one that GPUPools declare."""
 
     product: str  # the label as it is
     model: str  # without the suffixes -MIG-… and -SHARED
@@ -103,12 +104,15 @@ class LabelledBoard:
 
     @classmethod
     def of(cls, facts: NodeFacts) -> "LabelledBoard":
-        """Return what the labels of a node describe."""
+        """Return what the labels of a node describe. The product label outranks what GPUPools declare."""
         product = facts.label(PRODUCT_LABEL)
         model = model_of(product)
+        sku = match_product(model) if model else None
+        if not product and len(facts.declared) == 1:
+            sku = facts.declared[0]
         gpus = facts.number(COUNT_LABEL)
         found = gpus if gpus is not None and 0 < gpus <= MAX_GPUS else None
-        return cls(product, model, match_product(model) if model else None, found)
+        return cls(product, model, sku, found)
 
 
 Rule = Callable[[NodeFacts, LabelledBoard, Mapping[str, int]], Iterator[tuple[Why, str]]]
@@ -186,7 +190,8 @@ def _virtual(
             Why.VIRTUAL,
             (
                 f"label {MEMORY_LABEL}={memory} is less than the {known.memory_mib} MiB of a whole"
-                f" {known.sku}; give pods whole GPUs, or correct the label {PRODUCT_LABEL}"
+                f" {known.sku}; give pods whole GPUs, or correct "
+                + (f"the label {PRODUCT_LABEL}" if board.product else "sku in its GPUPool")
             ),
         )
 
@@ -196,9 +201,9 @@ def _described(
 ) -> Iterator[tuple[Why, str]]:
     strategy = facts.label(STRATEGY_LABEL)
     told = f"label {PRODUCT_LABEL}={board.product}"
-    if not board.product:
-        if capacity:
-            yield Why.UNKNOWN, f"has no label {PRODUCT_LABEL}; deploy GPU feature discovery, or set the label"
+    if not board.product and not facts.label(GKE_PARTITION_LABEL):
+        if capacity and board.sku is None:
+            yield Why.UNKNOWN, f"has no label {PRODUCT_LABEL}; {_remedy(facts)}"
     elif board.product.removesuffix("-SHARED").endswith("-MIG-INVALID"):
         yield (
             Why.MIG_INVALID,
@@ -221,6 +226,13 @@ def _described(
         )
     if strategy not in {"", "none", "single", "mixed"}:
         yield Why.MIG_INVALID, f"label {STRATEGY_LABEL}={strategy}; set mixed in the device plugin"
+
+
+def _remedy(facts: NodeFacts) -> str:
+    """Return what makes the GPU model of a node without the product label known."""
+    if facts.declared:
+        return f"and its GPUPools declare {' and '.join(facts.declared)}; let one of them select it"
+    return "deploy GPU feature discovery, or set sku in a GPUPool that selects the node"
 
 
 def _handed_out(
@@ -339,10 +351,10 @@ def _other_board(facts: NodeFacts, board: LabelledBoard, resource: str, count: i
     """Return why a slice is none of the board that the node's labels describe, None where it is."""
     key = f"{resource}.product"
     product = facts.label(key).partition("-MIG-")[0]
-    if product and product != board.model:
-        return (
-            f"label {key}={facts.label(key)} on a node of {board.product}; put each model on nodes of its own"
-        )
+    same = product == board.model if board.model else match_product(product) == board.sku
+    if product and not same:
+        there = board.product or board.sku
+        return f"label {key}={facts.label(key)} on a node of {there}; put each model on nodes of its own"
     if board.sku is not None and profile_of_resource(board.sku, resource) is None:
         return f"{resource} is no slice of {board.sku}: the node has several models of GPU, or a new profile"
     told = facts.number(f"{resource}.count")

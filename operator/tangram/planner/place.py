@@ -19,8 +19,9 @@ from tangram.planner.choose import alternatives, impossible
 from tangram.planner.judge import rate
 from tangram.planner.moves import kept_replicas
 from tangram.planner.reasons import Reason
-from tangram.planner.rollout import Rollout, resumed, rollout, unit
+from tangram.planner.rollout import Rollout, is_rolling, resumed, rollout, unit
 from tangram.planner.room import Room, kind_of
+from tangram.planner.steering import steering
 from tangram.planner.target import Case, Target, own
 from tangram.planner.times import rfc3339
 
@@ -91,7 +92,7 @@ def place(
         predicted_tpot_ms=chosen.tpot_ms,
         rollout_waits=way.waits,
         actions=(
-            *_apply(case, offered, chosen, replicas, way, mine),
+            *_apply(case, offered, room, chosen, replicas, way, mine),
             *resumed(mine, replicas),
             *_leave(others, kept),
         ),
@@ -126,12 +127,19 @@ def _replicas(target: Target, mine: Workload | None) -> int:
 
 
 def _apply(
-    case: Case, offered: Offers, chosen: Candidate, replicas: int, way: Rollout, mine: Workload | None
+    case: Case,
+    offered: Offers,
+    room: Room,
+    chosen: Candidate,
+    replicas: int,
+    way: Rollout,
+    mine: Workload | None,
 ) -> tuple[Action, ...]:
     intent = case.intent
-    products = offered.products.get(chosen.shape.sku, ())
+    surge = mine is not None and is_rolling(mine)
+    where = steering(intent.uid, intent.pools, chosen.shape, mine, replicas + surge, offered, room)
     selectors = offered.selectors(intent.pools)
-    nowhere = not products or (intent.pools and not selectors)
+    nowhere = not where or (intent.pools and not selectors)
     if nowhere and mine is not None and replicas < mine.replicas:  # what cannot come to be holds no quota
         return (ScaleDeployment(mine.owner_uid, mine.namespace, mine.name, mine.uid, replicas),)
     # A Deployment that the API server refused is tried without replicas: that takes no room.
@@ -142,11 +150,12 @@ def _apply(
             intent.uid,
             chosen.shape,
             replicas,
-            products,
+            where.products,
             model_length(case.facts, intent.max_model_len),
             way.max_unavailable,
             intent.spread,
             selectors,
+            where.declared,
         ),
     )
 

@@ -7,7 +7,7 @@ to come (in turn), at last of what a node offered until lately; and what this pl
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tangram.fleet import FleetSnapshot, Intent, Shape, Spread
@@ -36,6 +36,7 @@ class Spot:
     zone: str
     free: int
     held: Mapping[str, int]  # by owner uid
+    product: str = ""  # label of the node
 
 
 @dataclass(slots=True)
@@ -70,6 +71,17 @@ class Room:
             for spot in self.spots.get(unit, ()):
                 zones[spot.zone] += min(on_node, spot.free + spot.held.get(uid, 0))
         return sum(min(in_zone, n) for n in zones.values()) >= count
+
+    def within(self, uid: str, kind: Kind, products: Collection[str], pools: Collection[str]) -> int:
+        """Units that `uid` holds, and those that were free, on nodes with one of these products and, without
+        a product label, in one of these pools.
+        """
+        return sum(
+            spot.free + spot.held.get(uid, 0)
+            for unit in self.units(uid, kind)
+            for spot in self.spots.get(unit, ())
+            if (spot.product in products if spot.product else not set(pools).isdisjoint(unit[2]))
+        )
 
     def give(self, uid: str, unit: Unit, count: int) -> int:
         """Let `uid` hold `count` more units of one place, or as many as there are. Returns how many more."""
@@ -131,7 +143,7 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...]) -> Room:
             free[unit] += left
             had = offered.get(resource, 0) + withheld.get(resource, 0)
             kept[unit] += max(0, min(had - taken, withheld.get(resource, 0)))
-            spots[unit].append(Spot(node.zone, left, here))
+            spots[unit].append(Spot(node.zone, left, here, node.product))
     pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
     return Room(dict(free), dict(held), pools, _by_kind(free, pools), spots, dict(kept))
 

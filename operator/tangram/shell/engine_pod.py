@@ -3,10 +3,10 @@
 from tangram.api import ModelSource, model_source
 from tangram.catalog import share
 from tangram.fleet import DRAIN_S, ApplyDeployment, Intent, Shape, Spread
-from tangram.planner.device_rules import SHARING_STRATEGIES
 from tangram.planner.tolerations import engine_tolerations
 from tangram.shell import pod_fields
-from tangram.shell.kinds import HOST_LABEL, PRODUCT_LABEL, VARIANT_LABEL, ZONE_LABEL, Object
+from tangram.shell.kinds import HOST_LABEL, VARIANT_LABEL, ZONE_LABEL, Object
+from tangram.shell.node_affinity import node_affinity
 from tangram.shell.quantity import cpu_quantity, memory_quantity
 from tangram.shell.settings import Settings
 
@@ -27,7 +27,7 @@ def engine_template(
     source = model_source(intent.model_uri)
     pod = pod_fields.common_fields(settings) | {
         "terminationGracePeriodSeconds": intent.termination_grace_s,
-        "affinity": _affinity(action),
+        "affinity": node_affinity(action),
         "tolerations": [
             dict(each)
             for each in engine_tolerations(action.shape.sku, action.shape.resource, settings.tolerations)
@@ -130,32 +130,6 @@ def _resources(shape: Shape, settings: Settings) -> Object:
         shape.resource: str(shape.tensor_parallel),
     }
     return {"requests": dict(amounts), "limits": dict(amounts)}
-
-
-def _affinity(action: ApplyDeployment) -> Object:
-    """Return where pods may run: on nodes with one of the products whose devices are not shared, in one of
-    the named pools if any.
-
-    Nodes that are left out for another reason take no pods by themselves: their devices are not allocatable.
-    """
-    resource = action.shape.resource
-    product = {"key": PRODUCT_LABEL, "operator": "In", "values": list(action.products)}
-    alone = {
-        "key": f"{resource}.sharing-strategy",
-        "operator": "NotIn",  # holds where the label is missing
-        "values": list(SHARING_STRATEGIES),
-    }
-    terms = [
-        {
-            "matchExpressions": [
-                product,
-                alone,
-                *({"key": k, "operator": "In", "values": [v]} for k, v in labels),
-            ]
-        }
-        for labels in action.node_selectors or ((),)
-    ]
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
 def _spread(labels: dict[str, str], spread: Spread) -> list[Object]:

@@ -31,6 +31,7 @@ from tangram.shell.offered_devices import OfferedDevices
 from tangram.shell.planning import PlanWorker
 from tangram.shell.pool_status import pool_statuses
 from tangram.shell.scaler import Scaled, Scaler
+from tangram.shell.status_pacer import StatusPacer
 from tangram.shell.statuses import NewStatus, StatusWriter
 from tangram.shell.view import (
     TakenUID,
@@ -90,6 +91,7 @@ class Reconciler:
     now: Callable[[], float]
     heart: Heart
     devices: OfferedDevices = field(default_factory=OfferedDevices)
+    pool_pacer: StatusPacer = field(default_factory=StatusPacer)
     wanted: tuple[Intent, ...] = ()  # valid intents of the last round: whom to ask Prometheus about
     pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of their pods, by UID
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
@@ -236,6 +238,7 @@ class Reconciler:
     def _forget(self, living: set[str], pools: set[str]) -> None:
         self.writer.forget(living)
         self.statuses.forget(living | pools)
+        self.pool_pacer.forget(pools)
         self.penalties.keep(living | {f"status {uid}" for uid in living | pools} | {""})
 
     def _observe(
@@ -330,7 +333,8 @@ class Reconciler:
             return []
         used = self.advisor.pools() if self.advisor.ready else None
         found = pool_statuses(view.gpu_pools, seen, used, now, self._skipped)
-        return [NewStatus(obj, status, GPU_POOLS) for obj, status in found]
+        paced = ((obj, self.pool_pacer.paced(obj, status, now)) for obj, status in found)
+        return [NewStatus(obj, status, GPU_POOLS) for obj, status in paced]
 
     def _status_of(
         self,

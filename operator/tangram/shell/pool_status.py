@@ -1,15 +1,21 @@
-"""The status of a GPUPool: whether it is understood, and what belongs to it. Pure."""
+"""The status of a GPUPool: its conditions, what belongs to it, and how much of that is free. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
+from tangram.api.pool import MAX_RESOURCES
+from tangram.catalog import InputError
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
+from tangram.planner.device_rules import WHOLE
+from tangram.planner.joint.nodes import gpus as gpus_of
 from tangram.planner.joint.pools import claiming
-from tangram.planner.node_devices import left_out_notes
 from tangram.planner.times import rfc3339
 from tangram.shell.advising import PoolUse
 from tangram.shell.kinds import Object
+from tangram.shell.pool_conditions import accepted, offers, ready
 
-WHOLE = "nvidia.com/gpu"
+MAX_MESSAGE = 2000
 
 
 def pool_statuses(
@@ -24,6 +30,9 @@ def pool_statuses(
     `used` is None while nobody has looked yet: what the status says of it stays.
     """
     members = _members(seen)
+    held = Counter[tuple[str, str]]()
+    for claim in seen.claims:
+        held[claim.node, claim.resource] += claim.count
     everyone: tuple[Pool | InvalidPool, ...] = (*seen.pools, *seen.invalid_pools)
     pools = {pool.name: pool for pool in everyone}
     found = []
@@ -32,7 +41,7 @@ def pool_statuses(
         if pool is None:
             continue
         try:
-            found.append((obj, _status(obj, pool, members, used, now)))
+            found.append((obj, _status(obj, pool, members, held, used, now)))
         except Exception as error:  # noqa: BLE001 - costs this GPUPool alone
             skipped(obj, error)
     return found
@@ -47,19 +56,20 @@ def _status(
     obj: Object,
     pool: Pool | InvalidPool,
     members: Mapping[Node, list[str]],
+    held: Mapping[tuple[str, str], int],
     used: Mapping[str, PoolUse] | None,
     now: float,
 ) -> Object:
     before = obj.get("status") or {}
-    mine = [node for node, names in members.items() if names[0] == pool.name]
-    accepted = _accepted(pool, members)
+    mine = sorted((node for node, names in members.items() if names[0] == pool.name), key=_name)
+    verdicts = {"Accepted": accepted(pool, members), "Ready": ready(pool, mine)}
     status = {
         "observedGeneration": obj["metadata"]["generation"],
-        "conditions": [_condition(obj, accepted, before, now)],
+        "conditions": [_condition(obj, kind, *verdict, before, now) for kind, verdict in verdicts.items()],
     }
     if isinstance(pool, InvalidPool):
         return status
-    status |= {"nodes": len(mine), "gpus": sum(_gpus(node) for node in mine)}
+    status |= {"nodes": len(mine), "gpus": sum(_gpus(node) for node in mine), **_devices(mine, held)}
     if used is None:
         return status | {key: before[key] for key in ("freeGPUs", "costPerHour") if key in before}
     use = used.get(pool.name)
@@ -70,53 +80,53 @@ def _status(
     return status
 
 
+def _name(node: Node) -> str:
+    return node.name
+
+
 def _gpus(node: Node) -> int:
-    """Return how many GPUs a node has: what its label says, else those that it offers whole."""
-    return dict(node.allocatable).get(WHOLE, 0) if node.gpus is None else node.gpus
+    """Return how many GPUs a node has: what its label says, else the whole ones of its capacity and, of cut
+    ones, as few as its slices fit on.
+    """
+    if node.gpus is not None:
+        return node.gpus
+    full = Counter(dict(node.unhealthy))
+    full.update(dict(node.allocatable))
+    if node.sku is None:
+        return full[WHOLE]
+    try:
+        there = gpus_of(replace(node, allocatable=tuple(sorted(full.items())), unhealthy=()), "node")
+    except InputError:  # its slices fit no layout of the GPU that its label names
+        return full[WHOLE]
+    return len(there)
 
 
-def _accepted(pool: Pool | InvalidPool, members: Mapping[Node, list[str]]) -> tuple[str, str, str]:
-    """Return status, reason and message of Accepted."""
-    if isinstance(pool, InvalidPool):
-        return "False", "InvalidSpec", pool.message
-    lost = sorted((node.name, names[0]) for node, names in members.items() if pool.name in names[1:])
-    if lost:
-        (node, owner), more = lost[0], len(lost) - 1
-        others = f" (and {more} more of its nodes to others)" if more else ""
-        return (
-            "False",
-            "Conflict",
-            f"node {node} belongs to GPUPool {owner} already{others}: make the selectors exclude each other",
-        )
-    return "True", "Valid", "; ".join(("the spec is valid", *_remarks(pool, members)))
+def _devices(mine: Iterable[Node], held: Mapping[tuple[str, str], int]) -> Object:
+    """Return what the nodes offer, and how much of it a new pod may be given."""
+    offered, free = Counter[str](), Counter[str]()
+    for node in mine:
+        if not offers(node):
+            continue
+        for resource, count in node.allocatable:
+            offered[resource] += count
+            free[resource] += max(0, count - held.get((node.name, resource), 0)) if node.usable else 0
+    return {"allocatable": _bounded(offered), "free": _bounded(free)}
 
 
-def _remarks(pool: Pool, members: Mapping[Node, list[str]]) -> Iterator[str]:
-    """Say what a person may not have meant."""
-    mine = [node for node, names in members.items() if names[0] == pool.name]
-    skus = sorted({node.sku for node in mine if node.sku})
-    if not mine:
-        yield "no GPU node has all of its labels"
-    yield from left_out_notes(mine)
-    if pool.max_nodes is None or pool.max_nodes <= len(mine):
-        return
-    if not skus and pool.sku is None:
-        yield "plans add no nodes, because nodes.sku does not say what they would have"
-    if len({*skus, *([pool.sku] if pool.sku else [])}) > 1:
-        yield f"plans add no nodes, because its own have {', '.join(skus)}" + (
-            f" and nodes.sku is {pool.sku}" if pool.sku else ""
-        )
+def _bounded(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items())[:MAX_RESOURCES])
 
 
-def _condition(obj: Object, verdict: tuple[str, str, str], before: Object, now: float) -> Object:
-    status, reason, message = verdict
-    old = next((c for c in before.get("conditions") or () if c.get("type") == "Accepted"), None)
+def _condition(
+    obj: Object, kind: str, status: str, reason: str, message: str, before: Object, now: float
+) -> Object:
+    old = next((c for c in before.get("conditions") or () if c.get("type") == kind), None)
     stays = old is not None and old.get("status") == status
     return {
-        "type": "Accepted",
+        "type": kind,
         "status": status,
         "observedGeneration": obj["metadata"]["generation"],
         "lastTransitionTime": old["lastTransitionTime"] if old is not None and stays else rfc3339(now),
         "reason": reason,
-        "message": message[:2000],
+        "message": message[:MAX_MESSAGE],
     }

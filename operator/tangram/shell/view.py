@@ -4,7 +4,7 @@ fixed order.
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tangram.api import (
@@ -34,11 +34,10 @@ from tangram.fleet import (
     Unscheduled,
     Workload,
 )
-from tangram.planner.device_rules import NodeFacts
-from tangram.planner.node_devices import gpu_node
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell import kinds
 from tangram.shell.children import generation_of, has_its_name, labels_of, shape_of
+from tangram.shell.gpu_nodes import node
 from tangram.shell.inspect_jobs import facts_key, inspection, only_inspects
 from tangram.shell.kinds import (
     Identity,
@@ -52,6 +51,7 @@ from tangram.shell.kinds import (
     uid_of,
 )
 from tangram.shell.manifests import job_name
+from tangram.shell.node_affinity import steered_to
 from tangram.shell.quantity import parse_quantity
 from tangram.shell.timestamps import epoch
 from tangram.shell.waiting import late_at, refusal, waiting_message
@@ -175,12 +175,11 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
     """
     pods_of = _pods_by_deployment(view)
     valid, invalid = pools(view, skipped)
-    selected = {key for pool in valid for key, _ in pool.selector}
     owners = view.owners()
     deployments = sorted((obj for obj in view.deployments if _ours(obj, owners)), key=key_of)
     return FleetSnapshot(
         nodes=tuple(
-            sorted(_each(view.nodes, lambda o: node(o, told.tolerations, selected), skipped), key=_by_name)
+            sorted(_each(view.nodes, lambda o: node(o, told.tolerations, valid), skipped), key=_by_name)
         ),
         claims=claims(view, skipped),
         workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(key_of(o), []), now), skipped)),
@@ -246,24 +245,6 @@ def _part(obj: Object, name: str) -> Object:
     """Return an object inside an object, empty where there is none."""
     part = obj.get(name)
     return part if isinstance(part, dict) else {}
-
-
-def node(obj: Object, tolerations: tuple[Object, ...], selected: Collection[str] = ()) -> Node:
-    """Return a node: which GPU it has and how much of it engines may be given, `tolerations` added to theirs.
-
-    Of its labels those whose keys are `selected` are told.
-    """
-    facts = NodeFacts(
-        name=obj["metadata"]["name"],
-        labels=labels_of(obj),
-        allocatable=obj["allocatable"],
-        capacity=obj.get("capacity") or {},
-        taints=tuple(obj["taints"]),
-        unschedulable=obj["unschedulable"],
-        ready=obj["ready"],
-    )
-    spot = any(facts.label(key).lower() == value for key, value in kinds.SPOT_LABELS)
-    return replace(gpu_node(facts, tolerations, selected), spot=spot)
 
 
 def engine_pods(view: View) -> dict[str, tuple[str, ...]]:
@@ -350,6 +331,7 @@ def workload(obj: Object, pods: list[Object], now: float) -> Workload:
     """Return one of our Deployments."""
     status = obj.get("status") or {}
     meta = obj["metadata"]
+    products, declared = steered_to(obj["spec"].get("template") or {})
     return Workload(
         uid=uid_of(obj),
         name=meta["name"],
@@ -367,6 +349,8 @@ def workload(obj: Object, pods: list[Object], now: float) -> Workload:
         message=waiting_message(obj, pods, late_at(now)),
         unscheduled=_unscheduled(pods),
         refused=refusal(obj),
+        products=products,
+        declared=declared,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.catalog import InputError
+from tangram.planner.joint.nodes import among
 from tangram.planner.joint.nouns import FleetInput, SliceRequest, Terms
 from tangram.planner.joint.pods import occupied, unhealthy
 from tangram.planner.joint.pools import governed, pool_of, unique
@@ -17,7 +18,7 @@ def join(parts: list[FleetInput]) -> FleetInput:
     """Return one input made of many. Raises `InputError` where two of them contradict each other."""
     pools = tuple(sorted((pool for part in parts for pool in part.pools), key=lambda pool: pool.name))
     by_name = unique(pools)
-    nodes = tuple(node for part in parts for node in part.nodes)
+    nodes = tuple(among(node, pools) for part in parts for node in part.nodes)
     _once("Node", [node.name for node in nodes])
     deployments = tuple(sorted((d for part in parts for d in part.deployments), key=lambda d: d.id))
     _once("LLMDeployment", [each.id for each in deployments])

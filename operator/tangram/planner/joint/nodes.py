@@ -5,14 +5,14 @@ one of those that fit, and marked as inferred; re-cutting such a GPU is planned 
 """
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from tangram.catalog import InputError, profile_of_resource
 from tangram.catalog.fields import Fields
-from tangram.fleet import WHOLE_GPU, Node, resource_name
+from tangram.fleet import WHOLE_GPU, Node, Pool, declared_skus, resource_name
 from tangram.packing import Board, GPUState, Instance, board
 from tangram.packing.geometry import Multiset, layout_of, multisets
 from tangram.planner.device_rules import NodeFacts
@@ -31,6 +31,8 @@ class NodeSeen:
     node: Node
     gpus: tuple[GPUState, ...]  # all of them inferred
     problem: str = ""  # why its GPUs cannot be planned though newcomers could be given them
+    facts: NodeFacts | None = None  # until the pools are known
+    where: str = ""  # file, number and kind, likewise
 
     @property
     def name(self) -> str:
@@ -60,7 +62,22 @@ def node(document: Mapping[str, Any], where: str) -> NodeSeen:
         unschedulable=spec.flag("unschedulable"),
         ready=not ready or ready[0].values.get("status") == "True",
     )
-    found = gpu_node(facts, (), labels)
+    return replace(_seen(facts, where), facts=facts, where=where)
+
+
+def among(seen: NodeSeen, pools: Iterable[Pool]) -> NodeSeen:
+    """Return a node as it is among `pools`: they may declare which GPU it has."""
+    facts = seen.facts
+    if facts is None:
+        return seen
+    declared = declared_skus(facts.labels, pools)
+    if not declared:
+        return replace(seen, facts=None, where="")
+    return _seen(replace(facts, declared=declared), seen.where)
+
+
+def _seen(facts: NodeFacts, where: str) -> NodeSeen:
+    found = gpu_node(facts, (), facts.labels)
     if not (found.usable and found.allocatable):
         return NodeSeen(found, ())
     try:

@@ -93,9 +93,9 @@ def growable(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) 
     skus = {gpu.sku for gpu in mine} | ({each.sku} if each.sku else set())
     where = f"GPUPool {each.name}: spec"
     if not skus:
-        raise InputError(f"{where}: nodes: sku", "is missing: what new nodes have")
+        raise InputError(f"{where}: sku", "is missing: the GPU model of new nodes")
     if len(skus) > 1:
-        raise InputError(f"{where}: nodes: sku", f"conflicts: its nodes have {', '.join(sorted(skus))}")
+        raise InputError(f"{where}: sku", f"conflicts: its nodes have {', '.join(sorted(skus))}")
     sku = skus.pop()
     if each.mig_enabled and board(sku) is None:
         raise InputError(f"{where}: nodes: migEnabled", f"MIG cannot cut {sku}")

@@ -1,0 +1,53 @@
+"""A node without GPU feature discovery in a GPUPool with a SKU: the real scheduler binds pods there."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tangram.shell.kinds import DEPLOYMENTS, GPU_POOLS, NODES, PODS
+from tests.support.apiserver import World, add_node, gpu_node, llm
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
+
+H100 = "H100-80GB-SXM"
+
+
+@pytest.fixture
+async def bare(here: World) -> AsyncIterator[str]:
+    """A node that offers GPUs and has no NVIDIA label, only one of its own."""
+    name = f"{here.namespace}-bare"
+    made = gpu_node(name, gpus=2)
+    made["metadata"]["labels"] = {"kubernetes.io/hostname": name, "rack": here.namespace}
+    await add_node(here.client, made)
+    yield name
+    await here.empty()
+    there = await here.client.get(NODES, "", name)
+    await here.client.delete(NODES, "", name, uid=there["metadata"]["uid"])
+
+
+async def test_a_node_without_labels_in_a_pool_with_sku_serves_and_rolls_no_other(
+    here: World, operator, bare: str
+) -> None:
+    operator(tickSeconds=1)
+    await here.apply(llm("labelled", here.namespace, placement={"allowedSKUs": [H100]}))
+    await here.until("labelled", "Ready", "True")
+    (before,) = await here.all(DEPLOYMENTS)
+
+    pool = {
+        "apiVersion": GPU_POOLS.api_version,
+        "kind": GPU_POOLS.kind,
+        "metadata": {"name": "bare"},
+        "spec": {"nodeSelector": {"rack": here.namespace}, "sku": H100},
+    }
+    await here.apply(pool, GPU_POOLS)
+    placement = {"pools": ["bare"], "allowedSKUs": [H100]}
+    await here.apply(llm("declared", here.namespace, placement=placement))
+    await here.until("declared", "Ready", "True")
+
+    nodes = {pod["metadata"]["labels"]["tangram.dev/llmdeployment"]: pod for pod in await here.all(PODS)}
+    assert nodes["declared"]["spec"]["nodeName"] == bare
+    assert nodes["labelled"]["spec"]["nodeName"] == "gpu-1"
+    after = await here.get(DEPLOYMENTS, before["metadata"]["name"])
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    status = (await here.get(GPU_POOLS, "bare"))["status"]
+    assert (status["nodes"], status["gpus"]) == (1, 2)

@@ -1,0 +1,164 @@
+"""What a GPUPool's status says of its nodes: Ready, what they offer, what of it is free; and how often."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tangram.fleet import Claim, FleetSnapshot, LeftOut, Node, Pool
+from tangram.planner.device_rules import NodeFacts, Why
+from tangram.planner.node_devices import gpu_node
+from tangram.shell.pool_status import pool_statuses
+from tangram.shell.status_pacer import StatusPacer
+
+NOW = 1_800_000_000.0
+GPU, S1, S3 = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+POOL = Pool("p", (("pool", "p"),), sku="H100-80GB-SXM")
+OBJECT: dict[str, Any] = {"metadata": {"name": "p", "uid": "uid-p", "generation": 4}, "spec": {}}
+UNTOLERATED = {"key": "team", "value": "ml", "effect": "NoSchedule"}
+
+
+def node(name: str = "n", offered: dict[str, int] | None = None, **facts: Any) -> Node:
+    """A node without NVIDIA labels unless told otherwise."""
+    offered = {GPU: 8} if offered is None else offered
+    labels = {"pool": "p"} | facts.pop("labels", {})
+    given = {"allocatable": offered, "capacity": offered, "declared": ("H100-80GB-SXM",)} | facts
+    return gpu_node(NodeFacts(name, labels, **given), (), labels)
+
+
+def status(*nodes: Node, obj: dict[str, Any] = OBJECT, now: float = NOW, **seen: Any) -> dict[str, Any]:
+    found = FleetSnapshot(nodes=nodes, pools=(POOL,), **seen)
+    ((_, told),) = pool_statuses((obj,), found, {}, now)
+    return told
+
+
+def ready(told: dict[str, Any]) -> tuple[str, str, str]:
+    (found,) = (each for each in told["conditions"] if each["type"] == "Ready")
+    return found["status"], found["reason"], found["message"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ((), ("False", "NoNodes", "no GPU node has all labels of spec.nodeSelector")),
+        ((node(),), ("True", "NodesReady", "its node is Ready and offers its GPUs")),
+        ((node("a"), node("b")), ("True", "NodesReady", "all 2 nodes are Ready and offer their GPUs")),
+        (
+            tuple(node(name, ready=name > "d") for name in "abcde"),
+            ("False", "NodesNotReady", "4 of 5 nodes are not Ready: a, b, c and 1 more"),
+        ),
+        (
+            (node("a"), node("b", {GPU: 0})),
+            ("False", "GPUsLeftOut", "1 of 2 nodes is Ready but without all GPUs on offer: b"),
+        ),
+    ],
+)
+def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected) -> None:
+    assert ready(status(*nodes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (node("a", {GPU: 6}, capacity={GPU: 8}), "capacity 8, allocatable 6: 2 unhealthy"),
+        (node("a", labels={f"{GPU}.replicas": "4"}), "several pods share each device"),
+        (node("a", declared=()), "has no label nvidia.com/gpu.product"),
+        (
+            replace(
+                node("a"), left_out=(LeftOut(Why.NOT_OFFERED, "offers 0, and 8 fewer than before", GPU),)
+            ),
+            "8 fewer than before",
+        ),
+    ],
+)
+def test_gpus_that_a_ready_node_does_not_offer_are_said_with_the_reason(one: Node, words: str) -> None:
+    verdict, reason, message = ready(status(one))
+
+    assert (verdict, reason) == ("False", "GPUsLeftOut")
+    assert words in message
+
+
+@pytest.mark.parametrize("away", [{"unschedulable": True}, {"taints": (UNTOLERATED,)}])
+def test_a_node_that_is_kept_from_newcomers_by_hand_is_ready_and_has_nothing_free(away) -> None:
+    told = status(node("a"), node("b", **away))
+
+    assert ready(told)[:2] == ("True", "NodesReady")
+    assert "left out: node b" in ready(told)[2]
+    assert (told["allocatable"], told["free"]) == ({GPU: 16}, {GPU: 8})
+
+
+def test_what_device_plugins_offer_and_what_of_it_is_free_is_counted_by_resource() -> None:
+    cut = node("b", {GPU: 1, S1: 7, S3: 0})
+    held = (Claim("a", GPU, 3, None), Claim("b", S1, 2, "uid-one"), Claim("c", GPU, 1, None))
+
+    told = status(node("a"), cut, node("c", ready=False), claims=held)
+
+    assert told["allocatable"] == {GPU: 9, S1: 7}
+    assert told["free"] == {GPU: 6, S1: 5}
+    assert (told["nodes"], told["gpus"]) == (3, 8 + 2 + 8)
+
+
+def test_pods_that_hold_more_than_a_node_offers_leave_nothing_free() -> None:
+    told = status(node("a", {GPU: 1}, capacity={GPU: 2}), claims=(Claim("a", GPU, 2, None),))
+
+    assert (told["allocatable"], told["free"]) == ({GPU: 1}, {GPU: 0})
+
+
+@pytest.mark.parametrize(
+    ("one", "gpus"),
+    [
+        (node(offered={S1: 7}), 1),
+        (node(offered={S1: 8, S3: 3}), 3),
+        (node(offered={GPU: 6}, capacity={GPU: 8}), 8),
+        (node(offered={S1: 3}, labels={f"{GPU}.count": "8"}), 8),
+        (node(offered={GPU: 0}, labels={f"{GPU}.count": "8"}), 8),
+    ],
+)
+def test_a_gpu_counts_once_cut_unhealthy_or_with_its_device_plugin_away(one: Node, gpus: int) -> None:
+    assert status(one)["gpus"] == gpus
+
+
+def test_the_status_keeps_its_time_while_it_stays_and_messages_are_bounded() -> None:
+    first = status(node("a"))
+    again = status(node("a"), obj=OBJECT | {"status": first}, now=NOW + 60)
+    assert again == first
+
+    many = tuple(node(f"{'x' * 60}-{i}", labels={f"{GPU}.replicas": str(i + 2)}) for i in range(40))
+    later = status(*many, obj=OBJECT | {"status": first}, now=NOW + 60)
+    times = {each["type"]: each["lastTransitionTime"] for each in later["conditions"]}
+    assert times["Accepted"] == first["conditions"][0]["lastTransitionTime"] != times["Ready"]
+    assert max(len(each["message"]) for each in later["conditions"]) == 2000
+
+
+def paced(pacer: StatusPacer, before: dict[str, Any], status: dict[str, Any], now: float) -> dict[str, Any]:
+    return pacer.paced(OBJECT | {"status": before}, status, now)
+
+
+def test_a_status_that_was_quiet_is_written_at_once_and_then_at_most_once_in_fifteen_seconds() -> None:
+    pacer = StatusPacer()
+    one, two, three = ({"observedGeneration": 4, "free": {GPU: n}} for n in (1, 2, 3))
+
+    assert paced(pacer, one, two, 100.0) == two
+    assert paced(pacer, two, three, 101.0) == two
+    assert paced(pacer, two, three, 114.9) == two
+    assert paced(pacer, two, three, 115.0) == three
+
+
+def test_a_node_that_flaps_each_second_costs_four_writes_a_minute() -> None:
+    pacer, live, writes = StatusPacer(), {}, 0
+    for second in range(60):
+        wanted = {"observedGeneration": 4, "conditions": [{"type": "Ready", "status": str(second % 2 == 0)}]}
+        found = paced(pacer, live, wanted, float(second))
+        writes, live = writes + (found != live), found
+
+    assert writes <= 5
+
+
+def test_a_new_spec_is_answered_at_once_and_what_is_gone_is_forgotten() -> None:
+    pacer = StatusPacer()
+    old, new = {"observedGeneration": 3}, {"observedGeneration": 4}
+    assert paced(pacer, {}, old, 100.0) == old
+    assert paced(pacer, old, new, 100.1) == new
+
+    pacer.forget(set())
+    assert paced(pacer, new, new | {"nodes": 1}, 100.2)["nodes"] == 1
