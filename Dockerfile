@@ -12,13 +12,15 @@
 ARG BASE_IMAGE=docker.io/library/python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS base
-# The user has a name: some libraries look their own user up and fail without one.
+# The user has a name: some libraries look their own user up and fail without one. Where a cluster gives pods a user of
+# its own (OpenShift: any, of group 0), USER is that name, and HOME is a place that every user may write to.
 RUN echo 'tangram:x:65532:65532:tangram:/nonexistent:/usr/sbin/nologin' >> /etc/passwd \
  && echo 'tangram:x:65532:' >> /etc/group
 ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    HOME=/tmp
+    HOME=/tmp \
+    USER=tangram
 COPY .build /opt/build/.build
 COPY requirements/install.sh requirements/uv.lock /opt/build/requirements/
 

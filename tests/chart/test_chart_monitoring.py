@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tangram.fleet import Shape
+from tangram.shell.engine_pod import engine_labels
+from tangram.shell.kinds import OWNER_LABEL
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tangram"
 RULES = CHART / "files" / "rules" / "tangram.yaml"
@@ -16,7 +20,7 @@ SUFFIXES = ("_bucket", "_sum", "_count", "_total")
 
 
 def metric_names(text):
-    return set(re.findall(r"\b(?:tangram_[a-z0-9_]+|vllm:[a-z0-9_]+)", text))
+    return set(re.findall(r"\b(?:tangram_(?!dev_)[a-z0-9_]+|vllm:[a-z0-9_]+)", text))
 
 
 def declared(path):
@@ -67,6 +71,14 @@ def test_every_alert_says_how_bad_what_and_where_to_read_on(alert):
     for part in ("**Means.**", "**Look.**", "**Helps.**"):
         assert part in text
     assert page.name in (page.parent / "README.md").read_text()
+
+
+def test_labels_of_pods_that_dashboards_show_are_carried_and_copied(helm):
+    shown = set(re.findall(r"tangram_dev_[a-z]+", "".join(path.read_text() for path in DASHBOARDS)))
+    monitor = helm.objects({"podMonitor": {"enabled": True}}).one("PodMonitor")
+    copied = set(monitor["spec"]["podTargetLabels"])
+    assert {label.replace("tangram_dev_", "tangram.dev/") for label in shown} <= copied
+    assert copied <= {*engine_labels("chat", Shape("L4", "gpu")), OWNER_LABEL}
 
 
 def test_no_runbook_is_left_of_an_alert_that_is_no_more():

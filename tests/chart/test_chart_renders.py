@@ -28,6 +28,10 @@ EVERYTHING = {
         "serviceAccountName": "engines",
         "imagePullSecrets": ["pull"],
         "runtimeClassName": "nvidia",
+        "runAsUser": None,
+        "tmpSizeLimit": "4Gi",
+        "shmSizeLimit": "2Gi",
+        "nodeRemoval": "Block",
         "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "llm", "effect": "NoSchedule"}],
     },
     "prices": {"H100-80GB-SXM": 2.5, "L4": 0},
@@ -101,6 +105,12 @@ def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path
     assert (s.engine_service_account_name, s.runtime_class_name) == ("engines", "nvidia")
     assert (s.cpu_cores_per_gpu, s.memory_bytes_per_gpu) == (16, 128 * 2**30)
     assert s.image_pull_secrets == ("pull",)
+    assert (s.run_as_user, s.tmp_size_limit, s.shm_size_limit, s.node_removal) == (
+        None,
+        "4Gi",
+        "2Gi",
+        "Block",
+    )
     assert s.tolerations[0]["value"] == "llm"
     assert s.prometheus is not None
     assert (s.prometheus.window_seconds, s.prometheus.scrape_interval_seconds) == (20, 5)
@@ -119,6 +129,14 @@ def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path
         20,
         4,
     )
+
+
+@pytest.mark.parametrize(("user", "ids"), [(None, set()), (1000660000, {1000660000}), (65532, {65532})])
+def test_the_operators_user_is_the_installers_or_the_clusters_choice(helm, user, ids):
+    rendered = helm.objects({"operator": {"runAsUser": user}}).one("Deployment")
+    security = rendered["spec"]["template"]["spec"]["securityContext"]
+    assert {security[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if key in security} == ids
+    assert security["runAsNonRoot"] is True
 
 
 def test_the_charts_defaults_are_the_operators_own(helm, tmp_path):

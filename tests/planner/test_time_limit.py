@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.fleet import FleetSnapshot, Intent, Pool, Traffic
+from tangram.fleet import FleetSnapshot, Intent, PodNeeds, Pool, Traffic
 from tangram.planner import plan, status
 from tests.support.fleet import NOW, intent, node, snapshot
 
@@ -46,6 +46,11 @@ def test_a_grace_period_above_what_a_cluster_autoscaler_grants_is_told(
 ) -> None:
     said = accepted(fleet(pools=pools), intent(max_request_s=seconds))
     assert ("max-graceful-termination-sec" in said) is warned
+
+
+def test_a_cluster_autoscaler_that_is_kept_away_cuts_nothing() -> None:
+    kept = replace(fleet(pools=(GROWING,)), pod_needs=PodNeeds(keep_nodes=True))
+    assert accepted(kept, intent(max_request_s=3600)) == "the spec is valid"
 
 
 def test_pools_that_are_not_its_own_do_not_count() -> None:

@@ -110,6 +110,10 @@ defaultPriorityClassName: {{ . | quote }}
 {{- with .Values.engine.tolerations }}
 tolerations: {{ toJson . }}
 {{- end }}
+runAsUser: {{ toJson .Values.engine.runAsUser }}
+tmpSizeLimit: {{ .Values.engine.tmpSizeLimit | toString | quote }}
+shmSizeLimit: {{ .Values.engine.shmSizeLimit | toString | quote }}
+nodeRemoval: {{ .Values.engine.nodeRemoval }}
 {{- if .Values.prometheus.url }}
 prometheus: {{ toJson .Values.prometheus }}
 {{- end }}

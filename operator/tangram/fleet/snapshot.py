@@ -179,6 +179,7 @@ class PodNeeds:
     memory_per_gpu: float = 0.0  # bytes, likewise
     scheduling_deadline_s: float = 180.0  # then another shape is tried
     growing_deadline_s: float = 900.0  # where a node may still come, or a terminating pod still goes
+    keep_nodes: bool = False  # their annotations keep autoscalers from removing the node they run on
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,13 @@ def _autoscaler(intent: Intent, snapshot: FleetSnapshot) -> str:
     grows = any(pool.max_nodes is not None for pool in named)
     if grace_s <= AUTOSCALER_GRACE_S or not (grows or intent.max_request_s > DEFAULT_REQUEST_S):
         return ""
+    if snapshot.pod_needs.keep_nodes:
+        return ""
     return (
         f"pods get {grace_s} s to end, and a cluster autoscaler that removes their node grants "
         f"{AUTOSCALER_GRACE_S} unless its --max-graceful-termination-sec is raised: longer requests may be "
-        "cut; raise it there, or lower engine.maxRequestSeconds"
+        "cut; raise it there, lower engine.maxRequestSeconds, or set the chart's value engine.nodeRemoval to "
+        "Block"
     )
 
 

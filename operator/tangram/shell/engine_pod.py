@@ -5,15 +5,39 @@ from tangram.catalog import share
 from tangram.fleet import DRAIN_S, ApplyDeployment, Intent, Shape, Spread
 from tangram.planner.tolerations import engine_tolerations
 from tangram.shell import pod_fields
-from tangram.shell.kinds import HOST_LABEL, VARIANT_LABEL, ZONE_LABEL, Object
+from tangram.shell.kinds import (
+    HOST_LABEL,
+    INSTANCE_LABEL,
+    MANAGED_BY,
+    NAME_LABEL,
+    PART_OF_LABEL,
+    PRECISION_LABEL,
+    PROFILE_LABEL,
+    SKU_LABEL,
+    VARIANT_LABEL,
+    ZONE_LABEL,
+    Object,
+)
 from tangram.shell.node_affinity import node_affinity
-from tangram.shell.quantity import cpu_quantity, memory_quantity
+from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
 
 ENGINE_PORT = 8000
 HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its requests either
 START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
 START_PERIOD_S = 2
+ENGINE_NAME = "tangram-engine"
+SHARED_MEMORY = "shm"
+
+# github.com/kubernetes/autoscaler, cluster-autoscaler/FAQ.md, "What types of pods can prevent CA from
+# removing a node": those with a volume on the node's disk, as /tmp is, unless annotated as safe to evict.
+# karpenter.sh/docs/concepts/disruption, "Pod-level controls": consolidation and drift heed the annotation.
+_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_NODE_REMOVAL: dict[str, dict[str, str]] = {
+    "Default": {},
+    "Block": {_SAFE_TO_EVICT: "false", "karpenter.sh/do-not-disrupt": "true"},
+    "Allow": {_SAFE_TO_EVICT: "true"},
+}
 API_KEYS = "api-keys"  # a volume, and the file in it
 _API_KEYS_FOLDER = "/etc/tangram/api-keys"
 # Group and owner: the group is fsGroup's, or 0 where a cluster gives pods a user of its own with group 0.
@@ -33,7 +57,11 @@ def engine_template(
             for each in engine_tolerations(action.shape.sku, action.shape.resource, settings.tolerations)
         ],
         "containers": [_engine_container(intent, action, settings, source)],
-        "volumes": [*pod_fields.volumes(source), *_api_keys_volume(intent)],
+        "volumes": [
+            *pod_fields.volumes(source, settings),
+            _shared_memory(settings),
+            *_api_keys_volume(intent),
+        ],
     }
     constraints = _spread(engines, action.spread)
     if constraints:
@@ -44,16 +72,45 @@ def engine_template(
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(ENGINE_PORT),
         "prometheus.io/path": "/metrics",
+        **_NODE_REMOVAL[settings.node_removal],
     }
     return {
         "metadata": {
             "labels": dict(intent.pod_labels)
             | engines
-            | {VARIANT_LABEL: action.shape.variant, "llm-d.ai/engine-type": "vllm"},
+            | engine_labels(intent.name, action.shape)
+            | {"llm-d.ai/engine-type": "vllm"},
             "annotations": dict(intent.pod_annotations) | annotations,
         },
         "spec": pod,
     }
+
+
+def engine_labels(name: str, shape: Shape) -> dict[str, str]:
+    """Return what engines of the LLMDeployment `name` are labelled with beside what Services select by.
+
+    The variant is in the selector of the Deployment; dashboards join on the others. No label may hold the
+    `+` of a profile: it is a dot, as in the name of the resource.
+    """
+    return {
+        NAME_LABEL: ENGINE_NAME,
+        INSTANCE_LABEL: name,
+        PART_OF_LABEL: MANAGED_BY,
+        VARIANT_LABEL: shape.variant,
+        SKU_LABEL: shape.sku,
+        PROFILE_LABEL: shape.profile.replace("+", "."),
+        PRECISION_LABEL: shape.precision,
+    }
+
+
+def _shared_memory(settings: Settings) -> Object:
+    """Return the volume of /dev/shm. Container runtimes give 64 MiB; NCCL asks for 1 GiB
+    (docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, "Shared memory").
+
+    Its pages count against the memory limit of the container that writes them.
+    """
+    limit = memory_quantity(parse_quantity(settings.shm_size_limit))
+    return {"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
 
 
 def _engine_container(
@@ -68,7 +125,11 @@ def _engine_container(
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": _resources(action.shape, settings),
         "securityContext": pod_fields.container_security(),
-        "volumeMounts": [*pod_fields.mounts(source), *_api_keys_mount(intent)],
+        "volumeMounts": [
+            *pod_fields.mounts(source),
+            {"name": SHARED_MEMORY, "mountPath": "/dev/shm"},  # noqa: S108 - a path inside the container
+            *_api_keys_mount(intent),
+        ],
         "startupProbe": _probe("/ready", timeoutSeconds=2, **start),
         "readinessProbe": _probe("/ready", periodSeconds=2, timeoutSeconds=2, failureThreshold=2),
         "livenessProbe": _probe(

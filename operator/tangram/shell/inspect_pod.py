@@ -10,6 +10,7 @@ from tangram.shell.settings import Settings
 # `tangram-engine inspect` keeps its processes below (MEMORY_LIMIT, LOAD_MEMORY and TEXT_MEMORY there).
 INSPECT_MEMORY = "1Gi"
 INSPECT_REJECTED = 3  # exit code of `tangram-engine inspect` for a checkpoint that cannot be served
+INSPECT_GRACE_S = 2  # it has nothing to bring to an end; as process 1 it does not heed SIGTERM
 
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -33,8 +34,9 @@ def inspect_pod(key: FactsKey, settings: Settings) -> Object:
     }
     return pod_fields.common_fields(settings) | {
         "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": INSPECT_GRACE_S,
         "containers": [container],
-        "volumes": pod_fields.volumes(source),
+        "volumes": pod_fields.volumes(source, settings),
         # Where every node has GPUs it runs beside engines.
         "tolerations": [dict(each) for each in inspect_tolerations(settings.tolerations)],
     }

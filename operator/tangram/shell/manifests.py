@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
-from tangram.shell.engine_pod import START_DEADLINE_S, engine_template
+from tangram.shell.engine_pod import START_DEADLINE_S, engine_labels, engine_template
 from tangram.shell.inspect_pod import INSPECT_REJECTED, inspect_pod
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
@@ -83,7 +83,7 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
     """Return the Deployment of one variant: `action.replicas` engines of `action.shape`."""
     owner, shape = owner_of(intent), action.shape
     engines = _labels(owner, "engine")
-    labels = engines | {VARIANT_LABEL: shape.variant}
+    selected = engines | {VARIANT_LABEL: shape.variant}  # immutable: a label more, and every write is refused
     template = engine_template(intent, action, settings, engines)
     _set_class(template["spec"], intent.priority_class_name)
     annotations = {
@@ -96,10 +96,11 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         "revisionHistoryLimit": 2,
         # In a full pool a new pod waits until an old one has finished its requests.
         "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60,
-        "selector": {"matchLabels": labels},
+        "selector": {"matchLabels": selected},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(action)},
         "template": template,
     }
+    labels = engines | engine_labels(owner.name, shape)
     return _object(DEPLOYMENTS, owner, deployment_name(owner.name, shape), labels, annotations, spec)
 
 

@@ -2,21 +2,18 @@
 
 from tangram.api import ModelSource
 from tangram.shell.kinds import Object
+from tangram.shell.quantity import memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
 
 
 def common_fields(settings: Settings) -> Object:
     """Return the fields of a pod spec that do not depend on what the pod does."""
+    user = settings.run_as_user
+    ids = {} if user is None else {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} | ids,
     }
     if settings.engine_service_account_name:
         pod["serviceAccountName"] = settings.engine_service_account_name
@@ -34,9 +31,14 @@ def container_security() -> Object:
     }
 
 
-def volumes(source: ModelSource) -> list[Object]:
-    """Return the volumes of a pod that reads `source`."""
-    found: list[Object] = [{"name": "tmp", "emptyDir": {}}]
+def volumes(source: ModelSource, settings: Settings) -> list[Object]:
+    """Return the volumes of a pod that reads `source`.
+
+    The engine itself writes nothing to /tmp. It is HOME: CUDA keeps the kernels there that it compiles for a
+    GPU which torch was not built for (~/.nv, at most 1 GiB), torch and Triton what they compile.
+    """
+    limit = memory_quantity(parse_quantity(settings.tmp_size_limit))
+    found: list[Object] = [{"name": "tmp", "emptyDir": {"sizeLimit": limit}}]
     if source.claim:
         found.append(
             {"name": "model", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}

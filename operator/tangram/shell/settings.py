@@ -143,7 +143,15 @@ class Settings(_Section):
     default_priority_class_name: Annotated[str, Field(max_length=253, pattern=f"{NAME_PATTERN}|^$")] = ""
     """PriorityClass of LLMDeployments that name none, with preemptionPolicy Never; empty: pods have none."""
     tolerations: tuple[dict[str, Any], ...] = ()
-    """Tolerations of engine pods, beside the one for nvidia.com/gpu."""
+    """Tolerations of engine pods, beside those of the usual GPU taints."""
+    run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = 65532
+    """User and group of engine pods; null: for clusters that assign them, as OpenShift does."""
+    tmp_size_limit: str = "2Gi"
+    """Most that engines and inspect Jobs write to /tmp, on the node's disk; a pod with more is evicted."""
+    shm_size_limit: str = "1Gi"
+    """Size of /dev/shm in engine pods. What is in it counts against the pod's memory."""
+    node_removal: Annotated[str, Field(pattern="^(Default|Block|Allow)$")] = "Default"
+    """Whether Cluster Autoscaler and Karpenter may remove nodes on which engines run."""
     prometheus: PrometheusSettings | None = None
     """Where metrics are read; none: nothing scales by itself."""
     scaling: ScalingSettings = ScalingSettings()
@@ -173,7 +181,7 @@ class Settings(_Section):
     log_format: Annotated[str, Field(pattern="^(json|plain)$")] = "json"
     """Form of log lines."""
 
-    @field_validator("cpu_per_gpu", "memory_per_gpu", mode="before")
+    @field_validator("cpu_per_gpu", "memory_per_gpu", "tmp_size_limit", "shm_size_limit", mode="before")
     @classmethod
     def _quantity(cls, value: object) -> str:
         if not isinstance(value, (str, int, float)) or isinstance(value, bool) or parse_quantity(value) <= 0:
@@ -188,6 +196,7 @@ class Settings(_Section):
             self.memory_bytes_per_gpu,
             self.scheduling.deadline_seconds,
             self.scheduling.growing_deadline_seconds,
+            self.node_removal == "Block",
         )
 
     @property

@@ -1,18 +1,20 @@
-"""Engine pods as they are rendered, on a real scheduler: which nodes they may go to."""
+"""Pods as they are rendered, on a real API server and scheduler: whether they may be, and on which nodes."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tangram.fleet import ApplyDeployment, Shape
+from tangram.fleet import ApplyDeployment, FactsKey, SecretKey, Shape, Spread
 from tangram.planner.device_rules import NodeFacts
 from tangram.planner.node_devices import gpu_node as read_node
 from tangram.shell import manifests
+from tangram.shell.client import ApiError
 from tangram.shell.kinds import NODES, PODS
 from tangram.shell.settings import Settings
 from tests.shell.test_manifests import intent
-from tests.support.apiserver import World, add_node, eventually, gpu_node
+from tests.support.apiserver import NAMESPACES, World, add_node, eventually, gpu_node
 
 pytestmark = pytest.mark.apiserver
 
@@ -89,3 +91,56 @@ async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(her
         return (await here.get(PODS, SMALL.replace(".", "-")) or {})["spec"].get("nodeName") == node
 
     await eventually(there, what="the pod goes to the node that is no longer held")
+
+
+RESTRICTED = {
+    "pod-security.kubernetes.io/enforce": "restricted",
+    "pod-security.kubernetes.io/enforce-version": "latest",
+}
+EVERY_OPTION = Settings.model_validate(
+    {
+        "engineImage": "registry/engine:1",
+        "engineServiceAccountName": "default",
+        "imagePullSecrets": ["pull"],
+        "tolerations": [{"operator": "Exists"}],
+        "runAsUser": None,
+        "nodeRemoval": "Block",
+    }
+)
+
+
+def both_pods(told: Settings) -> dict[str, dict[str, Any]]:
+    """Return the templates of an engine and of an inspect Job that use all that an LLMDeployment may name."""
+    wanted = replace(
+        intent("pvc://weights/llama"),
+        api_keys=SecretKey("keys", "api-keys"),
+        pod_labels=(("team", "ml"),),
+        pod_annotations=(("example.com/owner", "ml"),),
+    )
+    action = ApplyDeployment("uid-1", Shape(SKU, SMALL), 1, (PRODUCT,), 4096, spread=Spread(0.5, 0.5))
+    key = FactsKey("ns", "pvc://weights/llama", "registry/engine:1")
+    return {
+        "engine": manifests.deployment(wanted, action, told)["spec"]["template"],
+        "inspect": manifests.inspect_job(manifests.owner_of(wanted), key, told)["spec"]["template"],
+    }
+
+
+async def make(here: World, name: str, template: dict[str, Any]) -> None:
+    meta = template["metadata"] | {"name": name, "namespace": here.namespace}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+    await here.apply(pod, PODS)
+
+
+async def test_a_restricted_namespace_admits_engines_and_inspections(here) -> None:
+    namespace = {"name": here.namespace, "labels": RESTRICTED}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace}
+    await here.apply(body, NAMESPACES, manager="admin")
+
+    for number, told in enumerate((SETTINGS, EVERY_OPTION)):
+        for name, template in both_pods(told).items():
+            await make(here, f"{name}-{number}", template)
+
+    lax = both_pods(SETTINGS)["engine"]
+    lax["spec"]["securityContext"] = {}
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        await make(here, "lax", lax)

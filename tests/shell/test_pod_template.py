@@ -1,0 +1,147 @@
+"""What every engine pod and inspect Job looks like, and what may change it."""
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tangram.catalog import gpu, skus
+from tangram.fleet import WHOLE_GPU, ApplyDeployment, FactsKey, Shape
+from tangram.shell import manifests
+from tangram.shell.compare import up_to_date
+from tangram.shell.settings import Settings
+from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
+
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+SHAPES = [
+    Shape(sku, profile) for sku in skus() for profile in (WHOLE_GPU, *(p.name for p in gpu(sku).profiles))
+]
+EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+KARPENTER = "karpenter.sh/do-not-disrupt"
+
+
+def settings(**changed: Any) -> Settings:
+    return Settings.model_validate({"engineImage": "registry/engine:1"} | changed)
+
+
+def engine(told: Settings = SETTINGS, wanted: ApplyDeployment | None = None) -> dict[str, Any]:
+    rendered = manifests.deployment(intent(), wanted or action(SLICE), told)
+    template: dict[str, Any] = rendered["spec"]["template"]
+    return template
+
+
+def inspect(told: Settings = SETTINGS) -> dict[str, Any]:
+    job = manifests.inspect_job(manifests.owner_of(intent()), FactsKey("ns", "pvc://w/x", "e"), told)
+    template: dict[str, Any] = job["spec"]["template"]
+    return template
+
+
+def volume(template: dict[str, Any], name: str) -> Any:
+    (found,) = (each for each in template["spec"]["volumes"] if each["name"] == name)
+    return found["emptyDir"]
+
+
+@pytest.mark.parametrize("template", [engine, inspect])
+def test_a_cluster_that_assigns_users_is_told_none(template) -> None:
+    usual = template()["spec"]["securityContext"]
+    assigned = template(settings(runAsUser=None))["spec"]["securityContext"]
+
+    assert [usual[key] for key in ("runAsUser", "runAsGroup", "fsGroup")] == [65532] * 3
+    assert assigned == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@pytest.mark.parametrize("template", [engine, inspect])
+def test_tmp_has_a_limit_in_the_form_that_the_api_server_stores(template) -> None:
+    assert volume(template(), "tmp") == {"sizeLimit": "2Gi"}
+    assert volume(template(settings(tmpSizeLimit="4096Mi")), "tmp") == {"sizeLimit": "4Gi"}
+
+
+def test_engines_share_memory_up_to_a_limit() -> None:
+    template = engine(settings(shmSizeLimit="0.5Gi"))
+
+    assert volume(template, "shm") == {"medium": "Memory", "sizeLimit": "512Mi"}
+    mounts = {each["name"]: each["mountPath"] for each in template["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts["shm"] == "/dev/shm"  # noqa: S108 - a path inside the container
+
+
+@pytest.mark.parametrize("wrong", [{"tmpSizeLimit": "0"}, {"shmSizeLimit": "lots"}, {"runAsUser": 0}])
+def test_limits_of_nothing_and_the_user_root_are_refused(wrong) -> None:
+    with pytest.raises(ValidationError):
+        settings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("removal", "written"),
+    [
+        ("Default", {}),
+        ("Block", {EVICT: "false", KARPENTER: "true"}),
+        ("Allow", {EVICT: "true"}),
+    ],
+)
+def test_autoscalers_are_told_what_the_setting_says(removal, written) -> None:
+    annotations = engine(settings(nodeRemoval=removal))["metadata"]["annotations"]
+
+    assert {key: annotations[key] for key in (EVICT, KARPENTER) if key in annotations} == written
+
+
+def test_an_inspection_that_is_ended_has_nothing_to_bring_to_an_end() -> None:
+    assert inspect()["spec"]["terminationGracePeriodSeconds"] == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_labels_of_every_shape_are_valid_and_tell_it(shape) -> None:
+    labels = engine(wanted=action(shape))["metadata"]["labels"]
+
+    assert all(LABEL_VALUE.fullmatch(value) for value in labels.values())
+    assert labels["tangram.dev/sku"] == shape.sku
+    assert labels["tangram.dev/profile"] == shape.profile.replace("+", ".")
+    assert labels["tangram.dev/precision"] == shape.precision
+
+
+def test_the_selector_is_the_one_that_deployments_were_made_with() -> None:
+    selector = manifests.deployment(intent(), action(SLICE), SETTINGS)["spec"]["selector"]
+
+    assert set(selector["matchLabels"]) == {
+        "app.kubernetes.io/managed-by",
+        "app.kubernetes.io/component",
+        "tangram.dev/llmdeployment",
+        "tangram.dev/variant",
+    }
+
+
+def test_settings_that_do_not_concern_pods_leave_them_alone() -> None:
+    other = settings(
+        prices={"L4": 1},
+        prometheus={"url": "http://p:9090"},
+        scaling={"downAfterSeconds": 60},
+        scheduling={"deadlineSeconds": 10},
+        advice={"idleSeconds": 1},
+        leaderElection={"name": "another"},
+        watchNamespaces=["ns"],
+        tickSeconds=5,
+        logFormat="plain",
+    )
+    rendered = manifests.deployment(intent(), action(SLICE), SETTINGS)
+
+    assert up_to_date(rendered, manifests.deployment(intent(), action(SLICE), other))
+
+
+RENDER = """
+from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
+from tangram.shell import manifests
+print(manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS)))
+"""
+
+
+def test_an_operator_that_starts_anew_renders_the_same() -> None:
+    here = manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS))
+    environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    there = subprocess.run(
+        [sys.executable, "-c", RENDER], env=environment, capture_output=True, text=True, check=True
+    )
+
+    assert there.stdout.strip() == here
