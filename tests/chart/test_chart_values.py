@@ -40,6 +40,8 @@ BAD = {
     "unknown scaling law": {"scaling": {"algorithm": "pid"}},
     "cpu in words": {"engine": {"cpuPerGPU": "eight"}},
     "memory in words": {"engine": {"memoryPerGPU": "64 gigabytes"}},
+    "most cpu in words": {"engine": {"maxCPUPerGPU": "sixteen"}},
+    "most memory of nothing": {"engine": {"maxMemoryPerGPU": 0}},
     "toleration with a typo": {"engine": {"tolerations": [{"keys": "a"}]}},
     "toleration with an unknown effect": {"engine": {"tolerations": [{"key": "a", "effect": "Never"}]}},
     "negative price": {"prices": {"L4": -1}},

@@ -1,7 +1,7 @@
 """The inspect Job has the memory that `tangram-engine inspect` allows itself."""
 
+from tangram.fleet.quantity import parse_quantity
 from tangram.shell.inspect_pod import INSPECT_MEMORY
-from tangram.shell.quantity import parse_quantity
 from tangram_engine import inspect
 from tangram_engine.serve import text_process
 

@@ -200,7 +200,10 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     process = operator(tickSeconds=0.5)
     await here.apply(llm("one", here.namespace, scaling={"minReplicas": 2}))
     asked = {
-        "engine": {"apiKeySecretRef": {"name": "keys"}},
+        "engine": {
+            "apiKeySecretRef": {"name": "keys"},
+            "resources": {"requests": {"cpu": "1.5", "memory": "4096Mi"}},
+        },
         "metadata": {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}},
     }
     await here.apply(llm("two", here.namespace, **asked))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tangram.api import facts_from_status
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape, Spread
+from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell import manifests
 from tangram.shell.children import UnknownShape, generation_of, shape_of
 from tangram.shell.compare import covers, up_to_date
 from tangram.shell.node_affinity import steered_to
-from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
 from tangram_engine.serve import client, events, server

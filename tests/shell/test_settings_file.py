@@ -23,6 +23,8 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
     assert settings.prometheus is None
     assert settings.cpu_cores_per_gpu == 8
     assert settings.memory_bytes_per_gpu == 64 * 2**30
+    assert settings.pod_needs.max_cpu_per_gpu == 8  # what may be asked for is the default
+    assert settings.pod_needs.max_memory_per_gpu == 64 * 2**30
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,9 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
         ("engineImage: e\nenginImage: x", "enginImage"),
         ("engineImage: e\ncpuPerGPU: lots", "cpuPerGPU"),
         ("engineImage: e\nmemoryPerGPU: 0", "memoryPerGPU"),
+        ("engineImage: e\nmaxCPUPerGPU: lots", "maxCPUPerGPU"),
+        ("engineImage: e\nmaxCPUPerGPU: 4", "maxCPUPerGPU is 4, below cpuPerGPU, which is 8"),
+        ("engineImage: e\nmaxMemoryPerGPU: 32Gi", "maxMemoryPerGPU is 32Gi, below memoryPerGPU"),
         ("engineImage: e\nprometheus: {url: ftp://x}", "prometheus.url"),
         (
             "engineImage: e\nprometheus: {url: http://x, windowSeconds: 20, scrapeIntervalSeconds: 10}",

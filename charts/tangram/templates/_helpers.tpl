@@ -101,6 +101,12 @@ imagePullSecrets: {{ toJson . }}
 {{- end }}
 cpuPerGPU: {{ .Values.engine.cpuPerGPU | toString | quote }}
 memoryPerGPU: {{ .Values.engine.memoryPerGPU | toString | quote }}
+{{- with .Values.engine.maxCPUPerGPU }}
+maxCPUPerGPU: {{ . | toString | quote }}
+{{- end }}
+{{- with .Values.engine.maxMemoryPerGPU }}
+maxMemoryPerGPU: {{ . | toString | quote }}
+{{- end }}
 {{- with .Values.engine.runtimeClassName }}
 runtimeClassName: {{ . | quote }}
 {{- end }}

@@ -23,7 +23,16 @@ from tangram.api.spec import (
     SpreadSpec,
     TrafficSpec,
 )
-from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, SecretKey, Spread, Traffic
+from tangram.fleet import (
+    HostResources,
+    Intent,
+    InvalidIntent,
+    MIGPolicy,
+    Objective,
+    SecretKey,
+    Spread,
+    Traffic,
+)
 
 _MESSAGE_LIMIT = 1000
 _NO_CLASSES = PriorityClasses()
@@ -86,6 +95,7 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
         kv_precision=spec.engine.kv_cache_precision,
         spread=_spread(spec.placement.spread),
         budget_per_hour=spec.placement.budget_per_hour,
+        resources=HostResources(spec.engine.resources.requests.cpu, spec.engine.resources.requests.memory),
         api_keys=_secret_key(spec.engine.api_key_secret_ref),
         pod_labels=tuple(sorted(spec.metadata.labels.items())),
         pod_annotations=tuple(sorted(spec.metadata.annotations.items())),

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr
 
 from tangram.api.base import Model
+from tangram.api.host_resources import HostResourcesSpec
 from tangram.api.pod_metadata import PodMetadataSpec
 from tangram.api.secret_key import SecretKeySpec
 from tangram.api.source import URI_HELP, URI_PATTERN, model_source
@@ -118,6 +119,14 @@ class EngineSpec(Model):
         default="bf16",
         description="Format of the KV cache: bf16 (16 bit) or fp8, which holds twice the tokens. The engine "
         "has 16 bit only: with fp8 nothing is placed yet, `tangram plan` plans it.",
+    )
+    resources: HostResourcesSpec = Field(
+        default_factory=HostResourcesSpec,
+        description="CPU and memory of the host for each replica, instead of what the operator's settings "
+        "give to its share of a GPU. The settings limit both, by the share as well (maxCPUPerGPU, "
+        "maxMemoryPerGPU; unless they are set, no more than the default): a shape whose share is too small "
+        "is not used, and what is above the limit of a whole GPU is not Accepted. A change replaces the "
+        "pods.",
     )
     api_key_secret_ref: SecretKeySpec | None = Field(
         default=None,

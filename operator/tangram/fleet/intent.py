@@ -65,6 +65,14 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class HostResources:
+    """What one replica asks for beside its GPU, on whatever shape; None: its share of what is usual."""
+
+    cpu_milli: int | None = None  # thousandths of a core
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SecretKey:
     """A key of a Secret in the namespace of its LLMDeployment. Never the value."""
 
@@ -111,6 +119,7 @@ class Intent:
     spread: Spread = Spread()
     budget_per_hour: float | None = None  # USD
     max_request_s: int = DEFAULT_REQUEST_S  # the engine ends every request by then
+    resources: HostResources = HostResources()
     api_keys: SecretKey | None = None  # where clients' API keys are; None: none is asked for
     pod_labels: tuple[tuple[str, str], ...] = ()  # of engine pods, beside ours; sorted
     pod_annotations: tuple[tuple[str, str], ...] = ()  # likewise

@@ -177,6 +177,8 @@ class PodNeeds:
 
     cpu_per_gpu: float = 0.0  # cores of a replica on a whole GPU; a slice asks for its share
     memory_per_gpu: float = 0.0  # bytes, likewise
+    max_cpu_per_gpu: float | None = None  # cores that an LLMDeployment may ask for; None: any number
+    max_memory_per_gpu: float | None = None  # bytes, likewise
     scheduling_deadline_s: float = 180.0  # then another shape is tried
     growing_deadline_s: float = 900.0  # where a node may still come, or a terminating pod still goes
     keep_nodes: bool = False  # their annotations keep autoscalers from removing the node they run on

@@ -14,11 +14,13 @@ from tangram.fleet import (
     MIGPolicy,
     Node,
     NodeSelector,
+    PodNeeds,
     Pool,
     Shape,
     resource_name,
 )
 from tangram.planner.device_rules import model_of
+from tangram.planner.host_resources import over_limit
 from tangram.planner.judge import look
 from tangram.planner.node_devices import left_out_notes
 from tangram.planner.room import Place, Unit, allowed, place_of
@@ -62,6 +64,7 @@ class Offers:
     prices: Mapping[str, float]  # USD per GPU-hour by SKU, where the user set one
     pools: Mapping[str, Pool]
     has_nodes: bool
+    needs: PodNeeds
     left_out: tuple[tuple[Place, Node], ...] = ()  # nodes with devices that no newcomer is given
     _seats: dict[tuple[str, ...], tuple[Seat, ...]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -169,6 +172,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
         prices=dict(snapshot.prices),
         pools={pool.name: pool for pool in snapshot.pools},
         has_nodes=bool(snapshot.nodes),
+        needs=snapshot.pod_needs,
         left_out=tuple(left_out),
     )
 
@@ -186,9 +190,8 @@ def candidates(
         ):
             seat = offered.seat(shape.sku, shape.profile, intent.pools)
             seats |= {(shape.sku, shape.profile): seat} if seat is not None else {}
-    return tuple(
-        sorted((_judge(seat, intent, facts, request) for seat in seats.values()), key=_cheapest_first)
-    )
+    judged = (_judge(seat, intent, facts, request, offered.needs) for seat in seats.values())
+    return tuple(sorted(judged, key=_cheapest_first))
 
 
 def price(shape: Shape, prices: Mapping[str, float]) -> float | None:
@@ -215,10 +218,13 @@ def _cheapest_first(candidate: Candidate) -> tuple[bool, float, int, Shape]:
     return candidate.rejection is not None, candidate.price_per_hour, -candidate.memory_mib, candidate.shape
 
 
-def _judge(seat: Seat, intent: Intent, facts: CheckpointFacts, request: SizingRequest) -> Candidate:
+def _judge(
+    seat: Seat, intent: Intent, facts: CheckpointFacts, request: SizingRequest, needs: PodNeeds
+) -> Candidate:
     shape, per_hour = Shape(seat.sku, seat.profile, 1, facts.dtype), seat.price_per_hour
     rejection, message = None, ""
-    if forbidden := _policy(seat, intent):
+    share = catalog.share(seat.sku, seat.profile)
+    if forbidden := _policy(seat, intent) or over_limit(intent.resources, needs, share, str(shape)):
         rejection, message = NOT_ALLOWED, forbidden
     elif not seat.memory_is_known:
         rejection, message = MEMORY_UNKNOWN, f"nobody has published how much memory {shape} has"

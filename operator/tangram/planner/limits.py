@@ -4,9 +4,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tangram import catalog
-from tangram.fleet import BackOff, FleetSnapshot, PodNeeds, QuotaLimit, Shape
+from tangram.fleet import BackOff, FleetSnapshot, HostResources, Intent, PodNeeds, QuotaLimit, Shape
 from tangram.planner.back_off import RULES, Obstacles
+from tangram.planner.host_resources import cpu_cores, memory_bytes
 from tangram.planner.isolation import for_each
 from tangram.planner.reasons import Reason
 from tangram.planner.rollout import is_rolling
@@ -18,14 +18,12 @@ _MIB = 2**20
 _OBJECTS = ("count/deployments.apps", "count/replicasets.apps")
 
 
-def pod_amounts(shape: Shape, needs: PodNeeds) -> Mapping[str, float]:
+def pod_amounts(asked: HostResources, shape: Shape, needs: PodNeeds) -> Mapping[str, float]:
     """Return what one engine pod of `shape` takes of each resource that a ResourceQuota may limit.
 
-    Requests equal limits. Rounded up as manifests are: whole millicores, whole MiB.
+    Requests equal limits.
     """
-    part = catalog.share(shape.sku, shape.profile) * shape.tensor_parallel
-    cpu = math.ceil(round(needs.cpu_per_gpu * part * 1000, 6)) / 1000
-    memory = float(math.ceil(needs.memory_per_gpu * part / _MIB) * _MIB)
+    cpu, memory = cpu_cores(asked, shape, needs), memory_bytes(asked, shape, needs)
     return {
         "pods": 1.0,
         "count/pods": 1.0,
@@ -45,35 +43,35 @@ class Quotas:
         self._left = {limit: limit.hard - limit.used for limit in snapshot.quotas}
         self._needs = snapshot.pod_needs
 
-    def more(self, namespace: str, shape: Shape, *, exists: bool) -> tuple[int | None, str]:
+    def more(self, intent: Intent, shape: Shape, *, exists: bool) -> tuple[int | None, str]:
         """Return how many more pods may be created (None: any number), and which quota allows no more.
 
         Without its Deployment (`exists` is False) that has to be allowed as well.
         """
         most, binding = None, ""
-        for limit, amount in self._of(namespace, shape):
+        for limit, amount in self._of(intent, shape):
             here = max(0, math.floor(self._left[limit] / amount + 1e-9))
             if most is None or here < most:
                 most, binding = here, _told(limit)
-        for limit in self._limits.get(namespace, ()) if not exists else ():
+        for limit in self._limits.get(intent.namespace, ()) if not exists else ():
             if limit.resource in _OBJECTS and self._left[limit] < 1:
                 most, binding = 0, _told(limit)
         return most, binding
 
-    def take(self, namespace: str, growth: Mapping[Shape, int]) -> None:
+    def take(self, intent: Intent, growth: Mapping[Shape, int]) -> None:
         """Keep what so many more pods take; of alternative shapes the most of each resource."""
         most: dict[QuotaLimit, float] = {}
         for shape, count in growth.items():
-            for limit, amount in self._of(namespace, shape):
+            for limit, amount in self._of(intent, shape):
                 most[limit] = max(most.get(limit, 0.0), amount * count)
         for limit, amount in most.items():
             self._left[limit] -= amount
 
-    def _of(self, namespace: str, shape: Shape) -> Iterable[tuple[QuotaLimit, float]]:
-        limits = self._limits.get(namespace)
+    def _of(self, intent: Intent, shape: Shape) -> Iterable[tuple[QuotaLimit, float]]:
+        limits = self._limits.get(intent.namespace)
         if not limits:
             return ()
-        amounts = pod_amounts(shape, self._needs)
+        amounts = pod_amounts(intent.resources, shape, self._needs)
         return [(limit, amounts[limit.resource]) for limit in limits if amounts.get(limit.resource, 0) > 0]
 
 
@@ -105,7 +103,7 @@ def limits(
             for shape in sorted(shapes)
             if (limit := _limit(case, shape, found, refused, problems, quotas, now)) is not None
         }
-        quotas.take(case.intent.namespace, _growth(case, mine, room))
+        quotas.take(case.intent, _growth(case, mine, room))
         return case.intent.uid, mine
 
     return dict(for_each("limit", cases, lambda case: case.intent.uid, of))
@@ -134,7 +132,7 @@ def _limit(
     intent, mine = case.intent, case.on(shape)
     pods, given = (mine.total, mine.replicas) if mine is not None else (0, 0)
     each: list[Limit] = []
-    more, binding = quotas.more(intent.namespace, shape, exists=mine is not None)
+    more, binding = quotas.more(intent, shape, exists=mine is not None)
     if more is not None:  # what was given before may be on its way: a refusal is what takes it back
         each.append(Limit(max(pods + more, given), Reason.QUOTA_EXCEEDED, binding))
     each += [

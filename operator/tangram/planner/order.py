@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 
-from tangram.fleet import Intent, InvalidIntent
+from tangram.fleet import Intent, InvalidIntent, PodNeeds
+from tangram.planner.host_resources import over_limit
 from tangram.planner.reasons import Reason
 
 Wanted = Intent | InvalidIntent
+_WHOLE = 1.0  # of a GPU; the engine runs on one GPU or slice
 
 
 def by_age(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
@@ -21,8 +23,8 @@ def by_turn(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
     return tuple(sorted(by_age(intents), key=lambda intent: -getattr(intent, "priority", 0)))
 
 
-def acceptance(intents: tuple[Wanted, ...]) -> dict[str, tuple[bool, str, str]]:
-    """Return (accepted, reason, message) by uid, for intents in order of age."""
+def acceptance(intents: tuple[Wanted, ...], needs: PodNeeds) -> dict[str, tuple[bool, str, str]]:
+    """Return (accepted, reason, message) by uid, for intents in order of age. `needs`: of the settings."""
     verdicts: dict[str, tuple[bool, str, str]] = {}
     served: dict[tuple[str, str], str] = {}
     for intent in intents:
@@ -31,8 +33,11 @@ def acceptance(intents: tuple[Wanted, ...]) -> dict[str, tuple[bool, str, str]]:
             continue
         name = (intent.namespace, intent.served_name)
         older = served.setdefault(name, intent.name)
+        too_much = over_limit(intent.resources, needs, _WHOLE, "a whole GPU")
         if intent.refusal is not None:  # its name stays taken: what it runs goes on to serve
             verdicts[intent.uid] = (False, Reason(intent.refusal.reason), intent.refusal.message)
+        elif too_much:
+            verdicts[intent.uid] = (False, Reason.ABOVE_LIMIT, too_much)
         elif older == intent.name:
             verdicts[intent.uid] = (True, Reason.VALID, "the spec is valid")
         else:

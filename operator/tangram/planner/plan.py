@@ -62,7 +62,7 @@ def _one_per_uid(intents: tuple[Wanted, ...]) -> tuple[Wanted, ...]:
 def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, still: Still) -> Plan:
     """Plan once. Raises `StepsFailed` for LLMDeployments that should stand still and do not yet."""
     ordered = by_turn(intents)
-    verdicts = acceptance(by_age(intents))
+    verdicts = acceptance(by_age(intents), snapshot.pod_needs)
     present = _present(snapshot)
     wishes = dict(snapshot.desired)
     valid = tuple(intent for intent in ordered if isinstance(intent, Intent))

@@ -10,6 +10,7 @@ class Reason(StrEnum):
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_COLLISION = "ModelNameCollision"
+    ABOVE_LIMIT = "AboveLimit"
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
     PRIORITY_CLASS_UNKNOWN = "PriorityClassUnknown"  # the operator may not list them
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"

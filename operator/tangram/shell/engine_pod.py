@@ -1,8 +1,9 @@
 """The template of the pods that serve: engines of one variant of an LLMDeployment. Pure."""
 
 from tangram.api import ModelSource, model_source
-from tangram.catalog import share
 from tangram.fleet import DRAIN_S, ApplyDeployment, Intent, Shape, Spread
+from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
+from tangram.planner.host_resources import cpu_cores, memory_bytes
 from tangram.planner.tolerations import engine_tolerations
 from tangram.shell import pod_fields
 from tangram.shell.kinds import (
@@ -19,7 +20,6 @@ from tangram.shell.kinds import (
     Object,
 )
 from tangram.shell.node_affinity import node_affinity
-from tangram.shell.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
 
 ENGINE_PORT = 8000
@@ -123,7 +123,7 @@ def _engine_container(
         "imagePullPolicy": settings.engine_image_pull_policy,
         "args": _engine_args(intent, action, source),
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-        "resources": _resources(action.shape, settings),
+        "resources": _resources(intent, action.shape, settings),
         "securityContext": pod_fields.container_security(),
         "volumeMounts": [
             *pod_fields.mounts(source),
@@ -180,14 +180,12 @@ def _api_keys_mount(intent: Intent) -> list[Object]:
     return [{"name": API_KEYS, "mountPath": _API_KEYS_FOLDER, "readOnly": True}] if intent.api_keys else []
 
 
-def _resources(shape: Shape, settings: Settings) -> Object:
-    """Requests equal limits (QoS Guaranteed): host CPU and memory follow the share of the GPU that is
-    taken.
-    """
-    part = share(shape.sku, shape.profile) * shape.tensor_parallel
+def _resources(intent: Intent, shape: Shape, settings: Settings) -> Object:
+    """Requests equal limits (QoS Guaranteed)."""
+    asked, needs = intent.resources, settings.pod_needs
     amounts = {
-        "cpu": cpu_quantity(settings.cpu_cores_per_gpu * part),
-        "memory": memory_quantity(settings.memory_bytes_per_gpu * part),
+        "cpu": cpu_quantity(cpu_cores(asked, shape, needs)),
+        "memory": memory_quantity(memory_bytes(asked, shape, needs)),
         shape.resource: str(shape.tensor_parallel),
     }
     return {"requests": dict(amounts), "limits": dict(amounts)}

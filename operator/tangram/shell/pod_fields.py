@@ -1,8 +1,8 @@
 """What the pods of the engine image have in common: those that serve and those that inspect. Pure."""
 
 from tangram.api import ModelSource
+from tangram.fleet.quantity import memory_quantity, parse_quantity
 from tangram.shell.kinds import Object
-from tangram.shell.quantity import memory_quantity, parse_quantity
 from tangram.shell.settings import Settings
 
 

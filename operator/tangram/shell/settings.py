@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from tangram.api.values import NAME_PATTERN
 from tangram.catalog import yaml_text
 from tangram.fleet import PodNeeds
-from tangram.shell.quantity import parse_quantity
+from tangram.fleet.quantity import parse_quantity
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -138,6 +138,10 @@ class Settings(_Section):
     """CPU of a replica on a whole GPU; a slice gets its share."""
     memory_per_gpu: str = Field(default="64Gi", alias="memoryPerGPU")
     """Host memory of a replica on a whole GPU; a slice gets its share."""
+    max_cpu_per_gpu: str | None = Field(default=None, alias="maxCPUPerGPU")
+    """Most CPU that engine.resources may ask for on a whole GPU, by its share on a slice; none: cpuPerGPU."""
+    max_memory_per_gpu: str | None = Field(default=None, alias="maxMemoryPerGPU")
+    """Most host memory that engine.resources may ask for, likewise; none: memoryPerGPU."""
     runtime_class_name: str | None = None
     """RuntimeClass of engine pods, for example nvidia."""
     default_priority_class_name: Annotated[str, Field(max_length=253, pattern=f"{NAME_PATTERN}|^$")] = ""
@@ -181,12 +185,26 @@ class Settings(_Section):
     log_format: Annotated[str, Field(pattern="^(json|plain)$")] = "json"
     """Form of log lines."""
 
-    @field_validator("cpu_per_gpu", "memory_per_gpu", "tmp_size_limit", "shm_size_limit", mode="before")
+    @field_validator(
+        *("cpu_per_gpu", "memory_per_gpu", "max_cpu_per_gpu", "max_memory_per_gpu"),
+        *("tmp_size_limit", "shm_size_limit"),
+        mode="before",
+    )
     @classmethod
     def _quantity(cls, value: object) -> str:
         if not isinstance(value, (str, int, float)) or isinstance(value, bool) or parse_quantity(value) <= 0:
             raise ValueError("a quantity above zero is needed, such as 8 or 64Gi")
         return str(value)
+
+    @model_validator(mode="after")
+    def _limits_hold_defaults(self) -> "Settings":
+        for name, default, most in (
+            ("CPU", self.cpu_per_gpu, self.max_cpu_per_gpu),
+            ("Memory", self.memory_per_gpu, self.max_memory_per_gpu),
+        ):
+            if most is not None and parse_quantity(most) < parse_quantity(default):
+                raise ValueError(f"max{name}PerGPU is {most}, below {name.lower()}PerGPU, which is {default}")
+        return self
 
     @property
     def pod_needs(self) -> PodNeeds:
@@ -194,6 +212,8 @@ class Settings(_Section):
         return PodNeeds(
             self.cpu_cores_per_gpu,
             self.memory_bytes_per_gpu,
+            parse_quantity(self.max_cpu_per_gpu or self.cpu_per_gpu),
+            parse_quantity(self.max_memory_per_gpu or self.memory_per_gpu),
             self.scheduling.deadline_seconds,
             self.scheduling.growing_deadline_seconds,
             self.node_removal == "Block",

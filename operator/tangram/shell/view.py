@@ -34,6 +34,7 @@ from tangram.fleet import (
     Unscheduled,
     Workload,
 )
+from tangram.fleet.quantity import parse_quantity
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell import kinds
 from tangram.shell.children import generation_of, has_its_name, labels_of, shape_of
@@ -52,7 +53,6 @@ from tangram.shell.kinds import (
 )
 from tangram.shell.manifests import job_name
 from tangram.shell.node_affinity import steered_to
-from tangram.shell.quantity import parse_quantity
 from tangram.shell.timestamps import epoch
 from tangram.shell.waiting import late_at, refusal, waiting_message
 

@@ -53,6 +53,7 @@ class Wanted:
     paused: bool
     is_off: bool  # set to no replica: what it has is free
     notes: tuple[str, ...]
+    minimum_share: float = 0.0  # of a GPU, above which CPU and memory are within the operator's limits
     pools: tuple[str, ...] = ()  # names of GPUPools it may run in; empty: anywhere
     # In the cluster a Service spreads requests evenly, so all replicas are alike.
     uniform: bool = False

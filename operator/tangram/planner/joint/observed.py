@@ -20,6 +20,7 @@ from tangram.fleet import (
     describe,
 )
 from tangram.packing import ShapeKey
+from tangram.planner.host_resources import minimum_share
 from tangram.planner.joint.deployment import Wanted, from_intent, identity
 from tangram.planner.joint.engine import on_this_engine
 from tangram.planner.joint.nouns import FleetInput, Terms
@@ -75,7 +76,8 @@ def _deployments(
     snapshot: FleetSnapshot, ordered: tuple[Intent | InvalidIntent, ...], told: Mapping[str, Architecture]
 ) -> tuple[tuple[Wanted, ...], frozenset[str], list[str]]:
     """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
-    verdicts, facts, wishes = acceptance(ordered), dict(snapshot.facts), dict(snapshot.desired)
+    verdicts = acceptance(ordered, snapshot.pod_needs)
+    facts, wishes = dict(snapshot.facts), dict(snapshot.desired)
     counted = dict(snapshot.desired_of)
     still = {fault.owner_uid: fault.error for fault in snapshot.faults}
     workloads: dict[str, list[Workload]] = {}
@@ -99,7 +101,8 @@ def _deployments(
                 wanted = _wanted(intent, told.get(uid), inspected)
             if isinstance(wanted, Wanted):
                 pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
-                found.append(replace(wanted, present=present, pools=pools))
+                share = minimum_share(intent.resources, snapshot.pod_needs)
+                found.append(replace(wanted, present=present, pools=pools, minimum_share=share))
                 continue
             why = wanted
         kept.add(intent.uid)

@@ -109,7 +109,11 @@ def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Sha
         if sku in among and (sku, profile) not in known:
             tp = wanted.tensor_parallel
             found += shapes(wanted.architecture, (sku,), formats, tp, whole=False, profile=profile)
-    return tuple(found)
+    return tuple(
+        shape
+        for shape in found
+        if shape.tensor_parallel * share(shape.sku, shape.profile) > wanted.minimum_share
+    )
 
 
 def _format(wanted: Wanted) -> str:

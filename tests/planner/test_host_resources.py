@@ -1,0 +1,153 @@
+"""CPU and memory of the host: asked for within the operator's limits, and counted as they are rendered."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram import catalog
+from tangram.fleet import (
+    WHOLE_GPU,
+    ApplyDeployment,
+    HostResources,
+    Intent,
+    Plan,
+    PodNeeds,
+    QuotaLimit,
+    Shape,
+)
+from tangram.fleet.quantity import parse_quantity
+from tangram.planner import plan
+from tangram.planner.host_resources import minimum_share, over_limit
+from tangram.planner.joint.observed import observed
+from tangram.planner.joint.shapes import sized
+from tangram.planner.limits import pod_amounts
+from tangram.shell.engine_pod import engine_template
+from tangram.shell.settings import Settings
+from tests.support.fleet import NOW, intent, node, snapshot
+
+GIB = 2.0**30
+NEEDS = PodNeeds(8.0, 64 * GIB, max_cpu_per_gpu=16.0, max_memory_per_gpu=128 * GIB)
+SETTINGS = Settings(engine_image="e", max_cpu_per_gpu="16", max_memory_per_gpu="128Gi")
+SHAPES = tuple(
+    Shape(sku, profile)
+    for sku in catalog.skus()
+    for profile in (WHOLE_GPU, *(p.name for p in catalog.gpu(sku).profiles))
+)
+SLICES = {"mig_1g_10gb": 2, "mig_3g_40gb": 2}
+
+
+def asking(cpu: float | None = None, memory_gib: float | None = None, **changes: object) -> Intent:
+    asked = HostResources(
+        None if cpu is None else int(cpu * 1000), None if memory_gib is None else int(memory_gib * 1024)
+    )
+    return replace(intent("m", **changes), resources=asked)
+
+
+def planned(asked: Intent, **seen: object) -> Plan:
+    fleet = snapshot(node("whole", gpu=2), node("cut", **SLICES), pod_needs=NEEDS, **seen)
+    return plan(fleet, (asked,), NOW)
+
+
+@given(
+    st.sampled_from(SHAPES),
+    st.none() | st.integers(500, 1_024_000),
+    st.none() | st.integers(2048, 16 << 20),
+)
+def test_quotas_count_what_pods_ask_for(shape: Shape, cpu: int | None, memory: int | None) -> None:
+    asked = replace(intent("m"), resources=HostResources(cpu, memory))
+    action = ApplyDeployment("u", shape, 1, ("p",), 4096)
+
+    pod = engine_template(asked, action, SETTINGS, {})["spec"]["containers"][0]["resources"]
+    counted = pod_amounts(asked.resources, shape, SETTINGS.pod_needs)
+
+    assert pod["requests"] == pod["limits"]  # QoS Guaranteed
+    for resource in ("cpu", "memory"):
+        for name in (resource, f"requests.{resource}", f"limits.{resource}"):
+            assert counted[name] == pytest.approx(parse_quantity(pod["limits"][resource]), rel=1e-12)
+
+
+def test_the_default_of_a_shape_may_be_asked_for_where_nothing_more_may() -> None:
+    needs = Settings(engine_image="e").pod_needs
+    for shape in SHAPES:
+        usual = pod_amounts(HostResources(), shape, needs)
+        cpu, memory = round(usual["cpu"] * 1000), round(usual["memory"] / 2**20)
+        share = catalog.share(shape.sku, shape.profile)
+
+        assert over_limit(HostResources(cpu, memory), needs, share, "x") == ""
+        assert share > minimum_share(HostResources(cpu, memory), needs)
+        assert "requests.cpu" in over_limit(HostResources(cpu + 1, None), needs, share, "x")
+        assert "requests.memory" in over_limit(HostResources(None, memory + 1), needs, share, "x")
+
+
+def test_a_shape_whose_share_is_too_small_is_not_used_and_says_both_numbers() -> None:
+    cheapest = planned(asking()).decisions[0]
+    (decision,) = planned(asking(cpu=6, memory_gib=20)).decisions
+
+    assert cheapest.shape.profile == "1g.10gb"
+    assert decision.shape.profile == "3g.40gb"
+    lost = {a.shape.profile: a for a in decision.alternatives}["1g.10gb"]
+    assert lost.rejected_because == "NotAllowed"
+    assert "requests.cpu is 6, the operator's settings allow 2286m on" in lost.message
+    assert "requests.memory is 20Gi, the operator's settings allow 18725Mi on" in lost.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            asking(cpu=17),
+            "engine.resources.requests.cpu is 17, the operator's settings allow 16 on a whole GPU",
+        ),
+        (
+            asking(memory_gib=256),
+            "requests.memory is 256Gi, the operator's settings allow 128Gi on a whole GPU",
+        ),
+    ],
+    ids=["cpu", "memory"],
+)
+def test_what_no_shape_may_have_is_not_accepted(asked: Intent, told: str) -> None:
+    made = planned(asked)
+
+    (decision,) = made.decisions
+    assert (decision.accepted, decision.accepted_reason) == (False, "AboveLimit")
+    assert told in decision.accepted_message
+    assert made.actions == ()
+
+
+def test_without_limits_in_a_file_any_amount_is_accepted() -> None:
+    made = plan(snapshot(node("n", gpu=1)), (asking(cpu=900, memory_gib=9000),), NOW)
+
+    assert made.decisions[0].accepted
+
+
+@pytest.mark.parametrize(
+    ("resource", "hard", "expected"), [("requests.cpu", 50, 4), ("limits.memory", 70 * GIB, 3)]
+)
+def test_a_quota_leaves_room_for_as_many_as_ask_for_so_much(
+    resource: str, hard: float, expected: int
+) -> None:
+    quota = QuotaLimit("ns", "q", resource, float(hard), 0.0)
+    wanted = asking(cpu=12, memory_gib=20, min_replicas=1, max_replicas=8)
+    fleet = snapshot(node("n", gpu=8), pod_needs=NEEDS, quotas=(quota,), desired=((wanted.uid, 8),))
+
+    (decision,) = plan(fleet, (wanted,), NOW).decisions
+
+    assert decision.placed == expected
+    assert "ResourceQuota q" in decision.placed_message
+
+
+def test_a_recommended_plan_uses_no_shape_that_the_operator_would_not() -> None:
+    fleet = snapshot(node("whole", gpu=2), node("cut", **SLICES), pod_needs=NEEDS)
+
+    def profiles(asked: Intent) -> set[str]:
+        (wanted,) = observed(fleet, (asked,)).deployments
+        return {
+            offer.shape.profile for offer in sized(wanted, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).offers
+        }
+
+    assert "1g.10gb" in profiles(asking())
+    few = profiles(asking(cpu=6))
+    assert few >= {"gpu", "3g.40gb"}
+    assert not few & {"1g.10gb", "1g.20gb", "2g.20gb"}
