@@ -17,7 +17,7 @@ from tests.support.kubernetes import Kubernetes
 
 POOLS = (
     Pool("both", (("half", "yes"),)),
-    Pool("left", (("side", "left"),)),
+    Pool("left", (("side", "left"),), sku="H100-80GB-SXM"),
     Pool("right", (("side", "right"),), 9.0),
 )
 H100 = "H100-80GB-SXM"
@@ -61,13 +61,21 @@ def an_intent(rng, number, *, pooled, frugal):
     )
 
 
+def _is_declared(one):
+    return one.sku == H100 and ("side", "left") in one.labels
+
+
 class Life:
     """One cluster, and what people and fate do to it."""
 
     def __init__(self, seed, *, rough, pooled, frugal):
         self.rng, self.events = Random(seed), ROUGH if rough else CALM
         self.rough, self.kind = rough, {"pooled": pooled, "frugal": frugal}
-        self.world = Kubernetes(nodes(self.rng), POOLS if pooled else (), [], self.rng)
+        made = nodes(self.rng)
+        if pooled:  # some nodes on the left have no product label: their pool says which GPU they have
+            bare = Random(seed)
+            made = [replace(n, product="") if _is_declared(n) and bare.random() < 0.5 else n for n in made]
+        self.world = Kubernetes(made, POOLS if pooled else (), [], self.rng)
         self.born, self.loads = 0, {}
         for _ in range(self.rng.randint(1, 4)):
             self.new()

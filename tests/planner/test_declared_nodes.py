@@ -79,3 +79,11 @@ def test_of_an_llmdeployment_that_names_pools_only_their_declared_nodes_are_used
     one = intent("one", pools=("bare",), min_replicas=1, max_replicas=1)
 
     assert applied(bare("a", 1), far, pools=(POOL, two), one=one) == (1, (), (BARE,))
+
+
+def test_a_named_pool_is_kept_to_where_another_pool_declares_its_nodes():
+    named = Pool("named", (("rack", "7"),))
+    both = replace(bare("a", 1), labels=(*BARE, ("rack", "7")))
+    one = intent("one", pools=("named",), min_replicas=1, max_replicas=1)
+
+    assert applied(both, bare("b", 4), pools=(POOL, named), one=one) == (1, (), ((*BARE, ("rack", "7")),))

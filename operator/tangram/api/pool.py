@@ -1,4 +1,4 @@
-"""`GPUPool`: which nodes belong together, what their GPUs cost, and what may be done to them."""
+"""`GPUPool`: which nodes belong together, what their GPUs are and cost, and what plans may do to them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -30,37 +30,37 @@ def _labels(selector: dict[str, str]) -> dict[str, str]:
 
 
 class PoolNodesSpec(Model):
-    """How many nodes the cluster autoscaler keeps and may add, and what new ones are like."""
+    """The limits of the cluster autoscaler, and what new nodes are like."""
 
     min: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] = Field(
         default=0,
-        description="Fewest nodes, as the cluster autoscaler has it: for people to read, and never above "
-        "max. No plan heeds it: plans take no nodes away, and GPUs that a plan leaves empty cost nothing in "
-        "it, those of these nodes included.",
+        description="Minimum number of nodes of the cluster autoscaler's node group; at most max. Shown to "
+        "people only: plans remove no nodes, and count no cost for GPUs that they leave unused.",
     )
     max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = Field(
         default=None,
-        description="Most nodes, as the cluster autoscaler has it. Plans may add nodes up to it, and pay "
-        "for them whole. Default: the nodes that there are.",
+        description="Maximum number of nodes of the cluster autoscaler's node group. Plans may add nodes up "
+        "to it, at the price of all their GPUs. Default: plans add no nodes.",
     )
     gpus_per_node: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
         default=8,
         alias="gpusPerNode",
-        description="How many GPUs a new node has. Where the pool has nodes, new ones are like them.",
+        description="Number of GPUs of a new node, for a pool without nodes. Else new nodes have as many as "
+        "the present ones.",
     )
     mig_enabled: StrictBool = Field(
-        default=False, description="Whether the GPUs of new nodes come with MIG mode on."
+        default=False, description="Whether MIG mode is enabled on the GPUs of new nodes."
     )
 
 
 class GPUPoolSpec(Model):
-    """What a person says about a group of GPU nodes."""
+    """Which nodes, what their GPUs are and cost, and what plans may do to them."""
 
     node_selector: Annotated[dict[StrictStr, StrictStr], AfterValidator(_labels)] = Field(
         min_length=1,
         max_length=16,
-        description="Labels of nodes, all of which a node must have to belong to this pool. A node must not "
-        "belong to two pools.",
+        description="Labels, all of which a node must have to belong to this pool. No node may belong to two "
+        "pools.",
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule(
@@ -89,24 +89,23 @@ class GPUPoolSpec(Model):
     mig_policy: PoolPolicy = Field(
         default=PoolPolicy.IDLE_ONLY,
         alias="migPolicy",
-        description="What may become of the MIG layout of the pool's GPUs. Ignore: it is taken as it is. "
-        "Recommend: plans may re-cut any GPU and move replicas, and people carry them out. IdleOnly: only "
-        "GPUs on which nothing runs. Full: replicas that run may be moved to free a GPU. The operator "
-        "re-cuts nothing yet: what is allowed here is recommended in FleetPlans.",
+        description="What plans may do to the MIG layout of the pool's GPUs. Ignore: nothing. IdleOnly: "
+        "create and destroy MIG instances on GPUs that no pod uses. Recommend and Full: on every GPU, and "
+        "move running replicas for it. The operator carries out none of that yet: FleetPlans recommend it.",
     )
     backend: Literal["NVML", "MIGManager"] | None = Field(
         default=None,
-        description="How GPUs of this pool are cut. NVML: slice by slice. MIGManager: by NVIDIA's MIG "
-        "manager, which clears a GPU to change it. Default: planned as if GPUs were cleared.",
+        description="What creates and destroys MIG instances. NVML: each on its own. MIGManager: NVIDIA's "
+        "MIG manager, which clears the whole GPU first. Default: plans assume that the GPU is cleared.",
     )
     disruption_budget: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
         default=None,
-        description="Most replicas that one plan may move away from GPUs of this pool. Default: any number "
-        "that pays.",
+        description="Maximum number of replicas that one plan may move away from GPUs of this pool. Default: "
+        "no limit.",
     )
     nodes: PoolNodesSpec = Field(
         default_factory=PoolNodesSpec,
-        description="Between how many nodes the pool may grow and shrink, and what new ones are like.",
+        description="The limits of the cluster autoscaler, and what new nodes are like.",
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule("!has(self.max) || !has(self.min) || self.min <= self.max", MIN_ABOVE_MAX)
@@ -124,7 +123,7 @@ DeviceCounts = Annotated[dict[str, Count], Field(max_length=MAX_RESOURCES)]
 
 
 class PoolCondition(Condition):
-    """One aspect of the state of a pool."""
+    """One aspect of the state of a GPUPool."""
 
     type: Literal["Accepted", "Ready"] = Field(description="Name of the aspect.")
 

@@ -66,6 +66,7 @@ class Offers:
     has_nodes: bool
     needs: PodNeeds
     left_out: tuple[tuple[Place, Node], ...] = ()  # nodes with devices that no newcomer is given
+    unlabelled: Mapping[str, frozenset[Place]] = field(default_factory=dict)  # where a pool declares the SKU
     _seats: dict[tuple[str, ...], tuple[Seat, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def seats(self, pools: tuple[str, ...]) -> tuple[Seat, ...]:
@@ -109,13 +110,24 @@ class Offers:
         found = (self.pools[name].selector for name in pools if name in self.pools)
         return tuple(sorted({selector for selector in found if selector}))
 
-    def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[str, NodeSelector]:
-        """Return the selectors of the GPUPools (of `pools`, if any is named) that declare `sku`, by name."""
-        return {
-            name: pool.selector
-            for name, pool in sorted(self.pools.items())
-            if pool.sku == sku and pool.selector and (not pools or name in pools)
-        }
+    def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[NodeSelector, frozenset[str]]:
+        """Return the selectors of GPUPools that declare `sku`, each with the pools that its nodes are in.
+
+        Who names `pools` is kept to them: by the selectors of both where another pool declares the SKU of
+        some of their nodes.
+        """
+        found: dict[NodeSelector, frozenset[str]] = {}
+        for name, pool in sorted(self.pools.items()):
+            if pool.sku != sku or not pool.selector:
+                continue
+            if not pools or name in pools:
+                found[pool.selector] = frozenset((name,))
+                continue
+            beside = {other for place in self.unlabelled.get(sku, ()) if name in place for other in place}
+            for other in sorted(beside.intersection(pools)):
+                both = tuple(sorted({*pool.selector, *self.pools[other].selector}))
+                found[both] = frozenset((name, other))
+        return found
 
     def left_out_message(self, intent: Intent) -> str:
         """Return what is left out of the nodes that `intent` could run on, the empty string if nothing is."""
@@ -153,6 +165,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
     """Read what the fleet offers out of `snapshot`, once per plan."""
     found: dict[tuple[str, str], set[Place]] = defaultdict(set)
     products: dict[str, set[str]] = {}
+    unlabelled: dict[str, set[Place]] = defaultdict(set)
     left_out = []
     for node in snapshot.nodes:
         if node.left_out:
@@ -162,6 +175,8 @@ def offers(snapshot: FleetSnapshot) -> Offers:
         if node.product and model_of(node.product) == node.product:  # not the label of slices or of shares
             products.setdefault(node.sku, set()).add(node.product)
         place = place_of(snapshot, dict(node.labels))
+        if not node.product:
+            unlabelled[node.sku].add(place)
         for resource, count in node.allocatable:
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
@@ -174,6 +189,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
         has_nodes=bool(snapshot.nodes),
         needs=snapshot.pod_needs,
         left_out=tuple(left_out),
+        unlabelled={sku: frozenset(places) for sku, places in unlabelled.items()},
     )
 
 

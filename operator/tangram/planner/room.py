@@ -72,15 +72,17 @@ class Room:
                 zones[spot.zone] += min(on_node, spot.free + spot.held.get(uid, 0))
         return sum(min(in_zone, n) for n in zones.values()) >= count
 
-    def within(self, uid: str, kind: Kind, products: Collection[str], pools: Collection[str]) -> int:
+    def within(
+        self, uid: str, kind: Kind, products: Collection[str], pools: Collection[frozenset[str]]
+    ) -> int:
         """Units that `uid` holds, and those that were free, on nodes with one of these products and, without
-        a product label, in one of these pools.
+        a product label, in all of one of these sets of pools.
         """
         return sum(
             spot.free + spot.held.get(uid, 0)
             for unit in self.units(uid, kind)
             for spot in self.spots.get(unit, ())
-            if (spot.product in products if spot.product else not set(pools).isdisjoint(unit[2]))
+            if (spot.product in products if spot.product else any(names <= set(unit[2]) for names in pools))
         )
 
     def give(self, uid: str, unit: Unit, count: int) -> int:

@@ -41,11 +41,11 @@ def steering(
     declaring = offered.declaring(shape.sku, pools)
     if mine is not None:
         products |= {each for each in mine.products if _is_of(each, shape.sku)}
-        kept = {name: selector for name, selector in declaring.items() if selector in mine.declared}
-        found = room.within(uid, kind_of(shape), products, kept)
-        if found >= pods or found == room.within(uid, kind_of(shape), products, declaring):
+        kept = {selector: names for selector, names in declaring.items() if selector in mine.declared}
+        found = room.within(uid, kind_of(shape), products, kept.values())
+        if found >= pods or found == room.within(uid, kind_of(shape), products, declaring.values()):
             declaring = kept
-    return Steering(tuple(sorted(products)), tuple(sorted(set(declaring.values()))))
+    return Steering(tuple(sorted(products)), tuple(sorted(declaring)))
 
 
 def _is_of(product: str, sku: str) -> bool:
