@@ -13,6 +13,10 @@ from tangram.api.base import GROUP, VERSION
 from tangram.api.priority import PRIORITY_CLASS_LABEL
 
 HINT = "`tangram convert FILE` writes the new form"
+NOT_CONVERTED = (
+    "the object is of an older form, of which the API server shows only a part: convert it as"
+    " docs/upgrading.md says"
+)
 
 
 class Change(Enum):
@@ -157,6 +161,15 @@ def old_parts(kind: str, document: Mapping[str, Any]) -> Iterator[OldForm]:
         found = value_at(document, form.path)
         if found is not MISSING and form.is_old(found):
             yield form
+
+
+def stored_before(document: Mapping[str, Any]) -> bool:
+    """Whether an LLMDeployment was last written under definitions of the old form.
+
+    What the API server shows of its spec is then not what was asked: fields that the present definitions lack
+    are gone, and defaults take their place. The text in `status.replicas` outlasts that.
+    """
+    return isinstance(value_at(document, ("status", "replicas")), str)
 
 
 MISSING: Any = object()

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
+from tangram.api.old_forms import NOT_CONVERTED, stored_before
 from tangram.api.priority import PriorityClasses, with_priority
 from tangram.api.replicas import replicas_set_by
 from tangram.api.secret_key import SecretKeySpec
@@ -62,6 +63,8 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
         "generation": meta.get("generation", 1),
         "created_at": _epoch(meta["creationTimestamp"]),
     }
+    if stored_before(obj):
+        return InvalidIntent(**identity, message=NOT_CONVERTED)
     try:
         spec = LLMDeploymentSpec.model_validate(obj.get("spec"))
     except ValidationError as error:
