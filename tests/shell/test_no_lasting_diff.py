@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import kubernetes
@@ -45,10 +45,11 @@ class ToolUser:
 
     here: World
     name: str
+    more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return llm(self.name, self.here.namespace, **SPEC)
+        return llm(self.name, self.here.namespace, **SPEC, **self.more)
 
     async def run(self, program: str, *args: str, stdin: str | None = None) -> str:
         done = await asyncio.to_thread(self._run, program, *args, stdin=stdin)
@@ -202,3 +203,30 @@ async def test_no_tool_sees_a_difference_beside_the_operator(here: World, operat
         now = await user.live()
         assert now["metadata"]["generation"] == was["metadata"]["generation"]
         assert now["spec"] == was["spec"]
+
+
+@pytest.mark.parametrize("tool", [KubectlUser, ArgoUser, HelmUser])
+async def test_replicas_that_something_else_sets_are_no_difference(
+    here: World, tool: Callable[..., ToolUser]
+) -> None:
+    user = tool(here, "chat")
+    await user.apply()
+    await user.run("kubectl", "scale", "llmdep", "chat", "-n", here.namespace, "--replicas=3")
+    before = await user.live()
+
+    await user.compare()
+    await user.apply()
+
+    assert before["spec"]["replicas"] == 3
+    assert await user.live() == before
+
+
+async def test_argo_ignores_replicas_of_its_own_file_that_something_else_sets(here: World) -> None:
+    user = ArgoUser(here, "chat")
+    user.ignored = ("replicas",)  # ignoreDifferences with jsonPointers: [/spec/replicas]
+    await user.apply()
+    await user.run("kubectl", "scale", "llmdep", "chat", "-n", here.namespace, "--replicas=3")
+
+    user.more = {"replicas": 2}
+
+    await user.compare()
