@@ -111,7 +111,7 @@ class ArgoUser(ToolUser):
 
     def normal(self, obj: dict[str, Any]) -> dict[str, Any]:
         """As Argo CD compares it: without status and managed fields, and without what is to be ignored."""
-        volatile = ("managedFields", "resourceVersion")
+        volatile = ("managedFields", "resourceVersion", "generation")
         meta = {key: value for key, value in obj["metadata"].items() if key not in volatile}
         return {"metadata": meta, "spec": {k: v for k, v in obj["spec"].items() if k not in self.ignored}}
 
