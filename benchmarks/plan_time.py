@@ -37,6 +37,7 @@ from typing import Any
 from benchmarks.sizing_time import machine
 from tangram.catalog import Architecture, known_model, known_models
 from tangram.fleet import CheckpointFacts, FactsKey, FleetSnapshot, Intent, Node, Objective, Traffic
+from tangram.fleet.lengths import around
 from tangram.planner import plan
 from tests.support.fleet import IMAGE, NOW, Cluster, intent
 
@@ -173,7 +174,7 @@ def wanted(count: int) -> tuple[list[Intent], tuple[tuple[FactsKey, CheckpointFa
                 ttft=Objective(90, rng.randint(300, 2000)),
                 tpot=Objective(90, rng.randint(25, 100)),
                 max_replicas=8,
-                traffic=Traffic(round(rng.uniform(0.2, 6.0), 2), prompt, answer),
+                traffic=Traffic(round(rng.uniform(0.2, 6.0), 2), around(prompt), around(answer)),
             )
         )
     return found, tuple((FactsKey("ns", f"image:///m/{name}", IMAGE), models[name]) for name in names)

@@ -52,6 +52,7 @@ from tangram.fleet import (
     Shape,
     Traffic,
 )
+from tangram.fleet.lengths import around
 from tangram.planner.joint.deployment import from_intent
 from tangram.planner.joint.engine import on_this_engine
 from tangram.planner.joint.shapes import Offer, replicas, sized
@@ -252,8 +253,8 @@ def questions(case: Case) -> dict[str, tuple[FleetSnapshot, tuple[Intent, ...]]]
             continue
         best = min(offers, key=lambda offer: offer.price_per_hour / offer.rate)
         rate = float(f"{max(best.rate, best.rate * wish / best.price_per_hour):.3g}")
-        each = replace(each, traffic=replace(each.traffic or Traffic(None, 1, 1), requests_per_second=rate))  # noqa: PLW2901
-        asked.append((number, each))
+        traffic = replace(each.traffic, requests_per_second=rate)
+        asked.append((number, replace(each, traffic=traffic)))
         if number >= case.deployments:
             continue
         wanted = replace(_wanted(each, models[each.model_uri.rsplit("/", 1)[1]]), rps=rate)
@@ -301,7 +302,7 @@ def _intent(rng: random.Random, number: int, names: list[str]) -> Intent:
         tpot=Objective(90, rng.randint(25, 100)),
         max_replicas=1000,
         priority=rng.choice((0, 0, 0, 10)),
-        traffic=Traffic(None, rng.randint(200, 2500), rng.randint(50, 500)),
+        traffic=Traffic(None, around(rng.randint(200, 2500)), around(rng.randint(50, 500))),
     )
 
 

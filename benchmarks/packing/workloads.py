@@ -95,7 +95,11 @@ def menu(
             "model": {"uri": f"pvc://models/{name}"},
             "engine": {"maxModelLen": LENGTH},
             "objectives": objectives,
-            "traffic": {"requestsPerSecond": 1, "inputTokens": inputs, "outputTokens": outputs},
+            "traffic": {
+                "requestsPerSecond": 1,
+                "inputTokens": {"mean": inputs},
+                "outputTokens": {"mean": outputs},
+            },
             "placement": {"mig": mig},
         },
     }

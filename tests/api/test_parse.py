@@ -7,6 +7,7 @@ import yaml
 
 from tangram.api import model_source, parse
 from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
+from tangram.fleet.lengths import around
 
 CASES = yaml.safe_load((Path(__file__).parent / "cases.yaml").read_text())
 META = {"uid": "u1", "namespace": "default", "generation": 3, "creationTimestamp": "2026-11-21T10:00:00Z"}
@@ -91,7 +92,7 @@ def test_every_field_of_the_joint_plan_reaches_the_intent():
     intent = parse(stored(case["object"]))
 
     assert isinstance(intent, Intent)
-    assert intent.traffic == Traffic(0.5, 1024, 256)
+    assert intent.traffic == Traffic(0.5, around(1024), around(256))
     assert (intent.budget_per_hour, intent.spread) == (12.5, Spread(0.5, 0.75))
     assert (intent.pools, intent.tensor_parallel) == (("on-demand.eu", "spot"), (1, 2))
     assert (intent.precision, intent.kv_precision) == ("fp8_block", "fp8")

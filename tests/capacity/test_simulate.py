@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.simulate import EngineLimits, SimResult, simulate
-from tangram.capacity.traffic import Request, gap, lognormal, open_traffic, uniforms
+from tangram.capacity.traffic import Request, gap, open_traffic, uniforms
+from tangram.fleet.lengths import around
 
 BLOCK = 4
 KV_TOKENS = 160
@@ -257,7 +258,7 @@ def test_gaps_have_the_mean_and_variation_asked_for(cv: float) -> None:
 
 def test_lengths_have_the_mean_asked_for_and_a_p90_of_twice_that() -> None:
     uniform = uniforms(4)
-    lengths = sorted(lognormal(next(uniform), 1000) for _ in range(100_000))
+    lengths = sorted(around(1000).quantile(next(uniform)) for _ in range(100_000))
 
     assert fmean(lengths) == pytest.approx(1000, rel=0.02)
     assert lengths[90_000] == pytest.approx(2000, rel=0.02)

@@ -25,7 +25,7 @@ def planner(tmp_path):
 
 
 def llm(name="chat", namespace="default", rps=12, **spec):
-    traffic = {"requestsPerSecond": rps, "inputTokens": 1024, "outputTokens": 256}
+    traffic = {"requestsPerSecond": rps, "inputTokens": {"mean": 1024}, "outputTokens": {"mean": 256}}
     spec = {"model": {"uri": "pvc://m/llama-3.1-8b"}, "engine": {"maxModelLen": 8192}, **spec}
     spec |= {
         "objectives": OBJECTIVES,

@@ -7,7 +7,7 @@ import pytest
 from tests.support.plans import H100, Planner, gpu, inventory
 
 OBJECTIVES = {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 40}}
-TRAFFIC = {"requestsPerSecond": 12, "inputTokens": 1024, "outputTokens": 256}
+TRAFFIC = {"requestsPerSecond": 12, "inputTokens": {"mean": 1024}, "outputTokens": {"mean": 256}}
 
 
 @pytest.fixture

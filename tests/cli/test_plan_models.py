@@ -28,7 +28,7 @@ def chat(name="chat", rps=12, **spec):
         "ttft": {"percentile": 90, "milliseconds": 500},
         "tpot": {"percentile": 90, "milliseconds": 40},
     }
-    traffic = {"requestsPerSecond": rps, "inputTokens": 1024, "outputTokens": 256}
+    traffic = {"requestsPerSecond": rps, "inputTokens": {"mean": 1024}, "outputTokens": {"mean": 256}}
     return deployment(
         name,
         **{

@@ -43,7 +43,7 @@ async def test_the_plan_of_its_snapshot_has_the_name_of_the_operators_fleetplan(
         operator = OperatorProcess(config, plane.kubeconfig, tmp_path / "operator.log").start()
         access = ("--kubeconfig", plane.kubeconfig, "--config", config)
         try:
-            traffic = {"requestsPerSecond": 3, "inputTokens": 400, "outputTokens": 100}
+            traffic = {"requestsPerSecond": 3, "inputTokens": {"mean": 400}, "outputTokens": {"mean": 100}}
             await here.apply(
                 llm("chat", here.namespace, traffic=traffic, scaling={"minReplicas": 1, "maxReplicas": 4})
             )

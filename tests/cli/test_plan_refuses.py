@@ -93,7 +93,7 @@ CASES = {
         "spec.scaling.minReplicas must not be above",
     ),
     "wrong field": ([llm(objectives={"ttft": {"milliseconds": 0}})], "objectives.ttft.milliseconds"),
-    "longer than the model": ([llm(traffic={"inputTokens": 10**6})], "traffic"),
+    "longer than the model": ([llm(traffic={"inputTokens": {"mean": 10**6}})], "traffic"),
     "two deployments": ([llm(), llm()], "LLMDeployment chat: is there more than once"),
     "pool twice": ([pool(), pool()], "GPUPool p: is there more than once"),
     "pool without SKU": ([pool(nodes={"max": 3})], "GPUPool p: spec: sku: is missing"),

@@ -25,7 +25,7 @@ NEW = request("new", "3g.40gb", 1)
 
 def llm(name="chat", rps=12):
     objectives = {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 40}}
-    traffic = {"requestsPerSecond": rps, "inputTokens": 1024, "outputTokens": 256}
+    traffic = {"requestsPerSecond": rps, "inputTokens": {"mean": 1024}, "outputTokens": {"mean": 256}}
     spec = {"model": {"uri": "pvc://m/llama-3.1-8b"}, "engine": {"maxModelLen": 8192}}
     spec |= {"objectives": objectives, "traffic": traffic, "scaling": {"minReplicas": 1, "maxReplicas": 20}}
     return {"kind": "LLMDeployment", "metadata": {"name": name}, "spec": spec}

@@ -104,7 +104,7 @@ def test_a_deployment_of_the_same_name_takes_the_place_of_the_clusters(planner):
 
 def test_what_runs_is_still_its_owners_after_its_spec_changed(planner):
     spec = {"objectives": {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 40}}, "engine": ENGINE}
-    spec["traffic"] = {"requestsPerSecond": 13, "inputTokens": 1024, "outputTokens": 256}
+    spec["traffic"] = {"requestsPerSecond": 13, "inputTokens": {"mean": 1024}, "outputTokens": {"mean": 256}}
 
     plan = planner.plan(document(), llm("chat", **spec, scaling={"minReplicas": 2, "maxReplicas": 8}))
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
+from tangram.fleet.lengths import around
 from tangram.planner import pick, plan, status
 from tangram.planner import target as targets
 from tangram.planner.isolation import StepsFailed, for_each, isolated
@@ -71,8 +72,8 @@ def test_a_price_near_zero_beside_a_budget_is_no_overflow():
         {"max_replicas": 10**18},
         {"budget_per_hour": 1e308},
         {"budget_per_hour": 5e-324},
-        {"traffic": Traffic(1e308, 1, 1)},
-        {"traffic": Traffic(1.0, 10**18, 10**18)},
+        {"traffic": Traffic(1e308, around(1), around(1))},
+        {"traffic": Traffic(1.0, around(10**18), around(10**18))},
         {"max_model_len": 10**18, "max_running_requests": 10**18},
         {"priority": 10**18},
         {"priority": -(10**18)},

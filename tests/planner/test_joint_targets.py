@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDeployment, Spread, Traffic
+from tangram.fleet.lengths import around
 from tangram.packing import solve as solving
 from tangram.planner import pick, plan, status
 from tangram.planner.candidates import offers
@@ -532,7 +533,7 @@ def test_one_that_cannot_be_judged_stops_nobody(monkeypatch):
 
 
 def test_a_request_that_the_model_cannot_take_is_the_persons_error():
-    m = intent(max_model_len=64, traffic=Traffic(input_tokens=5000, output_tokens=5000))
+    m = intent(max_model_len=64, traffic=Traffic(input_tokens=around(5000), output_tokens=around(5000)))
     _, decisions = decide(snapshot(node("b", gpu=1)), m)
 
     assert decisions[m.uid].placed_reason == "Infeasible"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.fleet import FleetSnapshot, Intent, PodNeeds, Pool, Traffic
+from tangram.fleet.lengths import around
 from tangram.planner import plan, status
 from tests.support.fleet import NOW, intent, node, snapshot
 
@@ -70,6 +71,8 @@ def test_spot_nodes_that_are_reclaimed_sooner_are_told(seconds: int, warned: boo
 
 @pytest.mark.parametrize(("seconds", "warned"), [(10, True), (600, False)])
 def test_answers_that_are_expected_to_take_longer_are_told(seconds: int, warned: bool) -> None:
-    wanted = intent(max_request_s=seconds, max_model_len=20_000, traffic=Traffic(None, 1000, 8000))
+    wanted = intent(
+        max_request_s=seconds, max_model_len=20_000, traffic=Traffic(None, around(1000), around(8000))
+    )
     said = accepted(fleet(), wanted)
-    assert ("2 x traffic.outputTokens 8000" in said) is warned
+    assert ("16000 tokens by traffic.outputTokens" in said) is warned

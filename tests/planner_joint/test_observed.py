@@ -8,6 +8,7 @@ import pytest
 
 from tangram.catalog import InputError
 from tangram.fleet import Fault, FieldManager, InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
+from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
 from tangram.planner.joint.edition import edition
 from tangram.planner.joint.observed import observed
@@ -102,7 +103,7 @@ def test_nodes_that_are_away_count_as_nodes_of_their_pool():
     ("changes", "note"),
     [
         ({"model_uri": "pvc://nobody/inspected"}, "its checkpoint has not been inspected"),
-        ({"traffic": Traffic(1.0, 10**6)}, "traffic"),
+        ({"traffic": Traffic(1.0, around(10**6))}, "traffic"),
     ],
 )
 def test_who_cannot_be_planned_keeps_what_it_has(changes, note):

@@ -40,7 +40,7 @@ def fleet() -> Fleet:
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
     bad["status"] = one_round(there.view()).statuses[BAD] | {"slo": {"time": "2026-01-01T00:00:00Z"}}
     bad["spec"] |= {
-        "traffic": {"requestsPerSecond": "1.0", "inputTokens": 100, "outputTokens": 10},
+        "traffic": {"requestsPerSecond": "1.0", "inputTokens": {"mean": 100}, "outputTokens": {"mean": 10}},
         "placement": {"budgetPerHour": "50.00", "spread": {"node": 1, "zone": 1}, "tensorParallel": [1]},
         "objectives": {"tpot": {"percentile": 90, "milliseconds": 500}},
         "priority": 0,

@@ -19,6 +19,7 @@ from tangram.fleet import (
     Workload,
     resource_name,
 )
+from tangram.fleet.lengths import around
 from tests.support.fleet import CHECKPOINTS, IMAGE, PRODUCTS, intent
 
 SKUS = ("H100-80GB-SXM", "A100-80GB-SXM", "L4", "GB200-186GB")
@@ -82,7 +83,9 @@ def intents(draw, name):
         min_replicas=least,
         max_replicas=least + draw(few),
         paused=draw(st.sampled_from((False, False, True))),
-        traffic=Traffic(draw(st.none() | st.floats(0.01, 500)), draw(st.none() | st.integers(1, 5000)), None),
+        traffic=Traffic(
+            draw(st.none() | st.floats(0.01, 500)), draw(st.none() | st.integers(1, 5000).map(around)), None
+        ),
         priority=draw(st.integers(-1, 1)),
         pools=draw(st.sampled_from(((), ("p0",), ("p0", "p1"), ("none",)))),
         tensor_parallel=draw(st.sampled_from(((), (1,), (2, 4)))),

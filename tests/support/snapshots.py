@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tangram.api.priority import CHART_CLASSES
 from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Objective, Pool, Traffic
+from tangram.fleet.lengths import around
 from tangram.planner.joint.snapshot_file import snapshot_document
 from tests.support.fleet import (
     CHECKPOINTS,
@@ -26,7 +27,7 @@ CHAT = intent(
     tpot=tpot(40),
     min_replicas=1,
     max_replicas=8,
-    traffic=Traffic(12.0, 1024, 256),
+    traffic=Traffic(12.0, around(1024), around(256)),
 )
 CODE = intent("code", "image:///m/8b", namespace="default", tpot=tpot(30), max_replicas=4)
 BIG = intent("big", "image:///m/70b", namespace="default")

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
+from tangram.api.lengths import LengthsSpec
 from tangram.api.old_forms import NOT_CONVERTED, stored_before
 from tangram.api.priority import PriorityClasses, with_priority
 from tangram.api.replicas import replicas_set_by
@@ -28,12 +29,14 @@ from tangram.fleet import (
     HostResources,
     Intent,
     InvalidIntent,
+    Lengths,
     MIGPolicy,
     Objective,
     SecretKey,
     Spread,
     Traffic,
 )
+from tangram.fleet.lengths import around, fixed
 
 _MESSAGE_LIMIT = 1000
 _NO_CLASSES = PriorityClasses()
@@ -130,7 +133,8 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
     if scaling.max_replicas is not None and scaling.min_replicas > scaling.max_replicas:
         low, high = scaling.min_replicas, scaling.max_replicas
         return f"spec.{MIN_ABOVE_MAX} ({low} > {high})"
-    expected = (spec.traffic.input_tokens or 0) + (spec.traffic.output_tokens or 0)
+    lengths = (spec.traffic.input_tokens, spec.traffic.output_tokens)
+    expected = sum(each.expected for each in lengths if each is not None)
     if spec.engine.max_model_len is not None and expected > spec.engine.max_model_len:
         return f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"
     return _placement_problem(spec.placement)
@@ -163,7 +167,15 @@ def _objective(spec: ObjectiveSpec | None) -> Objective | None:
 
 
 def _traffic(spec: TrafficSpec) -> Traffic:
-    return Traffic(spec.requests_per_second, spec.input_tokens, spec.output_tokens)
+    return Traffic(spec.requests_per_second, _lengths(spec.input_tokens), _lengths(spec.output_tokens))
+
+
+def _lengths(spec: LengthsSpec | None) -> Lengths | None:
+    if spec is None:
+        return None
+    if spec.fixed is not None:
+        return fixed(spec.fixed)
+    return around(spec.expected) if spec.p90 is None else Lengths(float(spec.expected), float(spec.p90))
 
 
 def _spread(spec: SpreadSpec | None) -> Spread:

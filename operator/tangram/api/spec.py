@@ -2,10 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
 
 from tangram.api.base import Model
 from tangram.api.host_resources import HostResourcesSpec
+from tangram.api.lengths import LENGTHS_RULES, LengthsSpec
 from tangram.api.pod_metadata import PodMetadataSpec
 from tangram.api.secret_key import SecretKeySpec
 from tangram.api.source import URI_HELP, URI_PATTERN, model_source
@@ -39,7 +48,6 @@ SERVED_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"
 
 Percentile = Literal[50, 90, 95, 99]
 Milliseconds = Annotated[StrictInt, Field(ge=1, le=600_000)]
-Tokens = Annotated[StrictInt, Field(ge=1, le=1_048_576)]
 TensorParallel = Annotated[Literal[1, 2, 4, 8], BeforeValidator(whole)]
 
 
@@ -175,15 +183,17 @@ class TrafficSpec(Model):
         "whole number. Without it, as few replicas as scaling.minReplicas allows are planned until traffic "
         "is measured.",
     )
-    input_tokens: Tokens | None = Field(
+    input_tokens: LengthsSpec | None = Field(
         default=None,
-        description="Mean length of a prompt in tokens; a tenth of all are taken to be longer than twice "
-        "that. Default: 1024, or less where the model's context is shorter than 2560 tokens.",
+        description="Length of prompts: {mean: 1024}, {mean: 1024, p90: 1500} or {fixed: 1024}. Default: "
+        "mean 1024, or less where the model's context is shorter than 2560 tokens.",
+        json_schema_extra=LENGTHS_RULES,
     )
-    output_tokens: Tokens | None = Field(
+    output_tokens: LengthsSpec | None = Field(
         default=None,
-        description="Mean length of an answer in tokens; a tenth of all are taken to be longer than twice "
-        "that. Default: 256, or less where the model's context is shorter than 2560 tokens.",
+        description="Length of answers: {mean: 256}, {mean: 256, p90: 300} or {fixed: 256}. Default: mean "
+        "256, or less where the model's context is shorter than 2560 tokens.",
+        json_schema_extra=LENGTHS_RULES,
     )
 
 
@@ -361,10 +371,16 @@ class LLMDeploymentSpec(Model):
     )
 
 
+def _expected(field: str) -> str:
+    """Return the CEL of the mean length that `traffic` says, 0 where it says none."""
+    lengths = f"self.traffic.{field}"
+    mean, same = (f"has({lengths}.{form}) ? {lengths}.{form}" for form in ("mean", "fixed"))
+    return f"(has({lengths}) ? ({mean} : ({same} : 0)) : 0)"
+
+
 TRAFFIC_RULE = rule(
     "!has(self.traffic) || !has(self.engine) || !has(self.engine.maxModelLen) || "
-    "(has(self.traffic.inputTokens) ? self.traffic.inputTokens : 0) + "
-    "(has(self.traffic.outputTokens) ? self.traffic.outputTokens : 0) <= self.engine.maxModelLen",
+    f"{_expected('inputTokens')} + {_expected('outputTokens')} <= self.engine.maxModelLen",
     LONGER_THAN_CONTEXT,
 )
 NAME_RULE = rule(

@@ -14,7 +14,7 @@ from tangram.capacity.decode_times import Steps
 from tangram.capacity.queueing import BatchClass, Curve, table
 from tangram.capacity.simulate import EngineLimits, SimResult, simulate
 from tangram.capacity.step import StepModel
-from tangram.capacity.traffic import LENGTH_CV2, lognormal, open_traffic
+from tangram.capacity.traffic import LENGTH_CV2, Tokens, lengths_of, open_traffic
 
 PERCENTILES = (50, 90, 95, 99)
 # Spreads of prompt length and of wait add up like independent ones do: with exponent 2 if both were normal,
@@ -23,7 +23,6 @@ ADD = 2.5
 HEADROOM = 0.01  # share of the peak rate that is never used
 Objective = tuple[int, float]  # percentile, seconds
 _COLUMN = {percentile: 1 + place for place, percentile in enumerate(PERCENTILES)}
-_STRETCH = tuple(lognormal(percentile / 100, 1.0) for percentile in PERCENTILES)  # quantile over mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,14 @@ class Latency:
 def open_loop(
     model: Steps,
     limits: EngineLimits,
-    input_tokens: float,
-    output_tokens: float,
+    input_tokens: Tokens,
+    output_tokens: Tokens,
     rate: float,
     cv: float = 1.0,
 ) -> Latency:
     """Return percentiles of TTFT and TPOT at `rate` requests per second whose gaps vary by `cv`.
 
-    Lengths are lognormal around their means with P90 = 2 x mean.
+    Lengths that are numbers are means: lognormal around them with P90 twice as long.
     """
     return Replica(model, limits, input_tokens, output_tokens, cv).under(rate)
 
@@ -73,8 +72,8 @@ def open_loop(
 def max_rate(
     model: Steps,
     limits: EngineLimits,
-    input_tokens: float,
-    output_tokens: float,
+    input_tokens: Tokens,
+    output_tokens: Tokens,
     ttft: Objective | None = None,
     tpot: Objective | None = None,
     cv: float = 1.0,
@@ -91,8 +90,8 @@ def max_rate(
 def simulate_open(
     model: Steps,
     limits: EngineLimits,
-    input_tokens: float,
-    output_tokens: float,
+    input_tokens: Tokens,
+    output_tokens: Tokens,
     rate: float,
     cv: float = 1.0,
     requests: int = 10_000,
@@ -141,14 +140,17 @@ class Replica:
     """One replica and its traffic: worked out once, asked about at many rates."""
 
     def __init__(
-        self, model: Steps, limits: EngineLimits, input_tokens: float, output_tokens: float, cv: float = 1.0
+        self, model: Steps, limits: EngineLimits, prompts: Tokens, answers: Tokens, cv: float = 1.0
     ) -> None:
+        asked, answered = lengths_of(prompts), lengths_of(answers)
+        input_tokens, output_tokens = asked.mean, answered.mean
         # What runs is longer than what arrives: a long answer, or token of a long prompt, is met more often.
-        prompt_context = input_tokens * (1 + LENGTH_CV2) / 2
-        context = input_tokens + output_tokens * (1 + LENGTH_CV2) / 2
+        prompt_context = input_tokens * (1 + asked.cv2) / 2
+        context = input_tokens + output_tokens * (1 + answered.cv2) / 2
         self.shape = Shape(clock(model, context), limits, input_tokens, output_tokens, prompt_context)
         self.slots = limits.slots(context + limits.block_tokens / 2)
         self.cv = cv
+        self.cv2 = asked.cv2, answered.cv2
         self.outside_s = _outside_s(model)
         full = self.shape
         short = 1 - self.slots / limits.slots(0)  # of slots, for want of cache: some prompts come twice
@@ -158,7 +160,7 @@ class Replica:
         self.most = full.decoding_of(self.slots, 0.0) if self.slots >= 1 else 0.0
         self.full_s = full.step_s(self.most) if self.most else 0.0
         self.peak = full.prompts(self.most) / self.full_s if self.most else 0.0
-        self.prompts = (input_tokens, *(stretch * input_tokens for stretch in _STRETCH))
+        self.prompts = (input_tokens, *(asked.quantile(each / 100) for each in PERCENTILES))
         self.shortest_s = self.shape.mixed_s(1.0, 0.0)  # no step is shorter than one request's alone
 
     @property
@@ -205,13 +207,30 @@ class Replica:
         """What chance adds to a replica of this class."""
         plain = min(self.full_s, self.shape.mixed_s(self.most, 0.0))
         slope = 2 - 2 * self.shape.mixed_s(self.most / 2, 0.0) / plain  # near the peak, where it matters
-        return table().curve(self.cv, BatchClass(self.slots, slope, 1 - plain / self.full_s))
+        prefill = 1 - plain / self.full_s
+        asked, answered = self.cv2
+        return table().curve(
+            self.cv,
+            BatchClass(self.slots, slope, prefill),
+            wait=_wait_ratio(self.cv, prefill * asked + (1 - prefill) * answered),
+            slowdown=math.sqrt((1 + prefill * asked + (1 - prefill) * LENGTH_CV2) / (1 + LENGTH_CV2)),
+        )
 
     def at(self, decoding: float) -> "_Moment":
         """Return the replica at the load at which so many requests decode on average."""
         step = self.shape.step_s(decoding)
         used = self.shape.prompts(decoding) / step / self.peak if decoding else 0.0
         return _Moment(self, decoding, step, used)
+
+
+def _wait_ratio(cv: float, cv2: float) -> float:
+    """Return how much longer than in the table requests wait whose service varies by `cv2` (squared).
+
+    Waits grow with the variances of arrivals and of services alike (Allen and Cunneen 1978). They shrink
+    less, since steps and slots stay whole: the exponent is that of 36 simulated loads of equal lengths.
+    """
+    ratio = (cv * cv + cv2) / (cv * cv + LENGTH_CV2)
+    return max(ratio, math.pow(ratio, 0.75))
 
 
 def _recomputed(input_tokens: float, output_tokens: float) -> float:

@@ -113,18 +113,19 @@ class Table:
         """Waits and slowdowns of the classes that were asked for."""
         return {}
 
-    def curve(self, variability: float, batch: BatchClass) -> Curve:
+    def curve(self, variability: float, batch: BatchClass, wait: float = 1.0, slowdown: float = 1.0) -> Curve:
         """Interpolate between the classes that were simulated; outside of them the nearest holds.
 
-        Beyond the most variable arrivals that were simulated the wait grows with their variance.
+        Beyond the most variable arrivals that were simulated the wait grows with their variance. `wait` and
+        `slowdown`: by how much those of other lengths than the simulated ones are longer.
         """
         point = (variability, batch.slots, batch.slope, batch.prefill)
         corners = self._corners(point)
         beyond = max(1.0, variability / self.axes[0][-1]) ** 2
         return Curve(
             self.loads,
-            _Blend([(waits, weight) for (waits, _), weight in corners], beyond),
-            _Blend([(slowdowns, weight) for (_, slowdowns), weight in corners], 1.0),
+            _Blend([(waits, weight) for (waits, _), weight in corners], beyond * wait),
+            _Blend([(slowdowns, weight) for (_, slowdowns), weight in corners], slowdown),
         )
 
     def _corners(self, point: Row) -> "list[tuple[tuple[tuple[Row, ...], tuple[Row, ...]], float]]":

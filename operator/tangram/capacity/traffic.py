@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from statistics import NormalDist
 
-# Lengths are lognormal with P90 = 2 x mean: exp(1.2816 s - s^2 / 2) = 2, the smaller root.
-LENGTH_SIGMA = 0.7754
-# Squared coefficient of variation: what runs is (1 + this) times as long, on average, as what arrives.
-LENGTH_CV2 = math.exp(LENGTH_SIGMA**2) - 1
+from tangram.fleet import Lengths
+from tangram.fleet.lengths import around
 
-_NORMAL = NormalDist()
+Tokens = float | Lengths  # a number is a mean, with P90 twice that
+# Of the lengths that the table of waits was simulated with (`queueing`): P90 = 2 x mean.
+LENGTH_CV2 = around(1.0).cv2
+
 _MASK = (1 << 64) - 1
 
 
@@ -35,9 +35,9 @@ def uniforms(seed: int) -> Iterator[float]:
         yield (((mixed ^ (mixed >> 31)) >> 11) + 0.5) / (1 << 53)
 
 
-def lognormal(uniform: float, mean: float, sigma: float = LENGTH_SIGMA) -> float:
-    """Return the quantile `uniform` of a lognormal distribution of that mean."""
-    return mean * math.exp(sigma * _NORMAL.inv_cdf(uniform) - sigma * sigma / 2)
+def lengths_of(tokens: Tokens) -> Lengths:
+    """Return lengths as they are, or around the mean that a number is."""
+    return tokens if isinstance(tokens, Lengths) else around(tokens)
 
 
 def gap(uniform: float, mean: float, cv: float) -> float:
@@ -65,20 +65,21 @@ def _weibull_shape(cv: float) -> float:
 def open_traffic(
     count: int,
     rate: float,
-    input_tokens: float,
-    output_tokens: float,
+    input_tokens: Tokens,
+    output_tokens: Tokens,
     cv: float,
     seed: int,
     longest: int | None = None,
 ) -> list[Request]:
-    """Return `count` requests at `rate` per second, lengths lognormal around the given means.
+    """Return `count` requests at `rate` per second, with prompts and answers of the given lengths.
 
     The sample is scaled to its means: near the peak rate half a per cent of load matters. Prompt and answer
     together are cut at `longest` tokens.
     """
-    times = accumulate(_scaled(uniforms(seed), count, 1 / rate, lambda u, mean: gap(u, mean, cv)))
-    prompts = _scaled(uniforms(seed + 1), count, input_tokens, lognormal)
-    answers = _scaled(uniforms(seed + 2), count, output_tokens, lognormal)
+    times = accumulate(_scaled(uniforms(seed), count, 1 / rate, lambda u: gap(u, 1 / rate, cv)))
+    asked, answered = lengths_of(input_tokens), lengths_of(output_tokens)
+    prompts = _scaled(uniforms(seed + 1), count, asked.mean, asked.quantile)
+    answers = _scaled(uniforms(seed + 2), count, answered.mean, answered.quantile)
     requests = []
     for now, prompt, answer in zip(times, prompts, answers, strict=True):
         ask = max(1, round(prompt))
@@ -91,8 +92,8 @@ def open_traffic(
 
 
 def _scaled(
-    stream: Iterator[float], count: int, mean: float, quantile: Callable[[float, float], float]
+    stream: Iterator[float], count: int, mean: float, quantile: Callable[[float], float]
 ) -> list[float]:
-    values = [quantile(next(stream), mean) for _ in range(count)]
+    values = [quantile(next(stream)) for _ in range(count)]
     scale = mean * count / sum(values) if values else 1.0
     return [value * scale for value in values]

@@ -18,8 +18,10 @@ def asks(wanted: Wanted) -> dict[str, Any]:
     request = wanted.request
     found: dict[str, Any] = {
         "requestsPerSecond": wanted.rps,
-        "inputTokens": request.input_tokens,
-        "outputTokens": request.output_tokens,
+        "inputTokens": round(request.prompts.mean),
+        "inputTokensP90": round(request.prompts.p90),
+        "outputTokens": round(request.answers.mean),
+        "outputTokensP90": round(request.answers.p90),
         "percentile": request.percentile,
         "ttftMilliseconds": request.ttft_ms,
         "tpotMilliseconds": request.tpot_ms,

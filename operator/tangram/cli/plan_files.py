@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tangram.api import PriorityClasses, classes_of_files
 from tangram.api.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
 from tangram.cli.documents import BOM, documents, file_text
+from tangram.cli.lengths import resolved
 from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside, read_class
 from tangram.planner.joint.deployment import wanted
 from tangram.planner.joint.inventory import inventory, slice_request
@@ -84,7 +86,16 @@ def _documents_of(name: str, passed: _Passed) -> Iterator[Document]:
     for number, document in enumerate(documents(file_text(name, shown).removeprefix(BOM), shown), 1):
         if document is None:
             continue
-        yield from _parts(document, f"{shown}: document {number}", passed)
+        for each in _parts(document, f"{shown}: document {number}", passed):
+            yield _with_lengths(each, Path(name).parent)
+
+
+def _with_lengths(document: Document, folder: Path) -> Document:
+    """Read the histograms that an LLMDeployment names, relative to where its file lies."""
+    if document.kind != "LLMDeployment":
+        return document
+    body, counted = resolved(document.body, folder, document.where)
+    return replace(document, body=body, counted=counted)
 
 
 def _parts(document: Any, where: str, passed: _Passed, depth: int = 0) -> Iterator[Document]:
@@ -154,5 +165,5 @@ def _written(document: Document, models: Models, classes: PriorityClasses) -> Fl
     if document.kind == "SliceRequest":
         return FleetInput(requests=(slice_request(body, where),))
     if document.kind == "LLMDeployment":
-        return FleetInput(deployments=(wanted(body, where, models, classes),))
+        return FleetInput(deployments=(wanted(body, where, models, classes, document.counted),))
     return FleetInput(pools=(pool(body, where),))

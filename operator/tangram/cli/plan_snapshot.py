@@ -4,7 +4,7 @@ An LLMDeployment or a GPUPool takes the place of the one of its name, as `kubect
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tangram.api import (
@@ -17,8 +17,16 @@ from tangram.api import (
 )
 from tangram.capacity.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
-from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, InvalidPool, PriorityClass
-from tangram.planner.joint.deployment import identity, wanted
+from tangram.fleet import (
+    FactsKey,
+    FleetSnapshot,
+    Intent,
+    InvalidIntent,
+    InvalidPool,
+    Lengths,
+    PriorityClass,
+)
+from tangram.planner.joint.deployment import counted_lengths, identity, wanted
 from tangram.planner.joint.join import join
 from tangram.planner.joint.nouns import FleetInput, Terms
 from tangram.planner.joint.snapshot_file import KIND as SNAPSHOT
@@ -37,6 +45,7 @@ class Document:
     kind: str
     body: Mapping[str, Any]
     where: str  # file, number and kind
+    counted: Mapping[str, Lengths] = field(default_factory=dict)  # lengths that its histograms hold, by field
 
     @property
     def applies(self) -> bool:
@@ -165,14 +174,15 @@ def _intent(
     before = there.get((namespace, name))
     inspected = _inspected(document, namespace, fleet)
     known = {identity(namespace, name): inspected} if inspected is not None else {}
-    model = wanted(
-        document.body, document.where, known | dict(models), classes
-    ).architecture  # checks every key, too
+    told = known | dict(models)
+    asked = wanted(document.body, document.where, told, classes, document.counted)  # checks every key, too
+    model = asked.architecture
     youngest = max((each.created_at for each in there.values()), default=0.0)
     meta |= {"namespace": namespace, "uid": f"new:{namespace}/{name}", "generation": 1}
     found = parse({"metadata": meta | {"creationTimestamp": _EPOCH}, "spec": document.body["spec"]}, classes)
     if isinstance(found, InvalidIntent):
         raise InputError(f"{document.where} {identity(namespace, name)}", found.message)
+    found = replace(found, traffic=counted_lengths(found.traffic, document.counted))
     if before is None:
         found = replace(found, created_at=youngest + 1)
     else:

@@ -1,11 +1,14 @@
 """`tangram size`: which GPUs and slices serve a model within its objectives, how many, and at what price."""
 
+from pathlib import Path
+
 import click
 
 from tangram.capacity.latency import PERCENTILES
 from tangram.capacity.sizing import SizingRequest, size
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.prices import Prices
+from tangram.cli.lengths import lengths_given, lengths_options
 from tangram.cli.model_option import ModelSource, model_options, read_model
 from tangram.cli.output import document, output_option
 from tangram.cli.prices import prices_option
@@ -13,6 +16,8 @@ from tangram.cli.size_document import sizing_document
 from tangram.cli.size_filters import chosen
 from tangram.cli.size_simulate import simulated
 from tangram.cli.size_table import show, show_simulated
+
+INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 
 
 @click.command(name="size")
@@ -26,12 +31,8 @@ from tangram.cli.size_table import show, show_simulated
     show_default=True,
     help=f"Of both objectives: {', '.join(map(str, PERCENTILES))}.",
 )
-@click.option(
-    "--input", "input_tokens", type=int, default=1024, show_default=True, help="Prompt, mean tokens."
-)
-@click.option(
-    "--output", "output_tokens", type=int, default=256, show_default=True, help="Answer, mean tokens."
-)
+@lengths_options("Prompt", "input", INPUT_TOKENS)
+@lengths_options("Answer", "output", OUTPUT_TOKENS)
 @click.option("--rps", type=float, default=1.0, show_default=True, help="Load, requests per second.")
 @click.option(
     "--cv", type=float, default=1.0, show_default=True, help="Variation of arrival gaps; 1: Poisson."
@@ -60,8 +61,12 @@ def size_command(
     ttft_ms: float | None,
     tpot_ms: float | None,
     percentile: int,
-    input_tokens: int,
-    output_tokens: int,
+    input_tokens: int | None,
+    input_p90: int | None,
+    input_histogram: Path | None,
+    output_tokens: int | None,
+    output_p90: int | None,
+    output_histogram: Path | None,
     rps: float,
     cv: float,
     engine: str | None,
@@ -84,10 +89,12 @@ def size_command(
     tangram size --model llama-3.1-8b --ttft-ms 500 --tpot-ms 40 --rps 4
     tangram size --model ./checkpoint --tpot-ms 30 --input 4000 --output 500 --sku h100-80gb-sxm --all
     """
+    prompts = lengths_given("input", INPUT_TOKENS, input_tokens, input_p90, input_histogram)
+    answers = lengths_given("output", OUTPUT_TOKENS, output_tokens, output_p90, output_histogram)
     try:
         request = SizingRequest(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
+            input_tokens=prompts,
+            output_tokens=answers,
             rps=rps,
             ttft_ms=ttft_ms,
             tpot_ms=tpot_ms,

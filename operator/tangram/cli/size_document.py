@@ -25,8 +25,10 @@ def sizing_document(
             "unverified": list(architecture.unverified),
         },
         "request": {
-            "input_tokens": request.input_tokens,
-            "output_tokens": request.output_tokens,
+            "input_tokens": _round_tokens(request.prompts.mean),
+            "input_tokens_p90": _round_tokens(request.prompts.p90),
+            "output_tokens": _round_tokens(request.answers.mean),
+            "output_tokens_p90": _round_tokens(request.answers.p90),
             "rps": request.rps,
             "cv": request.cv,
             "percentile": request.percentile,
@@ -98,6 +100,11 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
         "excess": None if math.isinf(rejection.excess) else _round(rejection.excess),
         "relaxation": change and {"changes": dict(change.changes), "text": change.text},
     }
+
+
+def _round_tokens(tokens: float) -> float:
+    """A mean of counted lengths to a tenth; what is whole stays so."""
+    return int(tokens) if float(tokens).is_integer() else round(tokens, 1)
 
 
 def _gib(size: float) -> float:

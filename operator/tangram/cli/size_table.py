@@ -13,7 +13,8 @@ from tangram.cli.output import Column, note, notes, table
 from tangram.cli.prices import DEFAULT_PRICE_NOTE
 from tangram.cli.size_rejected import show_rejected
 from tangram.cli.size_simulate import Simulated
-from tangram.fleet import WHOLE_GPU, Shape
+from tangram.fleet import WHOLE_GPU, Lengths, Shape
+from tangram.fleet.lengths import USUAL_P90
 
 SHOWN = 15
 MARK = "*"
@@ -60,12 +61,21 @@ def _asked(architecture: Architecture, found: Sizing) -> str:
         if limit is not None
     ]
     size = f"{architecture.parameters / 1e9:.1f} B parameters, {architecture.layers} layers"
-    traffic = f"{request.rps:g} req/s of {request.input_tokens} + {request.output_tokens} tokens (means)"
+    lengths = f"{_lengths(request.prompts)} + {_lengths(request.answers)} tokens (means)"
+    traffic = f"{request.rps:g} req/s of {lengths}"
     limits = f"{found.max_model_len} tokens, {request.max_running} at once, {request.kv_precision} KV cache"
     return (
         f"{architecture.name}{MARK if architecture.unverified else ''}: {size}, {architecture.precision}."
         f" {traffic}, {' and '.join(objectives) or 'no objectives'}. Requests up to {limits}."
     )
+
+
+def _lengths(lengths: Lengths) -> str:
+    """The mean, and P90 where it is not twice that."""
+    mean = f"{lengths.mean:.10g}" if float(lengths.mean).is_integer() else f"{lengths.mean:.1f}"
+    if lengths.p90 == USUAL_P90 * lengths.mean:
+        return mean
+    return f"{mean} (P90 {lengths.p90:.0f})"
 
 
 def _cheapest_of_each(ranked: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
@@ -121,9 +131,11 @@ def _row_notes(architecture: Architecture, found: Sizing, shown: int, prices: Pr
     rest = len(found.rows) - shown
     if rest:
         yield f"{rest} more shapes serve: these are the cheapest of each GPU and slice; --all shows all."
+    asked = (found.request.prompts, found.request.answers)
+    usual = " (twice the mean)" if all(each.p90 == USUAL_P90 * each.mean for each in asked) else ""
     yield (
         "GiB of one GPU: weights, KV cache of running requests on average, buffers and reserve, free for more"
-        " requests. CONC: requests of P90 length (twice the mean) that fit at once. REQ/S: what one replica"
+        f" requests. CONC: requests of P90 length{usual} that fit at once. REQ/S: what one replica"
         " carries within the objectives; TTFT and TPOT at its part of the load. WALL: what keeps it from"
         " more. $/1M: per million generated tokens. A slice counts and costs its share of a GPU."
     )

@@ -16,6 +16,7 @@ from tangram.fleet.intent import (
     Traffic,
 )
 from tangram.fleet.labels import engine_selector
+from tangram.fleet.lengths import Lengths
 from tangram.fleet.plan import (
     LAYOUT,
     Action,
@@ -81,6 +82,7 @@ __all__ = [
     "InvalidIntent",
     "InvalidPool",
     "LeftOut",
+    "Lengths",
     "MIGPolicy",
     "Node",
     "NodeSelector",

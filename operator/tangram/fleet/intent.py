@@ -6,6 +6,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 
+from tangram.fleet.lengths import Lengths
 from tangram.fleet.priority import Refusal
 
 DEFAULT_REQUEST_S = 600
@@ -34,8 +35,8 @@ class Traffic:
     """What is expected before anything is measured: a prior, per LLMDeployment."""
 
     requests_per_second: float | None = None  # None: nobody said
-    input_tokens: int | None = None  # mean of a request; the 90th percentile is taken as twice the mean
-    output_tokens: int | None = None
+    input_tokens: Lengths | None = None  # of prompts
+    output_tokens: Lengths | None = None  # of answers
 
 
 def cap(share: float, replicas: int) -> int:

@@ -98,6 +98,6 @@ def _too_slow(tpot_ms: float, ttft_ms: float, request: SizingRequest, verdict: R
     if reason == TPOT:
         return reason, f"predicted {tpot_ms:.2f} ms per token when idle, objective {request.tpot_ms:g} ms"
     if reason == TTFT:
-        prompt = f"the first token of a prompt of {request.input_tokens}"
+        prompt = f"the first token of a prompt of {request.prompts.mean:g}"
         return reason, f"predicted {ttft_ms:.2f} ms to {prompt} when idle, objective {request.ttft_ms:g} ms"
     return reason, verdict.message

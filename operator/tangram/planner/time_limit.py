@@ -1,12 +1,11 @@
 """What `engine.maxRequestSeconds` runs into, though the spec is valid: told in Accepted, refused nowhere."""
 
-from tangram.fleet import DEFAULT_REQUEST_S, Decision, FleetSnapshot, Intent
+from tangram.fleet import DEFAULT_REQUEST_S, Decision, FleetSnapshot, Intent, Lengths
 
 # cluster-autoscaler's --max-graceful-termination-sec, and its default on AKS, EKS and OpenShift
 AUTOSCALER_GRACE_S = 600
 # EC2 announces an interruption two minutes ahead; Google and Azure 30 seconds, or less
 SPOT_GRACE_S = 120
-TAIL = 2  # the 90th percentile of a length is taken as twice its mean, as everywhere
 
 
 def time_limit_warnings(intent: Intent, decision: Decision, snapshot: FleetSnapshot) -> tuple[str, ...]:
@@ -51,14 +50,19 @@ def _spot(intent: Intent, decision: Decision, snapshot: FleetSnapshot) -> str:
 
 
 def _long_answers(intent: Intent, decision: Decision) -> str:
-    tokens, tpot_ms = intent.traffic.output_tokens, decision.predicted_tpot_ms
-    if tokens is None or tpot_ms is None:
+    answers, tpot_ms = intent.traffic.output_tokens, decision.predicted_tpot_ms
+    if answers is None or tpot_ms is None:
         return ""
-    expected_s = TAIL * tokens * tpot_ms / 1000
+    expected_s = answers.p90 * tpot_ms / 1000
     if expected_s <= intent.max_request_s:
         return ""
     return (
-        f"a tenth of the answers take longer than {expected_s:.0f} s ({TAIL} x traffic.outputTokens {tokens} "
-        f"x {tpot_ms:.3g} ms per token), and requests are ended after {intent.max_request_s} s; raise "
-        "engine.maxRequestSeconds"
+        f"{_share(answers)} longer than {expected_s:.0f} s ({answers.p90:.0f} tokens by "
+        f"traffic.outputTokens, {tpot_ms:.3g} ms per token), and requests are ended after "
+        f"{intent.max_request_s} s; raise engine.maxRequestSeconds"
     )
+
+
+def _share(answers: Lengths) -> str:
+    alike = answers.p90 == answers.mean and not answers.counts
+    return "every answer takes" if alike else "a tenth of the answers take"

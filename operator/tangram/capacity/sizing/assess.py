@@ -12,14 +12,12 @@ from tangram.capacity.memory import GIB, Limits, MemoryBudget, memory_budget
 from tangram.capacity.simulate import EngineLimits
 from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, Row, SizingRequest
 from tangram.capacity.step import StepModel
-from tangram.capacity.traffic import LENGTH_CV2
 from tangram.catalog import InputError, share
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.prices import Prices
 from tangram.fleet import Shape
 
 MEMORY_CAPACITY = "memory capacity"
-P90_OVER_MEAN = 2
 # Requests present on average. A replica that misses its objectives at this load already serves nobody.
 IDLE = 0.1
 # Of what the catalog marks as doubtful; where a slice lies and its media engines change nothing here.
@@ -125,7 +123,7 @@ class Assessor:
         replicas = max(1, math.ceil(request.rps / rate * (1 - 1e-9)))
         latency = fitted.replica.under(request.rps / replicas)
         cost = replicas * shape.tensor_parallel * price * share(shape.sku, shape.profile)
-        longest = min(P90_OVER_MEAN * (request.input_tokens + request.output_tokens), fitted.longest)
+        longest = min(math.ceil(request.prompts.p90 + request.answers.p90), fitted.longest)
         return Row(
             shape=shape,
             hardware=fitted.hardware,
@@ -141,7 +139,7 @@ class Assessor:
             tpot_s=latency.tpot_s.at(request.percentile),
             wall=self._wall(fitted, request, rate),
             usd_per_hour=cost,
-            usd_per_million_tokens=cost / (request.rps * request.output_tokens * 3600) * 1e6,
+            usd_per_million_tokens=cost / (request.rps * request.answers.mean * 3600) * 1e6,
             default_price=self.prices.is_default(shape.sku),
             kv_per_request=fitted.kv_per_request,
             unverified=_unverified(fitted),
@@ -158,10 +156,10 @@ class Assessor:
             boundless = replace(fitted, limits=replace(fitted.limits, kv_tokens=None))
             if _missed(boundless.replica.under(rate * WORTHWHILE), request) is None:
                 return MEMORY_CAPACITY
-        prompts = running / request.output_tokens * request.input_tokens  # prompt tokens between two tokens
+        prompts = running / request.answers.mean * request.prompts.mean  # prompt tokens between two tokens
         if _ttft_binds(latency, request):  # what first tokens wait for are steps with prompts
-            prompts = max(prompts, min(request.input_tokens, fitted.limits.max_batched_tokens))
-        step = fitted.model.step_s(running, context, prompts, request.input_tokens / 2)
+            prompts = max(prompts, min(request.prompts.mean, fitted.limits.max_batched_tokens))
+        step = fitted.model.step_s(running, context, prompts, request.prompts.mean / 2)
         return str(step.wall)
 
     def _idle_latency(self, fitted: "Fitted") -> Latency:
@@ -196,7 +194,7 @@ class Fitted:
     def replica(self) -> Replica:
         """One replica under this traffic."""
         asked = self.request
-        return Replica(self.model, self.limits, asked.input_tokens, asked.output_tokens, asked.cv)
+        return Replica(self.model, self.limits, asked.prompts, asked.answers, asked.cv)
 
     @property
     def idle_rate(self) -> float:
@@ -221,7 +219,7 @@ def unpriced(shape: Shape) -> Rejection:
 
 def mean_context(request: SizingRequest) -> float:
     """Tokens that a running request holds on average; long answers stay longer, so they count more."""
-    return request.input_tokens + request.output_tokens * (1 + LENGTH_CV2) / 2
+    return request.prompts.mean + request.answers.mean * (1 + request.answers.cv2) / 2
 
 
 def _objective(request: SizingRequest, milliseconds: float | None) -> Objective | None:

@@ -10,25 +10,26 @@ from tangram.capacity.latency import PERCENTILES, Latency
 from tangram.capacity.memory import MemoryBudget
 from tangram.capacity.simulate import EngineLimits
 from tangram.capacity.step import StepModel
+from tangram.capacity.traffic import Tokens, lengths_of
 from tangram.catalog import InputError, share
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.precision import kv_bytes
-from tangram.fleet import Shape
+from tangram.fleet import Lengths, Shape
 
 LOWEST_RPS, HIGHEST_RPS = 1e-6, 1e6  # a request in eleven days is no load to size for
 LONGEST_TOKENS = 10_000_000
 LONGEST_MS = 1e7
 HIGHEST_CV = 20.0
-# P99 of lengths whose P90 is twice their mean (lognormal): 4.5 x. What an engine must accept at least.
-LONGEST_OVER_MEAN = 4.5
+# Share of all requests that an engine must accept at least, where no longest request is asked for.
+ACCEPTED = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class SizingRequest:
-    """What is to be served. Lengths are means; P90 is twice that. Raises `InputError` for the absurd."""
+    """What is to be served. Raises `InputError` for the absurd."""
 
-    input_tokens: int
-    output_tokens: int
+    input_tokens: Tokens  # of prompts; a number is a mean, with P90 twice that
+    output_tokens: Tokens  # of answers
     rps: float
     ttft_ms: float | None = None
     tpot_ms: float | None = None  # per request
@@ -42,13 +43,11 @@ class SizingRequest:
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
-        for field, most in (
-            ("input", LONGEST_TOKENS),
-            ("output", LONGEST_TOKENS),
-            ("max-model-len", LONGEST_TOKENS),
-            ("max-running", 65_536),
-        ):
-            _whole(field, self._number(field), most)
+        for field, lengths in (("input", self.prompts), ("output", self.answers)):
+            if not 1 <= lengths.mean <= LONGEST_TOKENS:
+                raise InputError(field, f"must be from 1 to {LONGEST_TOKENS} tokens, not {lengths.mean:g}")
+        _whole("max-model-len", self.max_model_len, LONGEST_TOKENS)
+        _whole("max-running", self.max_running, 65_536)
         if not LOWEST_RPS <= self.rps <= HIGHEST_RPS:
             raise InputError("rps", f"must be from {LOWEST_RPS:g} to {HIGHEST_RPS:g}, not {self.rps:g}")
         _positive("ttft-ms", self.ttft_ms, LONGEST_MS)
@@ -61,27 +60,29 @@ class SizingRequest:
         kv_bytes(self.kv_precision, "kv-precision")
         if self.engine_version and not self.engine:
             raise InputError("engine-version", "says nothing without an engine")
-        tokens = self.input_tokens + self.output_tokens
+        tokens = self.prompts.mean + self.answers.mean
         if self.max_model_len is not None and self.max_model_len < tokens:
             raise InputError(
-                "max-model-len", f"{self.max_model_len} is less than the mean request of {tokens} tokens"
+                "max-model-len", f"{self.max_model_len} is less than the mean request of {tokens:g} tokens"
             )
 
-    def _number(self, field: str) -> int | None:
-        return {
-            "input": self.input_tokens,
-            "output": self.output_tokens,
-            "max-model-len": self.max_model_len,
-            "max-running": self.max_running,
-        }[field]
+    @property
+    def prompts(self) -> Lengths:
+        """Lengths of prompts."""
+        return lengths_of(self.input_tokens)
+
+    @property
+    def answers(self) -> Lengths:
+        """Lengths of answers."""
+        return lengths_of(self.output_tokens)
 
     def model_length(self, architecture: Architecture) -> int:
         """Return the longest request in tokens that the engine is to accept."""
         longest = architecture.max_position_embeddings
-        mean = self.input_tokens + self.output_tokens
+        mean = self.prompts.mean + self.answers.mean
         if mean > longest:
             raise InputError(
-                "input", f"requests of {mean} tokens (mean) are longer than the model's limit of {longest}"
+                "input", f"requests of {mean:g} tokens (mean) are longer than the model's limit of {longest}"
             )
         if self.max_model_len is not None:
             if self.max_model_len > longest:
@@ -89,7 +90,8 @@ class SizingRequest:
                     "max-model-len", f"{self.max_model_len} is above the model's limit of {longest}"
                 )
             return self.max_model_len
-        covers = 2 ** math.ceil(math.log2(LONGEST_OVER_MEAN * mean))
+        most = self.prompts.quantile(ACCEPTED) + self.answers.quantile(ACCEPTED)
+        covers = 2 ** math.ceil(math.log2(most))
         return int(min(longest, covers))
 
 

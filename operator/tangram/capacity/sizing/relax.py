@@ -98,7 +98,7 @@ def _relaxed(seconds: float, limit_ms: float | None) -> float | None:
 
 def _lengths(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Iterator[Changed]:
     """The longest request for which there is room, as long as the mean one fits."""
-    least = low = request.input_tokens + request.output_tokens
+    least = low = math.ceil(request.prompts.mean + request.answers.mean)
     high = request.model_length(assessor.architecture)
 
     def with_length(length: int) -> SizingRequest:

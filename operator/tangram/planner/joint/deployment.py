@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,7 +14,8 @@ from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError, known_model
 from tangram.catalog.fields import Fields
-from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Spread
+from tangram.fleet import Intent, InvalidIntent, Lengths, MIGPolicy, Spread, Traffic
+from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
 from tangram.planner.joint import known, read
 
@@ -102,18 +104,18 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
     usual = min(DEFAULT_TOKENS, max(2, longest // 2))
     traffic = intent.traffic
     objectives = [each for each in (intent.ttft, intent.tpot) if each is not None]
-    input_tokens = traffic.input_tokens or max(1, int(usual * INPUT_SHARE))
-    output_tokens = traffic.output_tokens or max(1, usual - int(usual * INPUT_SHARE))
-    if input_tokens + output_tokens > longest:
+    prompts = traffic.input_tokens or around(max(1, int(usual * INPUT_SHARE)))
+    answers = traffic.output_tokens or around(max(1, usual - int(usual * INPUT_SHARE)))
+    if prompts.mean + answers.mean > longest:
         raise InputError(
             "spec.traffic:",
-            f"the mean request has {input_tokens} + {output_tokens} tokens, more than the longest that"
-            f" engine.maxModelLen and the checkpoint allow, {longest}",
+            f"the mean request has {prompts.mean:.10g} + {answers.mean:.10g} tokens, more than the longest"
+            f" that engine.maxModelLen and the checkpoint allow, {longest}",
         )
     try:
         return SizingRequest(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
+            input_tokens=prompts,
+            output_tokens=answers,
             rps=traffic.requests_per_second or UNLOADED_RPS,
             ttft_ms=intent.ttft.milliseconds if intent.ttft else None,
             tpot_ms=intent.tpot.milliseconds if intent.tpot else None,
@@ -127,14 +129,24 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
         raise InputError("traffic", f"{error.field} {error.problem}") from error
 
 
+def counted_lengths(traffic: Traffic, counted: Mapping[str, Lengths]) -> Traffic:
+    """Return the traffic with lengths as counted, by the name of their field: inputTokens, outputTokens."""
+    return replace(
+        traffic,
+        input_tokens=counted.get("inputTokens", traffic.input_tokens),
+        output_tokens=counted.get("outputTokens", traffic.output_tokens),
+    )
+
+
 def wanted(
     document: Mapping[str, Any],
     where: str,
     told: Mapping[str, Architecture],
     classes: PriorityClasses = _CLASSES,
+    counted: Mapping[str, Lengths] = MappingProxyType({}),
 ) -> Wanted:
     """Read one LLMDeployment. `told`: models by the name or id of their LLMDeployment, over what it says.
-    `classes`: the PriorityClasses that it may name.
+    `classes`: the PriorityClasses that it may name. `counted`: lengths of its requests, over their means.
     """
     outer = Fields(document, where)
     meta = outer.under("metadata")
@@ -147,6 +159,7 @@ def wanted(
         raise InputError(f"{where}: spec", "is missing")
     known.check(spec)
     intent, notes = _intent(document, name, namespace, where, classes)
+    intent = replace(intent, traffic=counted_lengths(intent.traffic, counted))
     architecture = (
         told.get(identity(namespace, name)) or told.get(name) or _architecture(document, intent, where)
     )

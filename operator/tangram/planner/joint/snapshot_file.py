@@ -168,3 +168,10 @@ def _bounds(intent: Intent, where: str) -> None:
     for name, share in (("node", intent.spread.node), ("zone", intent.spread.zone)):
         if not 0 < share <= 1:
             raise InputError(f"{where}.spread.{name}", f"is {share}, must be above 0 and at most 1")
+    traffic = (("inputTokens", intent.traffic.input_tokens), ("outputTokens", intent.traffic.output_tokens))
+    for name, lengths in traffic:
+        if lengths is not None and not (lengths.counts or 1 <= lengths.mean <= lengths.p90):
+            raise InputError(
+                f"{where}.traffic.{name}",
+                f"mean {lengths.mean:g} and p90 {lengths.p90:g}: p90 must be at least mean",
+            )

@@ -1,0 +1,78 @@
+"""How long prompts and answers are, as objects say it: mean and P90, or all alike."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, StrictInt, model_validator
+
+from tangram.api.base import Model
+from tangram.api.values import rule
+
+ONE_FORM = "exactly one of mean and fixed must be set"
+P90_OF_MEAN = "p90 goes with mean: where all are alike there is none"
+MOST_P90_PERCENT = 227
+P90_RANGE = (
+    "p90 must be from 1 to 2.27 times mean; lengths with a longer tail are counted, in a histogram that "
+    "`tangram plan -f` and `tangram size` read"
+)
+
+Tokens = Annotated[StrictInt, Field(ge=1, le=1_048_576)]
+
+
+def lengths_of_the_api(given: object) -> object:
+    """Return `given`, unless it is a form of lengths that objects do not have. Raises `ValueError`."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        raise ValueError(f"must say what the number is: write {{mean: {given}}}, not {given}")  # noqa: TRY004
+    if isinstance(given, Mapping) and "histogram" in given:
+        raise ValueError(
+            "histogram is for files of the command line (`tangram plan -f`); for a cluster write mean and p90"
+        )
+    return given
+
+
+class LengthsSpec(Model):
+    """How many tokens prompts or answers have: `mean`, with `p90` where it is known, or `fixed`."""
+
+    mean: Tokens | None = Field(
+        default=None, description="Mean length in tokens. Exactly one of mean and fixed is set."
+    )
+    p90: Tokens | None = Field(
+        default=None,
+        description="A tenth of all are longer than this many tokens: from 1 to 2.27 times the mean. "
+        "Default: twice the mean.",
+    )
+    fixed: Tokens | None = Field(default=None, description="Length in tokens of every one: all are alike.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _understood(cls, given: Any) -> Any:
+        return lengths_of_the_api(given)
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "LengthsSpec":
+        if (self.mean is None) == (self.fixed is None):
+            raise ValueError(ONE_FORM)
+        if self.p90 is not None:
+            if self.mean is None:
+                raise ValueError(P90_OF_MEAN)
+            if not 100 * self.mean <= 100 * self.p90 <= MOST_P90_PERCENT * self.mean:
+                raise ValueError(P90_RANGE)
+        return self
+
+    @property
+    def expected(self) -> int:
+        """Mean length in tokens."""
+        return self.mean or self.fixed or 0
+
+
+LENGTHS_RULES: dict[str, JsonValue] = {
+    "x-kubernetes-validations": [
+        rule("has(self.mean) != has(self.fixed)", ONE_FORM),
+        rule("!has(self.p90) || has(self.mean)", P90_OF_MEAN),
+        rule(
+            "!has(self.p90) || !has(self.mean) || "
+            f"(self.p90 >= self.mean && self.p90 * 100 <= self.mean * {MOST_P90_PERCENT})",
+            P90_RANGE,
+        ),
+    ]
+}
