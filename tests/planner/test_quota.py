@@ -14,6 +14,7 @@ from tangram.fleet import (
     Node,
     Objective,
     PodNeeds,
+    PriorityClass,
     QuotaLimit,
     WriteProblem,
 )
@@ -365,3 +366,33 @@ def test_growth_on_a_shape_that_is_too_slow_takes_its_part_of_the_quota_first():
     made = plan(seen, (slow, other), NOW)
 
     assert replicas(made) == {slow.uid: 4, other.uid: 1}
+
+
+# --- quotas of a PriorityClass
+
+
+def of_class(name, hard, *terms):
+    return replace(quota("pods", hard, name=name), priority_classes=terms or (("In", (name,)),))
+
+
+def test_a_quota_of_a_class_bounds_the_replicas_of_that_class_alone():
+    gold = replace(greedy(0, minimum=4), priority_class_name="gold")
+    lead = replace(greedy(1, minimum=4), priority_class_name="lead")
+    made = plan(fleet(quotas=(of_class("gold", 1), of_class("lead", 2))), (gold, lead), NOW)
+    assert replicas(made) == {gold.uid: 1, lead.uid: 2}
+
+
+def test_until_the_next_rollout_new_replicas_are_counted_as_those_that_run():
+    owner = replace(greedy(0, minimum=4), priority_class_name="gold")
+    there = workload(owner, WHOLE, 1, priority_class_name="lead")
+    held = claims(owner, WHOLE, "n", 1)
+    seen = fleet(quotas=(of_class("gold", 0), of_class("lead", 2)), workloads=(there,), claims=held)
+    assert replicas(plan(seen, (owner,), NOW)) == {owner.uid: 3}
+
+
+def test_pods_that_name_no_class_are_counted_as_those_of_the_clusters_default():
+    classes = tuple(PriorityClass(name, 1, is_global_default=name == "lead") for name in ("gold", "lead"))
+    limits = of_class("gold", 1), of_class("lead", 2), of_class("none", 3, ("DoesNotExist", ()))
+    owner = greedy(0, minimum=8)
+    assert replicas(plan(fleet(quotas=limits, priority_classes=classes), (owner,), NOW)) == {owner.uid: 2}
+    assert replicas(plan(fleet(quotas=limits), (owner,), NOW)) == {owner.uid: 3}

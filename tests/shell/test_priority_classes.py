@@ -192,9 +192,18 @@ def test_the_class_comes_with_a_field_that_is_no_longer_rendered() -> None:
     assert class_of(keep_class(there, rendered("silver"), exists)) == "silver"
 
 
-@pytest.mark.parametrize("after", ["silver", ""])
-def test_a_template_whose_class_makes_no_pods_any_more_is_changed(after) -> None:
-    assert (class_of(keep_class(live(rendered("gold")), rendered(after), gone)) or "") == after
+def test_a_template_whose_class_makes_no_pods_any_more_gets_the_other_one() -> None:
+    assert class_of(keep_class(live(rendered("gold")), rendered("silver"), gone)) == "silver"
+
+
+def test_where_the_default_class_is_gone_templates_lose_it_once_a_pod_is_refused() -> None:
+    there = live(rendered("gold"))
+    assert class_of(keep_class(there, rendered(), gone)) == "gold"
+    message = 'pods "chat-x" is forbidden: no PriorityClass with name gold was found'
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    there["status"] = {"conditions": [failure]}
+    assert class_of(keep_class(there, rendered(), gone)) is None
+    assert class_of(keep_class(there, rendered(), exists)) == "gold"
 
 
 def test_a_class_that_another_hand_wrote_is_healed() -> None:

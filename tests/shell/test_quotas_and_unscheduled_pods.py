@@ -53,16 +53,42 @@ def test_before_the_quota_controller_has_counted_the_spec_tells() -> None:
         ({"scopes": ["NotTerminating", "NotBestEffort"]}, True),
         ({"scopes": ["Terminating"]}, False),
         ({"scopes": ["BestEffort"]}, False),
-        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}}, False),
-        (
-            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "NotIn"}]}},
-            True,
-        ),
+        ({"scopes": ["PriorityClass"]}, True),
+        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}}, True),
         ({"scopes": ["CrossNamespacePodAffinity"]}, False),
     ],
 )
 def test_only_quotas_that_count_engine_pods_are_kept(spec, concerns) -> None:
     assert (quota(spec, hard={"pods": "1"}) is not None) is concerns
+
+
+def selecting(operator, *names):
+    term = {"scopeName": "PriorityClass", "operator": operator, "values": list(names)}
+    return {"scopeSelector": {"matchExpressions": [term]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "counted"),
+    [
+        ({}, ["gold", "lead", ""]),
+        (selecting("In", "gold", "silver"), ["gold"]),
+        (selecting("NotIn", "gold"), ["lead", ""]),
+        (selecting("Exists"), ["gold", "lead"]),
+        (selecting("DoesNotExist"), [""]),
+        ({"scopes": ["PriorityClass"]} | selecting("NotIn", "gold"), ["lead"]),
+        (selecting("Later"), []),
+    ],
+)
+def test_a_quota_counts_the_pods_of_the_classes_that_it_selects(spec, counted) -> None:
+    (limit,) = quotas(View(resource_quotas=(quota(spec, hard={"pods": "1"}),)))
+    assert [name for name in ("gold", "lead", "") if limit.counts(name)] == counted
+
+
+def test_new_pods_of_a_deployment_are_of_the_class_of_its_template() -> None:
+    obj = deployment()
+    assert workload(obj, [], 0.0).priority_class_name == ""
+    obj["spec"]["template"] = {"spec": {"priorityClassName": "gold"}}
+    assert workload(obj, [], 0.0).priority_class_name == "gold"
 
 
 def test_what_is_mirrored_of_a_quota_is_small() -> None:

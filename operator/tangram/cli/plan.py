@@ -30,8 +30,8 @@ _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet"
     multiple=True,
     required=True,
     metavar="FILE",
-    help="Snapshot, Inventory, SliceRequest, GPUPool, LLMDeployment, Node, Pod; YAML or JSON; repeatable;"
-    " - is stdin.",
+    help="Snapshot, Inventory, SliceRequest, GPUPool, LLMDeployment, PriorityClass, Node, Pod; YAML or JSON;"
+    " repeatable; - is stdin.",
 )
 @facts_option
 @click.option("--move-cost", type=float, help="USD of moving an instance that no LLMDeployment owns.")

@@ -81,6 +81,7 @@ class Workload:
     products: tuple[str, ...] = ()  # product labels of nodes on which its pods may run, sorted
     declared: tuple[NodeSelector, ...] = ()  # labels of nodes without one on which they may run, sorted
     refused: str = ""  # why pods cannot be created (quota, admission, ...), in the API server's words
+    priority_class_name: str = ""  # of the pods that it makes; empty: they name none
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -145,6 +146,12 @@ class WriteProblem:
     message: str
 
 
+def _holds(operator: str, names: tuple[str, ...], name: str) -> bool:
+    """Whether a term of a scope selector holds, as label selectors do: what is not there is in no list."""
+    known = {"In": name in names, "NotIn": name not in names, "Exists": bool(name), "DoesNotExist": not name}
+    return known.get(operator, False)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class QuotaLimit:
     """One resource that a ResourceQuota limits for pods like ours: cores, bytes or counts."""
@@ -154,6 +161,12 @@ class QuotaLimit:
     resource: str  # as the quota spells it: requests.nvidia.com/gpu, limits.cpu, pods, count/deployments.apps
     hard: float
     used: float
+    # (operator, names of PriorityClasses): all of them hold for the pods that it counts
+    priority_classes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def counts(self, priority_class_name: str) -> bool:
+        """Whether pods of this PriorityClass are counted; empty: pods of none."""
+        return all(_holds(term, names, priority_class_name) for term, names in self.priority_classes)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -214,3 +227,9 @@ class FleetSnapshot:
     prices: tuple[tuple[str, float], ...] = field(
         default=()
     )  # (SKU, USD per GPU-hour) overriding the catalog
+
+    @property
+    def class_of_unnamed_pods(self) -> str:
+        """The PriorityClass that admission gives pods that name none; empty: none."""
+        found = [each for each in self.priority_classes if each.is_global_default]
+        return min(found, key=lambda each: (each.value, each.name)).name if found else ""

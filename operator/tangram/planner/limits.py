@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tangram.fleet import BackOff, FleetSnapshot, HostResources, Intent, PodNeeds, QuotaLimit, Shape
+from tangram.fleet import BackOff, FleetSnapshot, HostResources, PodNeeds, QuotaLimit, Shape
 from tangram.planner.back_off import RULES, Obstacles
 from tangram.planner.host_resources import cpu_cores, memory_bytes
 from tangram.planner.isolation import for_each
@@ -41,38 +41,50 @@ class Quotas:
         for limit in sorted(snapshot.quotas):
             self._limits[limit.namespace].append(limit)
         self._left = {limit: limit.hard - limit.used for limit in snapshot.quotas}
-        self._needs = snapshot.pod_needs
+        self._needs, self._unnamed = snapshot.pod_needs, snapshot.class_of_unnamed_pods
 
-    def more(self, intent: Intent, shape: Shape, *, exists: bool) -> tuple[int | None, str]:
+    def more(self, case: Case, shape: Shape) -> tuple[int | None, str]:
         """Return how many more pods may be created (None: any number), and which quota allows no more.
 
-        Without its Deployment (`exists` is False) that has to be allowed as well.
+        Without its Deployment that has to be allowed as well.
         """
         most, binding = None, ""
-        for limit, amount in self._of(intent, shape):
+        exists = case.on(shape) is not None
+        for limit, amount in self._of(case, shape):
             here = max(0, math.floor(self._left[limit] / amount + 1e-9))
             if most is None or here < most:
                 most, binding = here, _told(limit)
-        for limit in self._limits.get(intent.namespace, ()) if not exists else ():
+        for limit in self._limits.get(case.intent.namespace, ()) if not exists else ():
             if limit.resource in _OBJECTS and self._left[limit] < 1:
                 most, binding = 0, _told(limit)
         return most, binding
 
-    def take(self, intent: Intent, growth: Mapping[Shape, int]) -> None:
+    def take(self, case: Case, growth: Mapping[Shape, int]) -> None:
         """Keep what so many more pods take; of alternative shapes the most of each resource."""
         most: dict[QuotaLimit, float] = {}
         for shape, count in growth.items():
-            for limit, amount in self._of(intent, shape):
+            for limit, amount in self._of(case, shape):
                 most[limit] = max(most.get(limit, 0.0), amount * count)
         for limit, amount in most.items():
             self._left[limit] -= amount
 
-    def _of(self, intent: Intent, shape: Shape) -> Iterable[tuple[QuotaLimit, float]]:
-        limits = self._limits.get(intent.namespace)
+    def _of(self, case: Case, shape: Shape) -> Iterable[tuple[QuotaLimit, float]]:
+        limits = self._limits.get(case.intent.namespace)
         if not limits:
             return ()
-        amounts = pod_amounts(intent.resources, shape, self._needs)
-        return [(limit, amounts[limit.resource]) for limit in limits if amounts.get(limit.resource, 0) > 0]
+        amounts = pod_amounts(case.intent.resources, shape, self._needs)
+        priority_class = _class_of(case, shape) or self._unnamed
+        return [
+            (limit, amounts[limit.resource])
+            for limit in limits
+            if amounts.get(limit.resource, 0) > 0 and limit.counts(priority_class)
+        ]
+
+
+def _class_of(case: Case, shape: Shape) -> str:
+    """Return the PriorityClass of new pods: that of the Deployment that is there, until its next rollout."""
+    there = case.on(shape)
+    return case.intent.priority_class_name if there is None else there.priority_class_name
 
 
 def _told(limit: QuotaLimit) -> str:
@@ -103,7 +115,7 @@ def limits(
             for shape in sorted(shapes)
             if (limit := _limit(case, shape, found, refused, problems, quotas, now)) is not None
         }
-        quotas.take(case.intent, _growth(case, mine, room))
+        quotas.take(case, _growth(case, mine, room))
         return case.intent.uid, mine
 
     return dict(for_each("limit", cases, lambda case: case.intent.uid, of))
@@ -132,7 +144,7 @@ def _limit(
     intent, mine = case.intent, case.on(shape)
     pods, given = (mine.total, mine.replicas) if mine is not None else (0, 0)
     each: list[Limit] = []
-    more, binding = quotas.more(intent, shape, exists=mine is not None)
+    more, binding = quotas.more(case, shape)
     if more is not None:  # what was given before may be on its way: a refusal is what takes it back
         each.append(Limit(max(pods + more, given), Reason.QUOTA_EXCEEDED, binding))
     each += [

@@ -98,6 +98,12 @@ def generation_of(deployment: Object) -> int:
     return int(text) if text.isdecimal() and len(text) <= MAX_GENERATION_DIGITS else 0
 
 
+def class_of(deployment: Object) -> str:
+    """Return the PriorityClass of the pods that a Deployment makes, the empty string where it names none."""
+    template = deployment["spec"].get("template") or {}
+    return str((template.get("spec") or {}).get("priorityClassName") or "")
+
+
 def has_its_name(child: Object) -> bool:
     """Say whether a Deployment or Service of an LLMDeployment has the name that the operator gives it: its
     owner's, and for a Deployment the variant of its (immutable) selector. True for other kinds.

@@ -318,9 +318,12 @@ class Reconciler:
         return self.faults.run(step, f"{intent.namespace}/{intent.name}", "", function)
 
     def _tell_left_out(self, seen: FleetSnapshot) -> None:
-        """Count the nodes whose devices are left out, and log each sentence when it becomes true or ends."""
+        """Count the nodes whose devices are left out, and log each sentence about them, and about the default
+        PriorityClass, when it becomes true or ends.
+        """
         self.metrics.show_nodes(seen.nodes)
-        notes = frozenset(left_out_notes(seen.nodes))
+        warnings = (text for intent in self.wanted for text in intent.warnings)
+        notes = frozenset((*left_out_notes(seen.nodes), *warnings))
         for note in sorted(notes - self._left_out):
             log.warning("%s", note)
         for note in sorted(self._left_out - notes):

@@ -7,9 +7,11 @@ live Deployment in its class alone, the live one stays, and the class comes with
 import copy
 from collections.abc import Callable
 
+from tangram.shell.children import class_of
 from tangram.shell.compare import covers
 from tangram.shell.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object
 from tangram.shell.manifests import content_hash, sealed
+from tangram.shell.waiting import refusal
 
 FIELD = "priorityClassName"
 
@@ -19,12 +21,15 @@ def keep_class(live: Object, rendered: Object, makes_pods: Callable[[str], bool]
     template changes.
 
     The live class goes where no pods are made of it as they should be (`makes_pods` is False for its name):
-    it does not exist any more and new pods are refused, or its pods would preempt others. It goes, too, where
-    it is not the one that was written last.
+    it does not exist any more and new pods are refused, or its pods would preempt others. Where there is none
+    to take its place, it goes once a pod is refused: a default class that is deleted to be made anew must not
+    roll the whole fleet. It goes, too, where it is not the one that was written last.
     """
     template = live["spec"].get("template") or {}
-    kept = str((template.get("spec") or {}).get(FIELD) or "")
-    if kept == str(rendered["spec"]["template"]["spec"].get(FIELD, "")) or (kept and not makes_pods(kept)):
+    kept = class_of(live)
+    if kept == class_of(rendered):
+        return rendered
+    if kept and not makes_pods(kept) and (class_of(rendered) or refusal(live)):
         return rendered
     found = copy.deepcopy(rendered)
     pod = found["spec"]["template"]["spec"]

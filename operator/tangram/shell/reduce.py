@@ -19,6 +19,7 @@ from tangram.shell.kinds import (
     controller_of,
     is_controlled_by,
 )
+from tangram.shell.quota_limits import class_terms, concerns_engines
 
 OUR_PREFIX = f"{LLM_DEPLOYMENTS.group}/"
 OUR_LABELS = {MANAGED_BY_LABEL, COMPONENT_LABEL, OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL}
@@ -154,31 +155,15 @@ def priority_class(obj: Object) -> Object:
 def resource_quota(obj: Object) -> Object | None:
     """Keep what is enforced: hard and used. Quotas that concern no pod like ours are left out."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    if not all(_in_scope(scope) for scope in _scopes(spec)):
+    if not concerns_engines(spec):
         return None
+    terms = class_terms(spec)
     return {
+        **({"priorityClasses": terms} if terms else {}),
         "metadata": _meta(obj),
         "hard": status.get("hard") or spec.get("hard") or {},
         "used": status.get("used") or {},
     }
-
-
-def _scopes(spec: Object) -> list[tuple[str, str]]:
-    selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    return [
-        *((scope, "Exists") for scope in spec.get("scopes") or ()),
-        *((term.get("scopeName", ""), term.get("operator", "")) for term in selected),
-    ]
-
-
-def _in_scope(scope: tuple[str, str]) -> bool:
-    """Say whether engine pods are in a scope: they are Guaranteed, end by no deadline, and name no priority
-    class. Source: kubernetes/pkg/quota/v1/evaluator/core/pods.go, podMatchesScopeFunc.
-    """
-    name, operator = scope
-    if name == "PriorityClass":
-        return operator in ("NotIn", "DoesNotExist")
-    return name in ("NotTerminating", "NotBestEffort")
 
 
 def pod(obj: Object) -> Object | None:

@@ -34,10 +34,9 @@ from tangram.fleet import (
     Unscheduled,
     Workload,
 )
-from tangram.fleet.quantity import parse_quantity
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell import kinds
-from tangram.shell.children import generation_of, has_its_name, labels_of, shape_of
+from tangram.shell.children import class_of, generation_of, has_its_name, labels_of, shape_of
 from tangram.shell.gpu_nodes import node
 from tangram.shell.inspect_jobs import facts_key, inspection, only_inspects
 from tangram.shell.kinds import (
@@ -53,6 +52,7 @@ from tangram.shell.kinds import (
 )
 from tangram.shell.manifests import job_name
 from tangram.shell.node_affinity import steered_to
+from tangram.shell.quota_limits import quota_limits
 from tangram.shell.timestamps import epoch
 from tangram.shell.waiting import late_at, refusal, waiting_message
 
@@ -258,18 +258,8 @@ def engine_pods(view: View) -> dict[str, tuple[str, ...]]:
 
 def quotas(view: View, skipped: Skipped = _ignore) -> tuple[QuotaLimit, ...]:
     """Return what ResourceQuotas limit."""
-    found = itertools.chain.from_iterable(_each(view.resource_quotas, _quota_limits, skipped))
+    found = itertools.chain.from_iterable(_each(view.resource_quotas, quota_limits, skipped))
     return tuple(sorted(found))
-
-
-def _quota_limits(obj: Object) -> list[QuotaLimit]:
-    namespace, name = key_of(obj)
-    return [
-        QuotaLimit(
-            namespace, name, resource, parse_quantity(hard), parse_quantity(obj["used"].get(resource, 0))
-        )
-        for resource, hard in obj["hard"].items()
-    ]
 
 
 def recorded_back_offs(view: View, skipped: Skipped = _ignore) -> dict[str, tuple[BackOff, ...]]:
@@ -351,6 +341,7 @@ def workload(obj: Object, pods: list[Object], now: float) -> Workload:
         refused=refusal(obj),
         products=products,
         declared=declared,
+        priority_class_name=class_of(obj),
     )
 
 
