@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from tangram.api import model_source, parse
+from tangram.api.revision import revision
 from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 from tangram.fleet.lengths import around
 
@@ -69,6 +70,7 @@ def test_defaults_are_filled_in():
         spread=Spread(1.0, 1.0),
         budget_per_hour=None,
         max_request_s=600,
+        revision=revision({"metadata": {"generation": 3}, "spec": {"model": {"uri": "image:///models/x"}}}),
     )
 
 

@@ -8,10 +8,13 @@ from tangram.api.status import LLMDeploymentStatus
 from tangram.fleet import (
     ApplyDeployment,
     ApplyService,
+    BackOff,
     FieldManager,
     InvalidIntent,
+    Objective,
     QuotaLimit,
     RemoveDeployment,
+    Revision,
     ScaleDeployment,
     WriteProblem,
 )
@@ -260,3 +263,55 @@ def test_growth_that_is_asked_for_from_outside_leaves_it_available():
     m = set_to(6, min_available=2)
     assert told(see(serving(m, 3), m), "Available")[:2] == ("True", "MinReplicasAvailable")
     assert told(see(serving(m, 1), m), "Available")[0] == "False"
+
+
+# --- a new generation that changes the number alone
+
+
+def written(m, count, generation=2):
+    """`m` after a write of spec.replicas: a new generation, and the same revision."""
+    return replace(
+        m, replicas=count, min_replicas=count, max_replicas=count, min_available=1, generation=generation
+    )
+
+
+BEFORE = replace(intent(ttft=Objective(90, 1000), max_replicas=9), revision=Revision(1, "abc"))
+
+
+def test_it_is_no_rollout_and_ready_stands():
+    observed = serving(BEFORE, 2)
+    before = see(observed, BEFORE)
+    seen = see(observed, written(BEFORE, 5), before)
+
+    assert told(seen, "Ready")[:2] == ("True", "MinReplicasReady")
+    assert seen["observedGeneration"] == 2
+    assert seen["revision"] == {"generation": 1, "hash": "abc"}
+    assert [n.reason for n in transitions(before, seen) if n.type == "Warning"] == []
+    unsettled = see(serving(BEFORE, 2, settled=False), written(BEFORE, 5), before)
+    assert told(unsettled, "Ready")[0] == "True"
+
+
+def test_any_other_change_is_a_rollout():
+    changed = replace(written(BEFORE, 5), revision=Revision(2, "def"))
+    seen = see(serving(BEFORE, 2), changed, see(serving(BEFORE, 2), BEFORE))
+
+    assert told(seen, "Ready")[:2] == ("False", "RolloutInProgress")
+
+
+def test_a_shape_in_back_off_stays_in_back_off_for_it():
+    m = written(BEFORE, 5)
+    back_off = BackOff(m.uid, 1, SLICE, "Unschedulable", "no CPU", 2, NOW - 10, NOW + 200, 1)
+    _, decision = decide(replace(serving(BEFORE, 2), back_offs=(back_off,)), m)
+    assert (decision.placed, decision.placed_reason) == (2, "Unschedulable")
+
+    other = replace(m, revision=Revision(2, "def"))
+    _, decision = decide(replace(serving(BEFORE, 2), back_offs=(back_off,)), other)
+    assert decision.placed == 5
+
+
+def test_what_was_measured_stands():
+    before = see(serving(BEFORE, 2), BEFORE)
+    before |= {"slo": {"time": "2026-11-21T09:59:50Z", "windowSeconds": 60, "samples": 3}}
+    seen = see(serving(BEFORE, 2), written(BEFORE, 5), before)
+
+    assert seen["slo"] == before["slo"]

@@ -7,7 +7,7 @@ import pytest
 
 from e2e.cluster.binaries import need
 from tangram.cli.main import main
-from tangram.shell.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, SERVICES, Kind
+from tangram.shell.kinds import DEPLOYMENTS, EVENTS, LLM_DEPLOYMENTS, PODS, SERVICES, Kind
 from tests.support.apiserver import World, eventually, llm
 from tests.support.external_metrics import METRIC, ExternalMetrics
 
@@ -143,6 +143,7 @@ async def test_a_horizontal_pod_autoscaler_scales_up_and_down(here: World, opera
             return (await here.get(HPAS, "tiny"))["status"]["currentReplicas"] == 2
 
         await eventually(seen, what="the autoscaler reads status.replicas")
+        assert "NotReady" not in {event["reason"] for event in await here.all(EVENTS)}
 
 
 def autoscaler(here: World) -> dict[str, Any]:

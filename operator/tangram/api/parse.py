@@ -12,6 +12,7 @@ from tangram.api.lengths import LengthsSpec
 from tangram.api.old_forms import NOT_CONVERTED, stored_before
 from tangram.api.priority import PriorityClasses, with_priority
 from tangram.api.replicas import replicas_set_by
+from tangram.api.revision import revision
 from tangram.api.secret_key import SecretKeySpec
 from tangram.api.spec import (
     LONGER_THAN_CONTEXT,
@@ -93,6 +94,7 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
         replicas=spec.replicas,
         replicas_set_by=None if spec.replicas is None else replicas_set_by(obj),
         min_available=None if spec.replicas is None else min(spec.replicas, spec.scaling.min_replicas),
+        revision=revision(obj),
         paused=spec.paused,
         traffic=_traffic(spec.traffic),
         pools=tuple(sorted(set(spec.placement.pools))),

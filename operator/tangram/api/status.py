@@ -200,11 +200,23 @@ class ReplicasSetBy(Model):
     )
 
 
+class RevisionStatus(Model):
+    """The last change of the spec, not counting changes of spec.replicas alone."""
+
+    generation: Annotated[int, Field(ge=0)] = Field(description="Generation at which it was made.")
+    hash: ShortText = Field(description="Hash of the spec without spec.replicas.")
+
+
 class LLMDeploymentStatus(Model):
     """What is observed. Written by Tangram alone."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Generation of the object that this status speaks of."
+    )
+    revision: RevisionStatus | None = Field(
+        default=None,
+        description="The last change of the spec, not counting changes of spec.replicas alone: rollouts, "
+        "back-offs and measurements are of it.",
     )
     conditions: tuple[LLMDeploymentCondition, ...] = Field(
         default=(),

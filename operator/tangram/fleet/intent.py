@@ -91,6 +91,14 @@ class FieldManager:
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """The last change of a spec, not counting changes of spec.replicas alone."""
+
+    generation: int  # at which it was made
+    hash: str  # of the spec without spec.replicas
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """A valid `LLMDeployment`. Defaults are already filled in."""
 
@@ -130,11 +138,17 @@ class Intent:
     replicas: int | None = None  # set from outside; None: the scaling law decides
     replicas_set_by: FieldManager | None = None  # of `replicas`; None: unknown
     min_available: int | None = None  # with fewer it is not available; None: min_replicas
+    revision: Revision | None = None  # None: that of `generation`
 
     @property
     def termination_grace_s(self) -> int:
         """How long its pods may take to end: no accepted request is cut by a scale-down or rollout."""
         return DRAIN_S + self.max_request_s + EXIT_S
+
+    @property
+    def rendered_generation(self) -> int:
+        """The generation that its Deployments are to be of: since then nothing but `replicas` has changed."""
+        return self.generation if self.revision is None else self.revision.generation
 
     @property
     def is_off(self) -> bool:

@@ -174,7 +174,7 @@ class BackOff:
     """A shape on which one LLMDeployment gets no more replicas for a while: pods there do not come to be."""
 
     owner_uid: str
-    generation: int  # of the LLMDeployment: another spec is tried at once
+    generation: int  # of the spec but for spec.replicas: another spec is tried at once
     shape: Shape
     reason: str  # Unschedulable | FailedCreate | QuotaExceeded
     message: str  # what the cluster says

@@ -155,7 +155,7 @@ def _next(
         since = old.since if old is not None else now
         message = found.message[:MAX_MESSAGE]
         return BackOff(
-            intent.uid, intent.generation, shape, found.reason, message, found.replicas,
+            intent.uid, intent.rendered_generation, shape, found.reason, message, found.replicas,
             float(int(since)), float(int(now + _delay(found.reason, attempts))), attempts,
         )  # fmt: skip
     if old is None or now > old.until + RULES[old.reason].longest_s:
@@ -170,7 +170,7 @@ def _holds(recorded: BackOff, intent: Intent, now: float) -> bool:
     """
     rule = RULES.get(recorded.reason)
     is_ours = rule is not None and recorded.until <= now + rule.longest_s
-    return is_ours and recorded.generation == intent.generation
+    return is_ours and recorded.generation == intent.rendered_generation
 
 
 def _come_to_be(workload: Workload | None) -> int:

@@ -61,6 +61,11 @@ class View:
         return self.intent.min_replicas if least is None else least
 
     @property
+    def rendered_generation(self) -> int:
+        """The generation that its Deployments are to be of."""
+        return self.intent.rendered_generation if isinstance(self.intent, Intent) else self.intent.generation
+
+    @property
     def is_off(self) -> bool:
         """Whether no replica is wanted, and that is carried out."""
         return self.decision.placed_reason == Reason.SCALED_TO_ZERO
@@ -250,7 +255,7 @@ def _blocked(v: View) -> Verdict | None:
 
 def _serves_this_generation(v: View) -> bool:
     return any(
-        w.owner_generation == v.intent.generation and w.settled and w.available >= v.minimum
+        w.owner_generation == v.rendered_generation and w.settled and w.available >= v.minimum
         for w in v.workloads
     )
 
@@ -264,7 +269,7 @@ def _rollout(v: View, target: Workload, previous: Verdict | None) -> Verdict | N
     waits = Verdict(
         FALSE, Reason.ROLLOUT_IN_PROGRESS, f"waits for Deployment {target.name} to replace its pods"
     )
-    if target.owner_generation != v.intent.generation:
+    if target.owner_generation != v.rendered_generation:
         return waits
     if not target.settled:
         return previous or waits

@@ -39,10 +39,11 @@ def steady(new: Verdict, old: Mapping[str, Any] | None, generation: int, now: fl
     flap.
 
     Losing the metrics is told at once, and so is what holds for other objectives: those of a new generation.
+    `generation`: since which the spec is the same but for spec.replicas.
     """
     if old is None or old["status"] == UNKNOWN or old["status"] == new.status or new.reason in _UNMEASURED:
         return new
-    if old["observedGeneration"] != generation:
+    if old["observedGeneration"] < generation:
         return new
     if now - epoch(old["lastTransitionTime"]) >= MIN_SECONDS_BETWEEN_WRITES:
         return new

@@ -49,6 +49,7 @@ def status(
     v = conditions.view(decision, intent, snapshot, signal, scale)
     blocks: dict[str, Any] = {
         "observedGeneration": intent.generation,
+        "revision": _revision(intent, previous_status),
         "conditions": _conditions(v, snapshot, previous_status, now),
         "replicas": sum(workload.total for workload in v.workloads),
         "replicasDisplay": f"{v.ready}/{decision.desired}",
@@ -92,10 +93,10 @@ def _conditions(
         "Placed": conditions.placed(v),
         "Available": conditions.available(v),
         "ScalingActive": conditions.scaling_active(v),
-        "SLOMet": steady(slo_met(v), old.get("SLOMet"), v.intent.generation, now),
+        "SLOMet": steady(slo_met(v), old.get("SLOMet"), v.rendered_generation, now),
     }
     before = old.get("Ready")
-    same = before is not None and before["observedGeneration"] == v.intent.generation
+    same = before is not None and before["observedGeneration"] >= v.rendered_generation
     known = Verdict(before["status"], before["reason"], before["message"]) if before and same else None
     ready = conditions.ready(v, known)
     if leaves["ModelReady"].status == FALSE and _is_retried(v):
@@ -107,8 +108,16 @@ def _conditions(
 
 
 def _same_generation(v: View, previous_status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was told of this generation: attainments of another one may be of other objectives."""
-    return previous_status if previous_status.get("observedGeneration") == v.intent.generation else {}
+    """What was told of this spec: attainments of another one may be of other objectives."""
+    return (
+        previous_status if (previous_status.get("observedGeneration") or 0) >= v.rendered_generation else {}
+    )
+
+
+def _revision(intent: Wanted, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not isinstance(intent, Intent) or intent.revision is None:
+        return previous_status.get("revision")
+    return asdict(intent.revision)
 
 
 def _is_retried(v: View) -> bool:

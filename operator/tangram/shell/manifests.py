@@ -88,7 +88,7 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
     _set_class(template["spec"], intent.priority_class_name)
     annotations = {
         SHAPE_ANNOTATION: shape_annotation(shape),
-        GENERATION_ANNOTATION: str(intent.generation),
+        GENERATION_ANNOTATION: str(intent.rendered_generation),
         TEMPLATE_ANNOTATION: content_hash(template),
     }
     spec = {
