@@ -11,7 +11,8 @@ from tangram.planner.device_rules import NodeFacts
 from tangram.planner.node_devices import gpu_node as read_node
 from tangram.shell import manifests
 from tangram.shell.client import ApiError
-from tangram.shell.kinds import NODES, PODS
+from tangram.shell.compare import up_to_date
+from tangram.shell.kinds import DEPLOYMENTS, NODES, PODS
 from tangram.shell.settings import Settings
 from tests.shell.test_manifests import intent
 from tests.support.apiserver import NAMESPACES, World, add_node, eventually, gpu_node
@@ -103,25 +104,27 @@ EVERY_OPTION = Settings.model_validate(
         "engineServiceAccountName": "default",
         "imagePullSecrets": ["pull"],
         "tolerations": [{"operator": "Exists"}],
+        "tmpSizeLimit": "3000Mi",
+        "shmSizeLimit": 2048000000,
         "runAsUser": None,
         "nodeRemoval": "Block",
     }
 )
 
 
-def both_pods(told: Settings) -> dict[str, dict[str, Any]]:
-    """Return the templates of an engine and of an inspect Job that use all that an LLMDeployment may name."""
+def rendered(told: Settings) -> dict[str, dict[str, Any]]:
+    """Return a Deployment and an inspect Job that use all that an LLMDeployment may name."""
     wanted = replace(
         intent("pvc://weights/llama"),
         api_keys=SecretKey("keys", "api-keys"),
         pod_labels=(("team", "ml"),),
         pod_annotations=(("example.com/owner", "ml"),),
     )
-    action = ApplyDeployment("uid-1", Shape(SKU, SMALL), 1, (PRODUCT,), 4096, spread=Spread(0.5, 0.5))
+    action = ApplyDeployment("uid-1", Shape(SKU, SMALL), 0, (PRODUCT,), 4096, spread=Spread(0.5, 0.5))
     key = FactsKey("ns", "pvc://weights/llama", "registry/engine:1")
     return {
-        "engine": manifests.deployment(wanted, action, told)["spec"]["template"],
-        "inspect": manifests.inspect_job(manifests.owner_of(wanted), key, told)["spec"]["template"],
+        "engine": manifests.deployment(wanted, action, told),
+        "inspect": manifests.inspect_job(manifests.owner_of(wanted), key, told),
     }
 
 
@@ -137,10 +140,18 @@ async def test_a_restricted_namespace_admits_engines_and_inspections(here) -> No
     await here.apply(body, NAMESPACES, manager="admin")
 
     for number, told in enumerate((SETTINGS, EVERY_OPTION)):
-        for name, template in both_pods(told).items():
-            await make(here, f"{name}-{number}", template)
+        for name, made in rendered(told).items():
+            await make(here, f"{name}-{number}", made["spec"]["template"])
 
-    lax = both_pods(SETTINGS)["engine"]
+    lax = rendered(SETTINGS)["engine"]["spec"]["template"]
     lax["spec"]["securityContext"] = {}
     with pytest.raises(ApiError, match="violates PodSecurity"):
         await make(here, "lax", lax)
+
+
+@pytest.mark.parametrize("told", [SETTINGS, EVERY_OPTION])
+async def test_what_the_api_server_stores_is_what_was_rendered(here, told) -> None:
+    made = rendered(told)["engine"]
+    made["metadata"]["namespace"] = here.namespace
+
+    assert up_to_date(await here.apply(made, DEPLOYMENTS), made)
