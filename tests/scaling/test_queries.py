@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.fleet import Objective
-from tangram.scaling import Objectives, RejectedSample, Sample, queries
+from tangram.fleet import Objective, Objectives
+from tangram.scaling import RejectedSample, Sample, queries
 
 PODS = ("m-1-a", "m-1.b")
 BOTH = Objectives(ttft=Objective(90, 1000), tpot=Objective(95, 60))

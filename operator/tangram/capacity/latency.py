@@ -21,7 +21,7 @@ PERCENTILES = (50, 90, 95, 99)
 # less of the smaller for what is skewed.
 ADD = 2.5
 HEADROOM = 0.01  # share of the peak rate that is never used
-Objective = tuple[int, float]  # percentile, seconds
+LatencyBound = tuple[int, float]  # percentile, seconds
 _COLUMN = {percentile: 1 + place for place, percentile in enumerate(PERCENTILES)}
 
 
@@ -74,8 +74,8 @@ def max_rate(
     limits: EngineLimits,
     input_tokens: Tokens,
     output_tokens: Tokens,
-    ttft: Objective | None = None,
-    tpot: Objective | None = None,
+    ttft: LatencyBound | None = None,
+    tpot: LatencyBound | None = None,
     cv: float = 1.0,
     headroom: float = HEADROOM,
 ) -> float:
@@ -184,7 +184,7 @@ class Replica:
         )
 
     def max_rate(
-        self, ttft: Objective | None = None, tpot: Objective | None = None, headroom: float = HEADROOM
+        self, ttft: LatencyBound | None = None, tpot: LatencyBound | None = None, headroom: float = HEADROOM
     ) -> float:
         """Return the highest rate that meets objectives, 0 if even one request alone misses them."""
         if not self.peak:
@@ -280,7 +280,7 @@ class _Moment:
         more = replica.curve.slowdown(self.utilisation, column) * replica.full_s
         return max(replica.shortest_s, self.step_s + more)
 
-    def meets(self, ttft: Objective | None, tpot: Objective | None) -> bool:
+    def meets(self, ttft: LatencyBound | None, tpot: LatencyBound | None) -> bool:
         """Whether both objectives are met."""
         if tpot and self.tpot_s(_COLUMN[tpot[0]]) > tpot[1]:
             return False

@@ -31,6 +31,14 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class Objectives:
+    """The latency objectives of one LLMDeployment."""
+
+    ttft: Objective | None = None
+    tpot: Objective | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """What is expected before anything is measured: a prior, per LLMDeployment."""
 
@@ -139,6 +147,11 @@ class Intent:
     replicas_set_by: FieldManager | None = None  # of `replicas`; None: unknown
     min_available: int | None = None  # with fewer it is not available; None: min_replicas
     revision: Revision | None = None  # None: that of `generation`
+
+    @property
+    def objectives(self) -> Objectives:
+        """Both latency objectives."""
+        return Objectives(self.ttft, self.tpot)
 
     @property
     def termination_grace_s(self) -> int:

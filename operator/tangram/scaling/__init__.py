@@ -5,10 +5,9 @@ from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.record import recalled, record
 from tangram.scaling.sample import RejectedSample, Sample, Window
 from tangram.scaling.signal import Signal, SignalState, classify
-from tangram.scaling.state import Objectives, ScalingDecision, ScalingMemory, ScalingParams
+from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 
 __all__ = [
-    "Objectives",
     "RejectedSample",
     "Sample",
     "ScalingDecision",

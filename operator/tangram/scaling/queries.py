@@ -16,8 +16,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 
+from tangram.fleet import Objectives
 from tangram.scaling.sample import AT_WINDOW, RejectedSample, Sample, sample_from
-from tangram.scaling.state import Objectives
 
 __all__ = [
     "TPOT_BUCKETS",

@@ -2,16 +2,6 @@
 
 from dataclasses import dataclass
 
-from tangram.fleet import Objective
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """The latency objectives of one LLMDeployment."""
-
-    ttft: Objective | None = None
-    tpot: Objective | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class ScalingParams:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from tangram.fleet import Intent, describe
-from tangram.scaling import Objectives, RejectedSample, Sample, queries
+from tangram.fleet import Intent, Objectives, describe
+from tangram.scaling import RejectedSample, Sample, queries
 from tangram.shell.settings import PrometheusSettings
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Question:
     @classmethod
     def of(cls, intent: Intent) -> "Question":
         """Return what is asked about `intent`."""
-        return cls(intent.served_name, Objectives(intent.ttft, intent.tpot))
+        return cls(intent.served_name, intent.objectives)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import cached_property
 from tangram.capacity.calibration import Calibrated, coefficients_for
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.latency import Latency, Objective, Replica
+from tangram.capacity.latency import Latency, LatencyBound, Replica
 from tangram.capacity.memory import GIB, Limits, MemoryBudget, memory_budget
 from tangram.capacity.simulate import EngineLimits
 from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, Row, SizingRequest
@@ -222,7 +222,7 @@ def mean_context(request: SizingRequest) -> float:
     return request.prompts.mean + request.answers.mean * (1 + request.answers.cv2) / 2
 
 
-def _objective(request: SizingRequest, milliseconds: float | None) -> Objective | None:
+def _objective(request: SizingRequest, milliseconds: float | None) -> LatencyBound | None:
     return None if milliseconds is None else (request.percentile, milliseconds / 1e3)
 
 
