@@ -157,6 +157,7 @@ def wanted(
     spec = Fields(document, where).under("spec")
     if spec is None:
         raise InputError(f"{where}: spec", "is missing")
+    known.refuse_old_forms("LLMDeployment", document, where)
     known.check(spec)
     intent, notes = _intent(document, name, namespace, where, classes)
     intent = replace(intent, traffic=counted_lengths(intent.traffic, counted))

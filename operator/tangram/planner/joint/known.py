@@ -5,9 +5,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tangram.api.old_forms import HINT, old_parts
 from tangram.api.spec import LLMDeploymentSpec
+from tangram.catalog import InputError
 from tangram.catalog.fields import Fields
 from tangram.planner.joint import read
+
+
+def refuse_old_forms(kind: str, document: Mapping[str, Any], where: str) -> None:
+    """Raise `InputError` for the first field of the old form, with what is written now."""
+    for form in old_parts(kind, document):
+        raise InputError(f"{where}: {form.shown}", f"{form.advice}; {HINT}")
 
 
 def check(spec: Fields, model: type[BaseModel] = LLMDeploymentSpec) -> None:

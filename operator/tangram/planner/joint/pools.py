@@ -22,6 +22,7 @@ def pool(document: Mapping[str, Any], where: str) -> Pool:
     name = read.name_of(document, where)
     if name is None:
         raise InputError(f"{where}: metadata: name", "is missing")
+    known.refuse_old_forms("GPUPool", document, f"{where} {name}")
     fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
     known.check(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
