@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tangram.shell.kinds import DEPLOYMENTS, GPU_POOLS, NODES, PODS
-from tests.support.apiserver import World, add_node, gpu_node, llm
+from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
 
@@ -49,5 +49,9 @@ async def test_a_node_without_labels_in_a_pool_with_sku_serves_and_rolls_no_othe
     assert nodes["labelled"]["spec"]["nodeName"] == "gpu-1"
     after = await here.get(DEPLOYMENTS, before["metadata"]["name"])
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
-    status = (await here.get(GPU_POOLS, "bare"))["status"]
-    assert (status["nodes"], status["gpus"]) == (1, 2)
+
+    async def counted() -> bool:
+        status = (await here.get(GPU_POOLS, "bare")).get("status") or {}
+        return (status.get("nodes"), status.get("gpus"), status.get("free")) == (1, 2, {"nvidia.com/gpu": 1})
+
+    await eventually(counted, 60, "the pool's node and what is free of it")
