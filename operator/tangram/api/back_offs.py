@@ -3,37 +3,37 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, StrictInt, StringConstraints, ValidationError
+from pydantic import AwareDatetime, Field, StrictInt, StringConstraints, ValidationError
 
 from tangram.api.base import Model
 from tangram.fleet import BackOff, Shape
+from tangram.fleet.times import rfc3339
 
 _Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 _Count = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
-_Seconds = Annotated[StrictInt, Field(ge=0, le=2**40)]
 MAX_MESSAGE = 160
 
 
 class BackOffStatus(Model):
-    """A shape on which nothing more is tried for a while, because pods there do not come to be."""
+    """A shape in back-off: its pods could not be created or scheduled."""
 
     sku: _Word = Field(description="GPU model.")
     profile: _Word = Field(description="MIG profile, or gpu for a whole GPU.")
     tensor_parallel: Annotated[StrictInt, Field(ge=1, le=64)] = Field(description="GPUs of one replica.")
     precision: _Word = Field(description="Precision of the weights.")
     generation: Annotated[StrictInt, Field(ge=0)] = Field(
-        description="Generation of the object that was tried: another one is tried at once."
+        description="Generation of the object that was tried. A later generation is tried at once."
     )
     reason: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9]*)$", max_length=64)] = Field(
         description="Why, in one word: Unschedulable, QuotaExceeded or FailedCreate."
     )
     message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] = Field(
-        description="What the cluster says, cut."
+        description="Message of the API server or the scheduler, truncated."
     )
-    replicas: _Count = Field(description="Replicas that have come to be there, and stay.")
-    since: _Seconds = Field(description="When it began, in seconds since the epoch.")
-    until: _Seconds = Field(description="When one more replica is tried, in seconds since the epoch.")
-    attempts: _Count = Field(description="How many attempts failed in a row.")
+    replicas: _Count = Field(description="Replicas of this shape that run, and stay.")
+    since: AwareDatetime = Field(description="When the back-off began.")
+    until: AwareDatetime = Field(description="When one replica is tried again.")
+    attempts: _Count = Field(description="Failed attempts in a row.")
 
 
 def back_off_block(one: BackOff) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def back_off_block(one: BackOff) -> dict[str, Any]:
         "reason": one.reason,
         "message": one.message[:MAX_MESSAGE],
         "replicas": one.replicas,
-        "since": int(one.since),
-        "until": int(one.until),
+        "since": rfc3339(one.since),
+        "until": rfc3339(one.until),
         "attempts": one.attempts,
     }
 
@@ -66,7 +66,7 @@ def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
         except ValidationError:
             continue
         shape = Shape(one.sku, one.profile, one.tensor_parallel, one.precision)
-        times = float(one.since), float(one.until), one.attempts
+        times = one.since.timestamp(), one.until.timestamp(), one.attempts
         uid = str(obj["metadata"].get("uid", ""))
         found.append(BackOff(uid, one.generation, shape, one.reason, one.message, one.replicas, *times))
     return tuple(found)

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tangram.fleet import BackOff, FleetSnapshot, Intent, Pool, Shape, Workload
+from tangram.fleet.times import rfc3339
 from tangram.planner.isolation import for_each
 from tangram.planner.reasons import Reason
 from tangram.planner.room import Room, kind_of
-from tangram.planner.times import rfc3339
 
 MAX_MESSAGE = 160  # of what the cluster says, as it is kept in statuses
 MOST_PER_OWNER = 3  # kept in one status: those that last longest

@@ -15,8 +15,8 @@ from tangram.fleet import (
     Intent,
     StartInspection,
 )
+from tangram.fleet.times import rfc3339
 from tangram.planner.reasons import Reason
-from tangram.planner.times import rfc3339
 
 # Seconds until a failed checkpoint is looked at again. A claim that is being filled changes soon; a
 # checkpoint that is wrong changes only when a person does something.

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from tangram.fleet import BackOff, FleetSnapshot, HostResources, PodNeeds, QuotaLimit, Shape
+from tangram.fleet.times import rfc3339
 from tangram.planner.back_off import RULES, Obstacles
 from tangram.planner.host_resources import cpu_cores, memory_bytes
 from tangram.planner.isolation import for_each
@@ -12,7 +13,6 @@ from tangram.planner.reasons import Reason
 from tangram.planner.rollout import is_rolling
 from tangram.planner.room import Room, kind_of
 from tangram.planner.target import Case, Limit
-from tangram.planner.times import rfc3339
 
 _MIB = 2**20
 _OBJECTS = ("count/deployments.apps", "count/replicasets.apps")

@@ -14,6 +14,7 @@ from tangram.fleet import (
     Shape,
     Workload,
 )
+from tangram.fleet.times import rfc3339
 from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.choose import alternatives, impossible
 from tangram.planner.judge import rate
@@ -23,7 +24,6 @@ from tangram.planner.rollout import Rollout, is_rolling, resumed, rollout, unit
 from tangram.planner.room import Room, kind_of
 from tangram.planner.steering import steering
 from tangram.planner.target import Case, Target, own
-from tangram.planner.times import rfc3339
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tangram.fleet import Intent, Objective
+from tangram.fleet.times import epoch, rfc3339
 from tangram.planner.conditions import FALSE, TRUE, UNKNOWN, Verdict, View
 from tangram.planner.reasons import Reason
-from tangram.planner.times import epoch, rfc3339
 from tangram.scaling import Sample, Signal, SignalState, Window
 from tangram.scaling.evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap

@@ -15,6 +15,7 @@ from tangram.fleet import (
     Workload,
     engine_selector,
 )
+from tangram.fleet.times import rfc3339
 from tangram.planner import conditions
 from tangram.planner.candidates import price
 from tangram.planner.conditions import FALSE, TRUE, Verdict, View
@@ -22,7 +23,6 @@ from tangram.planner.inspections import key_of
 from tangram.planner.order import Wanted
 from tangram.planner.reasons import Reason
 from tangram.planner.slo import slo_block, slo_met, steady
-from tangram.planner.times import rfc3339
 from tangram.scaling import ScalingDecision, Signal, record
 
 _MESSAGE_LIMIT = 2000  # the CRD allows 2048

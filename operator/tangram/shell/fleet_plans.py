@@ -10,9 +10,9 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from tangram.fleet import EventNote
+from tangram.fleet.times import rfc3339
 from tangram.shell.advising import Advised
 from tangram.shell.backoff import Penalties
 from tangram.shell.client import ApiClient, ApiError, Guard
@@ -132,7 +132,7 @@ class FleetPlans:
         changes = before.get("state") != state
         if meta.get("deletionTimestamp") or not (changes or self._outdated(plan, figures)):
             return False
-        now = datetime.fromtimestamp(self.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = rfc3339(self.now())
         kept = {key: before[key] for key in FIGURES if key in before}
         since = now if changes else before.get("since", now)
         body = {

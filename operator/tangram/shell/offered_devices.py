@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tangram.fleet import LeftOut, Node
+from tangram.fleet.times import rfc3339
 from tangram.planner.device_rules import Why
 from tangram.planner.node_devices import PARTLY, holds_replicas
-from tangram.planner.times import rfc3339
 
 # The kubelet keeps the capacity of a device plugin that has gone for five minutes
 # (endpointStopGracePeriod, kubernetes/pkg/kubelet/cm/devicemanager/endpoint.go).

@@ -7,10 +7,10 @@ from dataclasses import replace
 from tangram.api.pool import MAX_RESOURCES
 from tangram.catalog import InputError
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
+from tangram.fleet.times import rfc3339
 from tangram.planner.device_rules import WHOLE
 from tangram.planner.joint.nodes import gpus as gpus_of
 from tangram.planner.joint.pools import claiming
-from tangram.planner.times import rfc3339
 from tangram.shell.advising import PoolUse
 from tangram.shell.kinds import Object
 from tangram.shell.pool_conditions import accepted, offers, ready
