@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, Field, StrictInt, StringConstraints, ValidationError
+from pydantic import AwareDatetime, Field, JsonValue, StrictInt, StringConstraints, ValidationError
 
 from tangram.api.base import Model
 from tangram.fleet import BackOff, Shape
@@ -11,6 +11,7 @@ from tangram.fleet.times import rfc3339
 
 _Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 _Count = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+_RFC3339: dict[str, JsonValue] = {"maxLength": 32}
 MAX_MESSAGE = 160
 
 
@@ -31,8 +32,8 @@ class BackOffStatus(Model):
         description="Message of the API server or the scheduler, truncated."
     )
     replicas: _Count = Field(description="Replicas of this shape that run, and stay.")
-    since: AwareDatetime = Field(description="When the back-off began.")
-    until: AwareDatetime = Field(description="When one replica is tried again.")
+    since: AwareDatetime = Field(description="When the back-off began.", json_schema_extra=_RFC3339)
+    until: AwareDatetime = Field(description="When one replica is tried again.", json_schema_extra=_RFC3339)
     attempts: _Count = Field(description="Failed attempts in a row.")
 
 

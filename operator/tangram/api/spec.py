@@ -75,8 +75,7 @@ class ModelSpec(Model):
         max_length=128,
         description="The model name that clients send in requests, and the label model_name of its metrics. "
         "It must be unique within the namespace: of two LLMDeployments with one name the older is served. "
-        "Default: the "
-        "name of this object.",
+        "Default: the name of this object.",
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule(
@@ -97,36 +96,38 @@ class EngineSpec(Model):
         ge=16,
         le=1_048_576,
         description="Longest request in tokens, prompt and answer together. Every replica keeps room for at "
-        "least one such request in its KV cache, so a smaller value fits smaller GPUs. Default, and upper "
-        "bound: what "
-        "the "
-        "checkpoint says (max_position_embeddings).",
+        "least one such request in its KV cache, so a smaller value fits smaller GPUs. Default and upper "
+        "bound: max_position_embeddings of the checkpoint.",
     )
     max_running_requests: StrictInt = Field(
         default=64,
         ge=1,
         le=4096,
-        description="How many requests one replica computes at a time; others wait in its queue.",
+        description="Most requests that one replica processes at a time; further requests wait in its queue.",
     )
     max_request_seconds: StrictInt = Field(
         default=DEFAULT_REQUEST_S,
         ge=10,
         le=86_400,
-        description="Longest time that one request may take, in seconds; then the engine ends it. Pods that "
-        "are to end get as long to finish what they have accepted, and 15 seconds more. A change replaces "
-        "the pods.",
+        description="Longest duration of one request in seconds; the engine ends a request that takes "
+        "longer. "
+        "It also sets the termination grace period of the pods, 15 seconds above it, so that accepted "
+        "requests are finished. A change replaces the pods.",
     )
     precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
         default=AS_STORED,
-        description="Format that the weights are served in. AsStored: as the checkpoint has them. Any: the "
-        "cheapest that serves, which may quantise them. Else one format. The engine serves weights as "
-        "stored only: anything else is planned with `tangram plan`, and placed where the checkpoint has it.",
+        description="Format in which the weights are served. AsStored: the format of the checkpoint. Any: "
+        "the "
+        "cheapest format that meets the objectives, which may mean quantisation. Otherwise the format that "
+        "is named. The engine does not quantise yet: the operator places an LLMDeployment only where its "
+        "checkpoint already has the format; `tangram plan` plans all formats.",
         json_schema_extra={"enum": list(WEIGHT_FORMATS)},
     )
     kv_cache_precision: Literal["bf16", "fp8"] = Field(
         default="bf16",
-        description="Format of the KV cache: bf16 (16 bit) or fp8, which holds twice the tokens. The engine "
-        "has 16 bit only: with fp8 nothing is placed yet, `tangram plan` plans it.",
+        description="Format of the KV cache: bf16 (16 bit), or fp8, which holds twice the tokens. The "
+        "engine has "
+        "16 bit only: the operator does not place fp8 yet; `tangram plan` plans it.",
     )
     resources: HostResourcesSpec = Field(
         default_factory=HostResourcesSpec,
@@ -138,12 +139,13 @@ class EngineSpec(Model):
     )
     api_key_secret_ref: SecretKeySpec | None = Field(
         default=None,
-        description="The API keys that clients must send (Authorization: Bearer KEY): a key of a Secret of "
-        "this namespace, whose value has one API key a line, each 8 to 512 characters without blanks; lines "
-        "that begin with # are skipped. Every API key is accepted. A change inside the Secret reaches "
-        "running pods within two minutes, without a restart; another name or key here replaces the pods. "
-        "Pods wait for a Secret that is missing. /metrics and the probes stay open. Default: no API key is "
-        "asked for.",
+        description="Secret with the API keys that clients must send (Authorization: Bearer KEY). It is in "
+        "the "
+        "namespace of this object; the value of its key has one API key per line, each of 8 to 512 "
+        "characters without blanks, and lines that begin with # are skipped. Any of the API keys is "
+        "accepted. A change of the Secret reaches running pods within two minutes, without a restart; a "
+        "change of this reference replaces the pods. Pods wait while the Secret is missing. /metrics and the "
+        "probes need no API key. Default: requests need no API key.",
     )
 
 
@@ -155,8 +157,8 @@ class ObjectiveSpec(Model):
         description="Share of requests, in percent, that must meet the objective: 50, 90, 95 or 99.",
     )
     milliseconds: Milliseconds = Field(
-        description="The longest acceptable time in milliseconds. It is checked at the nearest histogram "
-        "bucket edge at or below it (status tells which).",
+        description="Longest acceptable time in milliseconds. It is measured at the nearest histogram bucket "
+        "edge at or below it; the condition SLOMet names the edge.",
     )
 
 
@@ -169,8 +171,8 @@ class ObjectivesSpec(Model):
     )
     tpot: ObjectiveSpec | None = Field(
         default=None,
-        description="Time per output token after the first, averaged over each request. A shape that cannot "
-        "read the weights this fast is not used.",
+        description="Time per output token after the first, averaged over each request. A GPU or slice whose "
+        "memory cannot be read this fast is not used.",
     )
 
 
@@ -180,8 +182,7 @@ class TrafficSpec(Model):
     requests_per_second: Rate | None = Field(
         default=None,
         description='Requests per second, of all replicas together: a decimal in quotes, such as "0.5", or a '
-        "whole number. Without it, as few replicas as scaling.minReplicas allows are planned until traffic "
-        "is measured.",
+        "whole number. Default: scaling.minReplicas replicas are planned until traffic is measured.",
     )
     input_tokens: LengthsSpec | None = Field(
         default=None,
@@ -249,20 +250,20 @@ class PlacementSpec(Model):
     tensor_parallel: tuple[TensorParallel, ...] = Field(
         default=(),
         max_length=4,
-        description="Over how many GPUs of one node a replica may be split: some of 1, 2, 4 and 8. Empty: "
-        "whatever serves. The engine runs on one GPU or slice: a plan of `tangram plan` may split, the "
-        "operator places what is not split.",
+        description="Numbers of GPUs of one node that a replica may be split over: any of 1, 2, 4 and 8. "
+        "Empty: any number. The engine runs on one GPU or slice: the operator places replicas that are not "
+        "split; `tangram plan` plans all.",
         json_schema_extra=_SET,
     )
     spread: SpreadSpec | None = Field(
         default=None,
-        description="Largest share of the replicas in one place, so that no more is lost with it.",
+        description="Largest share of the replicas that may be lost with one node or zone.",
     )
     budget_per_hour: Budget | None = Field(
         default=None,
-        description="Most USD per hour that the replicas may cost together, a decimal in quotes such as "
-        '"12.50" or a whole number; a slice is priced by its dominant share of its GPU. Replicas beyond it '
-        "are not placed, and Placed says so.",
+        description="Most USD per hour that all replicas together may cost: a decimal in quotes, such as "
+        '"12.50", or a whole number. A slice costs its dominant share (compute or memory) of its GPU. '
+        "Replicas above the budget are not placed, and the condition Placed says so.",
     )
 
 
@@ -273,8 +274,8 @@ class ScalingSpec(Model):
         default=1,
         ge=1,
         le=MAX_REPLICAS,
-        description="Fewest replicas. Never fewer are left on purpose, unless spec.replicas is set to fewer. "
-        "With fewer that serve, it is not Available.",
+        description="Fewest replicas. Tangram never goes below it, unless spec.replicas does. The condition "
+        "Available is False while fewer serve.",
     )
     max_replicas: StrictInt | None = Field(
         default=None,
@@ -311,18 +312,19 @@ class LLMDeploymentSpec(Model):
     model: ModelSpec = Field(description="The checkpoint to serve, and the name clients know it by.")
     engine: EngineSpec = Field(
         default_factory=EngineSpec,
-        description="How each replica of the engine runs.",
+        description="Settings of the inference engine, the same for each replica.",
         json_schema_extra=_SHOW_DEFAULTS,
     )
     objectives: ObjectivesSpec = Field(
         default_factory=ObjectivesSpec,
-        description="Latency objectives. Without any, the cheapest shape that fits is taken and only queues "
-        "make replicas grow.",
+        description="Latency objectives. Without any, the cheapest GPU or slice that the model fits is "
+        "used, and "
+        "replicas are added only when requests queue.",
     )
     traffic: TrafficSpec = Field(
         default_factory=TrafficSpec,
-        description="What is expected of clients, before anything is measured. It sizes the first replicas "
-        "and compares shapes; from then on measured traffic decides how many there are.",
+        description="Expected traffic, for the time before any is measured. It sizes the first replicas and "
+        "ranks GPUs and slices; after that, measured traffic decides the number of replicas.",
     )
     placement: PlacementSpec = Field(
         default_factory=PlacementSpec,
@@ -331,8 +333,8 @@ class LLMDeploymentSpec(Model):
     )
     scaling: ScalingSpec = Field(
         default_factory=ScalingSpec,
-        description="Between how many replicas Tangram may scale. It does not bind while spec.replicas is "
-        "set.",
+        description="Bounds of the number of replicas while Tangram scales. They do not apply while "
+        "spec.replicas is set.",
         json_schema_extra=_SHOW_DEFAULTS
         | {
             "x-kubernetes-validations": [
@@ -345,19 +347,20 @@ class LLMDeploymentSpec(Model):
     )
     replicas: Annotated[StrictInt, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
         default=None,
-        description="A number of replicas that is set from outside: by a person, `kubectl scale`, "
-        "HorizontalPodAutoscaler or KEDA. While it is set, exactly so many are wanted, and "
-        "scaling.minReplicas and scaling.maxReplicas do not bind. 0: nothing runs, and no GPU is kept. "
-        "Unset, which is never filled in: Tangram scales between scaling.minReplicas and "
-        "scaling.maxReplicas. `tangram scale NAME --auto` removes it.",
+        description="Number of replicas, set by a person, `kubectl scale`, a HorizontalPodAutoscaler or "
+        "KEDA. "
+        "While it is set, Tangram does not scale, and scaling.minReplicas and scaling.maxReplicas do not "
+        "apply. 0: no replica runs and no GPU is kept. Default: unset, and it stays unset; Tangram then "
+        "scales between scaling.minReplicas and scaling.maxReplicas. `tangram scale NAME --auto` unsets it.",
     )
     priority_class_name: PriorityClassName | None = Field(
         default=None,
-        description="PriorityClass of its pods. It also says which LLMDeployments get GPUs first where they "
-        "are scarce: those of a higher value, of equal ones the older. Replicas that run are not taken away "
-        "for others. The class must have preemptionPolicy Never and the label tangram.dev/priority-class: "
-        '"true", which an administrator sets; the chart has tangram-low, tangram-standard and tangram-high. '
-        "A change counts in planning at once; pods that run are not replaced for it, they get it with the "
+        description="PriorityClass of the engine pods. Where GPUs are scarce, the LLMDeployment whose class "
+        "has "
+        "the higher value gets them first, and of equal values the older one. Running replicas are not "
+        "taken away for others. The class must have preemptionPolicy Never and the label "
+        'tangram.dev/priority-class: "true", which an administrator sets; the Helm chart brings tangram-low, '
+        "tangram-standard and tangram-high. A change is used in planning at once and reaches pods with the "
         "next rollout. Default: the operator's defaultPriorityClassName.",
     )
     metadata: PodMetadataSpec = Field(
@@ -366,8 +369,8 @@ class LLMDeploymentSpec(Model):
     )
     paused: StrictBool = Field(
         default=False,
-        description="While true nothing of this LLMDeployment is created, changed or removed; its status is "
-        "kept up.",
+        description="While true, Tangram creates, changes and removes nothing for this LLMDeployment, except "
+        "its status.",
     )
 
 

@@ -64,8 +64,8 @@ class AlternativeStatus(Model):
     cost_per_hour: Decimal | None = Field(
         default=None, description="USD per hour of these replicas; absent where no price is known."
     )
-    rejected_because: Reason = Field(description="The one constraint that it lost by, in one word.")
-    message: Text = Field(description="By how much it missed.")
+    rejected_because: Reason = Field(description="The constraint that excluded it, in one word.")
+    message: Text = Field(description="The value that missed the constraint, and by how much.")
 
 
 class RelaxationStatus(Model):
@@ -86,7 +86,7 @@ class PlacementStatus(Model):
     sku: ShortText | None = Field(default=None, description="GPU model.")
     profile: ShortText | None = Field(default=None, description="MIG profile, or gpu for a whole GPU.")
     display: ShortText = Field(description="For people: GPU model, profile and number of replicas.")
-    placed_replicas: Count = Field(description="How many of the desired replicas the fleet has room for.")
+    placed_replicas: Count = Field(description="Desired replicas that the fleet has room for.")
     predicted_tpot_milliseconds: Decimal | None = Field(
         default=None,
         alias="predictedTPOTMilliseconds",
@@ -123,8 +123,8 @@ class SLOStatus(Model):
     """Latency as measured by the engines, written at most once a minute."""
 
     time: Time = Field(description="When these numbers were read.")
-    window_seconds: Count = Field(description="Over which time they are computed.")
-    samples: Count = Field(description="About how many requests they are computed from.")
+    window_seconds: Count = Field(description="Length of the time window that they cover, in seconds.")
+    samples: Count = Field(description="Approximate number of requests that they cover.")
     ttft_attainment: Decimal | None = Field(
         default=None, description="Share of requests, 0 to 1, that met the TTFT objective."
     )
@@ -251,7 +251,9 @@ class LLMDeploymentStatus(Model):
     )
     ready_replicas: Count | None = Field(default=None, description="Replicas that are ready to serve.")
     model: ModelStatus | None = Field(default=None, description="The checkpoint as inspected.")
-    placement: PlacementStatus | None = Field(default=None, description="Where replicas run, and what lost.")
+    placement: PlacementStatus | None = Field(
+        default=None, description="Where the replicas run, and the alternatives that were not chosen."
+    )
     slo: SLOStatus | None = Field(default=None, description="Latency as measured, at most once a minute.")
     cost: CostStatus | None = Field(default=None, description="What the placed replicas cost.")
     url: ShortText | None = Field(
@@ -261,11 +263,13 @@ class LLMDeploymentStatus(Model):
         default=None, description="The last change of the wanted number of replicas."
     )
     scaling: ScalingStatus | None = Field(
-        default=None, description="What the scaling law has learned about one replica and about starts."
+        default=None, description="Measurements that scaling goes on from after a restart of the operator."
     )
     back_offs: tuple[BackOffStatus, ...] = Field(
         default=(),
         max_length=3,
-        description="Shapes on which nothing more is tried for a while: pods there do not come to be.",
+        description="Shapes (GPU model and profile) in back-off: their pods could not be created or "
+        "scheduled, so "
+        "that no more are started until the time given.",
         json_schema_extra=_ATOMIC,
     )
