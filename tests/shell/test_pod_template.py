@@ -1,5 +1,6 @@
 """What every engine pod and inspect Job looks like, and what may change it."""
 
+import copy
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from tangram.catalog import gpu, skus
 from tangram.fleet import WHOLE_GPU, ApplyDeployment, FactsKey, Shape
-from tangram.shell import manifests
+from tangram.shell import manifests, reduce
 from tangram.shell.compare import up_to_date
 from tangram.shell.settings import Settings
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
@@ -113,6 +114,20 @@ def test_the_selector_is_the_one_that_deployments_were_made_with() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "shape", [SLICE, Shape("RTX-PRO-6000-SERVER", "4g.96gb+gfx"), Shape("L4", "gpu")], ids=str
+)
+def test_what_the_mirror_keeps_of_a_deployment_is_all_that_is_compared(shape) -> None:
+    """What is rendered and not kept would be written in every round."""
+    every = settings(runAsUser=None, nodeRemoval="Block", tmpSizeLimit="3000Mi", imagePullSecrets=["pull"])
+    rendered = manifests.deployment(intent("pvc://w/x"), action(shape), every)
+
+    kept = reduce.child(copy.deepcopy(rendered))
+
+    assert kept is not None
+    assert up_to_date(kept, rendered)
+
+
 def test_settings_that_do_not_concern_pods_leave_them_alone() -> None:
     other = settings(
         prices={"L4": 1},
@@ -132,7 +147,7 @@ def test_settings_that_do_not_concern_pods_leave_them_alone() -> None:
 
 RENDER = """
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
-from tangram.shell import manifests
+from tangram.shell import manifests, reduce
 print(manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS)))
 """
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
-from tangram.shell.engine_pod import START_DEADLINE_S, engine_labels, engine_template
+from tangram.shell.engine_pod import START_DEADLINE_S, engine_template
 from tangram.shell.inspect_pod import INSPECT_REJECTED, inspect_pod
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
@@ -100,8 +100,7 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(action)},
         "template": template,
     }
-    labels = engines | engine_labels(owner.name, shape)
-    return _object(DEPLOYMENTS, owner, deployment_name(owner.name, shape), labels, annotations, spec)
+    return _object(DEPLOYMENTS, owner, deployment_name(owner.name, shape), selected, annotations, spec)
 
 
 def _rolling_update(action: ApplyDeployment) -> Object:
