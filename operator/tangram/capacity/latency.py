@@ -227,7 +227,7 @@ def _wait_ratio(cv: float, cv2: float) -> float:
     """Return how much longer than in the table requests wait whose service varies by `cv2` (squared).
 
     Waits grow with the variances of arrivals and of services alike (Allen and Cunneen 1978). They shrink
-    less, since steps and slots stay whole: the exponent is that of 36 simulated loads of equal lengths.
+    less, since steps and slots stay whole: the exponent was chosen by hand (benchmarks/length_spread.py).
     """
     ratio = (cv * cv + cv2) / (cv * cv + LENGTH_CV2)
     return max(ratio, math.pow(ratio, 0.75))
