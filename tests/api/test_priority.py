@@ -36,7 +36,12 @@ def test_a_labelled_class_that_never_preempts_gives_its_value_and_its_name() -> 
         ((), True, "PriorityClassNotFound", "cannot be made again"),
         ((), False, "PriorityClassUnknown", "give it the right"),
         ((PriorityClass("gold", 5, preempts=False),), True, "PriorityClassNotAllowed", "has no label"),
-        ((PriorityClass("gold", 5, is_allowed=True),), True, "PriorityClassPreempts", "create it with"),
+        (
+            (PriorityClass("gold", 5, is_allowed=True),),
+            True,
+            "PriorityClassPreempts",
+            "; create another with",
+        ),
     ],
 )
 def test_any_other_is_refused_with_what_to_do(there, visible, reason, told) -> None:
@@ -53,6 +58,13 @@ def test_a_refusal_names_the_classes_that_may_be_used() -> None:
     refusal = wanted("glod", GOLD, STANDARD).refusal
     assert refusal is not None
     assert "name one of gold;" in refusal.message
+
+
+def test_a_class_that_preempts_is_never_said_to_be_deleted_since_others_may_use_it() -> None:
+    refusal = wanted("system-critical", PriorityClass("system-critical", 5), GOLD).refusal
+    assert refusal is not None
+    assert "name one of gold, or create another with the label" in refusal.message
+    assert "delete" not in refusal.message
 
 
 def test_without_the_field_the_operators_default_counts_and_needs_no_label() -> None:

@@ -95,7 +95,7 @@ class PriorityClasses:
         if found.preempts:
             return PREEMPTING, (
                 f"PriorityClass {name} has preemptionPolicy {PREEMPTS}: its pods could evict replicas that "
-                f"are to stay; delete it and create it with preemptionPolicy {NEVER}, or {self._instead()}; "
+                f"are to stay, and the policy of a class cannot be changed; {self._instead(or_new=True)}; "
                 f"{_STAYS}"
             )
         if not found.is_allowed:
@@ -105,12 +105,15 @@ class PriorityClasses:
             )
         return "", ""
 
-    def _instead(self) -> str:
+    def _instead(self, *, or_new: bool = False) -> str:
+        """Say what to write. `or_new`: a class of its own is an answer beside those that there are."""
         usable = sorted(c.name for c in self.by_name.values() if c.is_allowed and not c.preempts)
+        new = f'with the label {PRIORITY_CLASS_LABEL}: "true" and preemptionPolicy {NEVER}'
         if not usable:
-            return f'create one with the label {PRIORITY_CLASS_LABEL}: "true" and preemptionPolicy {NEVER}'
+            return f"create {'another' if or_new else 'one'} {new}"
         more = ", ..." if len(usable) > _MOST_NAMES else ""
-        return f"name one of {', '.join(usable[:_MOST_NAMES])}{more}"
+        named = f"name one of {', '.join(usable[:_MOST_NAMES])}{more}"
+        return f"{named}, or create another {new}" if or_new else named
 
 
 def with_priority(intent: Intent, found: ResolvedPriority) -> Intent:

@@ -8,6 +8,7 @@ from tangram.planner.reasons import Reason
 
 Wanted = Intent | InvalidIntent
 _WHOLE = 1.0  # of a GPU; the engine runs on one GPU or slice
+_STAYS = "what runs is left as it is"
 
 
 def by_age(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
@@ -37,7 +38,8 @@ def acceptance(intents: tuple[Wanted, ...], needs: PodNeeds) -> dict[str, tuple[
         if intent.refusal is not None:  # its name stays taken: what it runs goes on to serve
             verdicts[intent.uid] = (False, Reason(intent.refusal.reason), intent.refusal.message)
         elif too_much:
-            verdicts[intent.uid] = (False, Reason.ABOVE_LIMIT, too_much)
+            told = f"{too_much}; ask for less, or let an administrator raise the setting; {_STAYS}"
+            verdicts[intent.uid] = (False, Reason.ABOVE_LIMIT, told)
         elif older == intent.name:
             verdicts[intent.uid] = (True, Reason.VALID, "the spec is valid")
         else:
