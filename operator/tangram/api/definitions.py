@@ -139,7 +139,7 @@ FLEET_PLAN = Definition(
         _column("Unmet", ".spec.unmet", "LLMDeployments that get fewer replicas than they need.", "integer"),
         _column("Gap", ".spec.gap", "Relative gap between objective and bound."),
         _column("GPUs", ".spec.gpus", "GPUs in use over all GPUs."),
-        _column("Solve", ".status.solveSeconds", "Seconds that making the plan took."),
+        _column("Solve", ".status.solveSeconds", "Time that it took to compute the plan, in seconds."),
         _column("Moves", ".spec.totalMoves", "Replicas that move.", "integer", 1),
         _column("Steps", ".spec.totalSteps", "Steps that lead to the plan.", "integer", 1),
         _AGE,

@@ -199,19 +199,20 @@ class FleetPlanSpec(Model):
     moves: tuple[PlannedMove, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="The moves, as many as fit.",
+        description="The moves, as many as fit into one object; totalMoves counts all.",
         json_schema_extra=_ATOMIC,
     )
     total_steps: Count = Field(description="Number of steps that lead to the plan.")
     steps: tuple[PlannedStep, ...] = Field(
         default=(),
         max_length=MAX_ITEMS,
-        description="The steps that lead to the plan, in an order that works, as many as fit.",
+        description="The steps that lead to the plan, in a feasible order, as many as fit into one object; "
+        "totalSteps counts all.",
         json_schema_extra=_ATOMIC,
     )
     steps_missing: Text | None = Field(
         default=None,
-        description="What is missing for the steps to lead all the way; absent where nothing is.",
+        description="What is missing for the steps to complete the plan; absent where they complete it.",
     )
     notes: tuple[Text, ...] = Field(
         default=(),
@@ -240,4 +241,6 @@ class FleetPlanStatus(Model):
         description="`currentCostPerHour` less `spec.costPerHour`, in USD per hour; below 0 where the plan "
         "costs more because it serves more.",
     )
-    solve_seconds: Decimal | None = Field(default=None, description="Seconds that making the plan took.")
+    solve_seconds: Decimal | None = Field(
+        default=None, description="Time that it took to compute the plan, in seconds."
+    )

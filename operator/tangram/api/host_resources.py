@@ -57,13 +57,13 @@ class HostRequestsSpec(Model):
 
     cpu: CPUMilli | None = Field(
         default=None,
-        description="CPU of one replica, from 500m to 1024. Default: what the operator's settings give to "
-        "its share of a GPU.",
+        description="CPU of one replica, from 500m to 1024. Default: its share of the operator's setting "
+        "cpuPerGPU.",
     )
     memory: MemoryMiB | None = Field(
         default=None,
-        description="Host memory of one replica, from 2Gi to 16Ti; what it takes beyond it ends it "
-        "(OOMKilled). Default: what the operator's settings give to its share of a GPU.",
+        description="Host memory of one replica, from 2Gi to 16Ti; a replica that uses more is OOMKilled. "
+        "Default: its share of the operator's setting memoryPerGPU.",
     )
 
 

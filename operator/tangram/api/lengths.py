@@ -9,11 +9,11 @@ from tangram.api.base import Model
 from tangram.api.values import rule
 
 ONE_FORM = "exactly one of mean and fixed must be set"
-P90_OF_MEAN = "p90 goes with mean: where all are alike there is none"
+P90_OF_MEAN = "p90 may be set beside mean only: with fixed, all have one length"
 MOST_P90_PERCENT = 227
 P90_RANGE = (
-    "p90 must be from 1 to 2.27 times mean; lengths with a longer tail are counted, in a histogram that "
-    "`tangram plan -f` and `tangram size` read"
+    "p90 must be from 1 to 2.27 times mean; lengths with a longer tail need a histogram, in files of "
+    "`tangram plan -f` and `tangram size`"
 )
 
 Tokens = Annotated[StrictInt, Field(ge=1, le=1_048_576)]
@@ -38,10 +38,10 @@ class LengthsSpec(Model):
     )
     p90: Tokens | None = Field(
         default=None,
-        description="A tenth of all are longer than this many tokens: from 1 to 2.27 times the mean. "
-        "Default: twice the mean.",
+        description="90th percentile in tokens: a tenth are longer. From 1 to 2.27 times the mean. Default: "
+        "twice the mean.",
     )
-    fixed: Tokens | None = Field(default=None, description="Length in tokens of every one: all are alike.")
+    fixed: Tokens | None = Field(default=None, description="Length in tokens where all have the same.")
 
     @model_validator(mode="before")
     @classmethod

@@ -34,8 +34,8 @@ class PoolNodesSpec(Model):
 
     min: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] = Field(
         default=0,
-        description="Minimum number of nodes of the cluster autoscaler's node group; at most max. Shown to "
-        "people only: plans remove no nodes, and count no cost for GPUs that they leave unused.",
+        description="Minimum number of nodes of the cluster autoscaler's node group; at most max. Plans do "
+        "not use it: they remove no nodes, and count no cost for GPUs that they leave unused.",
     )
     max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = Field(
         default=None,
@@ -115,7 +115,8 @@ class GPUPoolSpec(Model):
     zone: Annotated[StrictStr, Field(pattern=LABEL_VALUE)] | None = Field(
         default=None,
         max_length=63,
-        description="Zone of new nodes (label topology.kubernetes.io/zone).",
+        description="Zone of new nodes (label topology.kubernetes.io/zone). Default: none; new nodes "
+        "then count as one zone with the nodes that lack the label.",
     )
 
 
@@ -155,8 +156,8 @@ class GPUPoolStatus(Model):
     free_gpus: Count | None = Field(
         default=None,
         alias="freeGPUs",
-        description="Number of GPUs that no pod uses, not even a slice of, on nodes that take new pods, when "
-        "the fleet was last planned.",
+        description="Number of GPUs that no pod uses, not even a slice of, on nodes that take new pods, as "
+        "of the last plan of the whole fleet; `free` is more recent.",
     )
     cost_per_hour: Decimal | None = Field(
         default=None,

@@ -131,11 +131,11 @@ class EngineSpec(Model):
     )
     resources: HostResourcesSpec = Field(
         default_factory=HostResourcesSpec,
-        description="CPU and memory of the host for each replica, instead of what the operator's settings "
-        "give to its share of a GPU. The settings limit both, by the share as well (maxCPUPerGPU, "
-        "maxMemoryPerGPU; unless they are set, no more than the default): a shape whose share is too small "
-        "is not used, and what is above the limit of a whole GPU is not Accepted. A change replaces the "
-        "pods.",
+        description="CPU and memory of the host for each replica. Default: the replica's share of the "
+        "operator's settings cpuPerGPU and memoryPerGPU, which are for a whole GPU. A replica may ask for "
+        "its share of maxCPUPerGPU and maxMemoryPerGPU at most (default: cpuPerGPU and memoryPerGPU): a GPU "
+        "or slice whose share is smaller is not used, and what is above these settings is not Accepted, "
+        "with the reason AboveLimit. A change replaces the pods.",
     )
     api_key_secret_ref: SecretKeySpec | None = Field(
         default=None,

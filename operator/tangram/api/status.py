@@ -26,7 +26,7 @@ class Condition(Model):
     type: str = Field(description="Name of the aspect.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
     observed_generation: Annotated[int, Field(ge=0)] = Field(
-        description="Generation of the object that this condition speaks of."
+        description="Generation of the object that this condition is about."
     )
     last_transition_time: Time = Field(description="When `status` last changed.")
     reason: Reason = Field(description="Why, in one word.")
@@ -90,8 +90,8 @@ class PlacementStatus(Model):
     predicted_tpot_milliseconds: Decimal | None = Field(
         default=None,
         alias="predictedTPOTMilliseconds",
-        description="Time per output token of a nearly idle replica on this shape, by the model that "
-        "`tangram size` has.",
+        description="Time per output token in milliseconds of a nearly idle replica on this shape, as "
+        "`tangram size` predicts it.",
     )
     alternatives: tuple[AlternativeStatus, ...] = Field(
         default=(),
@@ -107,14 +107,14 @@ class PlacementStatus(Model):
     because: tuple[Text, ...] = Field(
         default=(),
         max_length=16,
-        description="Where not all of it is served: the constraints that together rule it out.",
+        description="Where some replicas have no room: the constraints that together exclude it.",
         json_schema_extra=_ATOMIC,
     )
     relaxations: tuple[RelaxationStatus, ...] = Field(
         default=(),
         max_length=16,
-        description="Where not all of it is served: the smallest change of each kind that serves it, each "
-        "tried on the whole fleet.",
+        description="Where some replicas have no room: the smallest change of each kind that makes room for "
+        "all of them, each tried on the whole fleet.",
         json_schema_extra=_ATOMIC,
     )
 
@@ -132,10 +132,12 @@ class SLOStatus(Model):
         default=None, description="Share of requests, 0 to 1, that met the TPOT objective."
     )
     ttft_milliseconds: Count | None = Field(
-        default=None, description="Observed time to first token at the objective's percentile."
+        default=None,
+        description="Observed time to first token in milliseconds, at the objective's percentile.",
     )
     tpot_milliseconds: Count | None = Field(
-        default=None, description="Observed time per output token at the objective's percentile."
+        default=None,
+        description="Observed time per output token in milliseconds, at the objective's percentile.",
     )
 
 
@@ -161,7 +163,8 @@ class ScalingStatus(Model):
 
     learned_under: Annotated[str, StringConstraints(max_length=640)] | None = Field(
         default=None,
-        description="The model, batch and objectives that it was learned under; of others it says nothing.",
+        description="The model, batch size and objectives that these measurements belong to; after a "
+        "change of one of them they are discarded.",
     )
     violated_requests_per_second: Decimal | None = Field(
         default=None,
@@ -176,13 +179,14 @@ class ScalingStatus(Model):
         "replicas do not help.",
     )
     start_seconds: Decimal | None = Field(
-        default=None, description="Measured time from an order upwards until its replicas were ready."
+        default=None, description="Measured time in seconds from a scale-up until its replicas were ready."
     )
     late_replicas: Count | None = Field(
-        default=None, description="Replicas that did not become ready in time and are not counted on."
+        default=None,
+        description="Replicas that did not become ready in the expected time; scaling does not rely on them.",
     )
     failed_orders: Count | None = Field(
-        default=None, description="Orders upwards in a row of which no replica became ready."
+        default=None, description="Number of consecutive scale-ups of which no replica became ready."
     )
 
 
@@ -211,12 +215,12 @@ class LLMDeploymentStatus(Model):
     """What is observed. Written by Tangram alone."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Generation of the object that this status speaks of."
+        default=None, description="Generation of the object that this status is about."
     )
     revision: RevisionStatus | None = Field(
         default=None,
-        description="The last change of the spec, not counting changes of spec.replicas alone: rollouts, "
-        "back-offs and measurements are of it.",
+        description="The last change of the spec, apart from spec.replicas. A change of spec.replicas alone "
+        "starts no rollout and keeps back-offs and measurements.",
     )
     conditions: tuple[LLMDeploymentCondition, ...] = Field(
         default=(),
