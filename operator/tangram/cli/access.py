@@ -24,13 +24,23 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_OPTIONS = (
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `kubeconfig` and `context`, for a command that needs none of the operator's settings."""
+    for option in reversed(_CLUSTER):
+        command = option(command)
+    return command
+
+
+_CLUSTER = (
     click.option(
         "--kubeconfig",
         metavar="FILE",
         help="Default: $KUBECONFIG, then ~/.kube/config; in a pod its own account.",
     ),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig.  [default: the current one]"),
+)
+_OPTIONS = (
+    *_CLUSTER,
     click.option(
         "--operator-namespace",
         metavar="NAME",

@@ -31,15 +31,15 @@ _FILES = "FILE"
     default=CHART_DEFAULT_VALUE,
     show_default=True,
     metavar="VALUE",
-    help="Value of the PriorityClass that the operator gives to LLMDeployments without one.",
+    help="Value of the PriorityClass of LLMDeployments that name none; 0 where the operator has no default.",
 )
 def convert(files: tuple[str, ...], in_place: bool, check: bool, default_priority: int) -> int:
     """Write LLMDeployments and GPUPools of an older form in the present one.
 
     FILE is YAML or JSON, with any number of documents and Lists, as kubectl applies and prints it; - is
-    standard input. Comments, order, quoting and all other documents stay as they are. A spec.priority becomes
-    the name of a PriorityClass with as much more, or less, than --default-priority: one of the files, or one
-    that is added. Nothing is written unless all files can be converted.
+    standard input. Comments, order, quoting and all other documents stay as they are. A spec.priority N
+    becomes the name of a PriorityClass of the value N + --default-priority: one of the files, or one that is
+    added. Nothing is written unless all files can be converted.
 
     \b
     tangram convert -i deploy/*.yaml

@@ -4,7 +4,7 @@ import click
 
 from tangram.api.values import MAX_REPLICAS
 from tangram.catalog import InputError
-from tangram.cli.access import Access, access_options
+from tangram.cli.access import Access, cluster_options
 from tangram.cli.replicas import Scaling, scaled
 
 
@@ -18,7 +18,7 @@ from tangram.cli.replicas import Scaling, scaled
     metavar="N",
     help=f"Set spec.replicas, 0 to {MAX_REPLICAS}, as `kubectl scale` does. 0: nothing runs.",
 )
-@access_options
+@cluster_options
 def scale(name: str, namespace: str | None, auto: bool, replicas: int | None, **access: str | None) -> None:
     """Set how many replicas one LLMDeployment has, or let Tangram scale it.
 
