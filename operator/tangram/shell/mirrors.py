@@ -13,7 +13,7 @@ from tangram.shell.view import View
 
 def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
     """Return what is copied. Nodes and pods are always those of the whole cluster: anyone's pod may hold a
-    GPU. GPUPools may be missing: nobody needs one to be served. Without the right to see PriorityClasses,
+    GPU. GPUPools may be missing: LLMDeployments are served without one. Without the right to see PriorityClasses,
     LLMDeployments that name one are refused.
     """
     where = namespaces or ("",)
