@@ -375,6 +375,17 @@ def test_in_place_keeps_modes_and_links(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["f.yaml", "link.yaml"]
 
 
+def test_a_file_that_is_named_twice_keeps_its_priority_class(tmp_path, capsys):
+    path, link = tmp_path / "f.yaml", tmp_path / "link.yaml"
+    path.write_text(HEAD + "spec: {priority: 10}\n")
+    link.symlink_to(path)
+
+    assert main(["convert", "-i", str(path), str(path), str(link)]) == 0
+
+    kinds = [each["kind"] for each in yaml.safe_load_all(path.read_text())]
+    assert kinds == ["LLMDeployment", "PriorityClass"]
+
+
 def test_standard_input_and_several_files_make_one_stream(tmp_path, capsys, monkeypatch):
     path = tmp_path / "f.yaml"
     path.write_text(HEAD + "spec: {scaling: {min: 1}}")

@@ -49,7 +49,7 @@ def convert(files: tuple[str, ...], in_place: bool, check: bool, default_priorit
         raise click.UsageError("--in-place changes files and --check does not: give one of them")
     if in_place and "-" in files:
         raise click.UsageError("standard input cannot be changed in place: leave -i out")
-    found = _converted(files, default_priority)
+    found = _converted(_each_once(files) if in_place else files, default_priority)
     for each in found:
         for note in each.notes:
             click.echo(f"tangram: {note}", err=True)
@@ -62,6 +62,19 @@ def convert(files: tuple[str, ...], in_place: bool, check: bool, default_priorit
     else:
         _print(found)
     return 0
+
+
+def _each_once(files: Iterable[str]) -> tuple[str, ...]:
+    """Return the files without those that a link or another path names again: the second conversion would
+    replace the first, and a PriorityClass that is added is in the first alone.
+    """
+    found: dict[object, str] = {}
+    for name in files:
+        try:
+            found.setdefault(Path(name).resolve(), name)
+        except (OSError, ValueError, RuntimeError):  # reading it says what is wrong
+            found.setdefault(name, name)
+    return tuple(found.values())
 
 
 def _converted(files: Sequence[str], default_priority: int) -> list[Conversion]:
