@@ -1,11 +1,18 @@
 """`tangram scale`: set spec.replicas of one LLMDeployment, or remove it so that Tangram scales again."""
 
+import re
+
 import click
 
+from tangram.api.labels import DNS_SUBDOMAIN
 from tangram.api.values import MAX_REPLICAS
 from tangram.catalog import InputError
 from tangram.cli.access import Access, cluster_options
 from tangram.cli.replicas import Scaling, scaled
+
+# With the kind before it, as kubectl prints names.
+_NAME = re.compile(rf"((llmdep|llmdeployments?)([.]tangram[.]dev)?/)?(?P<name>{DNS_SUBDOMAIN})")
+_NAMESPACE = re.compile(DNS_SUBDOMAIN)
 
 
 @click.command(name="scale")
@@ -31,4 +38,9 @@ def scale(name: str, namespace: str | None, auto: bool, replicas: int | None, **
     """
     if auto == (replicas is not None):
         raise InputError("scale", "say either --auto or --replicas N")
-    click.echo(scaled(Access(**access), Scaling(name.rpartition("/")[2], namespace, replicas)))
+    named = _NAME.fullmatch(name)
+    if not named:
+        raise InputError("scale", f"{name!r} is not the name of an LLMDeployment")
+    if namespace is not None and not _NAMESPACE.fullmatch(namespace):
+        raise InputError("scale", f"{namespace!r} is not the name of a namespace")
+    click.echo(scaled(Access(**access), Scaling(named["name"], namespace, replicas)))

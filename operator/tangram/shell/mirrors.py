@@ -13,8 +13,8 @@ from tangram.shell.view import View
 
 def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
     """Return what is copied. Nodes and pods are always those of the whole cluster: anyone's pod may hold a
-    GPU. GPUPools may be missing: LLMDeployments are served without one. Without the right to see PriorityClasses,
-    LLMDeployments that name one are refused.
+    GPU. GPUPools may be missing: LLMDeployments are served without one. Without the right to see
+    PriorityClasses, LLMDeployments that name one are refused.
     """
     where = namespaces or ("",)
     own = [
