@@ -159,5 +159,9 @@ async def test_a_quota_of_one_class_bounds_its_replicas_alone(here: World, opera
     await here.apply(llm("chat", here.namespace, priorityClassName=gold, **bounds))
     told = await here.until("chat", "Placed", "False", "QuotaExceeded")
     assert "ResourceQuota gold" in told["message"]
-    pods = [pod["spec"].get("priorityClassName") for pod in await engine_pods(here)]
-    assert sorted(pods) == [gold, gold, plain, plain, plain]
+
+    async def all_made() -> bool:  # the status may be written before the ReplicaSet's second pod
+        pods = [pod["spec"].get("priorityClassName") for pod in await engine_pods(here)]
+        return sorted(pods) == [gold, gold, plain, plain, plain]
+
+    await eventually(all_made, 30, "two replicas of gold, three of plain")
