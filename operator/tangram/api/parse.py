@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -38,6 +37,7 @@ from tangram.fleet import (
     Traffic,
 )
 from tangram.fleet.lengths import around, fixed
+from tangram.fleet.times import epoch
 
 _MESSAGE_LIMIT = 1000
 _NO_CLASSES = PriorityClasses()
@@ -65,7 +65,7 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
         "namespace": meta["namespace"],
         "name": meta["name"],
         "generation": meta.get("generation", 1),
-        "created_at": _epoch(meta["creationTimestamp"]),
+        "created_at": epoch(meta["creationTimestamp"]),
     }
     if stored_before(obj):
         return InvalidIntent(**identity, message=NOT_CONVERTED)
@@ -192,8 +192,3 @@ def explain(error: ValidationError) -> str:
         message = _PLAINLY.get(item["type"], item["msg"].removeprefix("Value error, "))
         lines.append(f"{path}: {message}")
     return "; ".join(lines)[:_MESSAGE_LIMIT]
-
-
-def _epoch(timestamp: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time in UTC, as the API server writes it."""
-    return datetime.fromisoformat(timestamp).astimezone(UTC).timestamp()
