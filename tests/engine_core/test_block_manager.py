@@ -1,10 +1,13 @@
 """The block manager under arbitrary orders of its commands."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram_engine.cache import ROOT, BlockManager, extend_keys, salted_root
+from tangram_engine.cache.manager import AUDIT_SLICE
 
 SIZE = 4
 # A tiny alphabet, so that prefixes are shared all the time.
@@ -127,16 +130,92 @@ def test_a_command_against_the_answer_of_its_question_raises():
         blocks.admit("a", [], 1)
 
 
-@pytest.mark.parametrize("damage", ["leak", "double", "nameless"])
-def test_the_audit_notices_damaged_books(damage):
+def leak(blocks):
+    blocks._tables["a"].pop()
+
+
+def foreign_holder(blocks):
+    blocks._tables["b"] = [blocks._tables["a"][0]]
+
+
+def shared_without_a_name(blocks):
+    blocks.admit("b", keys_of([1] * 8), 8)
+    block = blocks._tables["a"][0]
+    del blocks._named[blocks._keys[block]]
+    blocks._keys[block] = None
+
+
+def held_twice(blocks):
+    blocks._tables["a"].append(blocks._tables["a"][0])
+    blocks._references[blocks._tables["a"][0]] += 1
+
+
+def used_and_free(blocks):
+    blocks._free.give_last(blocks._tables["a"][0])
+
+
+def neither_used_nor_free(blocks):
+    blocks._free.pop()
+
+
+def no_such_block_is_free(blocks):
+    blocks._free.give_last(blocks.num_blocks)
+
+
+def name_of_another_block(blocks):
+    blocks._named[keys_of([1] * 8)[0]] = blocks._tables["a"][1]
+
+
+def name_without_a_block(blocks):
+    blocks._named[b"nothing has this name"] = blocks._tables["a"][0]
+
+
+def block_missing_in_the_index(blocks):
+    del blocks._named[keys_of([1] * 8)[0]]
+
+
+DAMAGES = [
+    (leak, "1 references, 0 holders"),
+    (foreign_holder, "1 references, 2 holders"),
+    (shared_without_a_name, "shared without a name"),
+    (held_twice, "a holds a block twice"),
+    (used_and_free, "neither free nor used"),
+    (neither_used_nor_free, "neither free nor used"),
+    (no_such_block_is_free, "in the free list"),
+    (name_of_another_block, "under a foreign name"),
+    (name_without_a_block, "in the index"),
+    (block_missing_in_the_index, "under a foreign name"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
+def test_the_audit_notices_damaged_books(damage, message):
     blocks = BlockManager(4, SIZE)
     filled(blocks, "a", [1] * 8)
-    if damage == "leak":
-        blocks._tables["a"].pop()
-    elif damage == "double":
-        blocks._tables["b"] = [blocks._tables["a"][0]]
-    else:
-        blocks.admit("b", keys_of([1] * 8), 8)
-        blocks._keys[blocks._tables["a"][0]] = None
-    with pytest.raises(AssertionError):
+    damage(blocks)
+    with pytest.raises(AssertionError, match=message):
         blocks.audit()
+
+
+class Counted(list):
+    """A list that counts its elements as they are read."""
+
+    reads = 0
+
+    def __getitem__(self, at):
+        found = super().__getitem__(at)
+        self.reads += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_a_slice_of_an_audit_reads_few_blocks_however_large_the_pool_is():
+    blocks = BlockManager(240_000, 16)
+    blocks.admit("long", [], 100_000 * 16)
+    blocks.admit("short", [], 5 * 16)
+    lists = [blocks._references, blocks._keys, *blocks._tables.values()]
+    blocks._references, blocks._keys, blocks._tables["long"], blocks._tables["short"] = counted = [
+        Counted(values) for values in lists
+    ]
+    reads = [0, *(sum(values.reads for values in counted) for _ in blocks.audit_slices())]
+    assert max(after - before for before, after in pairwise(reads)) <= 2 * AUDIT_SLICE
+    assert [values.reads for values in counted] == [240_000, 240_000, 100_000, 5]

@@ -5,6 +5,7 @@ must never have. The answer to a prompt is known in advance: token i is prompt[i
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tangram_engine.checkpoint import CheckpointError, Reason
@@ -13,6 +14,7 @@ from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
 from tangram_engine.schedule.request import Request
 
 EOS = 1
+AUDIT_SLICE_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,10 @@ class FakeEngine:
             step_seconds=self.behaviour.step_seconds,
         )
 
-    def audit(self) -> None:
-        time.sleep(self.behaviour.audit_seconds)
+    def audit_slices(self) -> Iterator[None]:
+        for _ in range(round(self.behaviour.audit_seconds / AUDIT_SLICE_S)):
+            time.sleep(AUDIT_SLICE_S)
+            yield
         assert not self.running
         assert not self.waiting
         assert not (self.behaviour.unbalanced and self.seen), "block 7: 1 references, 0 holders"

@@ -9,9 +9,11 @@ first one to be published is the one that later owners share.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tangram_engine.cache.free_list import FreeList
+
+AUDIT_SLICE = 1024  # blocks; about half a millisecond of Python
 
 
 class BlockManager:
@@ -108,22 +110,44 @@ class BlockManager:
 
     def audit(self) -> None:
         """Raise AssertionError if the books do not balance."""
-        held = Counter(block for table in self._tables.values() for block in table)
-        for block in range(self.num_blocks):
-            references = self._references[block]
-            _demand(
-                references == held[block], f"block {block}: {references} references, {held[block]} holders"
-            )
-            _demand((references == 0) == (block in self._free), f"block {block} is neither free nor used")
-            _demand(
-                references < 2 or self._keys[block] is not None, f"block {block} is shared without a name"
-            )
-        for key, block in self._named.items():
-            _demand(self._keys[block] == key, f"block {block} is indexed under a foreign name")
-        named = sum(key is not None for key in self._keys)
-        _demand(named == len(self._named), f"{named} named blocks, {len(self._named)} in the index")
+        for _ in self.audit_slices():
+            pass
+
+    def audit_slices(self) -> Iterator[None]:
+        """As `audit`, with a yield after every AUDIT_SLICE blocks, at which the caller may stop for good.
+
+        No command may run between two slices: what has been read of the books would no longer hold.
+        """
+        held: Counter[int] = Counter()
         for owner, table in self._tables.items():
-            _demand(len(set(table)) == len(table), f"{owner} holds a block twice")
+            distinct: set[int] = set()
+            for start in range(0, len(table), AUDIT_SLICE):
+                part = table[start : start + AUDIT_SLICE]
+                held.update(part)
+                distinct.update(part)
+                yield
+            if len(distinct) < len(table):
+                raise AssertionError(f"{owner} holds a block twice")
+        named = free = 0
+        for start in range(0, self.num_blocks, AUDIT_SLICE):
+            for block in range(start, min(start + AUDIT_SLICE, self.num_blocks)):
+                references, key = self._references[block], self._keys[block]
+                if references != held.get(block, 0):
+                    raise AssertionError(f"block {block}: {references} references, {held[block]} holders")
+                if (references == 0) != (block in self._free):
+                    raise AssertionError(f"block {block} is neither free nor used")
+                if key is None and references > 1:
+                    raise AssertionError(f"block {block} is shared without a name")
+                if key is not None and self._named.get(key) != block:
+                    raise AssertionError(f"block {block} is indexed under a foreign name")
+                named += key is not None
+                free += references == 0
+            yield
+        # Each named block is found by its name, so equal counts leave no other entry in the index.
+        if named != len(self._named):
+            raise AssertionError(f"{named} named blocks, {len(self._named)} in the index")
+        if free != len(self._free):
+            raise AssertionError(f"{free} blocks without references, {len(self._free)} in the free list")
 
     def _take(self) -> int:
         block = self._free.pop()
@@ -133,8 +157,3 @@ class BlockManager:
             self._keys[block] = None
         self._references[block] = 1
         return block
-
-
-def _demand(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterator
 
 import torch
 
@@ -76,6 +77,10 @@ class LLMEngine:
     def audit(self) -> None:
         """Raise AssertionError unless every block is accounted for."""
         self._scheduler.audit()
+
+    def audit_slices(self) -> Iterator[None]:
+        """As `audit`, with yields at which the caller may stop for good: see `BlockManager.audit_slices`."""
+        return self._scheduler.audit_slices()
 
     def _book(
         self, batch: ScheduledBatch, rows: list[Row], sampled: list[Sampled | None]

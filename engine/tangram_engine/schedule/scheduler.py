@@ -11,7 +11,7 @@ advances in every step as long as the pool holds one request of full length.
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tangram_engine.cache import BlockManager, extend_keys
@@ -110,7 +110,11 @@ class Scheduler:
 
     def audit(self) -> None:
         """Raise AssertionError unless exactly the running sequences hold blocks and the books balance."""
-        self.blocks.audit()
+        for _ in self.audit_slices():
+            pass
+
+    def audit_slices(self) -> Iterator[None]:
+        """As `audit`, with yields at which the caller may stop for good: see `BlockManager.audit_slices`."""
         known = {sequence.id for sequence in (*self.running, *self.waiting)}
         if known != set(self._by_id) or len(known) != len(self.running) + len(self.waiting):
             raise AssertionError("a request is lost or queued twice")
@@ -118,6 +122,7 @@ class Scheduler:
             raise AssertionError(
                 "blocks are held by a request that is not running, or not held by one that is"
             )
+        yield from self.blocks.audit_slices()
 
     def _continue_running(self, rows: list[Row]) -> tuple[int, int]:
         budget, preemptions = self.limits.max_num_batched_tokens, 0

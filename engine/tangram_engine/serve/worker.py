@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tangram_engine.checkpoint import CheckpointError
@@ -33,7 +33,9 @@ from tangram_engine.schedule.request import Request
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
-_AUDIT_AFTER_S = 0.2  # of silence; the audit takes about a millisecond per thousand KV blocks
+_AUDIT_AFTER_S = 0.2  # of silence
+_AUDITED = object()
+_AUDIT_PAUSE_S = 0.0001  # between two slices: long enough for the receiving thread to get the interpreter
 
 
 class Engine(Protocol):
@@ -55,8 +57,11 @@ class Engine(Protocol):
     def step(self) -> tuple[list[TokenOutput], StepStats]:
         """Compute one step."""
 
-    def audit(self) -> None:
-        """Raise when the KV accounting is wrong."""
+    def audit_slices(self) -> Iterator[None]:
+        """Check the KV accounting, less than a millisecond at a time; raises where it is wrong.
+
+        An audit ends for good when a request is added or aborted.
+        """
 
 
 EngineFactory = Callable[[EngineConfig], Engine]
@@ -111,14 +116,14 @@ def _loop(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Mess
 
 
 def _next_message(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> Message:
-    """Wait for work as long as it takes. The silence is used for one audit: no request waits behind it."""
-    audit_after_s: float | None = _AUDIT_AFTER_S
+    """Wait for work as long as it takes. The silence is used for one audit: no request waits for its end."""
+    wait_s: float | None = _AUDIT_AFTER_S
+    audit = engine.audit_slices()
     while True:
         try:
-            message = inbox.get(timeout=audit_after_s)
+            message = inbox.get(timeout=wait_s)
         except queue.Empty:
-            engine.audit()
-            audit_after_s = None
+            wait_s = None if next(audit, _AUDITED) is _AUDITED else _AUDIT_PAUSE_S
             continue
         if not isinstance(message, Ping):
             return message
