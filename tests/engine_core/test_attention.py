@@ -10,10 +10,25 @@ from hypothesis import strategies as st
 
 from tangram_engine.models import linear
 from tangram_engine.models.linear import Linear
+from tangram_engine.models.rope import Rope
 from tangram_engine.run.attention import Span, TorchAttention, decode_first
 
 HEADS, KV_HEADS, DIM, SIZE, BLOCKS = 4, 2, 8, 4, 400
-SPEC = SimpleNamespace(layers=2, heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM)
+SPEC = SimpleNamespace(
+    layers=2,
+    heads=HEADS,
+    kv_heads=KV_HEADS,
+    head_dim=DIM,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
+    rope_scaling=None,
+)
+ROPE = Rope(SPEC, 128, torch.float32, torch.device("cpu"))
+
+
+def plan(attention, spans):
+    positions = [position for span in spans for position in range(span.start, span.end)]
+    attention.plan(spans, torch.tensor(positions))
 
 
 def naive(q, keys, values):
@@ -35,7 +50,7 @@ steps = st.lists(
 @given(steps, st.integers(0, 1000))
 def test_every_token_sees_exactly_its_own_past(rows, seed):
     generator = torch.Generator().manual_seed(seed)
-    attention = TorchAttention(SPEC, BLOCKS, SIZE, torch.float32, torch.device("cpu"))
+    attention = TorchAttention(SPEC, ROPE, BLOCKS, SIZE, torch.float32)
     attention.pool.fill_(math.nan)  # whatever a former owner left must not matter
     free = torch.randperm(BLOCKS, generator=generator).tolist()
     spans = [
@@ -49,16 +64,16 @@ def test_every_token_sees_exactly_its_own_past(rows, seed):
     }
     for span in spans:
         if span.start:
-            attention.plan([Span(0, span.start, span.table)])
+            plan(attention, [Span(0, span.start, span.table)])
             for layer in range(2):
                 k, v = history[id(span)][layer][:, : span.start]
-                attention.attend(layer, torch.zeros(span.start, HEADS, DIM), k, v)
-    attention.plan(spans)
+                attention.store_and_attend(layer, torch.zeros(span.start, HEADS, DIM), k, v)
+    plan(attention, spans)
     for layer in range(2):
         q = torch.randn(sum(span.length for span in spans), HEADS, DIM, generator=generator)
         new = [history[id(span)][layer][:, span.start :] for span in spans]
         k, v = torch.cat(new, dim=1)
-        out = attention.attend(layer, q, k, v)
+        out = attention.store_and_attend(layer, q, k, v)
         at = 0
         for span in spans:
             keys, values = history[id(span)][layer]

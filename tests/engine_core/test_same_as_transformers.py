@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from tangram_engine.checkpoint import read_checkpoint
+from tangram_engine.kernels.ops import reference_ops
 from tangram_engine.models import Decoder, load_weights
+from tangram_engine.models.rope import Rope
 from tangram_engine.run.attention import Span, TorchAttention
 from tests.support.tiny_checkpoints import VARIANTS
 
@@ -14,19 +16,20 @@ CPU = torch.device("cpu")
 
 def decoder_of(directory):
     checkpoint = read_checkpoint(directory)
-    return Decoder(checkpoint.spec, load_weights(checkpoint, torch.float32, CPU), 256)
+    return Decoder(checkpoint.spec, load_weights(checkpoint, torch.float32, CPU), reference_ops())
 
 
 def logits_of(decoder, tokens, chunks, block_size=4):
     """Logits of every position, computed in chunks of the given lengths over a scattered block table."""
-    attention = TorchAttention(decoder.spec, 64, block_size, torch.float32, CPU)
+    rope = Rope(decoder.spec, 256, torch.float32, CPU)
+    attention = TorchAttention(decoder.spec, rope, 64, block_size, torch.float32)
     table = torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
     parts, start = [], 0
     with torch.inference_mode():
         for length in chunks:
-            attention.plan([Span(start, length, table)])
-            ids, positions = torch.tensor(tokens[start : start + length]), torch.arange(start, start + length)
-            parts.append(decoder.logits(decoder.forward(ids, positions, attention.attend)))
+            attention.plan([Span(start, length, table)], torch.arange(start, start + length))
+            ids = torch.tensor(tokens[start : start + length])
+            parts.append(decoder.logits(decoder.forward(ids, attention.attend)))
             start += length
     assert start == len(tokens)
     return torch.cat(parts)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tangram_engine.config import EngineConfig
+from tangram_engine.models.rope import Rope
 from tangram_engine.run import host, load
 from tangram_engine.run.attention import TorchAttention
 from tangram_engine.run.memory import (
@@ -150,8 +151,11 @@ def test_a_pool_on_the_cpu_is_committed_only_when_used():
         pages = Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    spec = SimpleNamespace(layers=2, heads=8, kv_heads=4, head_dim=32)
+    spec = SimpleNamespace(
+        layers=2, heads=8, kv_heads=4, head_dim=32, rms_norm_eps=1e-6, rope_theta=1e4, rope_scaling=None
+    )
+    rope = Rope(spec, 64, torch.float32, torch.device("cpu"))
     before = resident()
-    attention = TorchAttention(spec, 8192, 16, torch.float32, torch.device("cpu"))
+    attention = TorchAttention(spec, rope, 8192, 16, torch.float32)
     assert attention.pool.nbytes == 256 * MIB
     assert resident() - before < 32 * MIB

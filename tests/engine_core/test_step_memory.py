@@ -5,19 +5,28 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tangram_engine.models.rope import Rope
 from tangram_engine.run import attention as module
 from tangram_engine.run.attention import Span, TorchAttention
 from tangram_engine.run.load import warm_up
 from tangram_engine.schedule import Limits
 
-SPEC = SimpleNamespace(layers=1, heads=4, kv_heads=2, head_dim=8)
+SPEC = SimpleNamespace(
+    layers=1, heads=4, kv_heads=2, head_dim=8, rms_norm_eps=1e-6, rope_theta=1e4, rope_scaling=None
+)
 TOKEN_BYTES = 2 * 2 * 8 * 4
 
 
 def attention():
-    built = TorchAttention(SPEC, 64, 4, torch.float32, torch.device("cpu"))
+    rope = Rope(SPEC, 256, torch.float32, torch.device("cpu"))
+    built = TorchAttention(SPEC, rope, 64, 4, torch.float32)
     built.pool.normal_(generator=torch.Generator().manual_seed(0))
     return built
+
+
+def plan(attention, spans):
+    positions = [position for span in spans for position in range(span.start, span.end)]
+    attention.plan(spans, torch.tensor(positions))
 
 
 def random(*shape):
@@ -31,21 +40,21 @@ def test_sequences_that_share_their_blocks_are_not_all_collected_at_once(monkeyp
     q, kv = random(sequences, 4, 8), random(sequences, 2, 8)
     kv[:] = kv[0]  # they also write to one place
     plain = attention()
-    plain.plan(spans)
-    wanted = plain.attend(0, q, kv, kv)
+    plan(plain, spans)
+    wanted = plain.store_and_attend(0, q, kv, kv)
 
     monkeypatch.setattr(module, "COLLECTED_BYTES", 3 * 252 * TOKEN_BYTES)
     bounded = attention()
-    bounded.plan(spans)
-    torch.testing.assert_close(bounded.attend(0, q, kv, kv), wanted)
+    plan(bounded, spans)
+    torch.testing.assert_close(bounded.store_and_attend(0, q, kv, kv), wanted)
     assert bounded._collected.nbytes <= 3 * 252 * TOKEN_BYTES
 
 
 def test_a_single_sequence_over_the_bound_still_runs(monkeypatch):
     monkeypatch.setattr(module, "COLLECTED_BYTES", 1)
     bounded = attention()
-    bounded.plan([Span(250, 1, list(range(63)))] * 2)
-    assert bounded.attend(0, random(2, 4, 8), random(2, 2, 8), random(2, 2, 8)).isfinite().all()
+    plan(bounded, [Span(250, 1, list(range(63)))] * 2)
+    assert bounded.store_and_attend(0, random(2, 4, 8), random(2, 2, 8), random(2, 2, 8)).isfinite().all()
 
 
 @pytest.mark.parametrize("start", [1, 7, 100])
@@ -53,8 +62,8 @@ def test_a_long_span_in_pieces_is_the_span_in_one(monkeypatch, start):
     span = Span(start, 50, list(range(40)))
     q, k, v = random(50, 4, 8), random(50, 2, 8), random(50, 2, 8)
     plain = attention()
-    plain.plan([span])
-    wanted = plain.attend(0, q, k, v)
+    plan(plain, [span])
+    wanted = plain.store_and_attend(0, q, k, v)
 
     queries = []
     sdpa = module.functional.scaled_dot_product_attention
@@ -66,8 +75,8 @@ def test_a_long_span_in_pieces_is_the_span_in_one(monkeypatch, start):
     monkeypatch.setattr(module.functional, "scaled_dot_product_attention", watched)
     monkeypatch.setattr(module, "SCORES", 12 * span.end)
     pieces = attention()
-    pieces.plan([span])
-    torch.testing.assert_close(pieces.attend(0, q, k, v), wanted)
+    plan(pieces, [span])
+    torch.testing.assert_close(pieces.store_and_attend(0, q, k, v), wanted)
     assert max(queries) <= 12
     assert sum(queries) == 50 * 4
 

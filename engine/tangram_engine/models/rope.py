@@ -44,6 +44,11 @@ class Rope:
         table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)))
         self._table = table[:, :, None].to(device, dtype)  # [2, P, 1, D]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the table lies."""
+        return self._table.device
+
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines for `rotate`. Each [T, 1, D]."""
         cos, sin = self._table.index_select(1, positions)

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tangram_engine.checkpoint import ModelSpec
+from tangram_engine.models.rope import Rope, rotate
+from tangram_engine.models.weights import LayerWeights
 
 FREE_PADDING = 64  # tokens; below this, one padded call is cheaper than two exact ones
 # Both bound memory that is needed beside the pool, whatever comes together in a step. Sequences with the same
@@ -41,12 +43,12 @@ class Span:
 class Attention(Protocol):
     """A KV pool and the attention over it. One `plan` serves all layers of a step."""
 
-    def plan(self, spans: Sequence[Span]) -> None:
-        """Prepare for tokens laid out span after span."""
+    def plan(self, spans: Sequence[Span], positions: Tensor) -> None:
+        """Prepare for tokens laid out span after span, at `positions` [T] of their sequences."""
         ...
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store k and v, attend; q [T, heads, D], k and v [T, kv_heads, D] -> [T, heads, D]."""
+    def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
+        """See `tangram_engine.models.decoder.Attend`."""
         ...
 
 
@@ -71,8 +73,10 @@ class TorchAttention:
     """Collects the blocks of each sequence and calls scaled_dot_product_attention."""
 
     def __init__(
-        self, spec: ModelSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self, spec: ModelSpec, rope: Rope, num_blocks: int, block_size: int, dtype: torch.dtype
     ) -> None:
+        device = rope.device
+        self._rope, self._eps = rope, spec.rms_norm_eps
         self._heads, self._kv_heads, self._head_dim = spec.heads, spec.kv_heads, spec.head_dim
         self._block_size, self._dtype, self._device = block_size, dtype, device
         shape = (spec.layers, num_blocks * 2 * spec.kv_heads, block_size * spec.head_dim)
@@ -88,9 +92,11 @@ class TorchAttention:
         self._fresh: Tensor | None = None
         self._groups: list[_Decodes | _Prefill] = []
         self._sizes: list[int] = []
+        self._rotation = rope.at(torch.zeros(0, dtype=torch.int64, device=device))
 
-    def plan(self, spans: Sequence[Span]) -> None:
+    def plan(self, spans: Sequence[Span], positions: Tensor) -> None:
         """Look up where the step's keys and values go, and what each sequence will look at."""
+        self._rotation = self._rope.at(positions)
         self._store = self._tensor(self._store_rows(spans))
         self._fresh = self._fresh_rows(spans)
         self._groups, self._sizes = [], []
@@ -98,8 +104,21 @@ class TorchAttention:
             self._groups.append(self._prefill(group[0]) if group[0].length > 1 else self._decodes(group))
             self._sizes.append(sum(span.length for span in group))
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`. New keys are stored before anybody looks, so all rows see them."""
+    def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
+        """See `Attention.attend`."""
+        heads, kv_heads = self._heads, self._kv_heads
+        qk, v = qkv.view(qkv.shape[0], -1, self._head_dim).split_with_sizes((heads + kv_heads, kv_heads), 1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qk.split_with_sizes((heads, kv_heads), 1)
+            qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
+        q, k = rotate(qk, self._rotation).split_with_sizes((heads, kv_heads), 1)
+        return self.store_and_attend(index, q, k, v).flatten(1)
+
+    def store_and_attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Rotated q [T, heads, D], k and v [T, kv_heads, D] -> [T, heads, D].
+
+        New keys are stored before any row attends, so that all rows see them.
+        """
         blocks = self._blocks[layer]
         if self._fresh is not None:
             blocks.index_fill_(0, self._fresh, 0.0)
@@ -108,6 +127,9 @@ class TorchAttention:
             return self._attend_group(self._groups[0], blocks, q, k, v)
         parts = zip(self._groups, *(x.split_with_sizes(self._sizes) for x in (q, k, v)), strict=True)
         return torch.cat([self._attend_group(group, blocks, *qkv) for group, *qkv in parts])
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, weight.shape, weight, self._eps)
 
     def _attend_group(
         self, group: _Decodes | _Prefill, blocks: Tensor, q: Tensor, k: Tensor, v: Tensor

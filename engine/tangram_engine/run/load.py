@@ -7,7 +7,9 @@ import torch
 
 from tangram_engine.checkpoint import CheckpointError, ModelSpec, Reason, read_checkpoint
 from tangram_engine.config import EngineConfig
+from tangram_engine.kernels.ops import reference_ops
 from tangram_engine.models import Decoder, load_weights
+from tangram_engine.models.rope import Rope
 from tangram_engine.run import host
 from tangram_engine.run.attention import TorchAttention
 from tangram_engine.run.memory import (
@@ -54,7 +56,7 @@ def load(config: EngineConfig) -> Loaded:
     limits = _limits(config, spec, device)
     check_weights(sum(weight_bytes(spec, dtype).values()), _available_bytes(config, device))
     try:
-        decoder = Decoder(spec, load_weights(checkpoint, dtype, device), limits.max_model_len)
+        decoder = Decoder(spec, load_weights(checkpoint, dtype, device), reference_ops())
         loaded = time.perf_counter()
         runner, num_blocks = _with_pool(config, decoder, limits, dtype, device)
         # On a CPU, memory is committed when it is touched: long contexts can wait until somebody has one.
@@ -97,8 +99,10 @@ def _dummy(tokens: int, block_size: int) -> Sequence:
 def _with_pool(
     config: EngineConfig, decoder: Decoder, limits: Limits, dtype: torch.dtype, device: torch.device
 ) -> tuple[Runner, int]:
+    rope = Rope(decoder.spec, limits.max_model_len, dtype, device)
+
     def runner(num_blocks: int) -> Runner:
-        attention = TorchAttention(decoder.spec, num_blocks, config.block_size, dtype, device)
+        attention = TorchAttention(decoder.spec, rope, num_blocks, config.block_size, dtype)
         return Runner(decoder, attention, device)
 
     pool_bytes = config.kv_cache_bytes

@@ -32,8 +32,8 @@ class Runner:
             if row.samples:
                 sampling.append(row)
                 last.append(len(ids) - 1)
-        self.attention.plan([span for span, _ in pairs])
-        hidden = self.decoder.forward(self._tensor(ids), self._tensor(positions), self.attention.attend)
+        self.attention.plan([span for span, _ in pairs], self._tensor(positions))
+        hidden = self.decoder.forward(self._tensor(ids), self.attention.attend)
         if len(last) < len(ids):
             hidden = hidden.index_select(0, self._tensor(last))
         return sampling, self.decoder.logits(hidden)

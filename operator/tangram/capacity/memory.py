@@ -36,9 +36,8 @@ GRAPH_BYTES_PER_LAYER = MIB // 2
 COLLECTIVES_BYTES = 350 * MIB
 UNMEASURED = ("context", "graphs", "collectives")
 
-# The widest moment of a layer is the MLP's: residual and normed input beside it, q, k and v still held, and
-# gate, up, silu(gate) and its product. With the matrices' outputs as unit that is 4/3 of their sum; exact for
-# the MLP's part, up to 5 % too much for the attention's.
+# The widest moment of a layer is the MLP's: the residual beside gate, up, silu(gate) and its product, which
+# is 4/3 of what gate, up and down put out.
 OUTPUTS_HELD = 4 / 3
 # Drawing a token in the most expensive way (penalties, top-p, log-probabilities): float32 logits, two
 # adjusted copies, sorting, and 64-bit random numbers, per row and entry of the vocabulary.
@@ -183,10 +182,13 @@ def workspace_bytes(footprint: Footprint, limits: Limits) -> int:
 
 def activation_bytes(footprint: Footprint, limits: Limits) -> int:
     """Peak of the largest step: in the MLP, in attention with a long past, or when tokens are drawn."""
-    outputs = footprint.linear_flops_per_token / 2 / footprint.layers / footprint.hidden_size
-    widest = _element(footprint) * (2 * footprint.hidden_size + OUTPUTS_HELD * outputs) * limits.step_tokens
+    hidden, element = footprint.hidden_size, _element(footprint)
+    outputs = footprint.linear_flops_per_token / 2 / footprint.layers / hidden
+    of_attention = 2 * _heads(footprint) * footprint.rope_dim + _layer_kv_bytes(footprint) / element
+    widest = element * (hidden + OUTPUTS_HELD * (outputs - of_attention)) * limits.step_tokens
+    attending = element * 2 * (hidden + of_attention) * limits.step_tokens
     sampling = SAMPLING_BYTES * footprint.vocab_size * limits.max_running
-    return int(max(widest, widest / 2 + _mask_bytes(footprint, limits), sampling))
+    return int(max(widest, attending + _mask_bytes(footprint, limits), sampling))
 
 
 def captured_sizes(max_running: int) -> tuple[int, ...]:
@@ -201,10 +203,15 @@ def _element(footprint: Footprint) -> int:
     return 4 if footprint.compute == "fp32" else 2
 
 
+def _heads(footprint: Footprint) -> float:
+    """Query heads of a mean layer."""
+    return sum(flops for flops, _ in footprint.attention_flops) / (4 * footprint.layers * footprint.rope_dim)
+
+
 def _mask_bytes(footprint: Footprint, limits: Limits) -> float:
     """Bytes of the largest mask, as booleans and as numbers; query heads that share a KV head share none."""
     element, head = _element(footprint), footprint.rope_dim
-    heads = sum(flops for flops, _ in footprint.attention_flops) / (4 * footprint.layers * head)
+    heads = _heads(footprint)
     kv_heads = _layer_kv_bytes(footprint) / (2 * head * element)
     rows = min(limits.step_tokens, limits.max_model_len)
     return min(rows * limits.max_model_len * heads, SCORES) / kv_heads * (1 + element)
