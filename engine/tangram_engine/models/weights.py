@@ -1,7 +1,7 @@
 """From safetensors to the packed tensors that the decoder multiplies with."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,18 +13,26 @@ from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, ModelSpec
 from tangram_engine.models.linear import Linear
 
 
+class Projection(Protocol):
+    """y = x W^T + b, whatever W is stored as."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] -> [rows, out]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. Projections that share their input are one, side by side."""
 
     input_norm: Tensor  # [hidden]
-    qkv: Linear  # hidden -> (heads + 2 kv_heads) D
+    qkv: Projection  # hidden -> (heads + 2 kv_heads) D
     q_norm: Tensor | None  # [D]
     k_norm: Tensor | None  # [D]
-    out: Linear  # heads D -> hidden
+    out: Projection  # heads D -> hidden
     post_norm: Tensor  # [hidden]
-    gate_up: Linear  # hidden -> 2 intermediate
-    down: Linear  # intermediate -> hidden
+    gate_up: Projection  # hidden -> 2 intermediate
+    down: Projection  # intermediate -> hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Weights:
     embedding: Tensor  # [vocabulary, hidden]
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [hidden]
-    head: Linear  # hidden -> vocabulary
+    head: Projection  # hidden -> vocabulary
 
 
 class Source(Protocol):
@@ -45,8 +53,30 @@ class Source(Protocol):
         ...
 
 
-def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Weights:
+class MakeProjection(Protocol):
+    """How a layer's matrices become projections: in place, quantised, or read when they are needed."""
+
+    def __call__(self, read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
+        """Return the projection whose weight [out, in] and bias [out] `read` returns, on the device."""
+        ...
+
+
+def in_place(read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
+    """Return a projection that keeps its weight as it is stored."""
+    return Linear(*read())
+
+
+def load_weights(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, make: MakeProjection = in_place
+) -> Weights:
     """Read every tensor once, straight into its place on the device."""
+    with opened(checkpoint) as source:
+        return assemble(checkpoint.spec, source, dtype, device, make)
+
+
+@contextmanager
+def opened(checkpoint: Checkpoint) -> Iterator[Source]:
+    """Tensors of a checkpoint by name, while its files are open."""
     with ExitStack() as stack:
         files: dict[Any, Any] = {
             file: stack.enter_context(safe_open(file, framework="pt")) for file in checkpoint.files
@@ -56,11 +86,17 @@ def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devic
             tensor: Tensor = files[checkpoint.tensors[name].file].get_tensor(name)
             return tensor
 
-        return assemble(checkpoint.spec, source, dtype, device)
+        yield source
 
 
-def assemble(spec: ModelSpec, source: Source, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Pack the tensors of `source` in the way the decoder wants them."""
+def assemble(
+    spec: ModelSpec,
+    source: Source,
+    dtype: torch.dtype,
+    device: torch.device,
+    make: MakeProjection = in_place,
+) -> Weights:
+    """Pack the tensors of `source` in the way the decoder wants them. The head stays as it is stored."""
 
     def packed(*names: str) -> Tensor:
         parts = [source(name) for name in names]
@@ -70,22 +106,26 @@ def assemble(spec: ModelSpec, source: Source, dtype: torch.dtype, device: torch.
             place.copy_(part)
         return whole
 
+    def project(*names: str, bias: bool = False) -> Projection:
+        def read() -> tuple[Tensor, Tensor | None]:
+            weight = packed(*(f"{name}.weight" for name in names))
+            return weight, packed(*(f"{name}.bias" for name in names)) if bias else None
+
+        return make(read)
+
     def layers() -> Iterator[LayerWeights]:
         for index in range(spec.layers):
             at = f"model.layers.{index}"
             qkv = [f"{at}.self_attn.{name}_proj" for name in "qkv"]
             yield LayerWeights(
                 input_norm=packed(f"{at}.input_layernorm.weight"),
-                qkv=Linear(
-                    packed(*(f"{name}.weight" for name in qkv)),
-                    packed(*(f"{name}.bias" for name in qkv)) if spec.attention_bias else None,
-                ),
+                qkv=project(*qkv, bias=spec.attention_bias),
                 q_norm=packed(f"{at}.self_attn.q_norm.weight") if spec.qk_norm else None,
                 k_norm=packed(f"{at}.self_attn.k_norm.weight") if spec.qk_norm else None,
-                out=Linear(packed(f"{at}.self_attn.o_proj.weight")),
+                out=project(f"{at}.self_attn.o_proj"),
                 post_norm=packed(f"{at}.post_attention_layernorm.weight"),
-                gate_up=Linear(packed(f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight")),
-                down=Linear(packed(f"{at}.mlp.down_proj.weight")),
+                gate_up=project(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
+                down=project(f"{at}.mlp.down_proj"),
             )
 
     embedding = packed(EMBEDDING)
