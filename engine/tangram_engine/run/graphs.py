@@ -1,0 +1,118 @@
+"""The decode step as CUDA graphs: one per batch size of a ladder, replayed with the rows of the step.
+
+A step of an 8B model is several hundred kernels of a few microseconds, which Python cannot launch as fast as
+a GPU runs them. A graph launches all of them at once. What it reads and writes lies at fixed addresses: the
+weights, the KV pool, the device rows, and a buffer with the numbers of the rows to advance. A batch between
+two sizes of the ladder is filled up with the padding row, whose KV block belongs to no request.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# Fine where padding costs most: a batch of 1 reads the weights once, and so does a batch of 2.
+SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32))
+WARM_UP_RUNS = (
+    2  # libraries choose kernels and allocate workspaces in the first runs, which no capture allows
+)
+
+
+Bound = Callable[[], tuple[Tensor, ...]]  # a step with its rows
+
+
+class DecodeStep(Protocol):
+    """One token for each of some device rows, on tensors of static shape, without synchronisation."""
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Rows int32 [B] -> what the step computes for them, each [B, ...]."""
+        ...
+
+
+class Record(Protocol):
+    """Runs a function and keeps what it did, so that it can be repeated on the same memory."""
+
+    def __call__(self, step: Bound) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+        """A call that repeats the step, and the tensors that each repetition fills."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    rows: Tensor  # int32 [B]
+    replay: Callable[[], None]
+    results: tuple[Tensor, ...]
+
+
+def captured_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """Batch sizes for which a decode step is captured; larger batches run without a graph."""
+    most = min(max_num_seqs, SIZES[-1])
+    return (*(size for size in SIZES if size < most), most)
+
+
+class DecodeGraphs:
+    """Recorded decode steps of all sizes."""
+
+    def __init__(
+        self, step: DecodeStep, padding_row: int, sizes: tuple[int, ...], device: torch.device
+    ) -> None:
+        self._sizes = sizes
+        self._padding_row = padding_row
+        record = cuda_recorder(device) if device.type == "cuda" else record_eagerly
+        recorded: dict[int, _Recorded] = {}
+        for size in reversed(sizes):  # the largest first: smaller ones reuse its memory
+            rows = torch.full((size,), padding_row, dtype=torch.int32, device=device)
+            recorded[size] = _Recorded(rows, *record(partial(step, rows)))
+        self._recorded = recorded
+
+    def __contains__(self, rows: int) -> bool:
+        """Whether a batch of so many rows has a graph."""
+        return 0 < rows <= self._sizes[-1]
+
+    def replay(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Advance the device rows `rows` int32 [B]; results [B, ...], overwritten by the next replay.
+
+        `rows` may lie in pinned host memory: the copy is enqueued, not waited for.
+        """
+        count = len(rows)
+        recorded = self._recorded[self._sizes[bisect_left(self._sizes, count)]]
+        recorded.rows[:count].copy_(rows, non_blocking=True)
+        recorded.rows[count:].fill_(self._padding_row)
+        recorded.replay()
+        return tuple(result[:count] for result in recorded.results)
+
+
+def cuda_recorder(device: torch.device) -> Record:
+    """Capture into CUDA graphs that share one pool of memory."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(step: Bound) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_RUNS):
+                step()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            results = step()
+        return graph.replay, results
+
+    return record
+
+
+def record_eagerly(
+    step: Bound,
+) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+    """The same contract without a GPU: run the step again and overwrite the results of the first run."""
+    results = step()
+
+    def replay() -> None:
+        for result, computed in zip(results, step(), strict=True):
+            result.copy_(computed)
+
+    return replay, results
