@@ -42,6 +42,7 @@ def _serve(options: argparse.Namespace) -> int:
         gpu_memory_utilization=options.gpu_memory_utilization,
         kv_cache_bytes=options.kv_cache_bytes,
         seed=options.seed,
+        load_format=options.load_format,
     )
     server = ServeOptions(
         served_name=options.served_model_name,
@@ -97,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument(
         "--step-timeout-seconds", type=_duration, default=60.0, help="a longer step is hung: /health says 503"
+    )
+    serve.add_argument(
+        "--load-format",
+        choices=("auto", "dummy"),
+        default="auto",
+        help="dummy: random weights in the shapes of config.json, for benchmarks; needs no safetensors",
     )
     serve.add_argument("--seed", type=_integer(0), default=0, help="of requests that bring none")
     serve.add_argument("--max-connections", type=_integer(1), default=1024, help="then the idlest closes")

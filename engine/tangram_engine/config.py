@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+DUMMY = "dummy"
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -11,13 +13,16 @@ class EngineConfig:
     model: Path
     max_model_len: int | None = None  # tokens of prompt and output together; None: all the model was made for
     max_num_seqs: int = 64  # sequences in one step
-    max_num_batched_tokens: int | None = None  # tokens in one step; None: 512 on a CPU, 4096 on a GPU
+    max_num_batched_tokens: int | None = None  # tokens in one step; None: 512 on a CPU, by SMs on a GPU
     block_size: int = 16  # tokens
     dtype: str = "auto"  # auto | float32 | bfloat16 | float16; auto is float32 on a CPU, else as stored
     device: str = "auto"  # auto | cpu | cuda
     gpu_memory_utilization: float = 0.9  # share of the GPU (or slice) that weights, KV cache and buffers fill
     kv_cache_bytes: int | None = None  # None: what is left of the GPU, or a quarter of the CPU memory limit
-    seed: int = 0  # of requests that bring none
+    seed: int = 0  # of requests that bring none, and of random weights
+    load_format: str = (
+        "auto"  # auto: the checkpoint's safetensors; dummy: random weights, from config.json alone
+    )
 
     def __post_init__(self) -> None:
         positive = (self.max_model_len, self.max_num_seqs, self.max_num_batched_tokens, self.block_size)
@@ -29,5 +34,7 @@ class EngineConfig:
             raise ValueError("gpu_memory_utilization is a share: above 0, at most 1")
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ValueError(f"dtype {self.dtype!r} is not one of auto, float32, bfloat16, float16")
+        if self.load_format not in ("auto", DUMMY):
+            raise ValueError(f"load_format {self.load_format!r} is not one of auto, dummy")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device {self.device!r} is not one of auto, cpu, cuda")

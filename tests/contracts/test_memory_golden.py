@@ -116,8 +116,8 @@ def test_a_config_and_an_inspection_give_one_footprint(name):
 
 @accounts
 def test_the_engine_gives_the_cache_what_the_rule_leaves(wanted):
-    memory = lambda: (wanted["total"] - wanted["used"], wanted["total"])  # noqa: E731
-    pool = cuda_pool_bytes(memory, wanted["utilisation"], wanted["peak"])
+    free = wanted["total"] - wanted["used"]
+    pool = cuda_pool_bytes(free, wanted["total"], wanted["utilisation"], wanted["peak"])
     assert pool == wanted["pool_bytes"]
     if not wanted["fits"]:
         with pytest.raises(OutOfMemory):

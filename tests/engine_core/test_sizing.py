@@ -99,10 +99,8 @@ def test_a_cpu_pool_is_a_quarter_of_the_limit_within_reason():
 
 
 def test_a_gpu_pool_is_what_weights_activations_and_reserve_leave():
-    slice_of_ten = lambda: (7 * GIB, 10 * GIB)  # noqa: E731
-    assert cuda_pool_bytes(slice_of_ten, 0.9, GIB) == 9 * GIB - 3 * GIB - GIB - 256 * MIB
-    whole = lambda: (130 * GIB, 140 * GIB)  # noqa: E731
-    assert cuda_pool_bytes(whole, 1.0, 0) == 130 * GIB - 140 * GIB // 100
+    assert cuda_pool_bytes(7 * GIB, 10 * GIB, 0.9, GIB) == 9 * GIB - 3 * GIB - GIB - 256 * MIB
+    assert cuda_pool_bytes(130 * GIB, 140 * GIB, 1.0, 0) == 130 * GIB - 140 * GIB // 100
 
 
 def test_the_pool_must_hold_one_request_of_full_length():

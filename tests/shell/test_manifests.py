@@ -91,6 +91,14 @@ def test_a_request_may_take_less_time_than_its_pod_gets_to_end(seconds: int) -> 
     )
 
 
+def test_pods_never_serve_random_weights() -> None:
+    rendered = manifests.deployment(intent(), action(), SETTINGS)
+    options = engine_command._parser().parse_args(container(rendered)["args"])
+
+    assert options.load_format == "auto"
+    assert "--load-format" not in container(rendered)["args"]
+
+
 def test_another_time_limit_replaces_the_pods() -> None:
     one, other = (
         manifests.deployment(replace(intent(), max_request_s=seconds), action(), SETTINGS)["spec"]["template"]

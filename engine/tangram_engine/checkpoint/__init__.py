@@ -1,7 +1,7 @@
 """Checkpoints as untrusted input: safetensors only, a closed list of architectures, all checked first."""
 
 from .errors import CheckpointError, Reason
-from .reader import read_checkpoint
+from .reader import read_checkpoint, read_shapes
 from .spec import Checkpoint, ModelSpec, RopeScaling, TensorEntry
 from .tensors import EMBEDDING, HEAD, expected_shapes
 
@@ -16,4 +16,5 @@ __all__ = [
     "TensorEntry",
     "expected_shapes",
     "read_checkpoint",
+    "read_shapes",
 ]

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from .config import parse_config
 from .errors import CheckpointError, invalid, not_found
@@ -18,11 +19,32 @@ _CONFIG_LIMIT = 1 << 20
 _INDEX_LIMIT = 16 << 20
 _MAX_TENSORS = 200_000  # in all shards; each takes about a kilobyte here
 _MAX_FILES = 4096
+_CONFIG_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Validate config.json and every safetensors header. Raises CheckpointError; reads no tensor data."""
+    raw_config, config, generation = _read_configs(directory)
+    # An unknown architecture is the more useful news, so it is told before the weights are looked at.
+    parse_config(config, generation, dtype="fp32")
+    digest = hashlib.sha256(raw_config)
+    found, files = _read_tensors(directory, digest)
+    spec = parse_config(config, generation, dtype=stored_dtype(found))
+    return Checkpoint(spec=spec, files=files, tensors=select(spec, found), digest=digest.hexdigest())
+
+
+def read_shapes(directory: Path) -> Checkpoint:
+    """A checkpoint without tensors, for random weights: config.json alone. Raises CheckpointError."""
+    raw_config, config, generation = _read_configs(directory)
+    name = config.get("dtype", config.get("torch_dtype"))
+    dtype = _CONFIG_DTYPES.get(name, "bf16") if isinstance(name, str) else "bf16"
+    spec = parse_config(config, generation, dtype=dtype)
+    return Checkpoint(spec=spec, files=(), tensors={}, digest=hashlib.sha256(raw_config).hexdigest())
+
+
+def _read_configs(directory: Path) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
+    """config.json, as it is and parsed, and generation_config.json, which may be missing."""
     if not directory.is_dir():
         raise not_found(f"model directory {directory} does not exist")
     raw_config = read_bytes(directory, CONFIG, _CONFIG_LIMIT)
@@ -30,12 +52,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     generation = {}
     if exists(directory, GENERATION_CONFIG):
         generation = strict_object(read_bytes(directory, GENERATION_CONFIG, _CONFIG_LIMIT), GENERATION_CONFIG)
-    # An unknown architecture is the more useful news, so it is told before the weights are looked at.
-    parse_config(config, generation, dtype="fp32")
-    digest = hashlib.sha256(raw_config)
-    found, files = _read_tensors(directory, digest)
-    spec = parse_config(config, generation, dtype=stored_dtype(found))
-    return Checkpoint(spec=spec, files=files, tensors=select(spec, found), digest=digest.hexdigest())
+    return raw_config, config, generation
 
 
 def _read_tensors(

@@ -45,6 +45,11 @@ class Rope:
         self._table = table[:, :, None].to(device, dtype)  # [2, P, 1, D]
 
     @property
+    def positions(self) -> int:
+        """Length of the table."""
+        return self._table.shape[1]
+
+    @property
     def device(self) -> torch.device:
         """Where the table lies."""
         return self._table.device

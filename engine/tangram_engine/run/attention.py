@@ -43,6 +43,10 @@ class Span:
 class Attention(Protocol):
     """A KV pool and the attention over it. One `plan` serves all layers of a step."""
 
+    def resize(self, num_blocks: int) -> int:
+        """Free the pool, then allocate one of that many blocks at once; its bytes. Workspaces stay."""
+        ...
+
     def plan(self, spans: Sequence[Span], positions: Tensor) -> None:
         """Prepare for tokens laid out span after span, at `positions` [T] of their sequences."""
         ...
@@ -70,29 +74,47 @@ class _Prefill:
 
 
 class TorchAttention:
-    """Collects the blocks of each sequence and calls scaled_dot_product_attention."""
+    """Collects the blocks of each sequence and calls scaled_dot_product_attention.
+
+    The workspace for what is collected is allocated once, for the largest step that `max_num_seqs` sequences
+    of as many tokens as `rope` has positions can make. On a CPU, memory is committed when it is first used, not
+    at start: so neither pool nor workspace is cleared.
+    """
 
     def __init__(
-        self, spec: ModelSpec, rope: Rope, num_blocks: int, block_size: int, dtype: torch.dtype
+        self,
+        spec: ModelSpec,
+        rope: Rope,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        max_num_seqs: int = 64,
     ) -> None:
         device = rope.device
         self._rope, self._eps = rope, spec.rms_norm_eps
-        self._heads, self._kv_heads, self._head_dim = spec.heads, spec.kv_heads, spec.head_dim
+        self._layers, self._heads, self._kv_heads = spec.layers, spec.heads, spec.kv_heads
+        self._head_dim = spec.head_dim
         self._block_size, self._dtype, self._device = block_size, dtype, device
-        shape = (spec.layers, num_blocks * 2 * spec.kv_heads, block_size * spec.head_dim)
-        # Not cleared: on a CPU, memory is committed when a block is first used, not at start.
-        self.pool = torch.empty(shape, dtype=dtype, device=device)
-        self._blocks = list(self.pool)  # per layer: one row per (block, k or v, head)
-        self._slots = [layer.view(-1, spec.head_dim) for layer in self._blocks]  # and offset
         self._kinds = np.arange(2 * spec.kv_heads)  # (k or v, head), as they follow each other in a block
-        token_bytes = 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
-        self._collected_tokens = COLLECTED_BYTES // token_bytes
-        self._collected = torch.empty(0, block_size * spec.head_dim, dtype=dtype, device=device)
+        self._collected_tokens = collected_tokens(spec, block_size, dtype, max_num_seqs, rope.positions)
+        rows = self._collected_tokens // block_size * len(self._kinds)
+        self._collected = torch.empty(rows, block_size * spec.head_dim, dtype=dtype, device=device)
+        self.resize(num_blocks)
         self._store = torch.empty(0, dtype=torch.int64)
         self._fresh: Tensor | None = None
         self._groups: list[_Decodes | _Prefill] = []
         self._sizes: list[int] = []
         self._rotation = rope.at(torch.zeros(0, dtype=torch.int64, device=device))
+
+    def resize(self, num_blocks: int) -> int:
+        """See `Attention.resize`. The former pool is freed first: there may be no room for both."""
+        self._blocks, self._slots = [], []
+        self.pool = torch.empty(0, dtype=self._dtype, device=self._device)
+        shape = (self._layers, num_blocks * len(self._kinds), self._block_size * self._head_dim)
+        self.pool = torch.empty(shape, dtype=self._dtype, device=self._device)
+        self._blocks = list(self.pool)  # per layer: one row per (block, k or v, head)
+        self._slots = [layer.view(-1, self._head_dim) for layer in self._blocks]  # and offset
+        return self.pool.nbytes
 
     def plan(self, spans: Sequence[Span], positions: Tensor) -> None:
         """Look up where the step's keys and values go, and what each sequence will look at."""
@@ -100,7 +122,7 @@ class TorchAttention:
         self._store = self._tensor(self._store_rows(spans))
         self._fresh = self._fresh_rows(spans)
         self._groups, self._sizes = [], []
-        for group in _groups(spans, self._collected_tokens):
+        for group in _groups(spans, self._collected_tokens, self._block_size):
             self._groups.append(self._prefill(group[0]) if group[0].length > 1 else self._decodes(group))
             self._sizes.append(sum(span.length for span in group))
 
@@ -174,18 +196,10 @@ class TorchAttention:
     def _collect(self, blocks: Tensor, rows: Tensor, context: int) -> tuple[Tensor, Tensor]:
         """Keys and values of B sequences, each [B, kv_heads, context, D]."""
         sequences, count = rows.shape[0], rows.shape[-1]
-        both = torch.index_select(blocks, 0, rows.view(-1), out=self._workspace(rows.numel()))
+        both = torch.index_select(blocks, 0, rows.view(-1), out=self._collected[: rows.numel()])
         both = both.view(sequences, 2, self._kv_heads, count * self._block_size, self._head_dim)
         keys, values = both[:, :, :, :context].unbind(1)
         return keys, values
-
-    def _workspace(self, rows: int) -> Tensor:
-        """Room for collected blocks, the same in every layer: it stays in the processor's cache."""
-        if len(self._collected) < rows:
-            self._collected = torch.empty(
-                rows, self._blocks[0].shape[1], dtype=self._dtype, device=self._device
-            )
-        return self._collected[:rows]
 
     def _decodes(self, spans: Sequence[Span]) -> _Decodes:
         ends = np.array([span.end for span in spans])
@@ -237,16 +251,29 @@ class TorchAttention:
         return torch.from_numpy(values).to(self._device)
 
 
+def collected_tokens(
+    spec: ModelSpec, block_size: int, dtype: torch.dtype, max_num_seqs: int, max_model_len: int
+) -> int:
+    """Tokens, in whole blocks, whose keys and values lie side by side for one call.
+
+    Bounded by COLLECTED_BYTES, but never below one sequence of full length.
+    """
+    bound = COLLECTED_BYTES // (2 * spec.kv_heads * spec.head_dim * dtype.itemsize * block_size)
+    longest = -(-max_model_len // block_size)
+    return max(longest, min(max_num_seqs * longest, bound)) * block_size
+
+
 def decode_first(span: Span) -> tuple[bool, int]:
     """Sort key of a step's spans: single tokens first, by context, so that little is padded."""
     return (span.length > 1, span.end if span.length == 1 else 0)
 
 
-def _groups(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
-    """Single tokens of similar context together, padded to `most` tokens at most; longer spans alone."""
+def _groups(spans: Sequence[Span], most: int, block_size: int) -> Iterator[list[Span]]:
+    """Single tokens of similar context together, in blocks of `most` tokens at most; longer spans alone."""
     group: list[Span] = []
     for span in spans:
-        alike = group and span.length == 1 == group[0].length and (len(group) + 1) * span.end <= most
+        collected = (len(group) + 1) * -(-span.end // block_size) * block_size
+        alike = group and span.length == 1 == group[0].length and collected <= most
         if group and not (alike and span.end <= 2 * group[0].end + FREE_PADDING):
             yield group
             group = []

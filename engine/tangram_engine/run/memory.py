@@ -5,7 +5,8 @@ The operator predicts the same numbers before it places a model. Neither imports
 """
 
 import math
-from typing import Protocol
+from bisect import bisect_right
+from collections.abc import Callable
 
 import torch
 
@@ -19,14 +20,6 @@ CUDA_RESERVE_BYTES = 256 * MIB  # and at least 1 %: libraries allocate outside t
 
 class OutOfMemory(Exception):
     """The device cannot hold what was asked for; the message says what it could hold."""
-
-
-class DeviceMemory(Protocol):
-    """The CUDA runtime's view of the device, which on a MIG slice is the slice."""
-
-    def __call__(self) -> tuple[int, int]:
-        """Free and total bytes."""
-        ...
 
 
 def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> dict[str, int]:
@@ -61,23 +54,42 @@ def cpu_pool_bytes(limit_bytes: int) -> int:
     return min(limit_bytes // CPU_SHARE, CPU_DEFAULT_BYTES)
 
 
-def cuda_pool_bytes(memory: DeviceMemory, utilization: float, activation_bytes: int) -> int:
-    """What is left for KV blocks once weights are loaded and the largest step is accounted for."""
-    free, total = memory()
+def cuda_pool_bytes(free: int, total: int, utilization: float, step_bytes: int) -> int:
+    """What is left for KV blocks once all that stays is allocated; `step_bytes`: largest step and graphs."""
     reserve = max(CUDA_RESERVE_BYTES, total // 100)
-    return int(total * utilization) - (total - free) - activation_bytes - reserve
+    return int(total * utilization) - (total - free) - step_bytes - reserve
 
 
-def count_blocks(pool_bytes: int, bytes_per_block: int, block_size: int, max_model_len: int) -> int:
-    """Blocks in a pool of that size; raises OutOfMemory when one request of full length needs more."""
+def count_blocks(
+    pool_bytes: int,
+    bytes_per_block: int,
+    block_size: int,
+    max_model_len: int,
+    sized_bytes: Callable[[int], int] = lambda _: 0,
+) -> int:
+    """Blocks in a pool of that size; raises OutOfMemory when one request of full length needs more.
+
+    `sized_bytes`: what is allocated beside the pool, by max_model_len; a shorter one leaves the pool more.
+    """
     blocks = max(0, pool_bytes // bytes_per_block)
     needed = -(-max_model_len // block_size)
     if blocks < needed:
+        available = pool_bytes + sized_bytes(max_model_len)
+        largest = largest_model_len(
+            available,
+            max_model_len,
+            lambda length: -(-length // block_size) * bytes_per_block + sized_bytes(length),
+        )
         room = f"{blocks} blocks of {block_size} tokens ({pool_bytes / MIB:.1f} MiB)"
         wanted = f"max_model_len {max_model_len} needs {needed} ({needed * bytes_per_block / MIB:.1f} MiB)"
-        advice = f"the largest workable max_model_len is {blocks * block_size}" if blocks else "nothing fits"
+        advice = f"the largest workable max_model_len is {largest}" if largest else "nothing fits"
         raise OutOfMemory(f"the KV cache has room for {room}, but one request of {wanted}; {advice}")
     return blocks
+
+
+def largest_model_len(available: int, most: int, needed: Callable[[int], int]) -> int:
+    """The longest context up to `most` tokens whose bytes are available; 0: none. `needed` grows with it."""
+    return bisect_right(range(1, most + 1), available, key=needed)
 
 
 def _kind(name: str) -> str:

@@ -49,6 +49,7 @@ class Backend:
     text_executor: Executor  # one thread per text worker, so that a slow text keeps no body or reply waiting
     text_slots: asyncio.Semaphore  # as many
     created: int  # unix time of the start, for /v1/models
+    random_weights: bool = False  # --load-format dummy: answers are noise
     engine: EngineClient | None = None
     preparer: Preparer | None = None
 

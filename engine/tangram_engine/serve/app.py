@@ -103,13 +103,14 @@ class StatusEndpoints:
 
     def _card(self) -> dict[str, object]:
         preparer = self._backend.preparer
-        return {
+        card = {
             "id": self._backend.served_name,
             "object": "model",
             "created": self._backend.created,
             "owned_by": "tangram",
             "max_model_len": preparer.info.max_model_len if preparer else None,
         }
+        return card | ({"random_weights": True} if self._backend.random_weights else {})
 
 
 def _surround(backend: Backend) -> Middleware:

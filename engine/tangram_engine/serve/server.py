@@ -12,8 +12,8 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from tangram_engine.checkpoint import CheckpointError, Reason, read_checkpoint
-from tangram_engine.config import EngineConfig
+from tangram_engine.checkpoint import CheckpointError, Reason, read_checkpoint, read_shapes
+from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.messages import EngineInfo
 
 from .admission import AdmissionLimits, BodyBytes, Connections
@@ -91,6 +91,7 @@ class Server:
             text_executor=self._text_executor,
             text_slots=asyncio.Semaphore(WORKERS),
             created=int(time.time()),
+            random_weights=config.load_format == DUMMY,
         )
 
     async def run(self) -> int:
@@ -121,7 +122,8 @@ class Server:
     def _load_text(self) -> TextTools:
         """Start the text process; then load what it could load, to decode. Raises CheckpointError."""
         model = self._config.model
-        vocab_size = read_checkpoint(model).spec.vocab_size
+        read = read_shapes if self._config.load_format == DUMMY else read_checkpoint
+        vocab_size = read(model).spec.vocab_size
         self._text = TextClient(model, vocab_size)
         self._text.start()
         return load_tokenizer(model, vocab_size)

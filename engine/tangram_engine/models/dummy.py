@@ -1,0 +1,40 @@
+"""Random weights for benchmarks: the shapes of a config.json, the values of no model."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tangram_engine.checkpoint import ModelSpec, expected_shapes
+from tangram_engine.models.weights import Source, Weights, assemble
+
+STD = (
+    0.02  # as real weights are initialised: activations stay finite, and the GPU draws the power of real work
+)
+
+
+def dummy_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int) -> Weights:
+    """Weights of that shape, drawn on the device: the same for the same seed, on devices of one kind."""
+    return assemble(spec, dummy_source(spec, dtype, device, seed), dtype, device)
+
+
+def dummy_source(spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int) -> Source:
+    """Norms are 1, biases 0, all else is normal with standard deviation 0.02.
+
+    What is added to the residual stream (the output and down projections) is scaled by 1 / sqrt(2 x layers),
+    as GPT-2 and its successors are initialised: the stream does not grow with the depth.
+    """
+    shapes = dict(expected_shapes(spec))
+    generator = torch.Generator(device).manual_seed(seed)
+    deep = STD / math.sqrt(2 * spec.layers)
+
+    def source(name: str) -> Tensor:
+        shape = shapes[name]
+        if "norm." in name:
+            return torch.ones(shape, dtype=dtype, device=device)
+        if name.endswith(".bias"):
+            return torch.zeros(shape, dtype=dtype, device=device)
+        std = deep if name.endswith(("o_proj.weight", "down_proj.weight")) else STD
+        return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, std, generator=generator)
+
+    return source
