@@ -77,8 +77,8 @@ class TorchAttention:
     """Collects the blocks of each sequence and calls scaled_dot_product_attention.
 
     The workspace for what is collected is allocated once, for the largest step that `max_num_seqs` sequences
-    of as many tokens as `rope` has positions can make. On a CPU, memory is committed when it is first used, not
-    at start: so neither pool nor workspace is cleared.
+    of as many tokens as `rope` has positions can make. On a CPU, memory is committed when it is first used:
+    neither pool nor workspace is cleared.
     """
 
     def __init__(
