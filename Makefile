@@ -8,6 +8,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The chart asks for images of its own appVersion unless told otherwise.
 TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts/tangram/Chart.yaml)
+# Of each stage of `make bench-gpu`.
+GPU_SECONDS ?= 240
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE ?= 1
@@ -111,3 +113,7 @@ docs: setup ## Run the commands that the documents show, and put what they print
 .PHONY: bench
 bench: setup tools ## Re-make every number of the README
 	$(BIN)/python -m benchmarks
+
+.PHONY: bench-gpu
+bench-gpu: ## Measure the engine on this machine's GPU beside the predictions; needs torch, not `make setup`
+	$(PYTHON) benchmarks/engine/gpu.py --stage probe baseline kernels model serve --seconds $(GPU_SECONDS) -o build/gpu

@@ -1,0 +1,114 @@
+"""Inputs of each kernel in the shapes of a model: random, in as many sets as keep the cache from answering.
+
+A launcher and its `reference` take the same arguments and may change tensors among them in place.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.engine.bench_rows import Unavailable
+from benchmarks.engine.predictions import DecoderShape
+
+BLOCK_SIZE = 16
+EPS = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCase:
+    """One kernel at one batch size. `name` and `weights` are those of its prediction."""
+
+    module: str  # of tangram_engine.kernels
+    name: str
+    batch: int
+    build: "Callable[[Inputs], tuple[Any, ...]]"
+    weights: str = "bf16"
+
+    def kernel(self) -> ModuleType:
+        """The module. Raises Unavailable where this engine has no such kernel."""
+        try:
+            return importlib.import_module(f"tangram_engine.kernels.{self.module}")
+        except ModuleNotFoundError as error:
+            if error.name != f"tangram_engine.kernels.{self.module}":
+                raise
+            raise Unavailable(f"this engine has no kernel {self.module}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Where and how large: a source of random tensors."""
+
+    shape: DecoderShape
+    batch: int
+    context: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def random(self, *shape: int, std: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
+        """Normal numbers."""
+        return torch.empty(*shape, dtype=dtype or self.dtype, device=self.device).normal_(std=std)
+
+    def integers(self, values: Tensor) -> Tensor:
+        """int32 on the device."""
+        return values.to(self.device, torch.int32)
+
+    def cache(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """A layer's pool, tables, rows and positions: each row with `context` tokens in blocks of its own."""
+        shape, count = self.shape, -(-(self.context + 1) // BLOCK_SIZE)
+        blocks = self.batch * count
+        pool = self.random(blocks + 1, 2, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
+        tables = torch.full((self.batch + 1, count), blocks)
+        tables[: self.batch] = torch.randperm(blocks).view(self.batch, count)
+        rows = torch.arange(self.batch)
+        positions = torch.full((self.batch,), self.context)
+        return pool, self.integers(tables), self.integers(rows), self.integers(positions)
+
+
+def add_norm(inputs: Inputs) -> tuple[Any, ...]:
+    """x, residual, weight, eps."""
+    wide, rows = inputs.shape.hidden, inputs.batch
+    return inputs.random(rows, wide), inputs.random(rows, wide), inputs.random(wide), EPS
+
+
+def silu_mul(inputs: Inputs) -> tuple[Any, ...]:
+    """gate_up."""
+    return (inputs.random(inputs.batch, 2 * inputs.shape.intermediate),)
+
+
+def store_kv(inputs: Inputs) -> tuple[Any, ...]:
+    """qkv, q_norm, k_norm, eps, rope, rows, positions, tables, pool of the layer."""
+    shape = inputs.shape
+    qkv = inputs.random(inputs.batch, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+    angles = inputs.random(inputs.context + 1, shape.head_dim // 2, dtype=torch.float32)
+    pool, tables, rows, positions = inputs.cache()
+    rope = torch.cat((angles.cos(), angles.sin()), -1)
+    return qkv, None, None, EPS, rope, rows, positions, tables, pool
+
+
+def small_linear(inputs: Inputs, name: str) -> tuple[Any, ...]:
+    """x, weight, bias."""
+    columns = linear_columns(inputs.shape, name)
+    outputs = (inputs.shape.head if name == "head" else inputs.shape.matrices[name]) // columns
+    return inputs.random(inputs.batch, columns), inputs.random(outputs, columns, std=0.02), None
+
+
+def linear_columns(shape: DecoderShape, name: str) -> int:
+    """What a projection multiplies with."""
+    return {"o": shape.heads * shape.head_dim, "down": shape.intermediate}.get(name, shape.hidden)
+
+
+def cases(batches: tuple[int, ...]) -> list[KernelCase]:
+    """All kernels at all batch sizes that they serve."""
+    found = []
+    for batch in batches:
+        found += [
+            KernelCase("add_norm", "add_norm", batch, add_norm),
+            KernelCase("silu_mul", "silu_mul", batch, silu_mul),
+            KernelCase("store_kv", "store_kv", batch, store_kv),
+        ]
+    return found
