@@ -1,11 +1,16 @@
 """What holds for all tests."""
 
 import gc
+import os
 import warnings
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Triton reads this once, when it is imported: kernels of this process are interpreted on the host.
+# The compile gate runs in a process of its own, without it.
+os.environ["TRITON_INTERPRET"] = "1"
 
 # A run that fails speaks of the change that it ran on: examples are random, and the same each time.
 # `make explore` looks at others, and at how long an example takes: on a busy machine that says nothing.

@@ -1,0 +1,38 @@
+"""Tile sizes of the kernels: a plain table. Nothing is tuned and nothing is compiled while requests wait.
+
+A row is keyed by kernel, architecture (compute capability, 90 for 9.0) and the least number of streaming
+multiprocessors for which it holds, so that a MIG slice can have a row of its own: the row with the largest
+such number that the device reaches applies. The row (kernel, 0, 0) is safe on any hardware.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import torch
+
+Tile = Mapping[str, int]  # names of constexprs, `num_warps` and `num_stages`
+
+TILES: dict[tuple[str, int, int], Tile] = {}
+
+
+def tile(kernel: str, device: torch.device) -> Tile:
+    """The row for `kernel` on `device`; a device that is no GPU takes the safe row.
+
+    Raises KeyError for a kernel without rows.
+    """
+    return tile_for(kernel, *hardware(device))
+
+
+def tile_for(kernel: str, architecture: int, multiprocessors: int) -> Tile:
+    """The row for `kernel` on that hardware. Raises KeyError for a kernel without rows."""
+    fitting = [key for key in TILES if key[:2] == (kernel, architecture) and key[2] <= multiprocessors]
+    return TILES[max(fitting, default=(kernel, 0, 0))]
+
+
+@lru_cache
+def hardware(device: torch.device) -> tuple[int, int]:
+    """Architecture and number of streaming multiprocessors of a GPU or slice; (0, 0) for anything else."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return 0, 0
+    properties = torch.cuda.get_device_properties(device)
+    return properties.major * 10 + properties.minor, properties.multi_processor_count
