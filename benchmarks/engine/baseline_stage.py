@@ -14,9 +14,11 @@ from benchmarks.engine.engine_adapter import (
     time_decode,
     time_first_token,
 )
-from benchmarks.engine.predictions import decode_row, prefill_row
+from benchmarks.engine.predictions import decode_row, prefill_row, step_kernels
 from benchmarks.engine.setting import ROOT, Setting
 from benchmarks.engine.step_profile import profile_steps
+
+LOADED = ("load_seconds", "warmup_seconds", "num_blocks", "dtype", "device")
 
 
 def rows(setting: Setting) -> list[BenchmarkRow]:
@@ -24,7 +26,7 @@ def rows(setting: Setting) -> list[BenchmarkRow]:
     sizes, name = setting.sizes, setting.sizes.large.name
     one = partial(partial, setting=setting)
     found = [
-        BenchmarkRow(f"{name} load", 180, one(load)),
+        BenchmarkRow(f"load {name}", 180, one(load, choice=large(setting))),
         BenchmarkRow("memory against its model", 10, one(memory)),
     ]
     found += [
@@ -53,13 +55,10 @@ def large(setting: Setting, **changes: object) -> EngineChoice:
     return EngineChoice(sizes.large, max(sizes.batches), sizes.max_model_len, **changes)  # type: ignore[arg-type]
 
 
-def load(_seconds: float, setting: Setting) -> MeasuredValue:
+def load(_seconds: float, setting: Setting, choice: EngineChoice) -> MeasuredValue:
     """Random weights, warm-up, graphs: seconds until the first request could come."""
-    info = setting.engines.get(large(setting)).info
-    details = {
-        name: getattr(info, name)
-        for name in ("load_seconds", "warmup_seconds", "num_blocks", "dtype", "device")
-    }
+    info = setting.engines.get(choice).info
+    details = {name: getattr(info, name) for name in LOADED}
     return MeasuredValue(info.load_seconds + info.warmup_seconds, "s", details)
 
 
@@ -95,6 +94,11 @@ def decode(seconds: float, setting: Setting, choice: EngineChoice, batch: int) -
         "steps": len(steps),
         "prefill tok/s": batch * sizes.context / times.prefill_seconds,
     }
+    kernels = step_kernels(choice.shape, choice.weights, batch, sizes.context)
+    moved = sum(kernel.calls * kernel.bytes for kernel in kernels)
+    details["note"] = (
+        f"{1e3 * steps[len(steps) // 2]:.2f} ms, {moved / steps[len(steps) // 2] / 1e9:,.0f} GB/s"
+    )
     return MeasuredValue(times.tokens / sum(times.step_seconds), "tok/s", details)
 
 

@@ -31,7 +31,10 @@ class RowTimeout(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredValue:
-    """What a row gives: a number with its unit ("tok/s", "us", "GB/s", ...; "" without a number), and details."""
+    """What a row gives: a number with its unit ("tok/s", "us", "GB/s", ...; "" without a number), and details.
+
+    `details["note"]` is printed in the table, the others are only kept.
+    """
 
     value: float | None
     unit: str = ""
@@ -192,7 +195,9 @@ _LINE = "{:<46}{:>12} {:<9}{:>11}{:>7}{:>9}{:>7}  {}"
 
 def line(result: RowResult) -> str:
     """One row of the table; OFF marks what is further than a quarter from its prediction."""
-    note = result.error.splitlines()[0][:90] if result.error else "OFF" if result.off else ""
+    note = f"{'OFF ' * result.off}{result.details.get('note', '')}"
+    if result.error:
+        note = result.error.splitlines()[0][:90]
     if result.status != "ok":
         note = f"{result.status}: {note}"
     cells = (

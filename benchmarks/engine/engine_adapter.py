@@ -44,18 +44,33 @@ class EngineHolder:
     def __init__(self, scratch: Path, device: torch.device) -> None:
         self._scratch, self._device = scratch, device
         self._choice: EngineChoice | None = None
+        self._failed: dict[EngineChoice, str] = {}
         self._engine: LLMEngine | None = None
 
     def get(self, choice: EngineChoice) -> LLMEngine:
-        """The engine of that choice. Raises Unavailable where this version has no such thing."""
+        """The engine of that choice. Raises Unavailable where this version has no such thing.
+
+        An engine that cannot be loaded is not tried again: each row that wants it would lose as much time.
+        """
+        if choice in self._failed:
+            raise Unavailable(self._failed[choice])
         if self._engine is None or choice != self._choice:
             self.close()
             directory = write_config(self._scratch / choice.shape.name, choice.shape, choice.max_model_len)
-            self._engine, self._choice = build(directory, choice, self._device), choice
+            try:
+                self._engine, self._choice = build(directory, choice, self._device), choice
+            except Unavailable as error:
+                self._failed[choice] = str(error)
+                raise
+            except BaseException as error:
+                self._failed[choice] = f"the engine was not loaded: {type(error).__name__}: {error}"
+                raise
         return self._engine
 
     def close(self) -> None:
         """Free the engine and its memory."""
+        if self._engine is None:
+            return
         self._engine = self._choice = None
         gc.collect()
         if self._device.type == "cuda":

@@ -28,6 +28,12 @@ class KernelCase:
     batch: int
     build: "Callable[[Inputs], tuple[Any, ...]]"
     weights: str = "bf16"
+    sweep: tuple[int, ...] = ()  # batch sizes at which other tiles are tried
+
+    def launcher(self) -> Callable[..., Any]:
+        """The function that launches it."""
+        found: Callable[..., Any] = getattr(self.kernel(), self.module)
+        return found
 
     def kernel(self) -> ModuleType:
         """The module. Raises Unavailable where this engine has no such kernel."""

@@ -1,5 +1,7 @@
-"""Each kernel alone: equal to its reference, and how near to the time that the wire needs for its bytes."""
+"""Each kernel alone: equal to its reference, how near to the time that the wire needs for its bytes, other tiles."""
 
+import time
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -17,31 +19,89 @@ BATCHES = (1, 8, 64, 256)
 def rows(setting: Setting) -> list[BenchmarkRow]:
     """The rows of the stage."""
     batches = BATCHES if not setting.tiny else setting.sizes.batches
-    return [
-        BenchmarkRow(
-            kernel_row(case.name, case.weights, case.batch), 30, partial(measure, setting=setting, case=case),
-            kernel_row(case.name, case.weights, case.batch),
-        )
-        for case in cases(batches)
-    ]  # fmt: skip
+    found = []
+    for case in cases(batches):
+        name = kernel_row(case.name, case.weights, case.batch)
+        found.append(BenchmarkRow(name, 30, partial(measure, setting=setting, case=case), name))
+    swept = [case for case in cases(batches) if case.batch in case.sweep or (setting.tiny and case.sweep)]
+    for case in swept[:1] if setting.tiny else swept:
+        name = f"tiles of {kernel_row(case.name, case.weights, case.batch)}"
+        found.append(BenchmarkRow(name, 40, partial(sweep, setting=setting, case=case)))
+    return found
 
 
 def measure(_seconds: float, setting: Setting, case: KernelCase) -> MeasuredValue:
-    """Microseconds of a call. Raises ArithmeticError where the kernel and its reference differ."""
-    module = case.kernel()
-    launch = getattr(module, case.module)
-    dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
-    inputs = Inputs(setting.sizes.large, case.batch, setting.sizes.context, setting.device, dtype)
-    worst = compare(launch, module.reference, case.build(inputs), module.TOLERANCE[dtype])
-    moved = next(
-        kernel.bytes
-        for kernel in step_kernels(inputs.shape, case.weights, case.batch, inputs.context)
-        if kernel.name == case.name
-    )
+    """Microseconds of a call. Raises AssertionError where the kernel and its reference differ."""
+    inputs = kernel_inputs(setting, case)
+    worst = check(case, inputs)
+    moved = moved_bytes(case, inputs)
     sets = [case.build(inputs) for _ in range(timing.rotations(moved, setting.device))]
-    seconds = timing.seconds_per_call([partial(launch, *arguments) for arguments in sets], setting.device)
-    details = {"GB/s": moved / seconds / 1e9, "bytes": moved, "worst difference": worst, "sets": len(sets)}
+    seconds = timing.seconds_per_call(
+        [partial(case.launcher(), *arguments) for arguments in sets], setting.device
+    )
+    rate = moved / seconds
+    details = {"GB/s": rate / 1e9, "bytes": moved, "worst difference": worst, "sets": len(sets)}
+    details["note"] = f"{rate / setting.read_bandwidth:.0%} of read bandwidth"
     return MeasuredValue(1e6 * seconds, "us", details)
+
+
+def sweep(seconds: float, setting: Setting, case: KernelCase) -> MeasuredValue:
+    """Microseconds of a call with the best of the tiles that differ from the table's in one number."""
+    case.kernel()
+    from tangram_engine.kernels import tiles  # noqa: PLC0415
+
+    end = time.monotonic() + 0.8 * seconds
+    inputs = kernel_inputs(setting, case)
+    sets = [case.build(inputs) for _ in range(timing.rotations(moved_bytes(case, inputs), setting.device))]
+    calls = [partial(case.launcher(), *arguments) for arguments in sets]
+    key = (case.module, *tiles.hardware(setting.device))
+    present, before = dict(tiles.tile(case.module, setting.device)), tiles.TILES.get(key)
+    times: dict[str, float | str] = {}
+    try:
+        for tile in neighbours(present)[: 2 if setting.tiny else None]:
+            if time.monotonic() > end:
+                break
+            tiles.TILES[key] = tile
+            try:
+                check(case, inputs)
+                times[str(tile)] = 1e6 * timing.seconds_per_call(calls, setting.device)
+            except Exception as error:  # noqa: BLE001  (a tile may be too large for the device, or wrong)
+                times[str(tile)] = f"{type(error).__name__}: {str(error)[:200]}"
+    finally:
+        tiles.TILES.pop(key)
+        if before is not None:
+            tiles.TILES[key] = before
+    timed = {tile: value for tile, value in times.items() if isinstance(value, float)}
+    best = min(timed, key=lambda tile: timed[tile])
+    note = f"present {timed.get(str(present), float('nan')):.1f} us; best {best}"
+    return MeasuredValue(timed[best], "us", {"note": note, "tiles": times})
+
+
+def neighbours(tile: Mapping[str, int]) -> list[dict[str, int]]:
+    """The tile itself, then those with one number halved or doubled; stages change by one."""
+    found = [dict(tile)]
+    for name, value in tile.items():
+        others = (value - 1, value + 1, value + 2) if name == "num_stages" else (value // 2, value * 2)
+        found += [{**tile, name: other} for other in others if other > 0]
+    return found
+
+
+def kernel_inputs(setting: Setting, case: KernelCase) -> Inputs:
+    """Sizes of the large model."""
+    dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
+    return Inputs(setting.sizes.large, case.batch, setting.sizes.context, setting.device, dtype)
+
+
+def moved_bytes(case: KernelCase, inputs: Inputs) -> float:
+    """Bytes that one call must move, as they were predicted."""
+    kernels = step_kernels(inputs.shape, case.weights, case.batch, inputs.context)
+    return next(kernel.bytes for kernel in kernels if kernel.name == case.name)
+
+
+def check(case: KernelCase, inputs: Inputs) -> float:
+    """The largest difference between kernel and reference on inputs of their own."""
+    module = case.kernel()
+    return compare(case.launcher(), module.reference, case.build(inputs), module.TOLERANCE[inputs.dtype])
 
 
 def compare(launch, reference, arguments, tolerance) -> float:  # noqa: ANN001  (launchers differ)

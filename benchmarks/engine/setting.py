@@ -21,6 +21,7 @@ from benchmarks.engine.predictions import (
     DecoderShape,
     Prediction,
 )
+from benchmarks.engine.timing import seconds_per_call
 
 if TYPE_CHECKING:
     from benchmarks.engine.engine_adapter import EngineHolder
@@ -88,6 +89,12 @@ class Setting:
         from benchmarks.engine.engine_adapter import EngineHolder  # noqa: PLC0415
 
         return EngineHolder(self.scratch, self.device)
+
+    @cached_property
+    def read_bandwidth(self) -> float:
+        """Bytes per second of a sum over a large tensor, measured once."""
+        x = torch.randn(self.sizes.probe_bytes // 4, device=self.device)
+        return x.nbytes / seconds_per_call([x.sum], self.device)
 
     @property
     def title(self) -> str:
