@@ -15,8 +15,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Fine where padding costs most: a batch of 1 reads the weights once, and so does a batch of 2.
-SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32))
 WARM_UP_RUNS = (
     2  # libraries choose kernels and allocate workspaces in the first runs, which no capture allows
 )
@@ -48,19 +46,13 @@ class _Recorded:
     results: tuple[Tensor, ...]
 
 
-def captured_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Batch sizes for which a decode step is captured; larger batches run without a graph."""
-    most = min(max_num_seqs, SIZES[-1])
-    return (*(size for size in SIZES if size < most), most)
-
-
 class DecodeGraphs:
     """Recorded decode steps of all sizes."""
 
     def __init__(
         self, step: DecodeStep, padding_row: int, sizes: tuple[int, ...], device: torch.device
     ) -> None:
-        self._sizes = sizes
+        self._sizes = sizes  # see `tangram_engine.run.ladder.captured_sizes`
         self._padding_row = padding_row
         record = cuda_recorder(device) if device.type == "cuda" else record_eagerly
         recorded: dict[int, _Recorded] = {}
