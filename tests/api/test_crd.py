@@ -128,6 +128,8 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
         "engine.maxRunningRequests",
         "engine.maxRequestSeconds",
         "engine.precision",
+        "engine.precisionTolerance.perplexityIncrease",
+        "engine.precisionTolerance.top1Agreement",
         "engine.kvCachePrecision",
         "engine.resources.requests.cpu",
         "engine.resources.requests.memory",

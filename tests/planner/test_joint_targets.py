@@ -301,7 +301,7 @@ def test_a_shape_that_has_no_room_any_more_is_left_for_as_many_of_another_as_car
     ("changes", "text"),
     [
         ({"tensor_parallel": (2,)}, "tensorParallel"),
-        ({"precision": "fp8"}, "engine.precision"),
+        ({"precision": "nvfp4"}, "engine.precision"),
         ({"kv_precision": "fp8"}, "kvCachePrecision"),
     ],
 )

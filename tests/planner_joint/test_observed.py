@@ -127,7 +127,7 @@ def test_one_that_is_refused_or_invalid_keeps_what_it_has():
     ("changes", "says"),
     [
         ({"tensor_parallel": (2, 4)}, "placement.tensorParallel asks for 2 or 4"),
-        ({"precision": "int4"}, "engine.precision asks for int4"),
+        ({"precision": "nvfp4"}, "engine.precision asks for nvfp4"),
         ({"kv_precision": "fp8"}, "engine.kvCachePrecision asks for fp8"),
     ],
 )
@@ -418,7 +418,7 @@ def test_whom_no_shape_serves_is_told_what_is_missing_and_which_settings_would_d
 
 
 NO_SHAPE = pytest.mark.parametrize(
-    "change", [{"pools": ("gone",)}, {"tpot": tpot(1)}, {"precision": "int4"}], ids=str
+    "change", [{"pools": ("gone",)}, {"tpot": tpot(1)}, {"precision": "nvfp4"}], ids=str
 )
 
 

@@ -25,6 +25,7 @@ MARKS = [
     kinds.TEMPLATE_ANNOTATION,
     kinds.MODEL_URI_ANNOTATION,
     kinds.ENGINE_IMAGE_ANNOTATION,
+    kinds.EVALUATION_ANNOTATION,
     kinds.GENERATION_ANNOTATION,
 ]
 THERE = running("a", "z")

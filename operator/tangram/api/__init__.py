@@ -3,6 +3,7 @@ generated from them.
 """
 
 from tangram.api.back_offs import back_off_block, back_offs_from_status
+from tangram.api.evaluation import evaluation_block, evaluations_from_status, parse_evaluation
 from tangram.api.facts import facts_from_status, parse_report
 from tangram.api.parse import parse
 from tangram.api.pool import parse_pool
@@ -21,9 +22,12 @@ __all__ = [
     "back_off_block",
     "back_offs_from_status",
     "classes_of_files",
+    "evaluation_block",
+    "evaluations_from_status",
     "facts_from_status",
     "model_source",
     "parse",
+    "parse_evaluation",
     "parse_pool",
     "parse_priority_class",
     "parse_report",

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
+from tangram.api.evaluation import PrecisionToleranceSpec
 from tangram.api.lengths import LengthsSpec
 from tangram.api.old_forms import NOT_CONVERTED, stored_before
 from tangram.api.priority import PriorityClasses, with_priority
@@ -32,6 +33,7 @@ from tangram.fleet import (
     Lengths,
     MIGPolicy,
     Objective,
+    PrecisionTolerance,
     SecretKey,
     Spread,
     Traffic,
@@ -100,6 +102,7 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Int
         pools=tuple(sorted(set(spec.placement.pools))),
         tensor_parallel=tuple(sorted(set(spec.placement.tensor_parallel))),
         precision=spec.engine.precision,
+        tolerance=_tolerance(spec.engine.precision_tolerance),
         kv_precision=spec.engine.kv_cache_precision,
         spread=_spread(spec.placement.spread),
         budget_per_hour=spec.placement.budget_per_hour,
@@ -162,6 +165,10 @@ def _placement_problem(placement: PlacementSpec) -> str | None:
 
 def _secret_key(spec: SecretKeySpec | None) -> SecretKey | None:
     return SecretKey(spec.name, spec.key) if spec else None
+
+
+def _tolerance(spec: PrecisionToleranceSpec | None) -> PrecisionTolerance:
+    return spec.to_noun() if spec else PrecisionTolerance()
 
 
 def _objective(spec: ObjectiveSpec | None) -> Objective | None:

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from tangram.api.base import Model
+from tangram.api.evaluation import PrecisionToleranceSpec
 from tangram.api.host_resources import HostResourcesSpec
 from tangram.api.lengths import LENGTHS_RULES, LengthsSpec
 from tangram.api.pod_metadata import PodMetadataSpec
@@ -117,11 +118,18 @@ class EngineSpec(Model):
     precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
         default=AS_STORED,
         description="Format in which the weights are served. AsStored: the format of the checkpoint. Any: "
-        "the "
-        "cheapest format that meets the objectives, which may mean quantisation. Otherwise the format that "
-        "is named. The engine does not quantise yet: the operator places an LLMDeployment only where its "
-        "checkpoint already has the format; `tangram plan` plans all formats.",
+        "the cheapest format that meets the objectives; a format that the engine quantises to (fp8, int4) is "
+        "used once a Job has compared it with the checkpoint's own format on that GPU model, and the figures "
+        "are within precisionTolerance. Otherwise the format that is named: fp8 and int4 are then used "
+        "without a comparison. The engine serves the format of the checkpoint, and fp8 and int4 of 16-bit "
+        "checkpoints; `tangram plan` plans all formats.",
         json_schema_extra={"enum": list(WEIGHT_FORMATS)},
+    )
+    precision_tolerance: PrecisionToleranceSpec | None = Field(
+        default=None,
+        description="How far a quantised format may be from the checkpoint's own format. It applies where "
+        "precision is Any. Default: perplexity at most 2 percent higher, and the same token first at 95 "
+        "percent of positions.",
     )
     kv_cache_precision: Literal["bf16", "fp8"] = Field(
         default="bf16",

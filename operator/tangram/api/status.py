@@ -6,6 +6,7 @@ from pydantic import Field, JsonValue, StringConstraints
 
 from tangram.api.back_offs import BackOffStatus
 from tangram.api.base import Model
+from tangram.api.evaluation import EvaluationStatus
 from tangram.api.facts import Facts
 
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
@@ -51,12 +52,19 @@ class ModelStatus(Model):
     facts: Facts | None = Field(
         default=None, description="What was found; absent while it is being inspected or cannot be served."
     )
+    evaluations: tuple[EvaluationStatus, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Quantised formats that were compared with the checkpoint's own format.",
+        json_schema_extra=_ATOMIC,
+    )
 
 
 class AlternativeStatus(Model):
     """Another way to serve, that was not chosen."""
 
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
+    precision: ShortText | None = Field(default=None, description="Format of the weights.")
     replicas: Count = Field(
         description="How many replicas would carry the same load there; scaling.minReplicas where it "
         "cannot serve."
@@ -85,6 +93,7 @@ class PlacementStatus(Model):
     )
     sku: ShortText | None = Field(default=None, description="GPU model.")
     profile: ShortText | None = Field(default=None, description="MIG profile, or gpu for a whole GPU.")
+    precision: ShortText | None = Field(default=None, description="Format in which the weights are served.")
     display: ShortText = Field(description="For people: GPU model, profile and number of replicas.")
     placed_replicas: Count = Field(description="Desired replicas that the fleet has room for.")
     predicted_tpot_milliseconds: Decimal | None = Field(

@@ -107,6 +107,7 @@ def bounded(
 PricePerGPUHour = Annotated[float, *bounded(0, HIGHEST_USD_PER_HOUR)]
 Budget = Annotated[float, *bounded(0, HIGHEST_BUDGET, above=True)]
 Share = Annotated[float, *bounded(0, 1, above=True)]
+Tolerance = Annotated[float, *bounded(0, 1)]
 Rate = Annotated[float, *bounded(LOWEST_RATE, HIGHEST_RATE, hint=", or left out where it is not known")]
 
 

@@ -1,5 +1,12 @@
 """The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). All frozen."""
 
+from tangram.fleet.evaluation import (
+    Evaluation,
+    EvaluationFailure,
+    EvaluationKey,
+    EvaluationReport,
+    PrecisionTolerance,
+)
 from tangram.fleet.fault import Fault, describe
 from tangram.fleet.intent import (
     DEFAULT_REQUEST_S,
@@ -28,17 +35,19 @@ from tangram.fleet.plan import (
     ApplyService,
     Decision,
     EventNote,
+    FinishEvaluation,
     FinishInspection,
     Plan,
     Relaxation,
     RemoveDeployment,
     ResumeRollout,
     ScaleDeployment,
+    StartEvaluation,
     StartInspection,
 )
 from tangram.fleet.pool import InvalidPool, NodeSelector, Pool, PoolPolicy, declared_skus
 from tangram.fleet.priority import PriorityClass, Refusal
-from tangram.fleet.shape import WHOLE_GPU, Shape, resource_name
+from tangram.fleet.shape import QUANTISED, WHOLE_GPU, Shape, resource_name
 from tangram.fleet.snapshot import (
     BackOff,
     CheckpointFacts,
@@ -61,6 +70,7 @@ __all__ = [
     "DRAIN_S",
     "EXIT_S",
     "LAYOUT",
+    "QUANTISED",
     "WHOLE_GPU",
     "Action",
     "Advice",
@@ -71,10 +81,15 @@ __all__ = [
     "CheckpointFacts",
     "Claim",
     "Decision",
+    "Evaluation",
+    "EvaluationFailure",
+    "EvaluationKey",
+    "EvaluationReport",
     "EventNote",
     "FactsKey",
     "Fault",
     "FieldManager",
+    "FinishEvaluation",
     "FinishInspection",
     "FleetSnapshot",
     "HostResources",
@@ -94,6 +109,7 @@ __all__ = [
     "PodNeeds",
     "Pool",
     "PoolPolicy",
+    "PrecisionTolerance",
     "PriorityClass",
     "QuotaLimit",
     "Refusal",
@@ -105,6 +121,7 @@ __all__ = [
     "SecretKey",
     "Shape",
     "Spread",
+    "StartEvaluation",
     "StartInspection",
     "Traffic",
     "Unscheduled",

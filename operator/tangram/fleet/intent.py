@@ -6,8 +6,11 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 
+from tangram.fleet.evaluation import PrecisionTolerance
 from tangram.fleet.lengths import Lengths
 from tangram.fleet.priority import Refusal
+
+_TOLERANCE = PrecisionTolerance()
 
 DEFAULT_REQUEST_S = 600
 DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
@@ -132,6 +135,7 @@ class Intent:
     pools: tuple[str, ...] = ()  # names of GPUPools it may run in; empty: anywhere
     tensor_parallel: tuple[int, ...] = ()  # degrees that may be used, sorted; empty: any
     precision: str = "AsStored"  # AsStored | Any | a format of the catalog
+    tolerance: PrecisionTolerance = _TOLERANCE  # of quantised formats, where `precision` is Any
     kv_precision: str = "bf16"  # of the KV cache: bf16 (16 bit) | fp8
     spread: Spread = Spread()
     budget_per_hour: float | None = None  # USD

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tangram.fleet.evaluation import EvaluationKey
 from tangram.fleet.fault import Fault
 from tangram.fleet.intent import Spread
 from tangram.fleet.pool import NodeSelector
@@ -83,6 +84,33 @@ class FinishInspection:
 
 
 @dataclass(frozen=True, slots=True)
+class StartEvaluation:
+    """Run the Job that compares a quantised format with the checkpoint's own, on a free unit of `shape`.
+
+    Where it may run is told as in `ApplyDeployment`.
+    """
+
+    owner_uid: str
+    key: EvaluationKey
+    shape: Shape
+    products: tuple[str, ...]
+    node_selectors: tuple[NodeSelector, ...] = ()
+    declared: tuple[NodeSelector, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishEvaluation:
+    """Delete an evaluate Job whose report is recorded, that is of no use any more, or whose unit replicas
+    need (UID precondition).
+    """
+
+    owner_uid: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeRollout:
     """See that the rollout of a Deployment of ours that has begun nothing yet is not forgotten (UID
     precondition).
@@ -107,6 +135,8 @@ Action = (
     | RemoveDeployment
     | StartInspection
     | FinishInspection
+    | StartEvaluation
+    | FinishEvaluation
 )
 
 

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 WHOLE_GPU = "gpu"
+QUANTISED = ("fp8", "int4")  # formats that the engine converts a 16-bit checkpoint to when it loads it
 
 
 def resource_name(profile: str) -> str:
@@ -21,7 +22,7 @@ class Shape:
     sku: str  # key of the catalog, e.g. H100-80GB-SXM
     profile: str  # WHOLE_GPU or a MIG profile as NVIDIA prints it, e.g. 1g.10gb
     tensor_parallel: int = 1
-    precision: str = "bf16"  # weights as the checkpoint stores them: bf16 | fp16 | fp32
+    precision: str = "bf16"  # of the weights: as the checkpoint stores them, bf16 | fp16 | fp32, or QUANTISED
 
     @property
     def resource(self) -> str:
@@ -38,3 +39,8 @@ class Shape:
         """Return the form people read, e.g. `H100-80GB-SXM:1g.10gb`; whole GPUs without a profile."""
         base = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
         return base if self.tensor_parallel == 1 else f"{base} TP{self.tensor_parallel}"
+
+    @property
+    def described(self) -> str:
+        """The form people read where formats may differ: a quantised one follows, e.g. `L4 int4`."""
+        return f"{self} {self.precision}" if self.precision in QUANTISED else str(self)

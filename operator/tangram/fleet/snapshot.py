@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tangram.fleet.evaluation import Evaluation, EvaluationKey, EvaluationReport
 from tangram.fleet.fault import Fault
 from tangram.fleet.pool import InvalidPool, NodeSelector, Pool
 from tangram.fleet.priority import PriorityClass
@@ -206,6 +207,8 @@ class FleetSnapshot:
     workloads: tuple[Workload, ...] = ()
     facts: tuple[tuple[FactsKey, CheckpointFacts], ...] = ()  # recorded in the status of LLMDeployments
     inspections: tuple[Inspection, ...] = ()
+    reports: tuple[tuple[EvaluationKey, EvaluationReport], ...] = ()  # recorded in statuses, like `facts`
+    evaluations: tuple[Evaluation, ...] = ()  # evaluate Jobs
     services: tuple[tuple[str, str], ...] = ()  # (namespace, name) of the Services we own
     problems: tuple[WriteProblem, ...] = ()  # sorted by owner_uid
     pools: tuple[Pool, ...] = ()  # sorted by name

@@ -128,7 +128,7 @@ def _observed(
     needs = snapshot.pod_needs
     due = waiting.since + (needs.growing_deadline_s if patient else needs.scheduling_deadline_s)
     if now < due:
-        why = f"{waiting.pods} of {workload.replicas} pods on {workload.shape} cannot be scheduled"
+        why = f"{waiting.pods} of {workload.replicas} pods on {workload.shape.described} cannot be scheduled"
         since = f"since {rfc3339(waiting.since)}: {waiting.message[:MAX_MESSAGE]}"
         return None, f"{why} {since}; from {rfc3339(due)} on another shape is tried"
     return _Obstacle(Reason.UNSCHEDULABLE, waiting.message, scheduled), ""

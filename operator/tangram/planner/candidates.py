@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram import catalog
 from tangram.capacity.sizing import SizingRequest
@@ -21,8 +21,11 @@ from tangram.fleet import (
 )
 from tangram.planner.device_rules import model_of
 from tangram.planner.host_resources import over_limit
+from tangram.planner.joint.deployment import ANY
+from tangram.planner.joint.engine import asked_formats
 from tangram.planner.judge import look
 from tangram.planner.node_devices import left_out_notes
+from tangram.planner.reports import NO_REPORTS, Reports, key_of, objection
 from tangram.planner.room import Place, Unit, allowed, place_of
 
 _MOST_NOTES = 3
@@ -194,20 +197,38 @@ def offers(snapshot: FleetSnapshot) -> Offers:
 
 
 def candidates(
-    intent: Intent, facts: CheckpointFacts, request: SizingRequest, offered: Offers, present: Iterable[Shape]
+    intent: Intent,
+    facts: CheckpointFacts,
+    request: SizingRequest,
+    offered: Offers,
+    present: Iterable[Shape],
+    reports: Reports = NO_REPORTS,
 ) -> tuple[Candidate, ...]:
     """Judge every shape on offer and those `intent` runs on at present; usable ones first, cheapest first."""
     seats = {(seat.sku, seat.profile): seat for seat in offered.seats(intent.pools)}
+    formats = asked_formats(intent, facts)
     for shape in present:
         if (
             (shape.sku, shape.profile) not in seats
             and shape.tensor_parallel == 1
-            and shape.precision == facts.dtype
+            and shape.precision in formats
         ):
             seat = offered.seat(shape.sku, shape.profile, intent.pools)
             seats |= {(shape.sku, shape.profile): seat} if seat is not None else {}
-    judged = (_judge(seat, intent, facts, request, offered.needs) for seat in seats.values())
+    judged = (
+        _gated(_judge(seat, name, intent, facts, request, offered.needs), intent, facts, reports)
+        for seat in seats.values()
+        for name in formats
+    )
     return tuple(sorted(judged, key=_cheapest_first))
+
+
+def _gated(found: Candidate, intent: Intent, facts: CheckpointFacts, reports: Reports) -> Candidate:
+    """Refuse a quantised format that `intent` does not name unless a report about it is within tolerance."""
+    if found.rejection is not None or found.shape.precision == facts.dtype or intent.precision != ANY:
+        return found
+    rejection, message = objection(intent, key_of(intent, facts, found.shape), reports)
+    return replace(found, rejection=rejection or None, message=message)
 
 
 def price(shape: Shape, prices: Mapping[str, float]) -> float | None:
@@ -235,9 +256,14 @@ def _cheapest_first(candidate: Candidate) -> tuple[bool, float, int, Shape]:
 
 
 def _judge(
-    seat: Seat, intent: Intent, facts: CheckpointFacts, request: SizingRequest, needs: PodNeeds
+    seat: Seat,
+    precision: str,
+    intent: Intent,
+    facts: CheckpointFacts,
+    request: SizingRequest,
+    needs: PodNeeds,
 ) -> Candidate:
-    shape, per_hour = Shape(seat.sku, seat.profile, 1, facts.dtype), seat.price_per_hour
+    shape, per_hour = Shape(seat.sku, seat.profile, 1, precision), seat.price_per_hour
     rejection, message = None, ""
     share = catalog.share(seat.sku, seat.profile)
     if forbidden := _policy(seat, intent) or over_limit(intent.resources, needs, share, str(shape)):

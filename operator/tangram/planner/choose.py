@@ -5,6 +5,7 @@ from tangram.fleet import Alternative, Intent
 from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.judge import DOES_NOT_FIT, TPOT, TTFT
 from tangram.planner.reasons import Reason
+from tangram.planner.reports import NOT_EVALUATED, OUT_OF_TOLERANCE
 from tangram.planner.room import Room
 from tangram.planner.target import Case, Target, apart, free_for
 
@@ -18,6 +19,8 @@ _FIT_ORDER = {
     "Dearer": 1,
     "Fleet": 1,
     "Spread": 1,
+    NOT_EVALUATED: 1,
+    OUT_OF_TOLERANCE: 1,
     TPOT: 2,
     TTFT: 2,
     DOES_NOT_FIT: 3,
@@ -83,6 +86,10 @@ def impossible(case: Case, offered: Offers) -> tuple[Reason, str]:
     if not judged:
         missing = _nothing(case.intent, offered)
         return Reason.INSUFFICIENT_CAPACITY, missing + offered.left_out_message(case.intent)
+    waiting = [c for c in judged if c.rejection == NOT_EVALUATED]
+    if waiting:
+        formats = " and ".join(sorted({c.shape.precision for c in waiting}))
+        return Reason.EVALUATING, f"only {formats} would serve, which engine.precision Any needs a report on"
     late = _too_slow(judged)
     if late is not None:
         return Reason.SLO_UNREACHABLE, late
@@ -91,11 +98,11 @@ def impossible(case: Case, offered: Offers) -> tuple[Reason, str]:
         best = min(small, key=lambda c: (c.missing, c.shape))
         short = f", {best.missing / GIB:.1f} GiB short" if best.missing else ""
         return Reason.INFEASIBLE, (
-            f"the model fits nowhere; nearest is {best.shape}{short}: {best.message}; "
+            f"the model fits nowhere; nearest is {best.shape.described}{short}: {best.message}; "
             "lower engine.maxModelLen or engine.maxRunningRequests, or add larger GPUs"
             + offered.left_out_message(case.intent)
         )
-    listed = "; ".join(f"{c.shape}: {c.message}" for c in judged[:3])
+    listed = "; ".join(f"{c.shape.described}: {c.message}" for c in judged[:3])
     return (
         Reason.INFEASIBLE,
         f"no shape of the fleet may be used ({listed}){offered.left_out_message(case.intent)}",
@@ -120,7 +127,7 @@ def _too_slow(judged: tuple[Candidate, ...]) -> str | None:
             best = min(slow, key=lambda c: (getattr(c, field), c.shape))
             return (
                 f"the smallest {reason} that can be reached is {getattr(best, field):.2f} ms, on"
-                f" {best.shape}: {best.message}; raise objectives.{reason.lower()}.milliseconds,"
+                f" {best.shape.described}: {best.message}; raise objectives.{reason.lower()}.milliseconds,"
                 " or add GPUs with more bandwidth"
             )
     return None

@@ -18,6 +18,7 @@ _NO_PLACE = (
     Reason.QUOTA_EXCEEDED,
     Reason.FAILED_CREATE,
     Reason.UNSCHEDULABLE,
+    Reason.EVALUATING,
 )
 
 
@@ -71,6 +72,11 @@ class View:
         return self.decision.placed_reason == Reason.SCALED_TO_ZERO
 
     @property
+    def shape(self) -> str:
+        """The wanted shape, for people."""
+        return self.decision.shape.described if self.decision.shape is not None else "no shape"
+
+    @property
     def target(self) -> Workload | None:
         """The Deployment that is to serve; while nothing is decided, the one that serves most."""
         wanted = self.decision.shape
@@ -122,7 +128,7 @@ def model_ready(v: View) -> Verdict:
 def placed(v: View) -> Verdict:
     """Whether there is a place for every desired replica."""
     d = v.decision
-    waits = (Reason.WAITING_FOR_MODEL, Reason.NOT_ACCEPTED, Reason.PAUSED)
+    waits = (Reason.WAITING_FOR_MODEL, Reason.EVALUATING, Reason.NOT_ACCEPTED, Reason.PAUSED)
     done = (Reason.PLACED, Reason.SCALED_TO_ZERO)
     status = TRUE if d.placed_reason in done else UNKNOWN if d.placed_reason in waits else FALSE
     return Verdict(status, d.placed_reason, d.placed_message)
@@ -154,7 +160,7 @@ def _enough(v: View) -> Verdict:
 
 def _not_begun(v: View) -> Verdict:
     if v.decision.placed:
-        return Verdict(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {v.decision.shape}")
+        return Verdict(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {v.shape}")
     return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
 
 
@@ -231,7 +237,7 @@ def _short(v: View) -> Verdict:
         return placed(v)
     leaf = available(v)
     if leaf.status == TRUE:  # an older shape serves, the wanted one does not yet
-        text = f"waits for replicas of {v.decision.shape} to become available"
+        text = f"waits for replicas of {v.shape} to become available"
         return Verdict(FALSE, Reason.ROLLOUT_IN_PROGRESS, text)
     return leaf
 

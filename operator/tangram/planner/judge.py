@@ -12,7 +12,7 @@ from tangram.catalog import Architecture
 from tangram.fleet import WHOLE_GPU, CheckpointFacts, Intent, Shape
 from tangram.planner.joint.alternatives import REASONS
 from tangram.planner.joint.deployment import UNLOADED_RPS, from_intent
-from tangram.planner.joint.engine import kv_precision
+from tangram.planner.joint.engine import kv_precision, served_formats
 
 DOES_NOT_FIT, TTFT, TPOT = (REASONS[c] for c in (Constraint.MEMORY, Constraint.TTFT, Constraint.TPOT))
 _LOOKS = 8192
@@ -49,7 +49,7 @@ def request_of(intent: Intent, facts: CheckpointFacts) -> SizingRequest:
 
 @lru_cache(maxsize=_LOOKS)
 def look(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
-    """Return what `shape` does for the checkpoint. The engine serves the weights as they are stored."""
+    """Return what `shape` does for the checkpoint, in whatever format the engine serves it."""
     known = _known(facts, request)
     verdict, idle = known.verdict(shape), known.idle(shape)
     if isinstance(verdict, Rejection) and idle is None:
@@ -67,7 +67,7 @@ def rate(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> float 
     is_slice = shape.profile != WHOLE_GPU
     if catalog.gpu(shape.sku) is None or (is_slice and catalog.profile(shape.sku, shape.profile) is None):
         return None  # it left the catalog
-    if shape.tensor_parallel != 1 or shape.precision != facts.dtype:
+    if shape.tensor_parallel != 1 or shape.precision not in served_formats(facts):
         return None
     verdict = _known(facts, request).verdict(shape)
     return None if isinstance(verdict, Rejection) or verdict.rate <= 0 else verdict.rate

@@ -165,7 +165,7 @@ def _limit(
 def _backed_off(back_off: BackOff, shape: Shape, pods: int, now: float) -> Limit:
     here = back_off.replicas if back_off.shape == shape else pods
     is_over = now >= back_off.until
-    told = f"{back_off.shape}: {back_off.message}" if back_off.message else str(back_off.shape)
+    told = f"{back_off.shape.described}: {back_off.message}" if back_off.message else back_off.shape.described
     again = (
         "is tried with one more replica now" if is_over else f"is tried again at {rfc3339(back_off.until)}"
     )
@@ -187,7 +187,8 @@ def _growth(case: Case, mine: Mapping[Shape, Limit], room: Room) -> Mapping[Shap
     """Return how many more pods it may create on each shape that it may come to run on."""
     growth: dict[Shape, int] = {}
     usable = case.usable or tuple(filter(None, (case.slow,)))
-    stays = {c.shape for c in usable if _stays(case, c.shape, mine, room)}
+    staying = [c for c in usable if _stays(case, c.shape, mine, room)]
+    stays = {c.shape for kept in staying for c in (kept, *case.cheaper_formats(kept))}
     for candidate in usable:
         shape = candidate.shape
         if stays and shape not in stays:

@@ -65,7 +65,7 @@ def place(
     no_surge = limit.message if limit is not None and limit.replicas <= replicas else ""
     way = rollout(intent, mine, placed, replicas, holds, room, can_double=can_double, no_surge=no_surge)
     kept = kept_replicas(case, target, mine)
-    stays = ", ".join(f"{kept[w.uid]} on {w.shape}" for w in others if kept[w.uid])
+    stays = ", ".join(f"{kept[w.uid]} on {w.shape.described}" for w in others if kept[w.uid])
     reason, message = _verdict(case, target, chosen, offered)
     waits = pending.get((intent.uid, chosen.shape))
     if waits and reason == Reason.PLACED:
@@ -79,7 +79,7 @@ def place(
         f"given in turn: the joint decision failed ({target.failed}); please report this"
         if target.failed
         else "",
-        f"{stays} stays until enough replicas of {chosen.shape} are available" if stays else "",
+        f"{stays} stays until enough replicas of {chosen.shape.described} are available" if stays else "",
     )
     return Placement(
         reason=reason,
@@ -196,7 +196,7 @@ def _next_try(case: Case) -> str:
 
 
 def _placed(case: Case, target: Target, chosen: Candidate) -> str:
-    text = f"{target.desired} on {chosen.shape} at {chosen.price_per_hour:.2f} $/h each"
+    text = f"{target.desired} on {chosen.shape.described} at {chosen.price_per_hour:.2f} $/h each"
     if chosen.tpot_ms is not None:
         text += f", predicted {chosen.tpot_ms:.2f} ms per token when idle"
     if case.intent.traffic.requests_per_second:
@@ -209,5 +209,5 @@ def _placed(case: Case, target: Target, chosen: Candidate) -> str:
 
 
 def _still_serving(present: tuple[Workload, ...]) -> str:
-    shapes = ", ".join(str(w.shape) for w in present if w.available > 0)
+    shapes = ", ".join(w.shape.described for w in present if w.available > 0)
     return f"; {shapes} goes on serving meanwhile" if shapes else ""

@@ -20,6 +20,7 @@ from tangram.fleet import (
 )
 from tangram.planner.back_off import Obstacles, obstacles
 from tangram.planner.candidates import Offers, candidates, offers
+from tangram.planner.evaluations import evaluations
 from tangram.planner.inspections import Known, ModelState, inspection_actions, known, model_state
 from tangram.planner.isolation import UNATTRIBUTED, Still, for_each, isolated
 from tangram.planner.joint.engine import lacks
@@ -28,6 +29,7 @@ from tangram.planner.limits import Quotas, limits
 from tangram.planner.order import Wanted, acceptance, by_age, by_turn
 from tangram.planner.place import Placement, place
 from tangram.planner.reasons import OFF, Reason
+from tangram.planner.reports import Reports, reports
 from tangram.planner.room import Room, keep_promises, room
 from tangram.planner.target import NO_LIMIT, Case, Limit, Target, targets
 
@@ -69,7 +71,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
     active = tuple(i for i in valid if verdicts[i.uid][0] and not i.paused and i.uid not in still)
     acting = {intent.uid for intent in active}
     idle = tuple(intent for intent in valid if intent.uid not in acting)
-    about, offered = known(snapshot), offers(snapshot)
+    about, offered, reported = known(snapshot), offers(snapshot), reports(snapshot)
 
     def base(intent: Wanted) -> _Base:
         uid, fault = intent.uid, still.get(intent.uid)
@@ -84,7 +86,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
         uid = intent.uid
         if intent.is_off:
             return None
-        return _case(intent, bases[uid], offered, present.get(uid, ()), counted.get(uid))
+        return _case(intent, bases[uid], offered, present.get(uid, ()), counted.get(uid), reported)
 
     judged = dict(zip(map(_uid, active), for_each("judge", active, _uid, case), strict=True))
     kept = {uid: max(bases[uid].desired, _replicas(present.get(uid, ()))) for uid in bases.keys() & still}
@@ -97,7 +99,8 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
         for case in judged.values()
         if isinstance(case, Case)
     )
-    limited = limits(cases, snapshot, found, space, Quotas(snapshot), now)
+    quotas = Quotas(snapshot)
+    limited = limits(cases, snapshot, found, space, quotas, now)
     cases = tuple(replace(case, limits=limited[case.intent.uid]) for case in cases)
     judged |= {case.intent.uid: case for case in cases}
     wanted = {uid: each.desired for uid, each in bases.items()} | kept
@@ -118,15 +121,25 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
             found,
         ),
     )
-    actions = inspection_actions(about, active, idle, now)
+    others = tuple(intent for intent in valid if intent.uid not in goals)
+    measured = evaluations(cases, others, goals, snapshot, reported, offered, space, quotas, now)
+    actions = [*inspection_actions(about, active, idle, now), *measured.ends]
     for _, todo in decided:
         actions += todo
     removals = [action for action in actions if isinstance(action, _REMOVALS)]
     rest = [action for action in actions if not isinstance(action, _REMOVALS)]
     recorded = {uid: tuple(b for b in snapshot.back_offs if b.owner_uid == uid) for uid in still}
     back_offs = recorded | dict(found.back_offs)
-    decisions = (replace(d, back_offs=back_offs.get(d.owner_uid, ())) for d, _ in decided)
-    return Plan(tuple(decisions), (*rest, *removals))
+    decisions = (
+        _noted(replace(d, back_offs=back_offs.get(d.owner_uid, ())), measured.notes) for d, _ in decided
+    )
+    return Plan(tuple(decisions), (*rest, *removals, *measured.starts))
+
+
+def _noted(decision: Decision, notes: Mapping[str, str]) -> Decision:
+    """Add what is told of evaluations to what is told of the place."""
+    note = notes.get(decision.owner_uid)
+    return replace(decision, placed_message=f"{decision.placed_message}; {note}") if note else decision
 
 
 def _uid(intent: Wanted) -> str:
@@ -214,7 +227,12 @@ class _Unfit:
 
 
 def _case(
-    intent: Intent, base: _Base, offered: Offers, present: tuple[Workload, ...], counted: Shape | None
+    intent: Intent,
+    base: _Base,
+    offered: Offers,
+    present: tuple[Workload, ...],
+    counted: Shape | None,
+    reported: Reports,
 ) -> Case | _Unfit | None:
     """Judge every shape for one LLMDeployment."""
     facts = base.model.facts
@@ -225,7 +243,8 @@ def _case(
         if missing:
             return _Unfit(Reason.INFEASIBLE, missing)
         request = request_of(intent, facts)
-        judged = candidates(intent, facts, request, offered, [workload.shape for workload in present])
+        shapes = [workload.shape for workload in present]
+        judged = candidates(intent, facts, request, offered, shapes, reported)
         return Case(intent, facts, request, judged, present, base.desired, counted)
     except InputError as error:
         return _Unfit(Reason.INFEASIBLE, f"{error.field} {error.problem}")

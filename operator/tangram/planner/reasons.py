@@ -32,6 +32,7 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "SLOUnreachable"
     OVER_BUDGET = "OverBudget"
     NOT_JUDGED = "NotJudged"
+    EVALUATING = "Evaluating"  # only a format that is not evaluated yet would serve
     QUOTA_EXCEEDED = "QuotaExceeded"
     FAILED_CREATE = "FailedCreate"
     UNSCHEDULABLE = "Unschedulable"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tangram.api import back_off_block
+from tangram.api import back_off_block, evaluation_block
 from tangram.fleet import (
     Advice,
     Alternative,
@@ -22,6 +22,7 @@ from tangram.planner.conditions import FALSE, TRUE, Verdict, View
 from tangram.planner.inspections import key_of
 from tangram.planner.order import Wanted
 from tangram.planner.reasons import Reason
+from tangram.planner.reports import reports
 from tangram.planner.slo import slo_block, slo_met, steady
 from tangram.scaling import ScalingDecision, Signal, record
 
@@ -182,7 +183,14 @@ def _model(v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any])
         return previous_status.get("model")
     facts = v.decision.facts or dict(snapshot.facts).get(key_of(v.intent, snapshot.engine_image))
     block: dict[str, Any] = {"uri": v.intent.model_uri, "engineImage": snapshot.engine_image}
-    return block | ({"facts": _camel(facts)} if facts else {})
+    block |= {"facts": _camel(facts)} if facts else {}
+    evaluated = [
+        evaluation_block(key, report)
+        for key, report in sorted(reports(snapshot).items(), key=lambda item: item[0])
+        if (key.namespace, key.uri) == (v.intent.namespace, v.intent.model_uri)
+        and (facts is None or key.digest == facts.digest)
+    ]
+    return block | ({"evaluations": evaluated[:_MOST_LINES]} if evaluated else {})
 
 
 def _camel(facts: CheckpointFacts) -> dict[str, Any]:
@@ -204,9 +212,13 @@ def _placement(v: View, advice: Advice | None) -> dict[str, Any] | None:
         placed = max(placed, target.available)
     if shape is None and not decision.alternatives and advice is None:
         return None
-    block: dict[str, Any] = {"display": f"{shape} x{placed}" if shape else "none", "placedReplicas": placed}
+    block: dict[str, Any] = {
+        "display": f"{shape.described} x{placed}" if shape else "none",
+        "placedReplicas": placed,
+    }
     if shape is not None:
         block |= {"variant": shape.variant, "sku": shape.sku, "profile": shape.profile}
+        block["precision"] = shape.precision
     if decision.predicted_tpot_ms is not None:
         block["predictedTPOTMilliseconds"] = _decimal(decision.predicted_tpot_ms)
     if decision.alternatives:
@@ -217,6 +229,7 @@ def _placement(v: View, advice: Advice | None) -> dict[str, Any] | None:
 def _alternative(each: Alternative) -> dict[str, Any]:
     block = {
         "shape": str(each.shape),
+        "precision": each.shape.precision,
         "replicas": each.replicas,
         "costPerHour": f"{each.cost_per_hour:.2f}",
         "rejectedBecause": each.rejected_because,

@@ -20,6 +20,8 @@ from tangram.planner.rollout import is_rolling
 from tangram.planner.room import Room, Unit, kind_of
 
 NO_LIMIT = 10**9
+# Share of its cost that a deployment has to save for a move from the checkpoint's format to a quantised one.
+WORTH_A_MOVE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,19 @@ class Case:
     def usable(self) -> tuple[Candidate, ...]:
         """Shapes that may be used, cheapest first."""
         return tuple(candidate for candidate in self.judged if candidate.rejection is None)
+
+    def cheaper_formats(self, stays: Candidate) -> tuple[Candidate, ...]:
+        """Return the shapes with a quantised format for which a deployment leaves `stays`.
+
+        It starts in the checkpoint's own format, before there is a report; nothing moves the other way for
+        money.
+        """
+        own = self.facts.dtype
+        if stays.shape.precision != own or stays.rejection is not None:
+            return ()
+        most = self.replicas(stays) * stays.price_per_hour * (1 - WORTH_A_MOVE)
+        others = (c for c in self.usable if c.shape.precision != own)
+        return tuple(c for c in others if self.replicas(c) * c.price_per_hour <= most)
 
     @property
     def slow(self) -> Candidate | None:
@@ -217,11 +232,12 @@ def _unspoken(asks: list[_Ask], room: Room) -> Mapping[Unit, int]:
 
 def _ask(case: Case, offered: Offers, room: Room, groups: Mapping[Unit, int]) -> _Ask:
     stays = _stays(case, room) or case.slow
-    if stays is not None:
+    cheaper = case.cheaper_formats(stays) if stays is not None else ()
+    if stays is not None and not cheaper:
         offer = _offer(case, stays, case.replicas(stays), offered, room, groups, least=0)
         return _Ask(case, (stays,), Wish((offer,)), stays=True)
     made = []
-    for candidate in case.usable:
+    for candidate in (stays, *cheaper) if stays is not None else case.usable:
         mine = case.on(candidate.shape)
         # A move to where the minimum has no room could never end: it is not begun, and takes nothing.
         begun = not case.serving or (mine is not None and mine.available > 0)
@@ -331,5 +347,6 @@ def _over_budget(case: Case, candidate: Candidate, offer: Offer, offered: Offers
     still = f", beside {beside:.2f} $/h for what runs until then" if beside else ""
     return (
         f"placement.budgetPerHour of {case.intent.budget_per_hour:.2f} $/h allows {max(0, offer.most)} of"
-        f" {offer.wanted} replicas on {candidate.shape} at {candidate.price_per_hour:.2f} $/h each{still}"
+        f" {offer.wanted} replicas on {candidate.shape.described} at {candidate.price_per_hour:.2f} $/h"
+        f" each{still}"
     )

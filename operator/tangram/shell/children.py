@@ -6,7 +6,7 @@ from functools import cache
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import gpu as catalog_gpu
 from tangram.catalog import skus
-from tangram.fleet import WHOLE_GPU, Shape
+from tangram.fleet import QUANTISED, WHOLE_GPU, Shape
 from tangram.shell.kinds import (
     DEPLOYMENTS,
     GENERATION_ANNOTATION,
@@ -21,7 +21,7 @@ from tangram.shell.kinds import (
 MAX_ANNOTATION = 512  # of what we write ourselves; anyone who may edit a Deployment may write more
 MAX_GENERATION_DIGITS = 18
 
-_STORED = ("bf16", "fp16", "fp32")  # formats of checkpoints, in which the engine serves them
+_SERVED = ("bf16", "fp16", "fp32", *QUANTISED)  # formats of checkpoints, and those it converts them to
 
 
 class UnknownShape(ValueError):
@@ -70,7 +70,7 @@ def _shapes() -> dict[str, Shape]:
         for board in boards
         for profile in (WHOLE_GPU, *(each.name for each in board.profiles))
         for degree in TENSOR_PARALLEL
-        for shape in (Shape(board.sku, profile, degree, precision) for precision in _STORED)
+        for shape in (Shape(board.sku, profile, degree, precision) for precision in _SERVED)
     }
 
 

@@ -1,9 +1,8 @@
 """The template of the pods that serve: engines of one variant of an LLMDeployment. Pure."""
 
 from tangram.api import ModelSource, model_source
-from tangram.fleet import DRAIN_S, ApplyDeployment, Intent, Shape, Spread
-from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
-from tangram.planner.host_resources import cpu_cores, memory_bytes
+from tangram.fleet import DRAIN_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
+from tangram.fleet.quantity import memory_quantity, parse_quantity
 from tangram.planner.tolerations import engine_tolerations
 from tangram.shell import pod_fields
 from tangram.shell.kinds import (
@@ -123,7 +122,7 @@ def _engine_container(
         "imagePullPolicy": settings.engine_image_pull_policy,
         "args": _engine_args(intent, action, source),
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-        "resources": _resources(intent, action.shape, settings),
+        "resources": pod_fields.resources(intent, action.shape, settings),
         "securityContext": pod_fields.container_security(),
         "volumeMounts": [
             *pod_fields.mounts(source),
@@ -159,6 +158,7 @@ def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -
         str(intent.max_request_s),
         "--drain-seconds",
         str(DRAIN_S),
+        *(("--quantize", action.shape.precision) if action.shape.precision in QUANTISED else ()),
         *(("--api-key-file", f"{_API_KEYS_FOLDER}/{API_KEYS}") if intent.api_keys else ()),
     ]
 
@@ -178,17 +178,6 @@ def _api_keys_volume(intent: Intent) -> list[Object]:
 def _api_keys_mount(intent: Intent) -> list[Object]:
     """Return where the engine finds the API keys: a folder, for the kubelet never updates a subPath."""
     return [{"name": API_KEYS, "mountPath": _API_KEYS_FOLDER, "readOnly": True}] if intent.api_keys else []
-
-
-def _resources(intent: Intent, shape: Shape, settings: Settings) -> Object:
-    """Requests equal limits (QoS Guaranteed)."""
-    asked, needs = intent.resources, settings.pod_needs
-    amounts = {
-        "cpu": cpu_quantity(cpu_cores(asked, shape, needs)),
-        "memory": memory_quantity(memory_bytes(asked, shape, needs)),
-        shape.resource: str(shape.tensor_parallel),
-    }
-    return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
 def _spread(labels: dict[str, str], spread: Spread) -> list[Object]:

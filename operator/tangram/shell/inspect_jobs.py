@@ -24,9 +24,14 @@ def only_inspects(job: Object) -> bool:
     The image may be another than the one asked for: clusters rewrite images to their mirrors. What a forged
     Job tells is believed in its own namespace alone.
     """
+    return only_runs(job, "inspect")
+
+
+def only_runs(job: Object, command: str) -> bool:
+    """Say whether a Job runs one command of the engine image and nothing else."""
     containers = job["spec"]["template"]["spec"].get("containers") or ()
     return len(containers) == 1 and not any(
-        c.get("command") or (c.get("args") or [""])[0] != "inspect" for c in containers
+        c.get("command") or (c.get("args") or [""])[0] != command for c in containers
     )
 
 
@@ -49,39 +54,51 @@ def _result(status: Object, pods: list[Object], now: float) -> CheckpointFacts |
     """Return what a finished Job found. Its pod's message is untrusted: `parse_report` validates every
     field.
     """
-    done = next(
-        (
-            c
-            for c in status.get("conditions") or ()
-            if c.get("type") in ("Complete", "Failed") and c.get("status") == "True"
-        ),
-        None,
-    )
-    if done is None:
+    ended = ended_at(status, now)
+    if ended is None:
         return None
-    at = epoch(done.get("lastTransitionTime"), now)
-    messages = [
-        container["terminated"].get("message", "")
-        for pod in sorted(pods, key=lambda p: p["metadata"].get("creationTimestamp", ""), reverse=True)
-        for container in pod["containers"]
-        if container["terminated"] and container["terminated"].get("message")
-    ]
-    if messages:
-        return parse_report(messages[0], at)
-    why = _container_end(pods) or done.get("message") or done.get("reason") or "its pod left no report"
+    at, said = ended
+    message = last_message(pods)
+    if message:
+        return parse_report(message, at)
+    end = container_end(
+        pods, INSPECT_MEMORY, "reading the checkpoint", "its tokenizer or headers are too large"
+    )
+    why = end or said or "its pod left no report"
     return InspectionFailure("InspectionFailed", f"inspect Job ended without a report: {why}"[:1000], at)
 
 
-def _container_end(pods: list[Object]) -> str:
-    """Return how the container of an inspection ended that left no message; empty if that is not known."""
-    for pod in sorted(pods, key=lambda p: p["metadata"].get("creationTimestamp", ""), reverse=True):
+def ended_at(status: Object, now: float) -> tuple[float, str] | None:
+    """Return when a Job ended and what its condition says of that, None while it runs."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
+            said = condition.get("message") or condition.get("reason") or ""
+            return epoch(condition.get("lastTransitionTime"), now), str(said)
+    return None
+
+
+def last_message(pods: list[Object]) -> str:
+    """Return the termination message of the youngest pod that left one, the empty string where none did."""
+    messages = (
+        container["terminated"]["message"]
+        for pod in _youngest_first(pods)
+        for container in pod["containers"]
+        if container["terminated"] and container["terminated"].get("message")
+    )
+    return next(messages, "")
+
+
+def container_end(pods: list[Object], memory: str, doing: str, hint: str) -> str:
+    """Return how the container of a Job ended that left no message; empty if that is not known."""
+    for pod in _youngest_first(pods):
         for container in pod["containers"]:
             end = container["terminated"]
             if end and end.get("reason") == "OOMKilled":
-                return (
-                    f"reading the checkpoint took more than the {INSPECT_MEMORY} of memory that the Job "
-                    "has (OOMKilled); its tokenizer or headers are too large"
-                )
+                return f"{doing} took more than the {memory} of memory that the Job has (OOMKilled); {hint}"
             if end and end.get("exitCode"):
                 return f"its container ended with {end.get('reason', 'Error')}, exit code {end['exitCode']}"
     return ""
+
+
+def _youngest_first(pods: list[Object]) -> list[Object]:
+    return sorted(pods, key=lambda p: p["metadata"].get("creationTimestamp", ""), reverse=True)

@@ -1,4 +1,4 @@
-"""What the operator writes: Deployment, Service and inspect Job of one LLMDeployment. Pure; values in
+"""What the operator writes: Deployment, Service and Jobs of one LLMDeployment. Pure; values in
 canonical form.
 
 A person who may write LLMDeployments decides no image, no command, no host path and no security setting
@@ -10,13 +10,16 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
+from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.shell.engine_pod import START_DEADLINE_S, engine_template
+from tangram.shell.evaluate_jobs import evaluation_annotation
+from tangram.shell.evaluate_pod import EVALUATE_REJECTED, evaluate_pod
 from tangram.shell.inspect_pod import INSPECT_REJECTED, inspect_pod
 from tangram.shell.kinds import (
     COMPONENT_LABEL,
     DEPLOYMENTS,
     ENGINE_IMAGE_ANNOTATION,
+    EVALUATION_ANNOTATION,
     GENERATION_ANNOTATION,
     JOBS,
     LLM_DEPLOYMENTS,
@@ -34,7 +37,8 @@ from tangram.shell.kinds import (
 from tangram.shell.settings import Settings
 
 INSPECT_DEADLINE_S = 600
-INSPECT_TTL_S = 3600  # if the operator dies before it could delete the Job
+EVALUATE_DEADLINE_S = 3600  # the largest checkpoints are read from a slow disk twice
+JOB_TTL_S = 3600  # if the operator dies before it could delete the Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,12 @@ def job_name(key: FactsKey) -> str:
     """Return the name of the inspect Job of a checkpoint, the same for everyone in the namespace."""
     text = json.dumps([key.namespace, key.uri, key.engine_image])
     return f"tangram-inspect-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def evaluate_job_name(key: EvaluationKey) -> str:
+    """Return the name of the evaluate Job of a checkpoint, format and GPU model: one in each namespace."""
+    text = json.dumps([key.namespace, key.uri, key.digest, key.sku, key.precision])
+    return f"tangram-evaluate-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
 def service(owner: Owner) -> Object:
@@ -110,33 +120,52 @@ def _rolling_update(action: ApplyDeployment) -> Object:
 
 def inspect_job(owner: Owner, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
     """Return the Job that reads a checkpoint and reports its facts in its termination message."""
-    labels = _labels(owner, "inspect")
-    pod = inspect_pod(key, settings)
-    _set_class(pod, priority_class_name)
     annotations = {MODEL_URI_ANNOTATION: key.uri, ENGINE_IMAGE_ANNOTATION: key.engine_image}
     spec = {
         "backoffLimit": 2,
         "activeDeadlineSeconds": INSPECT_DEADLINE_S,
-        "ttlSecondsAfterFinished": INSPECT_TTL_S,
+        "ttlSecondsAfterFinished": JOB_TTL_S,
+    }
+    pod = inspect_pod(key, settings)
+    _set_class(pod, priority_class_name)
+    return _job(owner, job_name(key), "inspect", annotations, spec, pod, INSPECT_REJECTED)
+
+
+def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:
+    """Return the Job that evaluates a quantised format and reports the figures in its termination message."""
+    annotations = {
+        MODEL_URI_ANNOTATION: action.key.uri,
+        ENGINE_IMAGE_ANNOTATION: settings.engine_image,
+        EVALUATION_ANNOTATION: evaluation_annotation(action.key, action.shape.profile),
+    }
+    spec = {
+        "backoffLimit": 1,
+        "activeDeadlineSeconds": EVALUATE_DEADLINE_S,
+        "ttlSecondsAfterFinished": JOB_TTL_S,
+    }
+    pod = evaluate_pod(intent, action, settings)
+    _set_class(pod, intent.priority_class_name)
+    name = evaluate_job_name(action.key)
+    return _job(owner_of(intent), name, "evaluate", annotations, spec, pod, EVALUATE_REJECTED)
+
+
+def _job(
+    owner: Owner, name: str, command: str, annotations: Object, spec: Object, pod: Object, rejected: int
+) -> Object:
+    """Return a Job of one container, named `command`, that is not repeated once it exits with `rejected`."""
+    labels = _labels(owner, command)
+    exits = {"containerName": command, "operator": "In", "values": [rejected]}
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    spec = spec | {
         "podFailurePolicy": {
             "rules": [
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": "inspect",
-                        "operator": "In",
-                        "values": [INSPECT_REJECTED],
-                    },
-                },
+                {"action": "Ignore", "onPodConditions": [disrupted]},
+                {"action": "FailJob", "onExitCodes": exits},
             ]
         },
-        "template": {
-            "metadata": {"labels": labels, "annotations": annotations},
-            "spec": pod,
-        },
+        "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
     }
-    return _object(JOBS, owner, job_name(key), labels, annotations, spec)
+    return _object(JOBS, owner, name, labels, annotations, spec)
 
 
 def shape_annotation(shape: Shape) -> str:

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from tangram.fleet import ApplyDeployment, NodeSelector
+from tangram.fleet import ApplyDeployment, NodeSelector, StartEvaluation
 from tangram.planner.device_rules import SHARING_STRATEGIES
 from tangram.shell.kinds import PRODUCT_LABEL, Object
 
 _TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 
 
-def node_affinity(action: ApplyDeployment) -> Object:
+def node_affinity(action: ApplyDeployment | StartEvaluation) -> Object:
     """Return where pods may run: on nodes with one of the products, in one of the named pools if any; and on
     nodes without a product label in the pools that declare the SKU. Devices must not be shared.
 

@@ -1,7 +1,9 @@
 """What the pods of the engine image have in common: those that serve and those that inspect. Pure."""
 
 from tangram.api import ModelSource
-from tangram.fleet.quantity import memory_quantity, parse_quantity
+from tangram.fleet import Intent, Shape
+from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
+from tangram.planner.host_resources import cpu_cores, memory_bytes
 from tangram.shell.kinds import Object
 from tangram.shell.settings import Settings
 
@@ -52,3 +54,14 @@ def mounts(source: ModelSource) -> list[Object]:
     if source.claim:
         found.append({"name": "model", "mountPath": "/mnt/model", "readOnly": True})
     return found
+
+
+def resources(intent: Intent, shape: Shape, settings: Settings) -> Object:
+    """Return what a pod on `shape` asks for. Requests equal limits (QoS Guaranteed)."""
+    asked, needs = intent.resources, settings.pod_needs
+    amounts = {
+        "cpu": cpu_quantity(cpu_cores(asked, shape, needs)),
+        "memory": memory_quantity(memory_bytes(asked, shape, needs)),
+        shape.resource: str(shape.tensor_parallel),
+    }
+    return {"requests": dict(amounts), "limits": dict(amounts)}

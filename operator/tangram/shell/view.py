@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tangram.api import (
     back_offs_from_status,
+    evaluations_from_status,
     facts_from_status,
     parse,
     parse_pool,
@@ -19,6 +20,9 @@ from tangram.fleet import (
     BackOff,
     CheckpointFacts,
     Claim,
+    Evaluation,
+    EvaluationKey,
+    EvaluationReport,
     FactsKey,
     Fault,
     FleetSnapshot,
@@ -37,6 +41,7 @@ from tangram.fleet import (
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell import kinds
 from tangram.shell.children import class_of, generation_of, has_its_name, labels_of, shape_of
+from tangram.shell.evaluate_jobs import evaluation, evaluation_about
 from tangram.shell.gpu_nodes import node
 from tangram.shell.inspect_jobs import facts_key, inspection, only_inspects
 from tangram.shell.kinds import (
@@ -50,7 +55,7 @@ from tangram.shell.kinds import (
     owner_of,
     uid_of,
 )
-from tangram.shell.manifests import job_name
+from tangram.shell.manifests import evaluate_job_name, job_name
 from tangram.shell.node_affinity import steered_to
 from tangram.shell.quota_limits import quota_limits
 from tangram.shell.timestamps import epoch
@@ -175,7 +180,7 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
     """
     pods_of = _pods_by_deployment(view)
     valid, invalid = pools(view, skipped)
-    owners = view.owners()
+    owners, jobs = view.owners(), _jobs(view, now, skipped)
     deployments = sorted((obj for obj in view.deployments if _ours(obj, owners)), key=key_of)
     return FleetSnapshot(
         nodes=tuple(
@@ -184,7 +189,9 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
         claims=claims(view, skipped),
         workloads=tuple(_each(deployments, lambda o: workload(o, pods_of.get(key_of(o), []), now), skipped)),
         facts=_facts(view, skipped),
-        inspections=inspections(view, now, skipped),
+        inspections=tuple(job for job in jobs if isinstance(job, Inspection)),
+        reports=_reports(view, skipped),
+        evaluations=tuple(job for job in jobs if isinstance(job, Evaluation)),
         services=tuple(sorted(key_of(obj) for obj in view.services if _ours(obj, owners))),
         pools=valid,
         invalid_pools=invalid,
@@ -357,8 +364,17 @@ def _rolls_in_place(deployment: Object) -> bool:
     return str(rolling.get("maxSurge")) in ("0", "0%")
 
 
-def inspections(view: View, now: float, skipped: Skipped = _ignore) -> tuple[Inspection, ...]:
+def inspections(view: View, now: float) -> tuple[Inspection, ...]:
     """Return the inspect Jobs. A Job that does not carry the name of its own key is not one of ours."""
+    return tuple(each for each in _jobs(view, now, _ignore) if isinstance(each, Inspection))
+
+
+def evaluations(view: View, now: float) -> tuple[Evaluation, ...]:
+    """Return the evaluate Jobs, by the same rule."""
+    return tuple(each for each in _jobs(view, now, _ignore) if isinstance(each, Evaluation))
+
+
+def _jobs(view: View, now: float, skipped: Skipped) -> tuple[Inspection | Evaluation, ...]:
     owners = view.owners()
     pods_by_job: dict[Identity, list[Object]] = {}
     for pod in view.pods:
@@ -367,23 +383,29 @@ def inspections(view: View, now: float, skipped: Skipped = _ignore) -> tuple[Ins
             job = Identity(key_of(pod)[0], str(ref.get("name")), str(ref.get("uid")))
             pods_by_job.setdefault(job, []).append(pod)
 
-    def of_job(obj: Object) -> list[Inspection]:
-        if (
-            not _ours(obj, owners)
-            or obj["metadata"]["name"] != job_name(facts_key(obj))
-            or not only_inspects(obj)
-        ):
+    def of_job(obj: Object) -> list[Inspection | Evaluation]:
+        if not _ours(obj, owners):
             return []
-        return [inspection(obj, pods_by_job.get(identity_of(obj), []), now)]
+        name, pods, about = key_of(obj)[1], pods_by_job.get(identity_of(obj), []), evaluation_about(obj)
+        if about is not None:
+            return [evaluation(obj, about, pods, now)] if name == evaluate_job_name(about[0]) else []
+        ours = name == job_name(facts_key(obj)) and only_inspects(obj)
+        return [inspection(obj, pods, now)] if ours else []
 
     found = itertools.chain.from_iterable(_each(view.jobs, of_job, skipped))
-    return tuple(sorted(found, key=lambda i: (i.namespace, i.job_name)))
+    return tuple(sorted(found, key=lambda job: (job.key.namespace, job.job_name)))
 
 
 def _facts(view: View, skipped: Skipped) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
     """Return the facts recorded in statuses, once per checkpoint."""
     recorded = _each(sorted(view.llm_deployments, key=key_of), facts_from_status, skipped)
     return tuple(sorted(dict(pair for pair in recorded if pair is not None).items()))
+
+
+def _reports(view: View, skipped: Skipped) -> tuple[tuple[EvaluationKey, EvaluationReport], ...]:
+    """Return the reports recorded in statuses, once per key."""
+    recorded = _each(sorted(view.llm_deployments, key=key_of), evaluations_from_status, skipped)
+    return tuple(sorted(dict(itertools.chain.from_iterable(recorded)).items(), key=lambda pair: pair[0]))
 
 
 def _ours(obj: Object, owners: Collection[Identity]) -> bool:

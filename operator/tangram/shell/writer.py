@@ -17,11 +17,13 @@ from tangram.fleet import (
     Action,
     ApplyDeployment,
     ApplyService,
+    FinishEvaluation,
     FinishInspection,
     Intent,
     RemoveDeployment,
     ResumeRollout,
     ScaleDeployment,
+    StartEvaluation,
     StartInspection,
     Workload,
     WriteProblem,
@@ -167,7 +169,7 @@ class Writer:
         match action:
             case RemoveDeployment():
                 await self._remove(DEPLOYMENTS, action, now.get(action.uid))
-            case FinishInspection():
+            case FinishInspection() | FinishEvaluation():
                 await self._finish(action)
             case ScaleDeployment():
                 await self._scale(action, now.get(action.uid))
@@ -194,6 +196,8 @@ class Writer:
             case StartInspection():
                 owner, priority = manifests.owner_of(intent), intent.priority_class_name
                 await self._start(manifests.inspect_job(owner, action.key, self.settings, priority))
+            case StartEvaluation():
+                await self._start(manifests.evaluate_job(intent, action, self.settings))
 
     def _makes_pods(self, class_name: str) -> bool:
         """Say whether pods of a PriorityClass are admitted, and preempt no others; so it is taken of unseen
@@ -274,8 +278,8 @@ class Writer:
         ):  # a Job of another LLMDeployment answers the same question
             raise NameTaken(_taken(JOBS, job))
 
-    async def _finish(self, action: FinishInspection) -> None:
-        """Delete an inspect Job, unless the LLMDeployment that it was started for has changed unseen."""
+    async def _finish(self, action: FinishInspection | FinishEvaluation) -> None:
+        """Delete a Job, unless the LLMDeployment that it was started for has changed unseen."""
         job = self.mirrors.store(JOBS, action.namespace).get((action.namespace, action.name))
         owner = owner_of(job) if job else None
         if owner is not None:
@@ -287,13 +291,13 @@ class Writer:
         await self._remove(JOBS, action, job)
 
     async def _remove(
-        self, kind: Kind, action: RemoveDeployment | FinishInspection, live: Object | None
+        self, kind: Kind, action: RemoveDeployment | FinishInspection | FinishEvaluation, live: Object | None
     ) -> None:
         key = (action.namespace, action.name)
         if live is None or uid_of(live) != action.uid or live["metadata"].get("deletionTimestamp"):
             return
         theirs = owner_of(live)
-        # An inspect Job serves every LLMDeployment of its namespace that names its checkpoint.
+        # A Job serves every LLMDeployment of its namespace that names its checkpoint.
         if theirs is None or (isinstance(action, RemoveDeployment) and theirs.uid != action.owner_uid):
             log.error("%s names an object that another owns: nothing done", action)
             return

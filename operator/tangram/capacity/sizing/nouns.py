@@ -105,6 +105,8 @@ class Constraint(StrEnum):
     TTFT = "TTFT"
     TPOT = "TPOT"
     PRICE = "price"
+    EVALUATION = "evaluation"  # of a quantised format that has no report yet
+    TOLERANCE = "tolerance"  # of a quantised format whose report is outside of it
 
 
 @dataclass(frozen=True, slots=True)

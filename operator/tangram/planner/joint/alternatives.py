@@ -22,6 +22,8 @@ REASONS = {
     Constraint.TTFT: "TTFT",
     Constraint.TPOT: "TPOT",
     Constraint.PRICE: "NoPrice",
+    Constraint.EVALUATION: "NotEvaluated",
+    Constraint.TOLERANCE: "OutOfTolerance",
 }
 
 

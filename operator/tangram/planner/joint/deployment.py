@@ -18,6 +18,7 @@ from tangram.fleet import Intent, InvalidIntent, Lengths, MIGPolicy, Spread, Tra
 from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
 from tangram.planner.joint import known, read
+from tangram.planner.reports import Verdicts
 
 DEFAULT_TOKENS = 1024 + 256  # of a request where nobody said, as `tangram size` has it
 INPUT_SHARE = 0.8
@@ -62,6 +63,9 @@ class Wanted:
     # What it runs on and how many of those the scaling law wants: any other shape has to carry as much.
     present: tuple[ShapeKey, int] | None = None
     impossible: str = ""  # why nothing can serve it, whatever the fleet has
+    # Where precision is Any: the formats of the engine, its reports about quantised ones. None: any format.
+    formats: tuple[str, ...] = ()
+    verdicts: Verdicts | None = None
 
 
 def identity(namespace: str, name: str) -> str:

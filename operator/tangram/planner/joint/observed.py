@@ -28,6 +28,7 @@ from tangram.planner.joint.observed_gpus import Seen, observed_gpus
 from tangram.planner.joint.pools import claiming, growable
 from tangram.planner.order import acceptance, by_age
 from tangram.planner.reasons import OFF
+from tangram.planner.reports import Verdicts, format_verdicts, reports
 
 Everyone = Iterable[Intent | InvalidIntent]
 
@@ -77,7 +78,7 @@ def _deployments(
 ) -> tuple[tuple[Wanted, ...], frozenset[str], list[str]]:
     """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
-    facts, wishes = dict(snapshot.facts), dict(snapshot.desired)
+    facts, wishes, known = dict(snapshot.facts), dict(snapshot.desired), reports(snapshot)
     counted = dict(snapshot.desired_of)
     still = {fault.owner_uid: fault.error for fault in snapshot.faults}
     workloads: dict[str, list[Workload]] = {}
@@ -98,7 +99,8 @@ def _deployments(
             elif intent.is_off and not intent.paused:  # its pods end by themselves
                 wanted = OFF
             else:
-                wanted = _wanted(intent, told.get(uid), inspected)
+                judged = format_verdicts(intent, inspected, known) if inspected else ()
+                wanted = _wanted(intent, told.get(uid), inspected, judged)
             if isinstance(wanted, Wanted):
                 pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
                 share = minimum_share(intent.resources, snapshot.pod_needs)
@@ -126,13 +128,15 @@ def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
     ]
 
 
-def _wanted(intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None) -> Wanted | str:
+def _wanted(
+    intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None, judged: Verdicts
+) -> Wanted | str:
     """Return what is wanted, or why nobody can say."""
     try:
         model = told or (architecture_from_facts(inspected) if inspected else None)
         if model is None:
             return "its checkpoint has not been inspected"
-        found = on_this_engine(from_intent(intent, model), intent)
+        found = on_this_engine(from_intent(intent, model), intent, judged)
         found.request.model_length(model)
     except InputError as error:
         return f"{error.field} {error.problem}"

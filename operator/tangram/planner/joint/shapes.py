@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tangram.capacity.sizing import Rejection, Relaxation
+from tangram.capacity.sizing import Carried, Constraint, Rejection, Relaxation
 from tangram.capacity.sizing.assess import unpriced
 from tangram.capacity.sizing.judged import Judged, judged
 from tangram.capacity.sizing.shapes import shapes
@@ -13,6 +13,7 @@ from tangram.catalog.prices import Prices
 from tangram.fleet import MIGPolicy, Shape
 from tangram.packing import ShapeKey
 from tangram.planner.joint.deployment import ANY, AS_STORED, UNLOADED_RPS, Wanted
+from tangram.planner.reports import NOT_EVALUATED, refused
 
 Slices = frozenset[tuple[str, str]]  # (SKU, profile)
 
@@ -74,6 +75,7 @@ def sized(
     per_gpu, offers, rejected = Prices(dict(prices)), [], []
     for shape in _candidates(wanted, skus, there):
         found, price = known.verdict(shape), per_gpu.of(shape.sku)
+        found = _refused(wanted, shape) or found if isinstance(found, Carried) else found
         if isinstance(found, Rejection):
             rejected.append(found)
         elif price is None:
@@ -92,7 +94,7 @@ def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Sha
     )
     if not among:
         return ()
-    formats = () if wanted.precision == ANY else (_format(wanted),)
+    formats = wanted.formats if wanted.precision == ANY else (_format(wanted),)
     slices = wanted.mig is not MIGPolicy.FORBIDDEN
     found = list(
         shapes(
@@ -114,6 +116,16 @@ def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Sha
         for shape in found
         if shape.tensor_parallel * share(shape.sku, shape.profile) > wanted.minimum_share
     )
+
+
+def _refused(wanted: Wanted, shape: Shape) -> Rejection | None:
+    """Return why a quantised format that serves may not be used, None where it may."""
+    if wanted.verdicts is None or shape.precision == wanted.architecture.precision:
+        return None
+    known = {(sku, form): missed for sku, form, missed in wanted.verdicts}
+    reason, message = refused(shape.sku, shape.precision, known.get((shape.sku, shape.precision)))
+    constraint = Constraint.EVALUATION if reason == NOT_EVALUATED else Constraint.TOLERANCE
+    return Rejection(shape, constraint, message, excess=1.0) if reason else None
 
 
 def _format(wanted: Wanted) -> str:

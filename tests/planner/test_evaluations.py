@@ -1,0 +1,296 @@
+"""`precision: Any` uses a quantised format only once a report about it is within tolerance."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import (
+    ApplyDeployment,
+    Evaluation,
+    EvaluationFailure,
+    EvaluationKey,
+    EvaluationReport,
+    FinishEvaluation,
+    FleetSnapshot,
+    Intent,
+    PrecisionTolerance,
+    QuotaLimit,
+    StartEvaluation,
+)
+from tangram.planner import plan
+from tangram.planner.evaluations import RETRY_AFTER_S
+from tests.support.fleet import CHECKPOINTS, NOW, Cluster, claims, intent, node, shape, snapshot, workload
+
+GOOD = EvaluationReport(4000, 6.0, 6.06, 0.01, 0.97, 0.02, 0.3, "engine:1", "gpu")
+BAD = replace(GOOD, quantised_perplexity=6.186, perplexity_increase=0.031)
+BIG, SMALL = "mig_3g_40gb", "mig_1g_10gb"  # 8B in bf16 fits the former alone, in int4 both
+
+
+def wants(**changes: object) -> Intent:
+    return intent("m", "image:///m/8b", precision="Any", **changes)
+
+
+def key(precision: str = "int4", sku: str = "H100-80GB-SXM", uri: str = "image:///m/8b") -> EvaluationKey:
+    return EvaluationKey("ns", uri, CHECKPOINTS[uri].digest, sku, precision)
+
+
+def fleet(*, big: int = 1, small: int = 1, **changes: object) -> FleetSnapshot:
+    offer = {BIG: big, SMALL: small}
+    return snapshot(node("a", **{name: count for name, count in offer.items() if count}), **changes)
+
+
+def job(about: EvaluationKey | None = None, profile: str = "1g.10gb", **changes: object) -> Evaluation:
+    return replace(Evaluation(about or key(), profile, "job", "job-uid", NOW - 60), **changes)
+
+
+def decide(observed: FleetSnapshot, *intents: Intent, now: float = NOW):
+    made = plan(observed, intents, now)
+    return made, {d.owner_uid: d for d in made.decisions}
+
+
+def started(made) -> list[StartEvaluation]:
+    return [action for action in made.actions if isinstance(action, StartEvaluation)]
+
+
+def ended(made) -> list[FinishEvaluation]:
+    return [action for action in made.actions if isinstance(action, FinishEvaluation)]
+
+
+def test_without_a_report_the_checkpoints_own_format_serves_and_the_cheaper_one_is_evaluated() -> None:
+    made, decisions = decide(fleet(), wants())
+
+    assert decisions["uid-m"].shape == shape("3g.40gb")
+    (start,) = started(made)
+    assert (start.key, start.shape) == (key(), shape("1g.10gb", precision="int4"))
+    assert start.products == ("NVIDIA-H100-80GB-HBM3",)
+    assert "H100-80GB-SXM:1g.10gb int4 is evaluated" in decisions["uid-m"].placed_message
+
+
+def test_where_only_a_quantised_format_fits_placed_waits_for_its_evaluation() -> None:
+    made, decisions = decide(fleet(big=0), wants())
+
+    assert decisions["uid-m"].placed_reason == "Evaluating"
+    assert len(started(made)) == 1
+
+
+def test_a_report_within_tolerance_places_the_quantised_format() -> None:
+    made, decisions = decide(fleet(reports=((key(), GOOD),)), wants())
+
+    assert decisions["uid-m"].shape == shape("1g.10gb", precision="int4")
+    assert not started(made)
+    assert "perplexity +1 %, top-1 agreement 97.0 %" in decisions["uid-m"].placed_message
+
+
+def test_a_report_of_a_job_that_has_just_ended_counts_before_it_is_recorded() -> None:
+    made, decisions = decide(fleet(evaluations=(job(result=GOOD),)), wants())
+
+    assert decisions["uid-m"].shape.precision == "int4"
+    assert not ended(made)  # it is the only record of the report
+
+
+def test_the_job_of_a_recorded_report_is_deleted() -> None:
+    made, _ = decide(fleet(reports=((key(), GOOD),), evaluations=(job(result=GOOD),)), wants())
+
+    assert [each.uid for each in ended(made)] == ["job-uid"]
+
+
+def test_a_report_out_of_tolerance_says_by_how_much_and_is_not_made_again() -> None:
+    made, decisions = decide(fleet(reports=((key(), BAD), (key("fp8"), BAD))), wants())
+
+    decision = decisions["uid-m"]
+    assert decision.shape == shape("3g.40gb")
+    assert not started(made)
+    assert "perplexity +3.1 % is above the tolerance 2 %" in decision.placed_message
+    lost = [each for each in decision.alternatives if each.rejected_because == "OutOfTolerance"]
+    assert shape("1g.10gb", precision="int4") in [each.shape for each in lost]
+
+
+def test_a_wider_tolerance_accepts_the_same_report() -> None:
+    _, decisions = decide(fleet(reports=((key(), BAD),)), wants(tolerance=PrecisionTolerance(0.05, 0.9)))
+
+    assert decisions["uid-m"].shape.precision == "int4"
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        replace(key(), digest="sha256:another"),
+        replace(key(), namespace="other"),
+        replace(key(), uri="image:///m/other"),
+        replace(key(), sku="A100-80GB-SXM"),
+        replace(key(), precision="fp8"),
+    ],
+)
+def test_a_report_about_another_revision_format_or_gpu_does_not_count(about: EvaluationKey) -> None:
+    _, decisions = decide(fleet(reports=((about, GOOD),)), wants())
+
+    assert decisions["uid-m"].shape == shape("3g.40gb")
+
+
+def test_after_the_report_a_running_deployment_moves_make_before_break() -> None:
+    m = wants()
+    big, small = shape("3g.40gb"), shape("1g.10gb", precision="int4")
+    there = {"workloads": (workload(m, big),), "claims": claims(m, big, "a")}
+    cluster = Cluster(fleet(reports=((key(), GOOD),), **there), (m,))
+
+    served = []
+    for _ in range(6):
+        made, _ = decide(cluster.observed, m)
+        cluster.perform(made)
+        cluster.settle()
+        served.append({w.shape for w in cluster.observed.workloads if w.available})
+
+    assert all(served)
+    assert served[-1] == {small}
+
+
+def test_a_saving_that_no_move_is_worth_starts_no_job() -> None:
+    """fp8 halves the weights; on the same whole GPU, for one replica, it saves nothing."""
+    made, decisions = decide(snapshot(node("a", "A10", gpu=2)), wants(max_model_len=2048))
+
+    assert decisions["uid-m"].placed_reason == "Placed"
+    assert not started(made)
+
+
+@pytest.mark.parametrize("precision", ["AsStored", "bf16", "int4", "fp8"])
+def test_any_other_policy_starts_no_job(precision: str) -> None:
+    made, decisions = decide(fleet(), replace(wants(), precision=precision))
+
+    assert not started(made)
+    wanted = "bf16" if precision == "AsStored" else precision
+    assert decisions["uid-m"].shape.precision == wanted
+
+
+def test_a_named_quantised_format_is_served_without_a_report_and_says_so() -> None:
+    _, decisions = decide(fleet(), replace(wants(), precision="int4"))
+
+    decision = decisions["uid-m"]
+    assert decision.shape == shape("1g.10gb", precision="int4")
+    assert "engine.precision names int4: it is served without an evaluation" in decision.placed_message
+
+
+def test_a_running_job_is_not_started_again_though_it_holds_the_last_unit() -> None:
+    m = wants()
+    there = {"workloads": (workload(m, shape("3g.40gb")),), "claims": claims(m, shape("3g.40gb"), "a")}
+    held = claims(None, shape("1g.10gb"), "a")
+    observed = fleet(evaluations=(job(),), **there | {"claims": there["claims"] + held})
+
+    made, decisions = decide(observed, m)
+
+    assert not started(made)
+    assert not ended(made)
+    assert "by Job ns/job, started" in decisions["uid-m"].placed_message
+
+
+def test_a_job_waits_for_a_free_unit() -> None:
+    m = wants()
+    held = claims(m, shape("3g.40gb"), "a") + claims(None, shape("1g.10gb"), "a")
+    observed = fleet(workloads=(workload(m, shape("3g.40gb")),), claims=held)
+
+    made, decisions = decide(observed, m)
+
+    assert not started(made)
+    assert "its evaluation waits for a free 1g.10gb" in decisions["uid-m"].placed_message
+
+
+def test_a_job_takes_no_unit_that_a_replica_is_given_in_the_same_plan() -> None:
+    other = intent(
+        "other", min_replicas=1, created_at=NOW - 2000
+    )  # 1B: the small slice is the cheapest for it
+    made, decisions = decide(fleet(), other, wants())
+
+    assert decisions["uid-other"].shape == shape("1g.10gb")
+    assert not started(made)
+
+
+def test_a_job_ends_when_replicas_need_its_unit() -> None:
+    m, other = wants(), intent("other", min_replicas=2)
+    small = shape("1g.10gb")
+    held = claims(m, shape("3g.40gb"), "a") + claims(None, small, "a") + claims(other, small, "a")
+    there = (workload(m, shape("3g.40gb")), workload(other, small, 1))
+    observed = fleet(small=2, workloads=there, claims=held, evaluations=(job(),))
+
+    made, decisions = decide(observed, m, other)
+
+    assert decisions["uid-other"].placed == 1
+    assert [each.uid for each in ended(made)] == ["job-uid"]
+    assert not started(made)
+
+
+def test_a_failed_job_is_told_kept_for_a_while_and_then_tried_again() -> None:
+    failure = EvaluationFailure("OutOfMemory", "no room for the head.", NOW - 60)
+    observed = fleet(evaluations=(job(result=failure),), reports=((key("fp8"), BAD),))
+
+    made, decisions = decide(observed, wants())
+    assert not ended(made)
+    assert not started(made)
+    message = decisions["uid-m"].placed_message
+    assert "the evaluation of H100-80GB-SXM:1g.10gb int4 failed: no room for the head; it is tried" in message
+
+    later, _ = decide(observed, wants(), now=NOW + RETRY_AFTER_S)
+    assert [each.uid for each in ended(later)] == ["job-uid"]
+    assert not started(later)  # its name is taken until then
+
+    again, _ = decide(replace(observed, evaluations=()), wants(), now=NOW + RETRY_AFTER_S)
+    assert len(started(again)) == 1
+
+
+def test_one_job_at_a_time_for_each_llmdeployment() -> None:
+    several = snapshot(
+        node("a", mig_1g_10gb=2, mig_1g_20gb=2, mig_2g_20gb=2), node("b", "A100-80GB-SXM", gpu=2)
+    )
+    made, _ = decide(several, wants())
+    (start,) = started(made)
+
+    made, _ = decide(replace(several, evaluations=(job(start.key, start.shape.profile),)), wants())
+    assert not started(made)
+    assert not ended(made)
+
+
+def test_two_llmdeployments_of_one_checkpoint_share_a_job() -> None:
+    made, decisions = decide(
+        fleet(big=2, small=2), wants(), replace(wants(), uid="uid-n", name="n", served_name="n")
+    )
+
+    assert len(started(made)) == 1
+    assert all("is evaluated" in decision.placed_message for decision in decisions.values())
+
+
+def test_a_job_that_nobody_needs_any_more_is_deleted() -> None:
+    made, _ = decide(fleet(evaluations=(job(),)), replace(wants(), precision="AsStored"))
+
+    assert [each.uid for each in ended(made)] == ["job-uid"]
+
+
+def test_a_paused_llmdeployment_starts_no_job_and_ends_none() -> None:
+    paused = wants(paused=True)
+
+    assert not started(decide(fleet(), paused)[0])
+    assert not ended(decide(fleet(evaluations=(job(),)), paused)[0])
+
+
+def test_an_exhausted_quota_is_what_the_evaluation_waits_for() -> None:
+    limit = QuotaLimit("ns", "gpus", "requests.nvidia.com/mig-1g.10gb", 1, 1)
+
+    made, decisions = decide(fleet(quotas=(limit,)), wants())
+
+    assert not started(made)
+    assert "its evaluation waits for ResourceQuota gpus of namespace ns" in decisions["uid-m"].placed_message
+
+
+def test_plans_do_not_depend_on_the_order_of_reports_and_jobs() -> None:
+    reports = ((key(), GOOD), (key("fp8"), BAD))
+    jobs = (job(), job(key("fp8"), job_uid="second", job_name="second"))
+    forth, back = (
+        plan(fleet(reports=r, evaluations=j), (wants(),), NOW)
+        for r, j in ((reports, jobs), (reports[::-1], jobs[::-1]))
+    )
+
+    assert forth == back
+
+
+def test_engine_pods_are_applied_with_the_format_of_their_shape() -> None:
+    made, _ = decide(fleet(reports=((key(), GOOD),)), wants())
+
+    (action,) = [each for each in made.actions if isinstance(each, ApplyDeployment)]
+    assert action.shape.precision == "int4"

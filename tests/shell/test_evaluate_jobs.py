@@ -1,0 +1,220 @@
+"""The evaluate Job: what is rendered, what is read back of it, and what a status keeps of its report."""
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tangram.api import evaluation_block, evaluations_from_status, parse_evaluation
+from tangram.api.status import LLMDeploymentStatus
+from tangram.fleet import (
+    EvaluationFailure,
+    EvaluationKey,
+    EvaluationReport,
+    Intent,
+    Shape,
+    StartEvaluation,
+)
+from tangram.shell import kinds, manifests
+from tangram.shell.view import View, evaluations, inspections, intents
+from tests.support.apiserver import evaluation_report
+from tests.support.views import NOW, PRODUCT, SETTINGS, Object, llm_deployment, one_round, running
+
+DIGEST = "sha256:" + "0" * 64
+KEY = EvaluationKey("ns", "image:///a", DIGEST, "H100-80GB-SXM", "int4")
+AT = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
+
+
+def owner(**spec: Any) -> Intent:
+    (found,) = intents(View(llm_deployments=(llm_deployment("a", **spec),)))
+    assert isinstance(found, Intent)
+    return found
+
+
+def job(**status: Any) -> Object:
+    made: Object = copy.deepcopy(
+        manifests.evaluate_job(owner(), StartEvaluation("uid-a", KEY, AT, (PRODUCT,)), SETTINGS)
+    )
+    made["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return made | {"status": status}
+
+
+def pod(message: str = "", **terminated: Any) -> Object:
+    name = job()["metadata"]["name"]
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "job", "controller": True}
+    return {
+        "metadata": {"name": f"{name}-x", "namespace": "ns", "labels": {}, "ownerReferences": [reference]},
+        "nodeName": "n1",
+        "requests": {},
+        "phase": "Succeeded",
+        "conditions": [],
+        "containers": [
+            {"name": "evaluate", "waiting": None, "terminated": terminated | {"message": message}}
+        ],
+    }
+
+
+def seen(made: Object, *pods: Object) -> Any:
+    found = evaluations(View(llm_deployments=(llm_deployment("a"),), jobs=(made,), pods=pods), NOW)
+    return found[0] if found else None
+
+
+COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
+FAILED = {"conditions": [{"type": "Failed", "status": "True", "message": "Job was active longer"}]}
+
+
+def test_the_job_is_an_engine_pod_of_that_shape_without_rights() -> None:
+    made = job()
+    spec = made["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+
+    arguments = ["evaluate", "--model", "/a", "--quantize", "int4"]
+    assert container["args"][:5] == arguments
+    assert container["image"] == SETTINGS.engine_image
+    assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["restartPolicy"] == "Never"
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert PRODUCT in json.dumps(terms)
+    assert made["spec"]["activeDeadlineSeconds"] == manifests.EVALUATE_DEADLINE_S
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-a"
+
+
+def test_its_pod_has_the_priority_class_of_the_deployment() -> None:
+    intent = replace(owner(), priority_class_name="tangram-low")
+    made = manifests.evaluate_job(intent, StartEvaluation("uid-a", KEY, AT, (PRODUCT,)), SETTINGS)
+
+    assert made["spec"]["template"]["spec"]["priorityClassName"] == "tangram-low"
+
+
+def test_a_job_is_read_back_as_what_it_was_started_for_and_is_no_inspection() -> None:
+    found = seen(job())
+
+    assert (found.key, found.profile, found.result) == (KEY, "1g.10gb", None)
+    view = View(llm_deployments=(llm_deployment("a"),), jobs=(job(),))
+    assert inspections(view, NOW) == ()
+
+
+def test_the_report_of_a_finished_job_is_read() -> None:
+    found = seen(job(**COMPLETE), pod(evaluation_report()))
+
+    assert found.result == EvaluationReport(
+        tokens=4000,
+        perplexity=6.0,
+        quantised_perplexity=6.06,
+        perplexity_increase=0.01,
+        top1_agreement=0.97,
+        kl_mean=0.02,
+        kl_p99=0.3,
+        engine_image=SETTINGS.engine_image,
+        profile="1g.10gb",
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "text"),
+    [
+        ("", "EvaluationFailed", "Job was active longer"),
+        ("Killed", "EvaluationFailed", "left no report, but: Killed"),
+        ('{"schema":1}', "EvaluationFailed", "neither figures nor an error"),
+        ('{"schema":2,"evaluation":{}}', "EvaluationFailed", "left no report"),
+        (evaluation_report(format="fp8"), "EvaluationFailed", "about fp8"),
+        (evaluation_report(digest="sha256:other"), "CheckpointChanged", "a directory of its own"),
+        (evaluation_report(perplexity="many"), "EvaluationFailed", "left no report"),
+        (evaluation_report(top1Agreement=1.5), "EvaluationFailed", "left no report"),
+        (evaluation_report(perplexityIncrease=float("nan")), "EvaluationFailed", "left no report"),
+        ('{"schema":1,"error":{"reason":"OutOfMemory","message":"no room"}}', "OutOfMemory", "no room"),
+        ('{"schema":1,"error":{"reason":"<b>","message":"no room"}}', "EvaluationFailed", "left no report"),
+        ('"\\ud800"', "EvaluationFailed", "left no report"),
+        ("[" * 5000, "EvaluationFailed", "left no report"),
+    ],
+)
+def test_anything_else_is_a_failure_that_says_what_was_there(message: str, reason: str, text: str) -> None:
+    found = seen(job(**FAILED), pod(message)).result
+
+    assert isinstance(found, EvaluationFailure)
+    assert found.reason == reason
+    assert text in found.message
+
+
+def test_a_container_that_was_killed_for_memory_says_what_to_raise() -> None:
+    found = seen(job(**FAILED), pod("", reason="OOMKilled", exitCode=137)).result
+
+    assert "OOMKilled" in found.message
+    assert "engine.resources.requests.memory" in found.message
+
+
+@pytest.mark.parametrize("value", [None, "", "{}", "[]", '{"digest": 1}', "x" * 1000])
+def test_a_job_whose_template_does_not_say_what_it_is_about_is_none_of_ours(value: str | None) -> None:
+    made = job()
+    annotations = made["spec"]["template"]["metadata"]["annotations"]
+    annotations.pop(kinds.EVALUATION_ANNOTATION)
+    if value is not None:
+        annotations[kinds.EVALUATION_ANNOTATION] = value
+
+    assert seen(made) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made["metadata"].update(name="tangram-evaluate-0000000000"),
+        lambda made: made["spec"]["template"]["spec"]["containers"][0].update(command=["sh"]),
+        lambda made: made["spec"]["template"]["spec"]["containers"][0].update(args=["inspect"]),
+        lambda made: made["spec"]["template"]["spec"]["containers"].append({"name": "second"}),
+        lambda made: made["metadata"].update(ownerReferences=[]),
+    ],
+)
+def test_a_job_that_the_operator_would_not_write_is_not_believed(change: Any) -> None:
+    made = job(**COMPLETE)
+    change(made)
+
+    assert seen(made, pod(evaluation_report())) is None
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-9, 0.01, -0.013, 12345.678901, 1e12])
+def test_a_recorded_report_judges_as_it_did_before(number: float) -> None:
+    text = evaluation_report(perplexityIncrease=number, quantisedPerplexity=abs(number))
+    report = parse_evaluation(text, KEY, "e", "gpu", NOW)
+    assert isinstance(report, EvaluationReport)
+
+    block = evaluation_block(KEY, report)
+    status = {"model": {"uri": KEY.uri, "engineImage": "e", "evaluations": [block]}}
+    LLMDeploymentStatus.model_validate(json.loads(json.dumps(status)))
+    obj = {"metadata": {"namespace": "ns"}, "status": status}
+
+    assert evaluations_from_status(obj) == ((KEY, report),)
+
+
+@pytest.mark.parametrize(
+    "edit", [{"precision": "int2"}, {"tokens": 0}, {"klMean": "1e9"}, {"digest": ""}, None]
+)
+def test_a_recorded_report_that_cannot_be_read_is_made_again(edit: Object | None) -> None:
+    report = parse_evaluation(evaluation_report(), KEY, "e", "gpu", NOW)
+    assert isinstance(report, EvaluationReport)
+    block: Any = evaluation_block(KEY, report) | edit if edit is not None else "x"
+    status = {"model": {"uri": KEY.uri, "evaluations": [block]}}
+
+    assert evaluations_from_status({"metadata": {"namespace": "ns"}, "status": status}) == ()
+
+
+def test_a_round_records_the_report_and_ends_the_job_in_the_next() -> None:
+    there = running("a", spec={"engine": {"precision": "Any"}})
+    fleet = replace(there, jobs=(job(**COMPLETE),), reduced=(pod(evaluation_report()),))
+    first = one_round(fleet.view())
+    (block,) = first.statuses["uid-a"]["model"]["evaluations"]
+    assert (block["precision"], block["perplexityIncrease"], block["top1Agreement"]) == (
+        "int4",
+        "0.01",
+        "0.97",
+    )
+
+    (wanted,) = there.llm_deployments
+    again = one_round(replace(fleet, llm_deployments=(wanted | {"status": first.statuses["uid-a"]},)).view())
+
+    assert "FinishEvaluation" in [type(action).__name__ for action in again.plan.actions]
+    assert again.statuses["uid-a"]["model"] == first.statuses["uid-a"]["model"]
