@@ -78,6 +78,10 @@ e2e: setup tools ## What a person lives through, on a real cluster on this machi
 test-faults: setup tools ## Kill the operator at every write, break every call: the whole campaign
 	$(BIN)/pytest -m faults --timeout 3600
 
+.PHONY: compile-gate
+compile-gate: setup ## Compile the engine's kernels for every GPU architecture, without a GPU
+	$(BIN)/python -m tests.support.compile_gate
+
 ## ---- the product ------------------------------------------------------------------------------
 
 .PHONY: demo

@@ -93,8 +93,9 @@ class CompileCase:
     `signature` names the type of each argument that is no constexpr, as Triton writes it: "*bf16:16" is a
     pointer to an address that 16 divides (every torch allocation's), "i32:16" an integer that 16 divides,
     "i32" any other. Without ":16" loads are not vectorised and never become cp.async.
-    `emits` and `avoids` are fragments of instructions looked for in PTX and SASS together ("cp.async",
-    "wgmma", "mma.sync", "tcgen05.mma", "LDGSTS", "LDG.E.128"); `emits_on` adds those of one architecture.
+    `emits` and `avoids` are fragments of instructions looked for in PTX ("cp.async", "wgmma", "mma.sync",
+    "tcgen05.mma"), or in SASS where in capitals ("LDGSTS"; Triton 3.6 shows no SASS of sm_103);
+    `emits_on` adds those of one architecture.
     """
 
     name: str
