@@ -65,6 +65,8 @@ class EngineInfo:
     device: str
     load_seconds: float
     warmup_seconds: float
+    read_bandwidth: float | None = None  # bytes/s, measured at start; None: not measured, as on a CPU
+    gemm_flops: float | None = None  # FLOP/s, likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Too much work, the end of a pod's life, and an engine that dies: clients are told, and nothing is cut."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,11 +8,16 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import openai
 import pytest
+from aiohttp import web
 
+from tangram_engine.serve.api import Backend
+from tangram_engine.serve.app import StatusEndpoints
+from tangram_engine.serve.lifecycle import Lifecycle, State
 from tests.support.engine_process import EngineProcess, eventually, launch
 
 
@@ -167,7 +173,29 @@ def test_a_dead_engine_fails_its_requests_clearly_and_ends_the_server(
     assert server.wait(5) == 1
     assert time.monotonic() - begin < 5
     if how == "crashed":
-        assert "illegal memory access" in answer.json()["error"]["message"]
+        message = answer.json()["error"]["message"]
+        assert message.endswith("(RuntimeError: CUDA error: an illegal memory access was encountered).")
+
+
+def test_a_server_whose_engine_died_is_not_healthy_until_it_ends() -> None:
+    lifecycle = Lifecycle(1)
+    status = StatusEndpoints(cast("Backend", SimpleNamespace(lifecycle=lifecycle)))
+    request = cast("web.Request", None)
+    assert asyncio.run(status.health(request)).status == 200
+    lifecycle.state = State.FAILED
+    assert asyncio.run(status.health(request)).status == 503
+
+
+def test_an_engine_that_cannot_start_says_why_in_one_line(served_model: Path, tmp_path: Path) -> None:
+    server = launch(served_model, tmp_path / "log", {"start_error": "NVIDIA X (sm_75) has no bfloat16"})
+    try:
+        assert server.wait(30) == 1
+    finally:
+        server.process.kill()
+        server.process.wait()
+    log = server.log.read_text()
+    assert "The engine process failed (StartError: NVIDIA X (sm_75) has no bfloat16)." in log
+    assert "Traceback" not in log
 
 
 def stream_lines(server: EngineProcess) -> Iterator[str]:

@@ -12,8 +12,13 @@ from tangram_engine.checkpoint import CheckpointError, Reason
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
 from tangram_engine.schedule.request import Request
+from tangram_engine.start_error import StartError
 
 EOS = 1
+CUDA_ERROR = """CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+"""
 AUDIT_SLICE_S = 0.001
 
 
@@ -26,6 +31,7 @@ class Behaviour:
     num_blocks: int = 1024
     max_model_len: int = 512
     vocab_size: int = 320
+    start_error: str | None = None  # raise StartError with this message while loading
     refuse: str | None = None  # raise CheckpointError with this message while loading
     crash_token: int | None = None  # raise in the step after such a prompt arrived
     error_token: int | None = None  # end such a request with finish "error"
@@ -54,6 +60,8 @@ class FakeEngine:
     def __post_init__(self) -> None:
         if self.behaviour.refuse is not None:
             raise CheckpointError(Reason.INVALID, self.behaviour.refuse)
+        if self.behaviour.start_error is not None:
+            raise StartError(self.behaviour.start_error)
         time.sleep(self.behaviour.load_seconds)
         self.info = EngineInfo(
             block_size=self.config.block_size,
@@ -109,7 +117,7 @@ class FakeEngine:
         while self.waiting and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.pop(0)
             if self.behaviour.crash_token in request.prompt:
-                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+                raise RuntimeError(CUDA_ERROR)
             size = self.config.block_size
             content = (request.cache_root, request.prompt)
             cached = (len(request.prompt) - 1) // size * size if content in self.seen else 0

@@ -42,6 +42,8 @@ class LLMEngine:
             device=str(loaded.device),
             load_seconds=loaded.load_seconds,
             warmup_seconds=loaded.warmup_seconds,
+            read_bandwidth=loaded.speed.read_bandwidth if loaded.speed else None,
+            gemm_flops=loaded.speed.gemm_flops if loaded.speed else None,
         )
 
     def add(self, request: Request) -> None:

@@ -20,24 +20,30 @@ from tangram_engine.models import Decoder, Weights, dummy_weights, load_weights
 from tangram_engine.models.rope import Rope
 from tangram_engine.run import host
 from tangram_engine.run.attention import TorchAttention
+from tangram_engine.run.device import choose_dtype, is_out_of_memory, open_device
 from tangram_engine.run.ladder import CPU_STEP, step_tokens
 from tangram_engine.run.memory import (
+    MIB,
     OutOfMemory,
+    activation_bytes,
     block_bytes,
     check_weights,
     count_blocks,
     cpu_pool_bytes,
+    cuda_pool_bytes,
+    growing_bytes,
+    largest_model_len,
+    read_bytes,
     weight_bytes,
 )
 from tangram_engine.run.runner import Runner
 from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, measured_pool_bytes
+from tangram_engine.run.speed import DeviceSpeed, measure_speed, predicted_tokens_per_second
 from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
 from tangram_engine.sample.sampler import Sampler
 from tangram_engine.schedule import Limits, Request, Row, Sequence
 
 logger = logging.getLogger(__name__)
-
-STORED = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +58,43 @@ class Loaded:
     device: torch.device
     load_seconds: float
     warmup_seconds: float
+    speed: DeviceSpeed | None  # None on a CPU
 
 
 def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
-    """Load, size the KV pool and warm up. Raises CheckpointError or OutOfMemory.
+    """Load, size the KV pool and warm up. Raises CheckpointError, UnusableDevice or OutOfMemory.
 
     `memory`: of the device, which the pool is to fill; by default the CUDA runtime's on a GPU, none on a CPU.
     """
     begin = time.perf_counter()
-    device = _device(config)
-    if memory is None and device.type == "cuda":
-        memory = CudaMemory()
+    device = open_device(config.device)
     if device.type == "cpu":
         torch.set_num_threads(min(torch.get_num_threads(), host.threads(host.cpu_limit())))
+    elif memory is None:
+        memory = CudaMemory()
     checkpoint = read_shapes(config.model) if config.load_format == DUMMY else read_checkpoint(config.model)
     spec = checkpoint.spec
-    dtype = _dtype(config, spec, device)
+    dtype = choose_dtype(config.dtype, spec.dtype, device)
     limits = _limits(config, spec, device)
-    check_weights(sum(weight_bytes(spec, dtype).values()), _available_bytes(config, device))
+    available = _available_bytes(config, memory)
+    check_weights(sum(weight_bytes(spec, dtype).values()), available)
+    speed = _speed(spec, dtype, device, memory)
     try:
         decoder = Decoder(spec, _weights(config, checkpoint, dtype, device), reference_ops())
         loaded = time.perf_counter()
         rope = Rope(spec, limits.max_model_len, dtype, device)
         attention = TorchAttention(spec, rope, 0, config.block_size, dtype, limits.max_num_seqs)
         runner = Runner(decoder, attention, device)
-        per_block = block_bytes(spec, config.block_size, dtype)
-        num_blocks = allocate_pool(config, runner, limits, per_block, memory)
+        num_blocks = allocate_pool(config, runner, limits, dtype, memory)
         # On a CPU, memory is committed when it is touched: long contexts can wait until somebody has one.
         context = limits.max_model_len if memory is not None else config.block_size
         warm_up(runner, limits, config.block_size, context)
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(f"the weights and the largest step do not fit: {error}") from error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(_out_of_memory(spec, limits, config.block_size, dtype, available)) from error
     warm = time.perf_counter()
-    return Loaded(runner, spec, limits, num_blocks, dtype, device, loaded - begin, warm - loaded)
+    return Loaded(runner, spec, limits, num_blocks, dtype, device, loaded - begin, warm - loaded, speed)
 
 
 def warm_up(runner: Runner, limits: Limits, block_size: int, context: int) -> None:
@@ -119,9 +129,9 @@ def _dummy(tokens: int, block_size: int) -> Sequence:
 
 
 def allocate_pool(
-    config: EngineConfig, runner: Runner, limits: Limits, per_block: int, memory: DeviceMemory | None
+    config: EngineConfig, runner: Runner, limits: Limits, dtype: torch.dtype, memory: DeviceMemory | None
 ) -> int:
-    """Give the attention its pool; the number of blocks, each of `per_block` bytes. `memory`: None on a CPU.
+    """Give the attention its pool; the number of blocks. `memory`: None on a CPU.
 
     All else is allocated by now, and at its final size. Raises OutOfMemory.
     """
@@ -134,7 +144,15 @@ def allocate_pool(
         pool_bytes = measured_pool_bytes(memory, trial, config.gpu_memory_utilization)
     elif pool_bytes is None:
         pool_bytes = cpu_pool_bytes(host.memory_limit_bytes())
-    num_blocks = count_blocks(pool_bytes, per_block, config.block_size, limits.max_model_len)
+    spec, size = runner.decoder.spec, config.block_size
+
+    def growing(length: int) -> int:
+        # What a shorter context leaves is the pool's, unless a pool of a certain size is asked for.
+        measured = memory is not None and config.kv_cache_bytes is None
+        return growing_bytes(spec, limits.max_num_seqs, length, size, dtype) if measured else 0
+
+    per_block = block_bytes(spec, size, dtype)
+    num_blocks = count_blocks(pool_bytes, per_block, size, limits.max_model_len, growing)
     runner.attention.resize(num_blocks)
     return num_blocks
 
@@ -148,24 +166,52 @@ def _weights(
     return dummy_weights(checkpoint.spec, dtype, device, config.seed)
 
 
-def _available_bytes(config: EngineConfig, device: torch.device) -> int:
-    """Memory that this process may use in all, whatever is free of it now."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info()[1] * config.gpu_memory_utilization)
-    return host.memory_limit_bytes()
+def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
+    """Memory that weights and all else may use. On a GPU, CUDA's context and other processes have theirs."""
+    if memory is None:
+        return host.memory_limit_bytes()
+    free, total = memory.free_and_total()
+    return cuda_pool_bytes(free, total, config.gpu_memory_utilization, 0)
 
 
-def _device(config: EngineConfig) -> torch.device:
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
+def _speed(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, memory: DeviceMemory | None
+) -> DeviceSpeed | None:
+    """Measure the device before anything fills it, and predict what one request alone can get of it."""
+    if device.type == "cpu" or memory is None:
+        return None
+    speed = measure_speed(memory.free_and_total()[0], dtype, device)
+    memory.trim()
+    read = read_bytes(spec, dtype)
+    logger.info(
+        "one request alone gets %.0f tokens/s at most: each token reads %.2f GB of weights",
+        predicted_tokens_per_second(read, speed), read / 1e9,
+    )  # fmt: skip
+    return speed
 
 
-def _dtype(config: EngineConfig, spec: ModelSpec, device: torch.device) -> torch.dtype:
-    if config.dtype != "auto":
-        dtype: torch.dtype = getattr(torch, config.dtype)
-        return dtype
-    return torch.float32 if device.type == "cpu" else STORED[spec.dtype]
+def _out_of_memory(
+    spec: ModelSpec, limits: Limits, block_size: int, dtype: torch.dtype, available: int
+) -> str:
+    """Which context would fit, where there is not even room for the buffers. By formula, hence "about"."""
+    rows, tokens = limits.max_num_seqs, limits.max_num_batched_tokens
+
+    def needed(length: int) -> int:
+        return (
+            sum(weight_bytes(spec, dtype).values())
+            + -(-length // block_size) * block_bytes(spec, block_size, dtype)
+            + growing_bytes(spec, rows, length, block_size, dtype)
+            + activation_bytes(spec, tokens, rows, length, dtype)
+        )
+
+    largest = largest_model_len(available, limits.max_model_len, needed)
+    advice = "lower --max-num-batched-tokens or --max-num-seqs, or use a larger device or slice"
+    if 0 < largest < limits.max_model_len:
+        advice = f"the largest workable max_model_len is about {largest}; or {advice}"
+    return (
+        f"weights and the largest step ({tokens} tokens, {rows} sequences, max_model_len "
+        f"{limits.max_model_len}) do not fit into {available / MIB:.0f} MiB: {advice}"
+    )
 
 
 def _step_tokens(device: torch.device) -> int:

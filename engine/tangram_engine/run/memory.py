@@ -11,14 +11,17 @@ from collections.abc import Callable
 import torch
 
 from tangram_engine.checkpoint import EMBEDDING, HEAD, ModelSpec, expected_shapes
+from tangram_engine.run.attention import SCORES, collected_tokens
+from tangram_engine.start_error import StartError
 
 MIB = 1 << 20
 CPU_SHARE = 4  # of the memory limit, one part in four; the rest is weights, activations and Python
 CPU_DEFAULT_BYTES = 1024 * MIB  # nobody asked for more on a CPU
+SAMPLING_BYTES = 40  # per row and entry of the vocabulary: float32 logits, adjusted copies, sorting, noise
 CUDA_RESERVE_BYTES = 256 * MIB  # and at least 1 %: libraries allocate outside torch's allocator
 
 
-class OutOfMemory(Exception):
+class OutOfMemory(StartError):
     """The device cannot hold what was asked for; the message says what it could hold."""
 
 
@@ -33,6 +36,33 @@ def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> dict[str, int]:
 def rope_bytes(spec: ModelSpec, positions: int, dtype: torch.dtype) -> int:
     """Bytes of the cosines and sines of all positions."""
     return 2 * positions * spec.head_dim * dtype.itemsize
+
+
+def read_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes of weights that each step reads: all but the input embedding, of which it looks up rows."""
+    weights = weight_bytes(spec, dtype)
+    return sum(weights.values()) - (0 if spec.tied_embeddings else weights["embedding"])
+
+
+def growing_bytes(
+    spec: ModelSpec, max_num_seqs: int, max_model_len: int, block_size: int, dtype: torch.dtype
+) -> int:
+    """Bytes of the buffers beside the KV pool that grow with max_model_len."""
+    collected = collected_tokens(spec, block_size, dtype, max_num_seqs, max_model_len)
+    layer = 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
+    return rope_bytes(spec, max_model_len, dtype) + collected * layer
+
+
+def activation_bytes(
+    spec: ModelSpec, step_tokens: int, max_num_seqs: int, max_model_len: int, dtype: torch.dtype
+) -> int:
+    """Peak of the largest step in plain torch: in the MLP, in attention with a long past, or in sampling."""
+    hidden, kv_heads, head = spec.hidden_size, spec.kv_heads, spec.head_dim
+    mlp = (hidden + 4 * spec.intermediate_size) * step_tokens * dtype.itemsize
+    scores = min(min(step_tokens, max_model_len) * max_model_len * spec.heads, SCORES)
+    mask = scores // kv_heads * (1 + dtype.itemsize)
+    attention = 2 * (hidden + 2 * (spec.heads + kv_heads) * head) * step_tokens * dtype.itemsize + mask
+    return max(mlp, attention, SAMPLING_BYTES * spec.vocab_size * max_num_seqs)
 
 
 def check_weights(needed: int, available: int) -> None:

@@ -14,6 +14,7 @@ from tangram_engine import __version__
 from .api import Backend, Endpoints
 from .api_keys import APIKeys
 from .errors import APIError, internal
+from .lifecycle import State
 from .listener import PROBES
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class StatusEndpoints:
 
     async def health(self, request: web.Request) -> web.Response:
         """GET /health: both processes go on. Never asks the GPU, and stays green during a drain."""
+        if self._backend.lifecycle.state is State.FAILED:
+            return web.json_response({"status": "failed", "reason": "The engine process failed."}, status=503)
         hung = self._backend.lifecycle.hung
         if hung is not None:
             return web.json_response({"status": "hung", "reason": hung}, status=503)

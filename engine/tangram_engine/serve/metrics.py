@@ -130,6 +130,13 @@ class Metrics:
         )
         self.load_seconds.set(info.load_seconds)
         self.warmup_seconds.set(info.warmup_seconds)
+        if info.read_bandwidth is not None and info.gemm_flops is not None:
+            self._gauge(
+                "tangram_engine_read_bandwidth_bytes_per_second", "Reads of the device, measured at start"
+            ).set(info.read_bandwidth)
+            self._gauge(
+                "tangram_engine_gemm_flops_per_second", "Matrix products of the device, measured at start"
+            ).set(info.gemm_flops)
         config = {
             "block_size": str(info.block_size),
             "num_gpu_blocks": str(info.num_blocks),

@@ -29,6 +29,7 @@ from tangram_engine.messages import (
     encode,
 )
 from tangram_engine.schedule.request import Request
+from tangram_engine.start_error import StartError
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,10 @@ def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -
     except BrokenPipeError:
         os._exit(0)  # the API process is gone, and with it whoever wanted an answer
     except Exception as error:
-        logger.exception("the engine ends")
+        if isinstance(error, CheckpointError | StartError):
+            logger.error("%s", error)  # noqa: TRY400  (a person's error, not ours: no trace)
+        else:
+            logger.exception("the engine ends")
         _last_words(channel, error)
         sys.stderr.flush()
         # A CUDA context may be poisoned and hang in its destructors: no orderly shutdown.
@@ -176,8 +180,13 @@ def _receive(channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> Non
 
 def _last_words(channel: socket.socket, error: Exception) -> None:
     reason = error.reason if isinstance(error, CheckpointError) else type(error).__name__
-    message = error.message if isinstance(error, CheckpointError) else str(error)
+    message = error.message if isinstance(error, CheckpointError) else _first_line(error)
     try:
         channel.sendall(encode(Failed(str(reason), message[:4000])))
     except OSError:
         logger.warning("the API process could not be told")
+
+
+def _first_line(error: Exception) -> str:
+    """What clients get to read: errors of CUDA go on with advice for debugging, which is in the log."""
+    return next((line for line in str(error).splitlines() if line.strip()), "")
