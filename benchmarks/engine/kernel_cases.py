@@ -28,6 +28,7 @@ class KernelCase:
     batch: int
     build: "Callable[[Inputs], tuple[Any, ...]]"
     weights: str = "bf16"
+    scratch: tuple[int, ...] = ()  # numbers of the arguments whose contents mean nothing afterwards
     sweep: tuple[int, ...] = ()  # batch sizes at which other tiles are tried
 
     def launcher(self) -> Callable[..., Any]:
@@ -52,6 +53,7 @@ class Inputs:
     shape: DecoderShape
     batch: int
     context: int
+    max_num_seqs: int
     device: torch.device
     dtype: torch.dtype
 
@@ -68,7 +70,7 @@ class Inputs:
         shape, count = self.shape, -(-(self.context + 1) // BLOCK_SIZE)
         blocks = self.batch * count
         pool = self.random(blocks + 1, 2, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
-        tables = torch.full((self.batch + 1, count), blocks)
+        tables = torch.full((max(self.batch, self.max_num_seqs) + 1, count), blocks)
         tables[: self.batch] = torch.randperm(blocks).view(self.batch, count)
         rows = torch.arange(self.batch)
         positions = torch.full((self.batch,), self.context)
@@ -96,6 +98,18 @@ def store_kv(inputs: Inputs) -> tuple[Any, ...]:
     return qkv, None, None, EPS, rope, rows, positions, tables, pool
 
 
+def decode_attention(inputs: Inputs) -> tuple[Any, ...]:
+    """q, pool of the layer, tables, rows, positions, scratch."""
+    from tangram_engine.kernels.decode_attention import scratch_size  # noqa: PLC0415
+
+    shape = inputs.shape
+    pool, tables, rows, positions = inputs.cache()
+    longest = tables.shape[1] * BLOCK_SIZE
+    size = scratch_size(inputs.batch, longest, shape.heads, shape.head_dim)
+    q = inputs.random(inputs.batch, shape.heads, shape.head_dim)
+    return q, pool, tables, rows, positions, torch.empty(size, device=inputs.device)
+
+
 def small_linear(inputs: Inputs, name: str) -> tuple[Any, ...]:
     """x, weight, bias."""
     columns = linear_columns(inputs.shape, name)
@@ -116,5 +130,13 @@ def cases(batches: tuple[int, ...]) -> list[KernelCase]:
             KernelCase("add_norm", "add_norm", batch, add_norm),
             KernelCase("silu_mul", "silu_mul", batch, silu_mul),
             KernelCase("store_kv", "store_kv", batch, store_kv),
+            KernelCase(
+                "decode_attention",
+                "decode_attention",
+                batch,
+                decode_attention,
+                scratch=(5,),
+                sweep=(1, 64, 256),
+            ),
         ]
     return found

@@ -32,6 +32,9 @@ PREFILLS = (1024, 8192)
 ACTIVATION_BYTES = 2
 LOGIT_BYTES = 4
 SMALL_LINEAR_ROWS = 8  # kernels/small_linear.py: up to so many tokens
+SPLIT_TOKENS = (
+    256  # kernels/decode_attention.py: parts of a context that are attended to apart, up to 8,192 tokens
+)
 INT4_GEMM_ROWS = 64  # kernels/int4_gemm.py
 OFF = 0.25  # a row further from its prediction than this is explained from the profile
 
@@ -87,6 +90,8 @@ class GpuRates:
 
     name: str
     spec_bandwidth: float
+    spec_gemm: float  # bf16, FLOP, dense
+    spec_fp8_gemm: float
     bandwidth: float  # measured device-to-device copy, read and written bytes
     gemm: float  # measured 8192 x 8192 x 8192 product of random bf16 numbers, FLOP
     fp8_gemm: float  # assumed: 1,400 TFLOP/s of 1,979 on the data sheet
@@ -94,8 +99,8 @@ class GpuRates:
 
 
 # Data sheets of NVIDIA for the SXM boards; measured with PyTorch 2.11 on machines of this project, one run each.
-H100 = GpuRates("H100 80GB", 3.35e12, 3.0e12, 798e12, 1400e12, 132)
-H200 = GpuRates("H200", 4.8e12, 4.3e12, 790e12, 1400e12, 132)
+H100 = GpuRates("H100 80GB", 3.35e12, 989e12, 1979e12, 3.0e12, 798e12, 1400e12, 132)
+H200 = GpuRates("H200", 4.8e12, 989e12, 1979e12, 4.3e12, 790e12, 1400e12, 132)
 GPUS = {gpu.name: gpu for gpu in (H100, H200)}
 
 
@@ -182,6 +187,8 @@ def step_kernels(
             _linear_reads(weights, batch, own_linear=own_linear),
         )  # fmt: skip
 
+    splits = -(-(context + 1) // SPLIT_TOKENS)
+    partial_results = batch * splits * shape.heads * (shape.head_dim + 1) * 4
     stored = batch * (
         (2 * q + 4 * kv) * e + shape.head_dim * 4
     )  # qkv in; q, k, v out; one float32 row of the table
@@ -193,6 +200,7 @@ def step_kernels(
         linear("qkv"),
         KernelCost("store_kv", layers, stored),
         KernelCost("decode_attention", layers, attended, reads="attention_reads"),
+        KernelCost("combine splits", layers, partial_results + batch * q * e),
         linear("o"),
         linear("gate_up"),
         KernelCost("silu_mul", layers, 3 * batch * inner * e),
@@ -329,14 +337,19 @@ def serving_rate(
 class Prediction:
     """One row of the benchmark: `wire` is the limit, `predicted` what the engine should reach."""
 
-    unit: str  # "tok/s" or "us" of one call
+    unit: str  # "tok/s", "GB/s", "TFLOP/s", or "us" of one call
     wire: float
     predicted: float
 
 
 def rows(gpu: GpuRates) -> dict[str, Prediction]:
     """All rows of the benchmark that have a prediction, by name."""
-    found: dict[str, Prediction] = {}
+    found = {
+        "copy bandwidth": Prediction("GB/s", gpu.spec_bandwidth / 1e9, gpu.bandwidth / 1e9),
+        "bf16 product": Prediction("TFLOP/s", gpu.spec_gemm / 1e12, gpu.gemm / 1e12),
+        "fp8 scaled product": Prediction("TFLOP/s", gpu.spec_fp8_gemm / 1e12, gpu.fp8_gemm / 1e12),
+        "kernel in a CUDA graph": Prediction("us", 1e6 * ASSUMED.kernel_gap_s, 1e6 * ASSUMED.kernel_gap_s),
+    }
     for shape, weights, batch in ((s, w, b) for s in SHAPES.values() for w in FORMATS for b in BATCHES):
         wire = decode_ceiling(shape, weights, batch, gpu)
         for rung in RUNGS if weights == "bf16" else ("async",):

@@ -29,9 +29,11 @@ def rows(setting: Setting) -> list[BenchmarkRow]:
         BenchmarkRow("versions", 20, one(versions)),
         BenchmarkRow("read bandwidth, sum", 15, one(read_bandwidth)),
         BenchmarkRow("read bandwidth, matrix times vector", 15, one(vector_bandwidth)),
-        BenchmarkRow("copy bandwidth", 15, one(copy_bandwidth)),
-        BenchmarkRow("bf16 product", 15, one(product, rows_=setting.sizes.product)),
-        BenchmarkRow("fp8 scaled product", 15, one(scaled_product, rows_=setting.sizes.product)),
+        BenchmarkRow("copy bandwidth", 15, one(copy_bandwidth), "copy bandwidth"),
+        BenchmarkRow("bf16 product", 15, one(product, rows_=setting.sizes.product), "bf16 product"),
+        BenchmarkRow(
+            "fp8 scaled product", 15, one(scaled_product, rows_=setting.sizes.product), "fp8 scaled product"
+        ),
     ]
     for count in ROWS_OF_PRODUCTS if not setting.tiny else (16,):
         for name, parameters in shape.matrices.items():
@@ -43,7 +45,7 @@ def rows(setting: Setting) -> list[BenchmarkRow]:
                 BenchmarkRow(f"fp8 scaled product, {name}, {count} rows", 10, one(scaled_product, **sizes))
             )
     found += [
-        BenchmarkRow("kernel in a CUDA graph", 10, one(kernel_in_a_graph)),
+        BenchmarkRow("kernel in a CUDA graph", 10, one(kernel_in_a_graph), "kernel in a CUDA graph"),
         BenchmarkRow("torch operation, host", 10, one(eager_operation)),
         BenchmarkRow("Triton launch, host", 20, one(triton_launch)),
         BenchmarkRow("wait for one id", 10, one(wait_for_one_id)),

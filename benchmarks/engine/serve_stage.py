@@ -73,9 +73,10 @@ class EngineServer:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
+        path = os.pathsep.join(filter(None, (str(ROOT / "engine"), os.environ.get("PYTHONPATH"))))
         with log.open("wb") as sink:
             self._process = subprocess.Popen(
-                self._command(), stdout=sink, stderr=sink, env=os.environ | {"PYTHONPATH": str(ROOT / "engine")},
+                self._command(), stdout=sink, stderr=sink, env=os.environ | {"PYTHONPATH": path},
                 process_group=0,
             )  # fmt: skip
         self._setting.closers.append(self._end)

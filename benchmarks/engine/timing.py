@@ -23,29 +23,22 @@ def seconds_per_call(
     """Median seconds of one of `calls`, each on inputs of its own and without data that changes shapes.
 
     On a GPU as many rounds as fill `target_s` are captured in one CUDA graph, so the host's launches cost nothing and
-    the gap between kernels is part of the time, as in the engine's step. Elsewhere wall-clock.
+    the gap between kernels is part of the time, as in the engine's step. Elsewhere wall-clock of one round.
     """
-    for call in calls:
-        call()
-    synchronize(device)
-    begin = time.perf_counter()
-    for call in calls:
-        call()
-    synchronize(device)
-    once = max(time.perf_counter() - begin, 1e-6)
-    rounds = max(1, min(50, int(target_s / once)))
     if device.type != "cuda":
-        return statistics.median(_wall(calls, rounds) for _ in range(3)) / (rounds * len(calls))
+        return _wall(calls, device) / len(calls)
+    _wall(calls, device)
+    rounds = max(1, min(50, int(target_s / max(_wall(calls, device), 1e-6))))
     graph = _captured(calls, rounds)
     graph.replay()
     return statistics.median(event_seconds(graph.replay) for _ in range(REPEATS)) / (rounds * len(calls))
 
 
-def _wall(calls: Sequence[Callable[[], object]], rounds: int) -> float:
+def _wall(calls: Sequence[Callable[[], object]], device: torch.device) -> float:
     begin = time.perf_counter()
-    for _ in range(rounds):
-        for call in calls:
-            call()
+    for call in calls:
+        call()
+    synchronize(device)
     return time.perf_counter() - begin
 
 
