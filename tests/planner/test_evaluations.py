@@ -16,6 +16,7 @@ from tangram.fleet import (
     PrecisionTolerance,
     QuotaLimit,
     StartEvaluation,
+    WriteProblem,
 )
 from tangram.planner import plan
 from tangram.planner.evaluations import RETRY_AFTER_S
@@ -294,3 +295,13 @@ def test_engine_pods_are_applied_with_the_format_of_their_shape() -> None:
 
     (action,) = [each for each in made.actions if isinstance(each, ApplyDeployment)]
     assert action.shape.precision == "int4"
+
+
+def test_a_job_that_is_refused_says_so_and_costs_no_place() -> None:
+    refused = WriteProblem("uid-m", "Forbidden", "exceeded quota: jobs")
+
+    made, decisions = decide(fleet(evaluation_problems=(refused,)), wants())
+
+    assert len(started(made)) == 1  # the writer waits between two tries
+    assert decisions["uid-m"].placed_reason == "Placed"
+    assert "its Job is refused: exceeded quota: jobs" in decisions["uid-m"].placed_message

@@ -8,17 +8,19 @@ import pytest
 from tangram.fleet import (
     ApplyDeployment,
     ApplyService,
+    EvaluationKey,
     FinishInspection,
     Intent,
     MIGPolicy,
     RemoveDeployment,
     ScaleDeployment,
     Shape,
+    StartEvaluation,
     WriteProblem,
 )
 from tangram.shell import manifests, reduce
 from tangram.shell.backoff import Penalties
-from tangram.shell.client import Listing
+from tangram.shell.client import ApiError, Listing
 from tangram.shell.expect import Expectations
 from tangram.shell.kinds import (
     DEPLOYMENTS,
@@ -175,6 +177,27 @@ async def test_a_problem_ends_when_nothing_is_to_be_written_any_more() -> None:
     await one.perform((ApplyService("new"),), {"new": INTENT})
 
     assert one.problems == {}
+
+
+async def test_a_refused_evaluate_job_costs_the_evaluation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = writer()
+    key = EvaluationKey("ns", INTENT.model_uri, "d", "L4", "int4")
+    start = StartEvaluation("new", key, Shape("L4", "gpu", 1, "int4"), ("NVIDIA-L4",))
+    tries: list[str] = []
+
+    async def create(_self: Api, kind: Kind, obj: Any, **_: Any) -> Any:
+        tries.append(kind.plural)
+        if kind == JOBS:
+            raise ApiError(403, "Forbidden", "exceeded quota: jobs")
+        return {**obj, "metadata": {**obj["metadata"], "resourceVersion": "9"}}
+
+    monkeypatch.setattr(Api, "create", create)
+    for _ in range(2):  # the second time it waits
+        await one.perform((ApplyService("new"), start), {"new": INTENT})
+
+    assert one.problems == {}
+    assert one.evaluation_problems["new"].message == "exceeded quota: jobs"
+    assert tries == ["services", "jobs", "services"]
 
 
 async def test_a_name_held_by_a_foreign_object_is_told() -> None:

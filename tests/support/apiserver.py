@@ -196,6 +196,7 @@ class Kubelet:
 
     client: ApiClient
     reports: dict[str, tuple[str, int]] = field(default_factory=dict)
+    evaluations: dict[str, tuple[str, int]] = field(default_factory=dict)  # likewise; absent: they go on
     ready: Callable[[dict[str, Any]], bool] = lambda _pod: True
     hold: bool = False  # True: pods stay as they are
 
@@ -251,15 +252,17 @@ class Kubelet:
         if meta.get("deletionTimestamp"):
             await self._remove(pod)
         elif pod["spec"].get("nodeName") and status.get("phase") == "Pending":
-            inspect = meta.get("labels", {}).get("app.kubernetes.io/component") == "inspect"
-            if inspect:
-                await self._inspected(pod)
+            component = meta.get("labels", {}).get("app.kubernetes.io/component")
+            uri = meta.get("annotations", {}).get("tangram.dev/model-uri", "")
+            if component == "inspect":
+                await self._ended(pod, *self.reports.get(uri, (report(), 0)))
+            elif component == "evaluate":
+                if uri in self.evaluations:
+                    await self._ended(pod, *self.evaluations[uri])
             elif self.ready(pod):
                 await self._patch(pod, "Running", {"running": {"startedAt": now()}}, ready=True)
 
-    async def _inspected(self, pod: dict[str, Any]) -> None:
-        uri = pod["metadata"].get("annotations", {}).get("tangram.dev/model-uri", "")
-        message, code = self.reports.get(uri, (report(), 0))
+    async def _ended(self, pod: dict[str, Any], message: str, code: int) -> None:
         ended = {
             "exitCode": code,
             "message": message,

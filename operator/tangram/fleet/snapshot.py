@@ -211,6 +211,7 @@ class FleetSnapshot:
     evaluations: tuple[Evaluation, ...] = ()  # evaluate Jobs
     services: tuple[tuple[str, str], ...] = ()  # (namespace, name) of the Services we own
     problems: tuple[WriteProblem, ...] = ()  # sorted by owner_uid
+    evaluation_problems: tuple[WriteProblem, ...] = ()  # of evaluate Jobs alone, likewise
     pools: tuple[Pool, ...] = ()  # sorted by name
     invalid_pools: tuple[InvalidPool, ...] = ()  # sorted by name
     # LLMDeployment uid -> replicas that the scaling law wants now; absent: hold what is there

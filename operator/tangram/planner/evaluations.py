@@ -68,6 +68,7 @@ def evaluations(
         for goal in goals.values()
         if goal.candidate is not None and goal.replicas < goal.desired and not (goal.limit or goal.waits)
     }
+    refusals = {problem.owner_uid: problem.message for problem in snapshot.evaluation_problems}
     found, kept = Evaluations(), dict[EvaluationKey, str]()
     for case in cases:
         uid = case.intent.uid
@@ -84,7 +85,7 @@ def evaluations(
                 continue
             found.starts.append(start)
         kept.setdefault(key, uid)
-        found.notes[uid] = _running(candidate, job)
+        found.notes[uid] = _running(candidate, job, refusals.get(uid, ""))
     found.ends += _ends(snapshot, jobs, kept, idle, now)
     return found
 
@@ -180,8 +181,10 @@ def _start(
     return StartEvaluation(intent.uid, key, shape, where.products, selectors, where.declared)
 
 
-def _running(candidate: Candidate, job: Evaluation | None) -> str:
+def _running(candidate: Candidate, job: Evaluation | None, refusal: str) -> str:
     what = f"{candidate.shape.described} is evaluated"
+    if job is None and refusal:
+        return f"the evaluation of {candidate.shape.described} waits: its Job is refused: {refusal}"
     if job is None:
         return f"{what}: its Job is about to start"
     waits = f", which waits: {job.message}" if job.message else ""

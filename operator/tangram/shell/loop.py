@@ -49,7 +49,7 @@ from tangram.shell.view import (
 )
 from tangram.shell.well_formed import well_formed
 from tangram.shell.worker import WorkerFailed
-from tangram.shell.writer import Writer
+from tangram.shell.writer import Writer, evaluation_penalty
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +217,7 @@ class Reconciler:
         self.statuses.clear()
         self._back_offs.clear()
         self.writer.problems.clear()
+        self.writer.evaluation_problems.clear()
         self._begun = term
 
     async def _settled(self) -> bool:
@@ -239,7 +240,8 @@ class Reconciler:
         self.writer.forget(living)
         self.statuses.forget(living | pools)
         self.pool_pacer.forget(pools)
-        self.penalties.keep(living | {f"status {uid}" for uid in living | pools} | {""})
+        kept = {f"status {uid}" for uid in living | pools} | set(map(evaluation_penalty, living))
+        self.penalties.keep(living | kept | {""})
 
     def _observe(
         self, view: View, valid: tuple[Intent, ...], now: float
@@ -258,6 +260,9 @@ class Reconciler:
             desired=desired,
             desired_of=self.scaler.counted(),
             problems=problems,
+            evaluation_problems=tuple(
+                sorted(self.writer.evaluation_problems.values(), key=lambda p: p.owner_uid)
+            ),
             back_offs=tuple(sorted(each for uid in owners for each in known.get(uid, ()))),
             faults=self.faults.faults,
         )

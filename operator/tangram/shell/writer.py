@@ -78,6 +78,7 @@ class Writer:
     penalties: Penalties
     clock: Callable[[], float]
     problems: dict[str, WriteProblem] = field(default_factory=dict)
+    evaluation_problems: dict[str, WriteProblem] = field(default_factory=dict)  # of evaluate Jobs, likewise
     writes: int = 0
     behind: bool = False  # the last round ended before all was written
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
@@ -123,8 +124,9 @@ class Writer:
 
     def forget(self, living: set[str]) -> None:
         """Forget what was remembered about LLMDeployments that are gone."""
-        for gone in self.problems.keys() - living:
-            del self.problems[gone]
+        for problems in (self.problems, self.evaluation_problems):
+            for gone in problems.keys() - living:
+                del problems[gone]
         for gone in self._rendered.keys() - living:
             del self._rendered[gone]
 
@@ -197,7 +199,7 @@ class Writer:
                 owner, priority = manifests.owner_of(intent), intent.priority_class_name
                 await self._start(manifests.inspect_job(owner, action.key, self.settings, priority))
             case StartEvaluation():
-                await self._start(manifests.evaluate_job(intent, action, self.settings))
+                await self._evaluate(intent, action)
 
     def _makes_pods(self, class_name: str) -> bool:
         """Say whether pods of a PriorityClass are admitted, and preempt no others; so it is taken of unseen
@@ -278,6 +280,24 @@ class Writer:
         ):  # a Job of another LLMDeployment answers the same question
             raise NameTaken(_taken(JOBS, job))
 
+    async def _evaluate(self, intent: Intent, action: StartEvaluation) -> None:
+        """Start an evaluate Job. One that is refused costs its LLMDeployment the evaluation alone."""
+        key = evaluation_penalty(intent.uid)
+        if self.penalties.blocked(key, self.clock()):
+            return
+        try:
+            await self._start(manifests.evaluate_job(intent, action, self.settings))
+        except (ApiError, NameTaken) as error:
+            problem = _problem(intent.uid, error)
+            if problem is None:
+                raise
+            log.warning("%s/%s: evaluate Job: %s", intent.namespace, intent.name, error)
+            self.penalties.fail(key, self.clock())
+            self.evaluation_problems[intent.uid] = problem
+        else:
+            self.penalties.succeed(key)
+            self.evaluation_problems.pop(intent.uid, None)
+
     async def _finish(self, action: FinishInspection | FinishEvaluation) -> None:
         """Delete a Job, unless the LLMDeployment that it was started for has changed unseen."""
         job = self.mirrors.store(JOBS, action.namespace).get((action.namespace, action.name))
@@ -355,6 +375,11 @@ class Writer:
         self.failed("write", f"{intent.namespace}/{intent.name}" if intent else owner, owner, error)
         message = f"its objects could not be written ({describe(error)}); please report this"
         self.problems[owner] = WriteProblem(owner, "NotJudged", message)
+
+
+def evaluation_penalty(uid: str) -> str:
+    """Return the key under which refused evaluate Jobs of an LLMDeployment wait for their next try."""
+    return f"evaluate {uid}"
 
 
 def _problem(owner: str, error: ApiError | NameTaken) -> WriteProblem | None:
