@@ -43,6 +43,7 @@ def _serve(options: argparse.Namespace) -> int:
         kv_cache_bytes=options.kv_cache_bytes,
         seed=options.seed,
         load_format=options.load_format,
+        quantize=options.quantize,
     )
     server = ServeOptions(
         served_name=options.served_model_name,
@@ -104,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "dummy"),
         default="auto",
         help="dummy: random weights in the shapes of config.json, for benchmarks; needs no safetensors",
+    )
+    serve.add_argument(
+        "--quantize",
+        choices=("fp8", "int4"),
+        help="keep the layers' weights in this format, made while they are read; default: as stored",
     )
     serve.add_argument("--seed", type=_integer(0), default=0, help="of requests that bring none")
     serve.add_argument("--max-connections", type=_integer(1), default=1024, help="then the idlest closes")

@@ -23,6 +23,7 @@ class EngineConfig:
     load_format: str = (
         "auto"  # auto: the checkpoint's safetensors; dummy: random weights, from config.json alone
     )
+    quantize: str | None = None  # fp8 | int4: the weights of the layers, while they are read
 
     def __post_init__(self) -> None:
         positive = (self.max_model_len, self.max_num_seqs, self.max_num_batched_tokens, self.block_size)
@@ -36,5 +37,7 @@ class EngineConfig:
             raise ValueError(f"dtype {self.dtype!r} is not one of auto, float32, bfloat16, float16")
         if self.load_format not in ("auto", DUMMY):
             raise ValueError(f"load_format {self.load_format!r} is not one of auto, dummy")
+        if self.quantize not in (None, "fp8", "int4"):
+            raise ValueError(f"quantize {self.quantize!r} is not one of fp8, int4")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device {self.device!r} is not one of auto, cpu, cuda")

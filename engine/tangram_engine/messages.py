@@ -67,6 +67,7 @@ class EngineInfo:
     warmup_seconds: float
     read_bandwidth: float | None = None  # bytes/s, measured at start; None: not measured, as on a CPU
     gemm_flops: float | None = None  # FLOP/s, likewise
+    quantize: str | None = None  # format of the layers' weights; None: `dtype`
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from tangram_engine.models.decoder import Decoder
 from tangram_engine.models.dummy import dummy_weights
-from tangram_engine.models.weights import Weights, load_weights
+from tangram_engine.models.quantized import quantized_on_load
+from tangram_engine.models.weights import Weights, in_place, load_weights
 
-__all__ = ["Decoder", "Weights", "dummy_weights", "load_weights"]
+__all__ = ["Decoder", "Weights", "dummy_weights", "in_place", "load_weights", "quantized_on_load"]

@@ -6,16 +6,18 @@ import torch
 from torch import Tensor
 
 from tangram_engine.checkpoint import ModelSpec, expected_shapes
-from tangram_engine.models.weights import Source, Weights, assemble
+from tangram_engine.models.weights import MakeProjection, Source, Weights, assemble, in_place
 
 STD = (
     0.02  # as real weights are initialised: activations stay finite, and the GPU draws the power of real work
 )
 
 
-def dummy_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int) -> Weights:
+def dummy_weights(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int, make: MakeProjection = in_place
+) -> Weights:
     """Weights of that shape, drawn on the device: the same for the same seed, on devices of one kind."""
-    return assemble(spec, dummy_source(spec, dtype, device, seed), dtype, device)
+    return assemble(spec, dummy_source(spec, dtype, device, seed), dtype, device, make)
 
 
 def dummy_source(spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int) -> Source:

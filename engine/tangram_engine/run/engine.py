@@ -44,6 +44,7 @@ class LLMEngine:
             warmup_seconds=loaded.warmup_seconds,
             read_bandwidth=loaded.speed.read_bandwidth if loaded.speed else None,
             gemm_flops=loaded.speed.gemm_flops if loaded.speed else None,
+            quantize=config.quantize,
         )
 
     def add(self, request: Request) -> None:

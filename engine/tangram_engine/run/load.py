@@ -16,7 +16,14 @@ from tangram_engine.checkpoint import (
 )
 from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.kernels.ops import reference_ops
-from tangram_engine.models import Decoder, Weights, dummy_weights, load_weights
+from tangram_engine.models import (
+    Decoder,
+    Weights,
+    dummy_weights,
+    in_place,
+    load_weights,
+    quantized_on_load,
+)
 from tangram_engine.models.rope import Rope
 from tangram_engine.run import host
 from tangram_engine.run.attention import TorchAttention
@@ -31,6 +38,7 @@ from tangram_engine.run.memory import (
     count_blocks,
     cpu_pool_bytes,
     cuda_pool_bytes,
+    dequantization_bytes,
     growing_bytes,
     largest_model_len,
     read_bytes,
@@ -74,11 +82,14 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
         memory = CudaMemory()
     checkpoint = read_shapes(config.model) if config.load_format == DUMMY else read_checkpoint(config.model)
     spec = checkpoint.spec
-    dtype = choose_dtype(config.dtype, spec.dtype, device)
+    # What a quantised model leaves alone is served in 16 bits on a GPU, as the operator counts it.
+    stored = "bf16" if config.quantize and spec.dtype == "fp32" else spec.dtype
+    dtype = choose_dtype(config.dtype, stored, device)
+    form = config.quantize if device.type != "cpu" else None
     limits = _limits(config, spec, device)
     available = _available_bytes(config, memory)
-    check_weights(sum(weight_bytes(spec, dtype).values()), available)
-    speed = _speed(spec, dtype, device, memory)
+    check_weights(sum(weight_bytes(spec, dtype, form).values()), available)
+    speed = _speed(spec, dtype, form, device, memory)
     try:
         decoder = Decoder(spec, _weights(config, checkpoint, dtype, device), reference_ops())
         loaded = time.perf_counter()
@@ -92,7 +103,7 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(_out_of_memory(spec, limits, config.block_size, dtype, available)) from error
+        raise OutOfMemory(_out_of_memory(spec, limits, config.block_size, dtype, form, available)) from error
     warm = time.perf_counter()
     return Loaded(runner, spec, limits, num_blocks, dtype, device, loaded - begin, warm - loaded, speed)
 
@@ -160,10 +171,13 @@ def allocate_pool(
 def _weights(
     config: EngineConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
 ) -> Weights:
+    make = in_place
+    if config.quantize is not None:
+        make = quantized_on_load(checkpoint.spec, config.quantize, dtype, device)
     if config.load_format != DUMMY:
-        return load_weights(checkpoint, dtype, device)
+        return load_weights(checkpoint, dtype, device, make)
     logger.warning("--load-format dummy: the weights are random, and so is every answer; for benchmarks only")
-    return dummy_weights(checkpoint.spec, dtype, device, config.seed)
+    return dummy_weights(checkpoint.spec, dtype, device, config.seed, make)
 
 
 def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
@@ -175,14 +189,14 @@ def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
 
 
 def _speed(
-    spec: ModelSpec, dtype: torch.dtype, device: torch.device, memory: DeviceMemory | None
+    spec: ModelSpec, dtype: torch.dtype, form: str | None, device: torch.device, memory: DeviceMemory | None
 ) -> DeviceSpeed | None:
     """Measure the device before anything fills it, and predict what one request alone can get of it."""
     if device.type == "cpu" or memory is None:
         return None
     speed = measure_speed(memory.free_and_total()[0], dtype, device)
     memory.trim()
-    read = read_bytes(spec, dtype)
+    read = read_bytes(spec, dtype, form)
     logger.info(
         "one request alone gets %.0f tokens/s at most: each token reads %.2f GB of weights",
         predicted_tokens_per_second(read, speed), read / 1e9,
@@ -191,14 +205,15 @@ def _speed(
 
 
 def _out_of_memory(
-    spec: ModelSpec, limits: Limits, block_size: int, dtype: torch.dtype, available: int
+    spec: ModelSpec, limits: Limits, block_size: int, dtype: torch.dtype, form: str | None, available: int
 ) -> str:
     """Which context would fit, where there is not even room for the buffers. By formula, hence "about"."""
     rows, tokens = limits.max_num_seqs, limits.max_num_batched_tokens
 
     def needed(length: int) -> int:
         return (
-            sum(weight_bytes(spec, dtype).values())
+            sum(weight_bytes(spec, dtype, form).values())
+            + (dequantization_bytes(spec, dtype) if form else 0)
             + -(-length // block_size) * block_bytes(spec, block_size, dtype)
             + growing_bytes(spec, rows, length, block_size, dtype)
             + activation_bytes(spec, tokens, rows, length, dtype)

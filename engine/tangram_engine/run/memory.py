@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 
 from tangram_engine.checkpoint import EMBEDDING, HEAD, ModelSpec, expected_shapes
+from tangram_engine.models.quantized import largest_projection
+from tangram_engine.quantize import bytes_of, quantizable
 from tangram_engine.run.attention import SCORES, collected_tokens
 from tangram_engine.start_error import StartError
 
@@ -25,12 +27,25 @@ class OutOfMemory(StartError):
     """The device cannot hold what was asked for; the message says what it could hold."""
 
 
-def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> dict[str, int]:
-    """Bytes of the weights by what they are for: embedding, attention, mlp, norm; head unless it is tied."""
+def weight_bytes(spec: ModelSpec, dtype: torch.dtype, quantize: str | None = None) -> dict[str, int]:
+    """Bytes of the weights by what they are for: embedding, attention, mlp, norm; head unless it is tied.
+
+    `quantize`: the format of the layers' matrices on a GPU; a CPU keeps what they stand for in `dtype`.
+    """
     found = dict.fromkeys(("embedding", "attention", "mlp", "norm", "head"), 0)
     for name, shape in expected_shapes(spec):
-        found[_kind(name)] += math.prod(shape) * dtype.itemsize
+        kind = _kind(name)
+        body = kind in ("attention", "mlp") and len(shape) == 2
+        if quantize is not None and body and quantizable(quantize, shape[1]):
+            found[kind] += bytes_of(quantize, *shape)
+        else:
+            found[kind] += math.prod(shape) * dtype.itemsize
     return found
+
+
+def dequantization_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes of the buffer for one dequantised matrix, the largest: with `quantize` it is kept on a GPU."""
+    return largest_projection(spec) * dtype.itemsize
 
 
 def rope_bytes(spec: ModelSpec, positions: int, dtype: torch.dtype) -> int:
@@ -38,9 +53,9 @@ def rope_bytes(spec: ModelSpec, positions: int, dtype: torch.dtype) -> int:
     return 2 * positions * spec.head_dim * dtype.itemsize
 
 
-def read_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+def read_bytes(spec: ModelSpec, dtype: torch.dtype, quantize: str | None = None) -> int:
     """Bytes of weights that each step reads: all but the input embedding, of which it looks up rows."""
-    weights = weight_bytes(spec, dtype)
+    weights = weight_bytes(spec, dtype, quantize)
     return sum(weights.values()) - (0 if spec.tied_embeddings else weights["embedding"])
 
 

@@ -150,6 +150,13 @@ class Metrics:
         )
         gauge.labels(*self._values, *config.values()).set(1)
 
+        Gauge(
+            "tangram_engine_weights_info",
+            "1, with what the layers compute in and the format that their weights are kept in",
+            (*_LABELS, "dtype", "format"),
+            registry=self.registry,
+        ).labels(*self._values, info.dtype, info.quantize or info.dtype).set(1)
+
     def step(self, stats: StepStats) -> None:
         """Book one engine step."""
         self._running = stats.running

@@ -184,8 +184,10 @@ class Server:
         self._backend.preparer = Preparer(self._text, tools, info, self._defaults)
         self._lifecycle.state = State.SERVING
         logger.info(
-            "ready: %s on %s, context %d tokens, %d KV blocks of %d, load %.2f s, warm-up %.2f s",
-            info.dtype, info.device, info.max_model_len, info.num_blocks, info.block_size,
+            "ready: %s on %s, layers in %s, context %d tokens, %d KV blocks of %d, "
+            "load %.2f s, warm-up %.2f s",
+            info.dtype, info.device, info.quantize or info.dtype,
+            info.max_model_len, info.num_blocks, info.block_size,
             info.load_seconds, info.warmup_seconds,
         )  # fmt: skip
 

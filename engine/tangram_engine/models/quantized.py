@@ -1,0 +1,107 @@
+"""Projections with weights in 8 or 4 bits: which product computes how many rows."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tangram_engine.checkpoint import ModelSpec
+from tangram_engine.models.linear import Linear
+from tangram_engine.models.weights import MakeProjection, Projection
+from tangram_engine.quantize import Fp8Weight, QuantizedWeight, quantizable, quantize, to_fp8
+
+logger = logging.getLogger(__name__)
+
+
+class QuantizedLinear:
+    """y = x W^T + b with W in fp8 or int4, on a GPU.
+
+    Rows that share no more than the weights: up to a few, the weights are read as they are stored. More
+    rows: fp8 activations with a scale for each row times fp8 weights, where the device has that product;
+    else the weights are dequantised into `buffer` and multiplied as ever.
+    """
+
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, buffer: Tensor, *, scaled: bool) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._buffer = buffer
+        self._scaled = scaled and all(size % 16 == 0 for size in weight.shape)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] -> [rows, out]."""
+        if self._scaled and isinstance(self._weight, Fp8Weight):
+            return scaled_linear(x, self._weight, self._bias)
+        outputs, columns = self._weight.shape
+        whole = self._weight.dequantized(x.dtype, self._buffer[: outputs * columns].view(outputs, columns))
+        return functional.linear(x, whole, self._bias)
+
+
+def scaled_linear(x: Tensor, weight: Fp8Weight, bias: Tensor | None) -> Tensor:
+    """Activations in fp8 too, with a scale for each row: x [T, in] -> [T, out]. A row depends on no other."""
+    scale = x.abs().amax(1, keepdim=True).float() / 448.0
+    scale = scale.clamp(min=torch.finfo(torch.float32).tiny)
+    rows = (x.float() / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+    product: Tensor = torch._scaled_mm(  # noqa: SLF001  (torch's only scaled product in all versions we run on)
+        rows,
+        weight.values.t(),
+        scale_a=scale,
+        scale_b=weight.scales[None],
+        bias=bias,
+        out_dtype=x.dtype,
+        use_fast_accum=True,
+    )
+    return product
+
+
+def has_scaled_product(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether fp8 rows times fp8 weights, with a scale for each row and channel, run here: by trying it."""
+    if device.type != "cuda":
+        return False
+    try:
+        ones = torch.ones(16, 32, dtype=dtype, device=device)
+        scaled_linear(ones, to_fp8(ones), ones[0, :16]).sum().item()
+    except (RuntimeError, AttributeError, ValueError) as reason:
+        logger.info("fp8 weights are dequantised for more than a few rows: %s", reason)
+        return False
+    return True
+
+
+def quantized_on_load(spec: ModelSpec, form: str, dtype: torch.dtype, device: torch.device) -> MakeProjection:
+    """Projections in that format, one after the other: no two full-precision ones are alive at a time.
+
+    A CPU multiplies with what the format stands for, in `dtype`: the answers of the format at the speed and
+    size of the full model. A matrix that does not have the format stays as it is stored.
+    """
+    if device.type == "cpu":
+        return lambda read: _dequantized(form, dtype, *read())
+    buffer = torch.empty(largest_projection(spec), dtype=dtype, device=device)
+    scaled = form == "fp8" and has_scaled_product(dtype, device)
+
+    def make(read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
+        weight, bias = read()
+        if not _has_format(form, weight):
+            return Linear(weight, bias)
+        return QuantizedLinear(quantize(weight, form), bias, buffer, scaled=scaled)
+
+    return make
+
+
+def largest_projection(spec: ModelSpec) -> int:
+    """Weights of the largest matrix of a layer: what a buffer for one dequantised matrix must hold."""
+    heads, inner = spec.heads * spec.head_dim, spec.intermediate_size
+    return spec.hidden_size * max(heads + 2 * spec.kv_heads * spec.head_dim, 2 * inner)
+
+
+def _dequantized(form: str, dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> Projection:
+    if _has_format(form, weight):
+        weight = quantize(weight, form).dequantized(dtype)
+    return Linear(weight, bias)
+
+
+def _has_format(form: str, weight: Tensor) -> bool:
+    fits = quantizable(form, weight.shape[1])
+    if not fits:
+        logger.info("a matrix of %d x %d has no %s: it stays as it is stored", *weight.shape, form)
+    return fits
