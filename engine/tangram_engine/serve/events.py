@@ -1,7 +1,6 @@
 """Server-sent events: one `data:` line per JSON object, `[DONE]` at the end."""
 
 import asyncio
-from typing import Any
 
 from aiohttp import web
 
@@ -57,11 +56,11 @@ class EventStream:
         """Whether the status line is out."""
         return self.response.prepared
 
-    async def send(self, *values: Any) -> None:
-        """Send one event per value, in one write."""
+    async def send(self, *values: bytes) -> None:
+        """Send one event per JSON value, in one write."""
         if not self.response.prepared:
             await self.response.prepare(self._request)
-        await self.response.write(b"".join(b"data: " + dumps(value) + b"\n\n" for value in values))
+        await self.response.write(b"data: " + b"\n\ndata: ".join(values) + b"\n\n")
 
     async def done(self) -> None:
         """The end, as OpenAI marks it."""
@@ -78,7 +77,7 @@ class EventStream:
         self.response.force_close()
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
-                await self.send(error.body())
+                await self.send(dumps(error.body()))
                 await self.done()
         except TimeoutError:
             _cut(self._request)

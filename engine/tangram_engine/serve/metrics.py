@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
 from tangram_engine.messages import EngineInfo, StepStats
+
+from .local_metrics import LocalCounter, LocalHistogram
 
 _LABELS = ("model_name", "engine")
 TTFT_BUCKETS = (
@@ -44,6 +46,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they only add series
         self.registry = CollectorRegistry()
         self._values = (model_name, "0")
+        self._labels = dict(zip(_LABELS, self._values, strict=True))
         self._running = 0
         self.running = self._gauge("vllm:num_requests_running", "Sequences in the running batch")
         self.waiting = self._gauge("vllm:num_requests_waiting", "Sequences waiting to be run")
@@ -60,7 +63,9 @@ class Metrics:
         self.preemptions = self._counter("vllm:num_preemptions", "Sequences preempted for lack of KV blocks")
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens prefilled")
         self.prompt_cached = self._counter("vllm:prompt_tokens_cached", "Prompt tokens from the prefix cache")
-        self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
+        self.generation_tokens = LocalCounter(
+            "vllm:generation_tokens", "Tokens generated", self._labels, self.registry
+        )
         self._by_source = self._labelled("vllm:prompt_tokens_by_source", "Prompt tokens by source", "source")
         self._success = self._labelled("vllm:request_success", "Sequences ended", "finished_reason")
         self._rejections = self._labelled(
@@ -203,8 +208,8 @@ class Metrics:
     def _labelled(self, name: str, text: str, label: str) -> Counter:
         return Counter(name, text, (*_LABELS, label), registry=self.registry)
 
-    def _phase(self, name: str, text: str) -> Histogram:
+    def _phase(self, name: str, text: str) -> LocalHistogram:
         return self._histogram(f"vllm:request_{name}_time_seconds", text, LATENCY_BUCKETS)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(name, text, _LABELS, registry=self.registry, buckets=buckets).labels(*self._values)
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> LocalHistogram:
+        return LocalHistogram(name, text, self._labels, buckets, self.registry)

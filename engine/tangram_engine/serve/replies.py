@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .generation import Answer, Delta, TokenLogprob
-from .jsonio import dumps, dumps_in_pieces
+from .jsonio import dumps, dumps_in_pieces, string
 from .tokenizer import TextTools
 
 Json = dict[str, Any]
+_PLACEHOLDER = "\0"  # no name of a model is this
 
 
 def usage(answers: Sequence[Answer], n: int) -> Json:
@@ -28,13 +29,13 @@ def usage(answers: Sequence[Answer], n: int) -> Json:
 class Dialect(Protocol):
     """How completions and chat completions differ on the wire."""
 
-    def chunk(self, delta: Delta) -> Json:
-        """One event of a stream for one delta."""
+    def chunk(self, delta: Delta) -> bytes:
+        """One event of a stream for one delta, as JSON; `opening` and `last_chunk` likewise."""
 
-    def opening(self, index: int) -> list[Json]:
+    def opening(self, index: int) -> list[bytes]:
         """The events before an answer's first text."""
 
-    def last_chunk(self, counts: Json) -> Json:
+    def last_chunk(self, counts: Json) -> bytes:
         """The event that carries the usage."""
 
     def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
@@ -50,12 +51,27 @@ class _Base:
         self._tools = tools
         # OpenAI: when the usage is asked for, every chunk before the last has it as null.
         self._chunk_usage: Json = {"usage": None} if usage_in_chunks else {}
+        self._around: dict[int, list[bytes]] = {}  # by index: a chunk before and after its text
 
     def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
         """See Dialect. Choice by choice: with logprobs, the objects are many times as large as the text."""
         head = dumps({**self._head, "object": self._kind, "usage": counts})
         choices = b",".join(dumps_in_pieces(self._choice(parts)) for parts in deltas)
         return head[:-1] + b',"choices":[' + choices + b"]}"
+
+    def chunk(self, delta: Delta) -> bytes:
+        """See Dialect. Chunks of one answer that hold nothing but text differ only in that."""
+        if delta.logprobs or delta.finish or not delta.text:
+            return dumps(self._chunk(delta))
+        around = self._around.get(delta.index)
+        if around is None:
+            around = self._around[delta.index] = dumps(self._chunk(Delta(delta.index, _PLACEHOLDER))).split(
+                string(_PLACEHOLDER)
+            )
+        return string(delta.text).join(around)
+
+    def _chunk(self, delta: Delta) -> Json:
+        raise NotImplementedError
 
     def _choice(self, parts: Sequence[Delta]) -> Json:
         raise NotImplementedError
@@ -70,18 +86,17 @@ class Completion(_Base):
     def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
         super().__init__("text_completion", "cmpl", model, tools, usage_in_chunks=usage_in_chunks)
 
-    def opening(self, index: int) -> list[Json]:
+    def opening(self, index: int) -> list[bytes]:
         """Completions start with text at once."""
         del index
         return []
 
-    def chunk(self, delta: Delta) -> Json:
+    def last_chunk(self, counts: Json) -> bytes:
         """See Dialect."""
-        return self._envelope([self._choice([delta])], self._kind, self._chunk_usage)
+        return dumps(self._envelope([], self._kind, {"usage": counts}))
 
-    def last_chunk(self, counts: Json) -> Json:
-        """See Dialect."""
-        return self._envelope([], self._kind, {"usage": counts})
+    def _chunk(self, delta: Delta) -> Json:
+        return self._envelope([self._choice([delta])], self._kind, self._chunk_usage)
 
     def _choice(self, parts: Sequence[Delta]) -> Json:
         logprobs = [entry for part in parts for entry in part.logprobs]
@@ -112,14 +127,13 @@ class Chat(_Base):
     def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
         super().__init__("chat.completion", "chatcmpl", model, tools, usage_in_chunks=usage_in_chunks)
 
-    def opening(self, index: int) -> list[Json]:
-        """Who speaks."""
+    def opening(self, index: int) -> list[bytes]:
+        """The role of the answer."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return [self._envelope([choice], "chat.completion.chunk", self._chunk_usage)]
+        return [dumps(self._envelope([choice], "chat.completion.chunk", self._chunk_usage))]
 
-    def chunk(self, delta: Delta) -> Json:
-        """See Dialect."""
+    def _chunk(self, delta: Delta) -> Json:
         choice = {
             "index": delta.index,
             "delta": {"content": delta.text} if delta.text else {},
@@ -128,9 +142,9 @@ class Chat(_Base):
         }
         return self._envelope([choice], "chat.completion.chunk", self._chunk_usage)
 
-    def last_chunk(self, counts: Json) -> Json:
+    def last_chunk(self, counts: Json) -> bytes:
         """See Dialect."""
-        return self._envelope([], "chat.completion.chunk", {"usage": counts})
+        return dumps(self._envelope([], "chat.completion.chunk", {"usage": counts}))
 
     def _choice(self, parts: Sequence[Delta]) -> Json:
         logprobs = [entry for part in parts for entry in part.logprobs]

@@ -3,9 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,22 +32,26 @@ class TokenizerError(Exception):
     """The tokenizer fails on a text or on token ids, or goes over a limit."""
 
 
-@contextmanager
-def _native() -> Iterator[None]:
-    """Turn each failure of the Rust library into TokenizerError, without the text it may quote.
+class _Native:
+    """Turns each failure of the Rust library into TokenizerError, without the text it may quote.
 
     A panic arrives as pyo3_runtime.PanicException, which derives from BaseException and cannot be imported.
+    Not `contextlib.contextmanager`, which would take as long as the decoding of a token.
     """
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001  (the Rust library raises plain Exception)
-        raise TokenizerError(f"the tokenizer fails: {str(error)[:200]}") from None
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise TokenizerError("the tokenizer's library panics") from None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is None or issubclass(kind, MemoryError):
+            return
+        if issubclass(kind, Exception):
+            raise TokenizerError(f"the tokenizer fails: {str(error)[:200]}") from None
+        if kind.__name__ == "PanicException":
+            raise TokenizerError("the tokenizer's library panics") from None
+
+
+_NATIVE = _Native()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,12 @@ class TextTools:
     tokenizer: Tokenizer
     byte_level: bool  # whether the vocabulary spells bytes as GPT-2 does
     longest_token: int | None  # bytes; None where a normalizer may shorten a text first
+    # Texts of tokens decoded alone, without and with special tokens skipped: every other call of a stream.
+    _alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}), repr=False)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; chat templates write special tokens themselves. Raises TokenizerError."""
-        with _native():  # "fast": without offsets, which are not needed
+        with _NATIVE:  # "fast": without offsets, which are not needed
             encodings = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
             ids: list[int] = encodings[0].ids
         return ids
@@ -87,8 +92,13 @@ class TextTools:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; an incomplete UTF-8 sequence becomes U+FFFD. Raises TokenizerError."""
-        with _native():
+        known = self._alone[skip_special_tokens]
+        if len(ids) == 1 and (alone := known.get(ids[0])) is not None:
+            return alone
+        with _NATIVE:
             text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        if text and len(ids) == 1:  # ids outside the vocabulary, of which there is no end, have none
+            known[ids[0]] = text
         return text
 
     def token_text(self, token: int) -> str:
@@ -132,7 +142,7 @@ def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     raw = read_bytes(directory, TOKENIZER, TOKENIZER_LIMIT)
     try:
-        with _native():
+        with _NATIVE:
             tokenizer = Tokenizer.from_str(raw.decode("utf-8"))
             tokenizer.no_truncation()
             tokenizer.no_padding()
