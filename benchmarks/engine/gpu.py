@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[2]
-# The repository is not installed where it is measured, and its own folder must not be found before it.
-sys.path[:] = [
-    str(ROOT),
-    str(ROOT / "engine"),
-    *(p for p in sys.path if Path(p or ".").resolve() != Path(__file__).parent),
-]
+# The repository is not installed where it is measured; and this folder, which a script finds its modules in first,
+# is not where modules are to be found by their short names.
+if __name__ == "__main__":
+    sys.path[:1] = []
+sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "engine")) if path not in sys.path]
 
 from benchmarks.engine.bench_rows import (  # noqa: E402
     BenchmarkRow,

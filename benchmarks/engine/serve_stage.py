@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import json
 import os
-import signal
 import socket
 import statistics
 import subprocess
@@ -55,7 +54,7 @@ def rows(setting: Setting) -> list[BenchmarkRow]:
 
 
 class EngineServer:
-    """`tangram-engine serve` in a process group of its own; ended with this process at the latest."""
+    """`tangram-engine serve` as a child process; it ends with the stage at the latest."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -76,9 +75,8 @@ class EngineServer:
         path = os.pathsep.join(filter(None, (str(ROOT / "engine"), os.environ.get("PYTHONPATH"))))
         with log.open("wb") as sink:
             self._process = subprocess.Popen(
-                self._command(), stdout=sink, stderr=sink, env=os.environ | {"PYTHONPATH": path},
-                process_group=0,
-            )  # fmt: skip
+                self._command(), stdout=sink, stderr=sink, env=os.environ | {"PYTHONPATH": path}
+            )
         self._setting.closers.append(self._end)
         while not self._ready():
             if self._process.poll() is not None:
@@ -126,7 +124,7 @@ class EngineServer:
         try:
             return process.wait(20)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             return process.wait()
 
 

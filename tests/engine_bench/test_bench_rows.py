@@ -1,7 +1,9 @@
 """A row of the GPU benchmark costs its seconds and nothing else, whatever becomes of it."""
 
+import argparse
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,10 @@ from benchmarks.engine.bench_rows import (
     run_rows,
     table,
 )
+from benchmarks.engine.gpu import supervise
 from benchmarks.engine.predictions import Prediction
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -104,3 +109,36 @@ def test_a_row_far_from_its_prediction_is_flagged(file):
 
 def test_a_time_is_compared_with_its_limit_the_other_way_round():
     assert RowResult("k", "ok", 0.1, 20.0, "us", wire=15.0, predicted=18.0).of_wire == 0.75
+
+
+WORKER = """
+import pathlib, sys
+from benchmarks.engine.bench_rows import BenchmarkRow, MeasuredValue, ResultFile, run_rows
+
+def good(_):
+    return MeasuredValue(1.0, "us")
+
+def dies(_):
+    sys.exit(1)
+
+file = ResultFile(pathlib.Path(sys.argv[1]) / "probe.json")
+rows = [BenchmarkRow(name, 9.0, run) for name, run in (("a", good), ("b", dies), ("c", good))]
+run_rows(rows, file, 60.0, {}, lambda: False)
+"""
+
+
+def test_a_row_that_takes_the_process_with_it_is_marked_and_the_next_one_runs(tmp_path, monkeypatch, capfd):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    monkeypatch.setattr("sys.argv", [str(script), str(tmp_path)])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    status = supervise(argparse.Namespace(stage=["probe"], output=tmp_path, resume=False))
+
+    assert status == 1
+    assert [(r.name, r.status) for r in ResultFile(tmp_path / "probe.json").results] == [
+        ("a", "ok"),
+        ("b", "hung"),
+        ("c", "ok"),
+    ]
+    assert "the process ended inside this row" in capfd.readouterr().out

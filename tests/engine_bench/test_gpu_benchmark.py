@@ -1,6 +1,9 @@
 """The GPU benchmark's code runs, every row of every stage: no minute of a GPU is lost to a typo."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,11 +33,20 @@ def results(tmp_path_factory):
     ]
     started = [
         subprocess.Popen(
-            [*command, "--stage", *stages], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*command, "--stage", *stages],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         for stages in PARTS
     ]
-    printed = [process.communicate(timeout=110)[0] for process in started]
+    try:
+        printed = [process.communicate(timeout=110)[0] for process in started]
+    finally:
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert [process.returncode for process in started] == [0, 0], "\n".join(printed)
     files = {stage: output / f"{stage}.json" for stages in PARTS for stage in stages}
     return printed, {stage: json.loads(file.read_text())["rows"] for stage, file in files.items()}
