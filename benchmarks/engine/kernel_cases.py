@@ -6,14 +6,15 @@ A launcher and its `reference` take the same arguments and may change tensors am
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.engine.bench_rows import Unavailable
-from benchmarks.engine.predictions import DecoderShape
+from benchmarks.engine.predictions import DecoderShape, kernel_row
 
 BLOCK_SIZE = 16
 EPS = 1e-5
@@ -28,8 +29,15 @@ class KernelCase:
     batch: int
     build: "Callable[[Inputs], tuple[Any, ...]]"
     weights: str = "bf16"
+    variant: str = ""  # other inputs than those of the prediction
+    dtype: torch.dtype | None = None  # of its tolerance, where it is not that of the model
     scratch: tuple[int, ...] = ()  # numbers of the arguments whose contents mean nothing afterwards
     sweep: tuple[int, ...] = ()  # batch sizes at which other tiles are tried
+
+    @property
+    def row(self) -> str:
+        """Name of its row; that of its prediction, without a variant."""
+        return kernel_row(self.name, self.weights, self.batch) + self.variant
 
     def launcher(self) -> Callable[..., Any]:
         """The function that launches it."""
@@ -110,6 +118,22 @@ def decode_attention(inputs: Inputs) -> tuple[Any, ...]:
     return q, pool, tables, rows, positions, torch.empty(size, device=inputs.device)
 
 
+def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
+    """logits, rows, device rows: greedy, or drawn at temperature 0.8 of top-p 0.9."""
+    count, vocabulary = inputs.max_num_seqs + 1, inputs.shape.vocabulary
+    values = (0.8, 0.9, 0.0, 1.0, 0.0, 0.0) if drawn else (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
+    zeros = partial(torch.zeros, device=inputs.device)
+    table = SimpleNamespace(
+        parameters=torch.tensor(values, device=inputs.device)[:, None].repeat(1, count),
+        top_k=zeros(count, dtype=torch.int32),
+        seed=zeros(count, dtype=torch.int64) + 7,
+        positions=zeros(count, dtype=torch.int32) + inputs.context,
+        counts=zeros(count, vocabulary, dtype=torch.int32),
+    )
+    logits = inputs.random(inputs.batch, vocabulary, std=2.0, dtype=torch.float32)
+    return logits, inputs.integers(torch.arange(inputs.batch)), table
+
+
 def small_linear(inputs: Inputs, name: str) -> tuple[Any, ...]:
     """x, weight, bias."""
     columns = linear_columns(inputs.shape, name)
@@ -137,6 +161,10 @@ def cases(batches: tuple[int, ...]) -> list[KernelCase]:
                 decode_attention,
                 scratch=(5,),
                 sweep=(1, 64, 256),
+            ),
+            KernelCase("sample", "sample", batch, partial(sample, drawn=False), dtype=torch.float32),
+            KernelCase(
+                "sample", "sample", batch, partial(sample, drawn=True), variant=", top-p", dtype=torch.float32
             ),
         ]
     return found

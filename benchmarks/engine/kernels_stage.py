@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.engine import timing
 from benchmarks.engine.bench_rows import BenchmarkRow, MeasuredValue
 from benchmarks.engine.kernel_cases import Inputs, KernelCase, cases
-from benchmarks.engine.predictions import kernel_row, step_kernels
+from benchmarks.engine.predictions import step_kernels
 from benchmarks.engine.setting import Setting
 
 SETS_BYTES = 8 << 30
@@ -21,13 +21,13 @@ BATCHES = (1, 8, 64, 256)
 def rows(setting: Setting) -> list[BenchmarkRow]:
     """The rows of the stage."""
     batches = BATCHES if not setting.tiny else setting.sizes.batches
-    found = []
-    for case in cases(batches):
-        name = kernel_row(case.name, case.weights, case.batch)
-        found.append(BenchmarkRow(name, 30, partial(measure, setting=setting, case=case), name))
+    found = [
+        BenchmarkRow(case.row, 30, partial(measure, setting=setting, case=case), case.row)
+        for case in cases(batches)
+    ]
     swept = [case for case in cases(batches) if case.batch in case.sweep or (setting.tiny and case.sweep)]
     for case in swept[:1] if setting.tiny else swept:
-        name = f"tiles of {kernel_row(case.name, case.weights, case.batch)}"
+        name = f"tiles of {case.row}"
         found.append(BenchmarkRow(name, 40, partial(sweep, setting=setting, case=case)))
     return found
 
@@ -113,7 +113,11 @@ def check(case: KernelCase, inputs: Inputs) -> float:
     """The largest difference between kernel and reference on inputs of their own."""
     module = case.kernel()
     return compare(
-        case.launcher(), module.reference, case.build(inputs), module.TOLERANCE[inputs.dtype], case.scratch
+        case.launcher(),
+        module.reference,
+        case.build(inputs),
+        module.TOLERANCE[case.dtype or inputs.dtype],
+        case.scratch,
     )
 
 

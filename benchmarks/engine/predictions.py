@@ -32,9 +32,8 @@ PREFILLS = (1024, 8192)
 ACTIVATION_BYTES = 2
 LOGIT_BYTES = 4
 SMALL_LINEAR_ROWS = 8  # kernels/small_linear.py: up to so many tokens
-SPLIT_TOKENS = (
-    256  # kernels/decode_attention.py: parts of a context that are attended to apart, up to 8,192 tokens
-)
+SPLIT_TOKENS = 256  # kernels/decode_attention.py: one part of a context of up to 8,192 tokens
+SAMPLER_GROUP = 256  # kernels/sample.py: tokens that share 16 bytes of maximum, mass and winner
 INT4_GEMM_ROWS = 64  # kernels/int4_gemm.py
 OFF = 0.25  # a row further from its prediction than this is explained from the profile
 
@@ -208,6 +207,7 @@ def step_kernels(
         KernelCost("linear head", 1, shape.head * 2 + batch * (c * e + shape.vocabulary * LOGIT_BYTES),
                    2 * shape.head * batch, reads=_linear_reads("bf16", batch, own_linear=own_linear)),
         KernelCost("sample", 1, batch * shape.vocabulary * LOGIT_BYTES),
+        KernelCost("choose id", 1, batch * -(-shape.vocabulary // SAMPLER_GROUP) * 16),
     ]  # fmt: skip
 
 
@@ -241,6 +241,8 @@ def prefill_ceiling(shape: DecoderShape, length: int, gpu: GpuRates) -> float:
 
 
 PROJECTIONS = ("linear qkv", "linear o", "linear gate_up", "linear down")  # what formats apply to
+# What one call of a launcher launches besides.
+SECOND_LAUNCH = {"decode_attention": ("combine splits",), "sample": ("choose id",)}
 
 # The rungs of the ladder, each with what is below it. A rung is a row of the benchmark.
 RUNGS = ("eager", "graph", "fused", "linear", "async")
@@ -357,11 +359,14 @@ def rows(gpu: GpuRates) -> dict[str, Prediction]:
             found[decode_row(shape.name, weights, batch, rung)] = Prediction("tok/s", wire, predicted)
     for batch in (1, 8, 64, 256):
         for weights in FORMATS:
-            for kernel in step_kernels(LLAMA_8B, weights, batch, CONTEXT):
-                if weights == "bf16" or kernel.name in PROJECTIONS:
-                    found[kernel_row(kernel.name, weights, batch)] = Prediction(
-                        "us", 1e6 * kernel.wire(gpu), 1e6 * kernel.predicted(gpu)
-                    )
+            kernels = {kernel.name: kernel for kernel in step_kernels(LLAMA_8B, weights, batch, CONTEXT)}
+            for name in kernels if weights == "bf16" else PROJECTIONS:
+                parts = [kernels[part] for part in (name, *SECOND_LAUNCH.get(name, ()))]
+                found[kernel_row(name, weights, batch)] = Prediction(
+                    "us",
+                    1e6 * sum(part.wire(gpu) for part in parts),
+                    1e6 * sum(part.predicted(gpu) for part in parts),
+                )
     for shape in SHAPES.values():
         for length in PREFILLS:
             rate = length / predicted_prefill(shape, length, gpu)
