@@ -17,6 +17,9 @@ PARTS = (("probe", "baseline", "kernels", "model"), ("serve",))
 NOT_BUILT = "this engine has no "  # what the adapter answers for a part that does not exist yet
 
 
+pytestmark = pytest.mark.timeout(300)  # a quarter of a minute alone, longer beside other work
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """stage -> its rows."""
@@ -42,7 +45,7 @@ def results(tmp_path_factory):
         for stages in PARTS
     ]
     try:
-        printed = [process.communicate(timeout=110)[0] for process in started]
+        printed = [process.communicate(timeout=280)[0] for process in started]
     finally:
         for process in started:
             with contextlib.suppress(ProcessLookupError):
