@@ -1,0 +1,192 @@
+"""From packed projections to rotated queries and to keys and values in their pages.
+
+One program per token and HEADS heads, in the order q, k, v of the packed row. Queries and keys are
+normalised per head where the model does so (Qwen3), then their pairs (i, i + D/2) are turned by the angle of
+the position. Queries go to a tensor of their own; keys and values go straight to the place of (row,
+position) in the pool, which the page table of the row names: no key is written twice.
+
+Bytes moved, in a dtype of b bytes: 2 T (H + 2 K) D b, and 4 D bytes of cosines and sines a token. For 64
+tokens of an 8B model (H = 32, K = 8, D = 128, bf16) 1.6 MB: 0.4 us at 4.3 TB/s; at 8,192 tokens 205 MB
+and 48 us.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tangram_engine.kernels.language import CompileCase, launch, tl, triton
+from tangram_engine.kernels.tiles import tile
+
+TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (4e-3, 4e-3), torch.bfloat16: (3.2e-2, 3.2e-2)}
+FEW_TOKENS = 64  # up to here a program per head: the launch is short of programs, not of bytes
+
+
+@triton.jit(do_not_specialize_on_alignment=["rows", "positions"])
+def _store_kv(
+    qkv,
+    q_norm,
+    k_norm,
+    eps,
+    rope,
+    rows,
+    positions,
+    tables,
+    pool,
+    out,
+    TABLE: tl.constexpr,
+    QUERY_HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    HALF: tl.constexpr,  # D / 2, padded to a power of two
+    BLOCK_SIZE: tl.constexpr,
+    NORM: tl.constexpr,
+    HEADS: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    pair = tl.arange(0, HALF)
+    inside = (head < QUERY_HEADS + 2 * KV_HEADS)[:, None] & (pair < D // 2)[None, :]
+    is_query = head < QUERY_HEADS
+    is_value = head >= QUERY_HEADS + KV_HEADS
+    at = qkv + token * ((QUERY_HEADS + 2 * KV_HEADS) * D) + head[:, None] * D + pair[None, :]
+    a = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(at + D // 2, mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / D + eps)[:, None]
+        of_query = (is_query[:, None] & inside, pair[None, :] + tl.zeros_like(head)[:, None])
+        of_key = ((~is_query & ~is_value)[:, None] & inside, of_query[1])
+        weight_a = tl.load(q_norm + of_query[1], mask=of_query[0], other=0.0).to(tl.float32)
+        weight_a += tl.load(k_norm + of_key[1], mask=of_key[0], other=0.0).to(tl.float32)
+        weight_b = tl.load(q_norm + of_query[1] + D // 2, mask=of_query[0], other=0.0).to(tl.float32)
+        weight_b += tl.load(k_norm + of_key[1] + D // 2, mask=of_key[0], other=0.0).to(tl.float32)
+        a = tl.where(is_value[:, None], a, a * scale * weight_a)
+        b = tl.where(is_value[:, None], b, b * scale * weight_b)
+    position = tl.load(positions + token)
+    angle = rope + position.to(tl.int64) * D + pair
+    cos = tl.load(angle, mask=pair < D // 2, other=0.0)[None, :]
+    sin = tl.load(angle + D // 2, mask=pair < D // 2, other=0.0)[None, :]
+    turned_a = tl.where(is_value[:, None], a, a * cos - b * sin).to(out.dtype.element_ty)
+    turned_b = tl.where(is_value[:, None], b, b * cos + a * sin).to(out.dtype.element_ty)
+
+    to_out = out + (token * QUERY_HEADS + head)[:, None] * D + pair[None, :]
+    tl.store(to_out, turned_a, mask=inside & is_query[:, None])
+    tl.store(to_out + D // 2, turned_b, mask=inside & is_query[:, None])
+    block = tl.load(tables + tl.load(rows + token).to(tl.int64) * TABLE + position // BLOCK_SIZE)
+    place = block.to(tl.int64) * (2 * KV_HEADS) + (head - QUERY_HEADS)
+    to_pool = pool + (place * BLOCK_SIZE + position % BLOCK_SIZE)[:, None] * D + pair[None, :]
+    tl.store(to_pool, turned_a, mask=inside & ~is_query[:, None])
+    tl.store(to_pool + D // 2, turned_b, mask=inside & ~is_query[:, None])
+
+
+def store_kv(
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    rope: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    tables: Tensor,
+    pool_layer: Tensor,
+) -> Tensor:
+    """Write the keys and values of T tokens into the pool and return their queries. [T, H, D].
+
+    qkv [T, (H + 2 K) D]; q_norm and k_norm [D], both or neither; rope float32 [P, D], cosines beside sines;
+    rows and positions int32 [T]; tables int32 [R, blocks of a row]; pool_layer [blocks, 2, K, block size, D].
+    """
+    _, _, kv_heads, block_size, size = pool_layer.shape
+    tokens, heads = qkv.shape[0], qkv.shape[1] // size - 2 * kv_heads
+    out = qkv.new_empty(tokens, heads, size)
+    sizes = dict(tile("store_kv", qkv.device))
+    if tokens <= FEW_TOKENS:
+        sizes["HEADS"] = 1
+    if tokens:
+        launch(
+            _store_kv,
+            (tokens, -(-(heads + 2 * kv_heads) // sizes["HEADS"])),
+            qkv,
+            qkv if q_norm is None else q_norm,
+            qkv if k_norm is None else k_norm,
+            eps,
+            rope,
+            rows,
+            positions,
+            tables,
+            pool_layer,
+            out,
+            TABLE=tables.shape[1],
+            QUERY_HEADS=heads,
+            KV_HEADS=kv_heads,
+            D=size,
+            HALF=triton.next_power_of_2(size // 2),
+            BLOCK_SIZE=block_size,
+            NORM=q_norm is not None,
+            **sizes,
+        )
+    return out
+
+
+def reference(
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    rope: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    tables: Tensor,
+    pool_layer: Tensor,
+) -> Tensor:
+    """The same in plain torch, on any device."""
+    _, _, kv_heads, block_size, size = pool_layer.shape
+    heads = qkv.shape[1] // size - 2 * kv_heads
+    q, k, v = qkv.view(-1, heads + 2 * kv_heads, size).split_with_sizes((heads, kv_heads, kv_heads), 1)
+    if q_norm is not None and k_norm is not None:
+        q, k = (
+            functional.rms_norm(x.float(), (size,), weight.float(), eps)
+            for x, weight in ((q, q_norm), (k, k_norm))
+        )
+    cos, sin = rope.index_select(0, positions.long())[:, None].chunk(2, -1)
+    q, k = (_rotate(x.float(), cos, sin).to(qkv.dtype) for x in (q, k))
+    at = positions.long()
+    blocks = tables[rows.long(), at // block_size].long()
+    pool_layer[blocks, :, :, at % block_size] = torch.stack((k, v), 1)
+    return q
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+_SIGNATURE = {
+    **dict.fromkeys(("qkv", "q_norm", "k_norm"), "*bf16:16"),
+    "eps": "fp32",
+    "rope": "*fp32:16",
+    **dict.fromkeys(("rows", "positions"), "*i32"),
+    "tables": "*i32:16",
+    **dict.fromkeys(("pool", "out"), "*bf16:16"),
+}
+CASES = tuple(
+    CompileCase(
+        f"store_kv, D {size}, {heads} heads a program{', norm' * norm}",
+        _store_kv,
+        _SIGNATURE,
+        {
+            "TABLE": 512,
+            "QUERY_HEADS": 32,
+            "KV_HEADS": 8,
+            "D": size,
+            "HALF": half,
+            "BLOCK_SIZE": 16,
+            "NORM": norm,
+            "HEADS": heads,
+        },
+    )
+    for size, half, heads, norm in (
+        (128, 64, 1, False),
+        (128, 64, 8, True),
+        (80, 64, 8, False),
+        (256, 128, 8, True),
+    )
+)
