@@ -4,11 +4,16 @@ The decoder and the sampler call an entry of the table and do not know which one
 table serves the CPU, the tests and every device that the kernels do not support.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
-from torch.nn import functional
+
+from tangram_engine.kernels import add_norm, language, silu_mul
+
+logger = logging.getLogger(__name__)
 
 
 class AddNorm(Protocol):
@@ -35,17 +40,31 @@ class Ops:
     silu_mul: SiluMul
 
 
-def _add_norm(x: Tensor | None, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    if x is not None:
-        residual += x
-    return functional.rms_norm(residual, weight.shape, weight, eps)
-
-
-def _silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
-
-
 def reference_ops() -> Ops:
     """Every operation in plain torch."""
-    return Ops(add_norm=_add_norm, silu_mul=_silu_mul)
+    return Ops(add_norm=add_norm.reference, silu_mul=silu_mul.reference)
+
+
+def kernel_ops() -> Ops:
+    """Every operation by its Triton kernel."""
+    return Ops(add_norm=add_norm.add_norm, silu_mul=silu_mul.silu_mul)
+
+
+def why_not_kernels(device: torch.device) -> str | None:
+    """Why plain torch computes on this device, or None where the kernels do."""
+    if device.type != "cuda":
+        return f"the device is a {device.type}"
+    if not language.INSTALLED:
+        return "Triton is not installed"
+    major, minor = torch.cuda.get_device_capability(device)
+    if 10 * major + minor < min(language.ARCHITECTURES):
+        return f"compute capability {major}.{minor} is below 8.0"
+    return None
+
+
+def use_kernels(device: torch.device) -> bool:
+    """Whether the kernels compute on this device; where a GPU has none, the log has the reason."""
+    reason = why_not_kernels(device)
+    if reason is not None and device.type == "cuda":
+        logger.warning("no Triton kernels, plain torch computes, several times slower: %s", reason)
+    return reason is None

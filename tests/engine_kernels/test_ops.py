@@ -1,0 +1,47 @@
+"""Which implementation computes a step: the kernels on GPUs that they support, plain torch elsewhere."""
+
+import logging
+
+import pytest
+import torch
+
+from tangram_engine.kernels import add_norm, language, ops, silu_mul
+
+GPU = torch.device("cuda", 0)
+
+
+def capability(monkeypatch, *version):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: version)
+
+
+@pytest.mark.parametrize("version", [(8, 0), (8, 9), (9, 0), (10, 3), (12, 0)])
+def test_a_supported_gpu_computes_with_the_kernels(monkeypatch, caplog, version):
+    capability(monkeypatch, *version)
+    assert ops.use_kernels(GPU)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("version", [(7, 0), (7, 5)])
+def test_an_older_gpu_computes_in_plain_torch_and_the_log_has_the_reason(monkeypatch, caplog, version):
+    capability(monkeypatch, *version)
+    with caplog.at_level(logging.WARNING):
+        assert not ops.use_kernels(GPU)
+    assert [f"compute capability {version[0]}.{version[1]} is below 8.0" in caplog.text] == [True]
+    assert len(caplog.records) == 1
+
+
+def test_without_triton_a_gpu_computes_in_plain_torch(monkeypatch, caplog):
+    monkeypatch.setattr(language, "INSTALLED", False)
+    assert not ops.use_kernels(GPU)
+    assert "Triton is not installed" in caplog.text
+
+
+def test_a_cpu_computes_in_plain_torch_without_a_word(caplog):
+    assert not ops.use_kernels(torch.device("cpu"))
+    assert not caplog.records
+
+
+def test_no_entry_of_the_two_tables_is_the_same():
+    kernels, references = ops.kernel_ops(), ops.reference_ops()
+    assert (kernels.add_norm, kernels.silu_mul) == (add_norm.add_norm, silu_mul.silu_mul)
+    assert (references.add_norm, references.silu_mul) == (add_norm.reference, silu_mul.reference)
