@@ -1,4 +1,4 @@
-"""`tangram-engine serve` and `tangram-engine inspect`: the contract between operator and engine."""
+"""`tangram-engine serve`, `inspect` and `evaluate`: the contract between operator and engine."""
 
 import argparse
 import gc
@@ -17,6 +17,18 @@ def main(arguments: list[str] | None = None) -> int:
         from tangram_engine.inspect import inspect  # noqa: PLC0415  (must not load the server)
 
         return inspect(options.model, options.termination_log)
+    if options.command == "evaluate":
+        from tangram_engine.evaluate import evaluate  # noqa: PLC0415
+
+        return evaluate(
+            options.model,
+            options.quantize,
+            text=options.text,
+            tokens=options.tokens,
+            device=options.device,
+            output=options.output,
+            termination_log=options.termination_log,
+        )
     return _serve(options)
 
 
@@ -75,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     inspect.add_argument("--model", type=Path, required=True, metavar="DIR")
     inspect.add_argument("--termination-log", type=Path, metavar="FILE")
+    _add_evaluate(commands)
     serve = commands.add_parser("serve", help="serve the OpenAI API", allow_abbrev=False)
     serve.add_argument("--model", type=Path, required=True, metavar="DIR")
     serve.add_argument("--served-model-name", required=True, metavar="NAME")
@@ -127,6 +140,19 @@ def _parser() -> argparse.ArgumentParser:
         help="one key a line, read again when the file changes; default: no key",
     )
     return parser
+
+
+def _add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    evaluate = commands.add_parser(
+        "evaluate", help="compare a quantised format with the checkpoint's own", allow_abbrev=False
+    )
+    evaluate.add_argument("--model", type=Path, required=True, metavar="DIR")
+    evaluate.add_argument("--quantize", choices=("fp8", "int4"), required=True)
+    evaluate.add_argument("--text", type=Path, metavar="FILE", help="UTF-8; default: a text of its own")
+    evaluate.add_argument("--tokens", type=_integer(32, 1 << 20), default=4096, help="scored at most")
+    evaluate.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    evaluate.add_argument("-o", "--output", type=Path, metavar="FILE", help="the report as JSON")
+    evaluate.add_argument("--termination-log", type=Path, metavar="FILE")
 
 
 def _integer(low: int, high: int = (1 << 63) - 1) -> Callable[[str], int]:

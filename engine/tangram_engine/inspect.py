@@ -9,7 +9,7 @@ import math
 import resource
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,15 +32,20 @@ def inspect(model: Path, termination_log: Path | None) -> int:
 
     0: accepted; 1: a defect of this program; 2: `termination_log` cannot be written; 3: refused.
     """
-    document, status = _report(model)
+    return publish(*_report(model), {"--termination-log": termination_log})
+
+
+def publish(document: dict[str, Any], status: int, files: Mapping[str, Path | None]) -> int:
+    """Print a document and write it to `files`, by the name of their flag; return the exit status."""
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-    if termination_log is not None:
+    for flag, file in files.items():
         try:
-            termination_log.write_text(text, encoding="ascii")
+            if file is not None:
+                file.write_text(text, encoding="ascii")
         except OSError as error:
-            sys.stderr.write(f"--termination-log {termination_log}: {error.strerror}\n")
+            sys.stderr.write(f"{flag} {file}: {error.strerror}\n")
             return EXIT_ARGUMENT
     return status
 

@@ -6,9 +6,22 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.fleet import ApplyDeployment, Claim, MIGPolicy, Objective, Pool, RemoveDeployment, Shape, Traffic
+from tangram.fleet import (
+    QUANTISED,
+    ApplyDeployment,
+    Claim,
+    EvaluationKey,
+    EvaluationReport,
+    MIGPolicy,
+    Objective,
+    Pool,
+    RemoveDeployment,
+    Shape,
+    StartEvaluation,
+    Traffic,
+)
 from tangram.planner import plan
-from tests.support.fleet import NOW, Cluster, capacity, intent, node, snapshot, workload
+from tests.support.fleet import CHECKPOINTS, NOW, Cluster, capacity, intent, node, snapshot, workload
 
 SHAPES = [
     ("H100-80GB-SXM", "gpu"),
@@ -58,7 +71,21 @@ def intents(draw, index):
         traffic=Traffic(requests_per_second=draw(st.sampled_from([None, None, 0.5, 40.0]))),
         budget_per_hour=draw(st.sampled_from([None, None, 0.5, 3.0, 8.0])),
         paused=draw(st.sampled_from([False, False, False, True])),
+        precision=draw(st.sampled_from(["AsStored", "AsStored", "Any", "int4", "fp8"])),
     )
+
+
+@st.composite
+def reports(draw):
+    """Reports about the checkpoints, on some of the GPU models: within tolerance, or not."""
+    found = {}
+    for uri, facts in CHECKPOINTS.items():
+        for sku in ("H100-80GB-SXM", "A10", "L4"):
+            increase = draw(st.sampled_from([None, None, 0.01, 0.5]))
+            if increase is not None:
+                key = EvaluationKey("ns", uri, facts.digest, sku, draw(st.sampled_from(QUANTISED)))
+                found[key] = EvaluationReport(4000, 6.0, 6 * (1 + increase), increase, 0.97, 0.02, 0.3)
+    return tuple(sorted(found.items(), key=lambda item: item[0]))
 
 
 @st.composite
@@ -68,7 +95,11 @@ def worlds(draw):
     fleet = draw(nodes())
     owners = [i for i in wanted if draw(st.booleans())]
     running = [
-        workload(owner, Shape(sku, profile), draw(st.integers(0, 3)))
+        workload(
+            owner,
+            Shape(sku, profile, 1, draw(st.sampled_from(["bf16", "bf16", *QUANTISED]))),
+            draw(st.integers(0, 3)),
+        )
         for owner in owners
         for sku, profile in draw(st.lists(st.sampled_from(SHAPES), max_size=2, unique=True))
     ]
@@ -100,6 +131,7 @@ def worlds(draw):
         claims=tuple(held),
         workloads=tuple(done),
         desired=desired,
+        reports=draw(reports()),
         pools=draw(st.sampled_from([(), POOLS])),
     )
     return observed, wanted
@@ -176,6 +208,7 @@ def test_the_order_of_reading_changes_nothing(world, random):
         claims=shuffled(observed.claims),
         workloads=shuffled(observed.workloads),
         facts=shuffled(observed.facts),
+        reports=shuffled(observed.reports),
         desired=shuffled(observed.desired),
     )
 
@@ -295,3 +328,46 @@ def test_an_empty_fleet_filled_by_plans_is_never_overcommitted(world):
         room = capacity(cluster.observed)
         assert all(count <= room[pool] for pool, count in used.items())
         cluster.settle()
+
+
+@given(worlds())
+@settings(max_examples=100, deadline=None)
+def test_evaluate_jobs_take_what_replicas_leave_and_only_where_a_format_may_be_chosen(world):
+    observed, wanted = world
+    made = plan(observed, wanted, NOW)
+    starts = [action for action in made.actions if isinstance(action, StartEvaluation)]
+    assert len({action.key for action in starts}) == len(starts)
+    assert len({action.owner_uid for action in starts}) == len(starts)
+    asks = {i.uid for i in wanted if i.precision == "Any" and not i.paused}
+    assert {action.owner_uid for action in starts} <= asks
+    assert not {action.key for action in starts} & dict(observed.reports).keys()
+
+    taken = defaultdict(int)
+    for action in starts:
+        taken[(action.shape.sku, action.shape.resource)] += 1
+    for decision in made.decisions:
+        if decision.shape is not None:
+            taken[(decision.shape.sku, decision.shape.resource)] += decision.placed
+    room = capacity(observed)
+    assert all(count <= room[pool] for pool, count in taken.items())
+    short = {
+        (d.shape.sku, d.shape.resource)
+        for d in made.decisions
+        if d.shape is not None and d.placed_reason == "InsufficientCapacity"
+    }
+    assert not short & {(action.shape.sku, action.shape.resource) for action in starts}
+
+
+@given(worlds())
+@settings(max_examples=100, deadline=None)
+def test_without_its_name_or_a_report_no_quantised_format_is_chosen(world):
+    observed, wanted = world
+    by_uid, known = {i.uid: i for i in wanted}, dict(observed.reports)
+    for action in applied(plan(observed, wanted, NOW)):
+        owner, form = by_uid[action.owner_uid], action.shape.precision
+        if form in QUANTISED and owner.precision != form:
+            key = EvaluationKey(
+                "ns", owner.model_uri, CHECKPOINTS[owner.model_uri].digest, action.shape.sku, form
+            )
+            assert owner.precision == "Any"
+            assert not known[key].misses(owner.tolerance)

@@ -12,7 +12,9 @@ from tangram.fleet import (
     ApplyService,
     CheckpointFacts,
     Claim,
+    Evaluation,
     FactsKey,
+    FinishEvaluation,
     FinishInspection,
     FleetSnapshot,
     Inspection,
@@ -24,6 +26,7 @@ from tangram.fleet import (
     RemoveDeployment,
     ScaleDeployment,
     Shape,
+    StartEvaluation,
     StartInspection,
     Workload,
 )
@@ -150,6 +153,29 @@ class Cluster:
                         action.key, "ns", "job-" + action.key.uri, "job-uid-" + action.key.uri, NOW
                     )
                     self._set(inspections=(*self.observed.inspections, job))
+                case StartEvaluation():
+                    free = (n for n in self.observed.nodes if n.usable and n.sku == action.shape.sku)
+                    node = next(n.name for n in free if dict(n.allocatable).get(action.shape.resource))
+                    held = Claim(node, action.shape.resource, 1, None)
+                    uid = f"job-{action.key}"
+                    job = Evaluation(action.key, action.shape.profile, uid, uid, NOW)
+                    self._set(
+                        evaluations=(*self.observed.evaluations, job), claims=(*self.observed.claims, held)
+                    )
+                case FinishEvaluation():
+                    gone = next(e for e in self.observed.evaluations if e.job_uid == action.uid)
+                    kept = tuple(e for e in self.observed.evaluations if e != gone)
+                    resource = Shape(gone.key.sku, gone.profile).resource
+                    skus = {n.name: n.sku for n in self.observed.nodes}
+                    claims = list(self.observed.claims)
+                    claims.remove(
+                        next(
+                            c
+                            for c in claims
+                            if (skus[c.node], c.resource, c.owner_uid) == (gone.key.sku, resource, None)
+                        )
+                    )
+                    self._set(evaluations=kept, claims=tuple(claims))
                 case FinishInspection():
                     kept = tuple(i for i in self.observed.inspections if i.job_uid != action.uid)
                     self._set(inspections=kept)
