@@ -4,7 +4,7 @@ A launcher and its `reference` take the same arguments and may change tensors am
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.bench_rows import Unavailable
-from benchmarks.engine.predictions import DecoderShape, kernel_row
+from benchmarks.engine.predictions import (
+    FORMATS,
+    INT4_GEMM_ROWS,
+    LLAMA_8B,
+    SMALL_LINEAR_ROWS,
+    DecoderShape,
+    kernel_row,
+)
 
 BLOCK_SIZE = 16
 EPS = 1e-5
@@ -134,11 +141,16 @@ def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
     return logits, inputs.integers(torch.arange(inputs.batch)), table
 
 
-def small_linear(inputs: Inputs, name: str) -> tuple[Any, ...]:
-    """x, weight, bias."""
+def linear(inputs: Inputs, name: str, weights: str) -> tuple[Any, ...]:
+    """x, weight as it is stored, bias."""
     columns = linear_columns(inputs.shape, name)
     outputs = (inputs.shape.head if name == "head" else inputs.shape.matrices[name]) // columns
-    return inputs.random(inputs.batch, columns), inputs.random(outputs, columns, std=0.02), None
+    weight: Any = inputs.random(outputs, columns, std=0.02)
+    if weights != "bf16":
+        from tangram_engine.quantize import quantize  # noqa: PLC0415
+
+        weight = quantize(weight, weights)
+    return inputs.random(inputs.batch, columns), weight, None
 
 
 def linear_columns(shape: DecoderShape, name: str) -> int:
@@ -148,23 +160,34 @@ def linear_columns(shape: DecoderShape, name: str) -> int:
 
 def cases(batches: tuple[int, ...]) -> list[KernelCase]:
     """All kernels at all batch sizes that they serve."""
-    found = []
-    for batch in batches:
-        found += [
-            KernelCase("add_norm", "add_norm", batch, add_norm),
-            KernelCase("silu_mul", "silu_mul", batch, silu_mul),
-            KernelCase("store_kv", "store_kv", batch, store_kv),
-            KernelCase(
-                "decode_attention",
-                "decode_attention",
-                batch,
-                decode_attention,
-                scratch=(5,),
-                sweep=(1, 64, 256),
-            ),
-            KernelCase("sample", "sample", batch, partial(sample, drawn=False), dtype=torch.float32),
-            KernelCase(
-                "sample", "sample", batch, partial(sample, drawn=True), variant=", top-p", dtype=torch.float32
-            ),
-        ]
-    return found
+    return [case for batch in batches for case in (*_of_a_layer(batch), *_linears(batch), *_sampler(batch))]
+
+
+def _of_a_layer(batch: int) -> Iterator[KernelCase]:
+    yield KernelCase("add_norm", "add_norm", batch, add_norm, sweep=(256,))
+    yield KernelCase("silu_mul", "silu_mul", batch, silu_mul, sweep=(256,))
+    yield KernelCase("store_kv", "store_kv", batch, store_kv, sweep=(256,))
+    yield KernelCase(
+        "decode_attention", "decode_attention", batch, decode_attention, scratch=(5,), sweep=(1, 64, 256)
+    )
+
+
+def _linears(batch: int) -> Iterator[KernelCase]:
+    if batch <= SMALL_LINEAR_ROWS:
+        for name in LLAMA_8B.matrices:
+            for weights in FORMATS:
+                build = partial(linear, name=name, weights=weights)
+                sweep = (1, 8) if name in ("qkv", "gate_up") else ()
+                yield KernelCase("small_linear", f"linear {name}", batch, build, weights, sweep=sweep)
+        yield KernelCase("small_linear", "linear head", batch, partial(linear, name="head", weights="bf16"))
+    elif batch <= INT4_GEMM_ROWS:
+        for name in LLAMA_8B.matrices:
+            build = partial(linear, name=name, weights="int4")
+            sweep = (batch,) if name in ("qkv", "gate_up") else ()
+            yield KernelCase("int4_gemm", f"linear {name}", batch, build, "int4", sweep=sweep)
+
+
+def _sampler(batch: int) -> Iterator[KernelCase]:
+    for drawn, variant in ((False, ""), (True, ", top-p")):
+        build = partial(sample, drawn=drawn)
+        yield KernelCase("sample", "sample", batch, build, variant=variant, dtype=torch.float32)

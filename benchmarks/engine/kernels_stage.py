@@ -20,16 +20,18 @@ BATCHES = (1, 8, 64, 256)
 
 def rows(setting: Setting) -> list[BenchmarkRow]:
     """The rows of the stage."""
-    batches = BATCHES if not setting.tiny else setting.sizes.batches
+    chosen = cases(BATCHES)
+    if setting.tiny:  # interpreted: each kernel once, with as few rows as it serves
+        chosen = [case for case in cases((1, 9)) if case.batch == 1 or case.module == "int4_gemm"]
+        chosen = [case for case in chosen if "linear" not in case.name or "qkv" in case.name]
     found = [
-        BenchmarkRow(case.row, 30, partial(measure, setting=setting, case=case), case.row)
-        for case in cases(batches)
+        BenchmarkRow(case.row, 30, partial(measure, setting=setting, case=case), case.row) for case in chosen
     ]
-    swept = [case for case in cases(batches) if case.batch in case.sweep or (setting.tiny and case.sweep)]
-    for case in swept[:1] if setting.tiny else swept:
-        name = f"tiles of {case.row}"
-        found.append(BenchmarkRow(name, 40, partial(sweep, setting=setting, case=case)))
-    return found
+    swept = [case for case in chosen if case.batch in case.sweep]
+    return found + [
+        BenchmarkRow(f"tiles of {case.row}", 40, partial(sweep, setting=setting, case=case))
+        for case in (swept[:1] if setting.tiny else swept)
+    ]
 
 
 def measure(_seconds: float, setting: Setting, case: KernelCase) -> MeasuredValue:
@@ -104,7 +106,7 @@ def moved_bytes(case: KernelCase, inputs: Inputs) -> float:
 def input_sets(case: KernelCase, inputs: Inputs, moved: float) -> list[tuple[Any, ...]]:
     """As many inputs as keep the cache from answering, within a part of the memory."""
     sets = [case.build(inputs)]
-    held = sum(argument.nbytes for argument in sets[0] if isinstance(argument, Tensor))
+    held = sum(getattr(argument, "nbytes", 0) for argument in sets[0])
     count = min(timing.rotations(moved, inputs.device), int(SETS_BYTES / held) + 1)
     return sets + [case.build(inputs) for _ in range(count - 1)]
 

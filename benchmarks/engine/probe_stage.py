@@ -18,7 +18,7 @@ from benchmarks.engine.bench_rows import BenchmarkRow, MeasuredValue, Unavailabl
 from benchmarks.engine.setting import Setting
 
 OPTIONAL = ("triton", "numpy", "msgpack", "safetensors", "aiohttp", "pydantic", "msgspec", "prometheus_client", "tokenizers", "jinja2", "transformers")  # fmt: skip
-ROWS_OF_PRODUCTS = (64, 256, 1024)
+ROWS_OF_PRODUCTS = (1, 8, 64, 256, 1024)
 
 
 def rows(setting: Setting) -> list[BenchmarkRow]:
