@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.api import facts_from_status
-from tangram.fleet import ApplyDeployment, FactsKey, Intent, MIGPolicy, Shape, Spread
+from tangram.fleet import (
+    ApplyDeployment,
+    EvaluationKey,
+    FactsKey,
+    Intent,
+    MIGPolicy,
+    Shape,
+    Spread,
+    StartEvaluation,
+)
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell import manifests
 from tangram.shell.children import UnknownShape, generation_of, shape_of
@@ -97,6 +106,24 @@ def test_pods_never_serve_random_weights() -> None:
 
     assert options.load_format == "auto"
     assert "--load-format" not in container(rendered)["args"]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8", "int4"])
+def test_the_engine_takes_the_format_of_its_shape(precision: str) -> None:
+    rendered = manifests.deployment(intent(), action(replace(SLICE, precision=precision)), SETTINGS)
+    options = engine_command._parser().parse_args(container(rendered)["args"])
+
+    assert options.quantize == (None if precision == "bf16" else precision)
+
+
+def test_the_engine_takes_the_command_line_of_an_evaluate_job() -> None:
+    key = EvaluationKey("ns", "pvc://claim/model", "d", "H100-80GB-SXM", "int4")
+    start = StartEvaluation("uid-1", key, replace(SLICE, precision="int4"), ("NVIDIA-H100-80GB-HBM3",))
+    rendered = manifests.evaluate_job(intent(key.uri), start, SETTINGS)
+    options = engine_command._parser().parse_args(container(rendered)["args"])
+
+    assert (str(options.model), options.quantize) == ("/mnt/model/model", "int4")
+    assert str(options.termination_log) == container(rendered)["terminationMessagePath"]
 
 
 def test_another_time_limit_replaces_the_pods() -> None:

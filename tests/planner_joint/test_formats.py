@@ -1,0 +1,67 @@
+"""Formats in plans of an observed fleet: those that the operator would use, and why not the others."""
+
+from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance
+from tangram.packing import ShapeKey
+from tangram.planner.joint.observed import observed
+from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.problem import joint
+from tangram.planner.joint.recommend import inputs_hash, recommend
+from tests.support.fleet import FACTS_8B, intent, node, snapshot
+
+SKU = "H100-80GB-SXM"
+KEY = EvaluationKey("ns", "image:///m/8b", FACTS_8B.digest, SKU, "int4")
+REPORT = EvaluationReport(4000, 6.0, 6.186, 0.031, 0.97, 0.02, 0.3)
+SLICES = {"mig_1g_10gb": 1, "mig_3g_40gb": 1}
+
+
+def sized(who, **seen):
+    return joint(observed(snapshot(node("n0", **SLICES), **seen), (who,))).sized["ns/a"]
+
+
+def wants(**changes):
+    return intent("a", "image:///m/8b", precision="Any", **changes)
+
+
+def test_without_a_report_only_the_checkpoints_own_format_is_offered() -> None:
+    found = sized(wants())
+
+    assert {offer.shape.precision for offer in found.offers} == {"bf16"}
+    waiting = [each for each in found.rejected if each.constraint == "evaluation"]
+    assert f"int4 is not evaluated on {SKU} yet" in {each.message for each in waiting}
+
+
+def test_a_report_outside_the_tolerance_rejects_the_format_with_its_figures() -> None:
+    found = sized(wants(), reports=((KEY, REPORT),))
+
+    missed = [each for each in found.rejected if each.constraint == "tolerance"]
+    assert {each.shape.precision for each in missed} == {"int4"}
+    assert missed[0].message == "int4: perplexity +3.1 % is above the tolerance 2 %"
+
+
+def test_a_report_within_the_tolerance_offers_the_format_and_is_an_input_of_the_plan() -> None:
+    who = wants(tolerance=PrecisionTolerance(0.05, 0.9))
+    seen = snapshot(node("n0", **SLICES), reports=((KEY, REPORT),))
+
+    offer = joint(observed(seen, (who,))).sized["ns/a"].offer(ShapeKey(SKU, "1g.10gb", 1))
+
+    assert offer is not None
+    assert offer.shape.precision == "int4"
+    assert inputs_hash(observed(seen, (who,))) != inputs_hash(observed(seen, (wants(),)))
+
+
+def test_a_named_format_is_offered_without_a_report() -> None:
+    found = sized(intent("a", "image:///m/8b", precision="int4"))
+
+    assert {offer.shape.precision for offer in found.offers} == {"int4"}
+
+
+def test_a_plan_tells_of_a_slice_that_waits_for_an_evaluation() -> None:
+    seen = snapshot(node("n0", **SLICES))
+
+    (found,) = recommend(seen, (wants(),), Limits(5.0)).document["deployments"]
+
+    because = {
+        (each["chosen"][0]["profile"], each["chosen"][0]["precision"]): each["rejectedBecause"]
+        for each in found["alternatives"]
+    }
+    assert because[("1g.10gb", "int4")] == "NotEvaluated"
