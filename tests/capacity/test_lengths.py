@@ -113,7 +113,7 @@ def test_first_tokens_are_nearer_to_the_simulation_than_with_the_usual_lengths(k
 
 
 def test_answers_that_are_alike_need_less_room():
-    chat = SizingRequest(1024, 256, 4.0, ttft_ms=500, tpot_ms=40, max_model_len=8192)
+    chat = SizingRequest(1024, 256, 4.0, ttft_ms=500, tpot_ms=40, max_model_len=4096)
     alike = replace(chat, input_tokens=fixed(1024), output_tokens=fixed(256))
     model, among = known_model("llama-3.1-8b"), [Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")]
 

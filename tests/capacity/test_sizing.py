@@ -123,7 +123,7 @@ def test_a_four_bit_checkpoint_is_served_as_it_is():
         (Shape("H100-80GB-SXM", WHOLE_GPU, 1, "bf16"), Constraint.MEMORY),
         (Shape("H100-80GB-SXM", "1g.10gb", 1, "int4"), Constraint.MEMORY),
         (Shape("B200-180GB-SXM", "3g.90gb", 1, "fp8"), Constraint.MEMORY_UNKNOWN),
-        (Shape("L4", WHOLE_GPU, 8, "bf16"), Constraint.TPOT),
+        (Shape("L40S", WHOLE_GPU, 4, "bf16"), Constraint.TPOT),
         (Shape("GB200-186GB", WHOLE_GPU, 1, "bf16"), Constraint.PRICE),
     ],
     ids=str,
@@ -265,7 +265,7 @@ def test_memory_is_the_wall_where_more_of_it_alone_carries_more(found):
     ids=str,
 )
 def test_the_wall_is_the_one_that_people_expect(name, shape, wall):
-    (row,) = size(known_model(name), replace(CHAT, ttft_ms=1000), among=[shape]).rows
+    (row,) = size(known_model(name), replace(CHAT, ttft_ms=1000, max_model_len=4096), among=[shape]).rows
 
     assert row.wall == wall
 

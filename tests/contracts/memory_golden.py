@@ -8,10 +8,14 @@ it.
 
 Beside it stand GPU accounts (what is left for the cache), computed here from the rule in words: of the total,
 the engine may use the stated part; less what is in use, less the peak of a step, less a margin of 256 MiB or
-1 % of the total, whichever is more; in whole blocks.
+1 % of the total, whichever is more; in whole blocks. So are the steps and the buffers of a GPU, and what
+weights take up that are quantised while they are read: fp8 has a byte a weight and a 4-byte scale for each
+output; int4 half a byte, and for each output and each begun group of 128 inputs 2 bytes of scale and half a
+byte of zero. Embedding, head, norms and biases stay.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +84,83 @@ ACCOUNTS = {
 }  # fmt: skip
 
 
+# SMs -> tokens of a step: the nearest of 512, 1024, ... 8192 on a scale of ratios, for 62 an SM
+SMS = (
+    1,
+    8,
+    9,
+    11,
+    12,
+    14,
+    16,
+    18,
+    23,
+    24,
+    26,
+    32,
+    46,
+    47,
+    56,
+    58,
+    60,
+    64,
+    72,
+    92,
+    94,
+    98,
+    108,
+    114,
+    132,
+    148,
+    188,
+)
+
+# sequences, longest request, block size, vocabulary, query heads, head size
+BUFFERS = {
+    "Llama-3-8B": (64, 8192, 16, 128256, 32, 128),
+    "Llama-3-8B, many and long": (256, 131072, 16, 128256, 32, 128),
+    "Qwen3-0.6B, short": (256, 250, 16, 151936, 16, 128),
+    "Qwen2.5-0.5B, one": (1, 32768, 64, 151936, 14, 64),
+    "one token more than a part": (8, 257, 1, 199, 4, 16),
+}  # fmt: skip
+
+
+def step(sms: int) -> int:
+    """Follow the rule in words."""
+    return min((512 << power for power in range(5)), key=lambda size: max(size / (62 * sms), 62 * sms / size))
+
+
+def buffers(
+    sequences: int, longest: int, block_size: int, vocabulary: int, heads: int, head: int
+) -> dict[str, int]:
+    """Rows: for each request and one more its blocks, nine 4-byte numbers and an 8-byte seed, and a count
+    for each entry of the vocabulary. Scratch: for each
+    request, part of its context (of 256 tokens or more, at most 32) and query head, a vector and a sum.
+    """
+    row = 4 * -(-longest // block_size) + 9 * 4 + 8 + 4 * vocabulary
+    parts = min(32, -(-longest // 256))
+    return {
+        "max_num_seqs": sequences, "max_model_len": longest, "block_size": block_size,
+        "vocab_size": vocabulary, "heads": heads, "head_dim": head,
+        "rows": (sequences + 1) * row, "scratch": sequences * parts * heads * (head + 1) * 4,
+    }  # fmt: skip
+
+
+def quantised(parameters: list[tuple[str, tuple[int, ...]]], element: int) -> dict[str, int]:
+    """Bytes of all weights by format, from names and shapes of the parameters."""
+    found = dict.fromkeys(("fp8", "int4"), 0)
+    for path, shape in parameters:
+        if not path.endswith("_proj.weight"):
+            for form in found:
+                found[form] += element * math.prod(shape)
+            continue
+        outputs, inputs = shape
+        found["fp8"] += outputs * inputs + 4 * outputs
+        groups = -(-inputs // 128)
+        found["int4"] += outputs * inputs // 2 + groups * 2 * outputs + groups * (outputs // 2)
+    return found
+
+
 def vector(config: dict[str, Any], dtype: str, block_size: int) -> dict[str, Any]:
     """Ask transformers, on the meta device."""
     import torch
@@ -100,6 +181,9 @@ def vector(config: dict[str, Any], dtype: str, block_size: int) -> dict[str, Any
         "config": config, "dtype": dtype, "block_size": block_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "weight_bytes": weights, "block_bytes": block,
+        "quantised_bytes": quantised(
+            [(path, tuple(parameter.shape)) for path, parameter in model.named_parameters()], kind.itemsize
+        ),
     }  # fmt: skip
 
 
@@ -129,6 +213,8 @@ def main() -> None:
         "made_by": "python -m tests.contracts.memory_golden",
         "models": {name: vector(*wanted) for name, wanted in MODELS.items()},
         "accounts": {name: account(*wanted) for name, wanted in ACCOUNTS.items()},
+        "steps": {str(sms): step(sms) for sms in SMS},
+        "buffers": {name: buffers(*wanted) for name, wanted in BUFFERS.items()},
     }
     FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

@@ -9,19 +9,29 @@ import torch
 
 from tangram.capacity.footprint import footprint
 from tangram.capacity.from_facts import footprint_from_facts
-from tangram.capacity.memory import Limits, MemoryBudget, reserve_bytes
+from tangram.capacity.memory import (
+    Limits,
+    MemoryBudget,
+    reserve_bytes,
+    row_bytes,
+    scratch_bytes,
+    step_tokens,
+)
 from tangram.capacity.weights import rank_tensors
 from tangram.capacity.weights import weight_bytes as operators_weight_bytes
 from tangram.catalog.model_config import architecture_from_config
 from tangram.catalog.precision import precision
 from tangram.fleet import CheckpointFacts
 from tangram_engine.checkpoint.config import parse_config
+from tangram_engine.run.ladder import step_tokens as engines_step_tokens
 from tangram_engine.run.memory import OutOfMemory, block_bytes, count_blocks, cuda_pool_bytes, weight_bytes
-from tests.contracts.memory_golden import ACCOUNTS, MODELS, account
+from tests.contracts.memory_golden import ACCOUNTS, BUFFERS, MODELS, SMS, account, buffers, step
 
 GOLDEN = json.loads(Path(__file__).with_name("memory_golden.json").read_text(encoding="utf-8"))
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 models = pytest.mark.parametrize("wanted", GOLDEN["models"].values(), ids=list(GOLDEN["models"]))
+steps = pytest.mark.parametrize(("sms", "tokens"), GOLDEN["steps"].items())
+buffers_ = pytest.mark.parametrize("wanted", GOLDEN["buffers"].values(), ids=list(GOLDEN["buffers"]))
 accounts = pytest.mark.parametrize("wanted", GOLDEN["accounts"].values(), ids=list(GOLDEN["accounts"]))
 
 
@@ -62,6 +72,8 @@ def long_name(dtype):
 def test_the_file_is_what_its_command_makes():
     """The models need transformers and half a minute: their names here, their numbers below."""
     assert GOLDEN["accounts"] == {name: account(*wanted) for name, wanted in ACCOUNTS.items()}
+    assert GOLDEN["steps"] == {str(sms): step(sms) for sms in SMS}
+    assert GOLDEN["buffers"] == {name: buffers(*wanted) for name, wanted in BUFFERS.items()}
     assert {
         name: (wanted["config"], wanted["dtype"], wanted["block_size"])
         for name, wanted in GOLDEN["models"].items()
@@ -85,6 +97,36 @@ def test_the_operator_knows_the_bytes_of_the_weights_from_a_config(wanted):
     found = operators_weight_bytes(architecture, form, rank_tensors(architecture, form, 1), 1)
     assert found == {kind: size for kind, size in wanted["weight_bytes"].items() if size}
     assert architecture.parameters == wanted["parameters"]
+
+
+@pytest.mark.parametrize(
+    "wanted", [wanted for wanted in GOLDEN["models"].values() if wanted["dtype"] != "fp32"]
+)
+def test_the_operator_knows_the_bytes_of_weights_that_are_quantised_while_they_are_read(wanted):
+    architecture = architecture_of(wanted)
+    for name, size in wanted["quantised_bytes"].items():
+        form = precision(name)
+        found = operators_weight_bytes(architecture, form, rank_tensors(architecture, form, 1), 1)
+        assert sum(found.values()) == size
+
+
+@steps
+def test_engine_and_operator_take_steps_of_one_size(sms, tokens):
+    assert engines_step_tokens(int(sms)) == step_tokens(int(sms)) == tokens
+
+
+@buffers_
+def test_the_operator_knows_the_bytes_of_rows_and_partial_results(wanted):
+    limits = Limits(wanted["max_model_len"], wanted["max_num_seqs"], block_size=wanted["block_size"])
+    heads, head = wanted["heads"], wanted["head_dim"]
+    made = replace(
+        footprint_from_facts(facts_of(GOLDEN["models"]["Llama-3-8B"])),
+        rope_dim=head,
+        layers=3,
+        attention_flops=((3 * 4.0 * heads * head, None),),
+    )
+    assert (limits.max_running + 1) * row_bytes(wanted["vocab_size"], limits) == wanted["rows"]
+    assert scratch_bytes(made, limits) == wanted["scratch"]
 
 
 @models

@@ -1,5 +1,6 @@
 """A GPU or one MIG slice of it, as the step-time model sees it."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,6 +21,7 @@ class Hardware:
     sku: str
     profile: str  # WHOLE_GPU or a MIG profile
     memory_mib: int  # real size, 0 where nobody has published it
+    sms: int | None  # streaming multiprocessors; None: not published
     bandwidth: float  # bytes/s, data sheet
     flops: tuple[
         tuple[str, float], ...
@@ -48,16 +50,22 @@ def hardware(sku: str, profile_name: str = WHOLE_GPU, ranks: int = 1) -> Hardwar
     if board is None:
         raise InputError("sku", f"{sku!r} is not in the catalog; `tangram gpus` lists it")
     if profile_name == WHOLE_GPU:
-        return _view(board, WHOLE_GPU, board.memory_mib, 1.0, 1.0, board.unverified_facts, ranks)
+        return _view(board, WHOLE_GPU, board.memory_mib, board.sms, 1.0, 1.0, board.unverified_facts, ranks)
     found = profile(sku, profile_name)
     if found is None:
         raise InputError(
             "profile", f"{sku} has no MIG profile {profile_name!r}; `tangram mig {sku}` lists them"
         )
     unverified = tuple(sorted({*board.unverified_facts, *found.unverified_fields}))
-    return _view(
-        board, found.name, found.memory_mib or 0, found.memory_share, _compute(board, found), unverified
-    )
+    memory, shares = found.memory_mib or 0, (found.memory_share, _compute(board, found))
+    return _view(board, found.name, memory, _sms(board, found), *shares, unverified)
+
+
+def _sms(board: GPU, found: Profile) -> int | None:
+    """SMs of a slice; where they are not published, its share of the board's, rounded up."""
+    if found.sm_count or board.sms is None:
+        return found.sm_count
+    return math.ceil(board.sms * found.compute_share)
 
 
 def _compute(board: GPU, found: Profile) -> float:
@@ -71,6 +79,7 @@ def _view(
     board: GPU,
     name: str,
     memory_mib: int,
+    sms: int | None,
     memory: float,
     compute: float,
     unverified: tuple[str, ...],
@@ -81,6 +90,7 @@ def _view(
         sku=board.sku,
         profile=name,
         memory_mib=memory_mib,
+        sms=sms,
         bandwidth=board.mem_bw_gbps * 1e9 * memory,
         flops=tuple((kind, tera * 1e12 * compute) for kind, tera in board.tflops),
         link_bandwidth=(board.nvlink_gbps / 2 if nvlink else _pcie_gbps(board)) * 1e9,

@@ -6,7 +6,7 @@ Terms are those of one rank of the bundled engine, which measures at start what 
 tensors are exact; those that only a CUDA runtime could tell (`UNMEASURED`) are defaults scaled to the slice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.capacity.footprint import Footprint
 from tangram.capacity.hardware import Hardware
@@ -20,8 +20,10 @@ GIB = 1024 * MIB
 UTILISATION = 0.90
 # The engine's own margin inside that, at least 1 % of the total: libraries allocate on their own as well.
 MARGIN_BYTES = 256 * MIB
-# Tokens per step on a GPU (`--max-num-batched-tokens`), never fewer than running requests.
-STEP_TOKENS = 4096
+# Tokens per step on a GPU (`--max-num-batched-tokens`), never fewer than running requests: the power of two
+# nearest to 62 an SM, so that a step takes as long on a slice as on its board.
+TOKENS_PER_SM = 62
+SMALLEST_STEP, LARGEST_STEP = 512, 8192
 BLOCK_TOKENS = 16  # of one KV block (`--block-size`)
 LARGEST_BLOCK = 1024
 
@@ -46,6 +48,13 @@ NOISE_BYTES = 8  # 64-bit counters, one per entry of the vocabulary, kept
 # A prompt's chunk that attends to what precedes it brings a mask, bounded in (query, key, head) triples. Half
 # as much as in the MLP is held beside it.
 SCORES = 1 << 25
+# What the device keeps of each running request, and of one more row that fills batches up: eleven 4-byte and
+# 8-byte fields, its blocks, and how often each token occurred.
+ROW_BYTES = 44
+COUNT_BYTES = 4
+# Partial results of decode attention in float32, for each part of a context: at least 256 tokens, at most 32.
+SPLIT_TOKENS = 256
+LARGEST_SPLITS = 32
 # Keys and values collected for one attention call, kept between calls; a single request may need more.
 COLLECTED_BYTES = 256 * MIB
 
@@ -73,8 +82,13 @@ class Limits:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of the largest step."""
-        return self.max_batched_tokens or max(STEP_TOKENS, self.max_running)
+        """Tokens of the largest step; without a limit, on a GPU of unknown SMs."""
+        return self.max_batched_tokens or max(LARGEST_STEP, self.max_running)
+
+    def on(self, sms: int | None) -> "Limits":
+        """Return the limits with the step that the engine chooses on so many SMs. Unknown: the largest."""
+        chosen = LARGEST_STEP if sms is None else step_tokens(sms)
+        return replace(self, max_batched_tokens=self.max_batched_tokens or max(chosen, self.max_running))
 
     def stored(self, tokens: int) -> int:
         """Tokens that a request of `tokens` takes up in the cache: whole blocks."""
@@ -92,7 +106,9 @@ class MemoryBudget:
     context: int
     graphs: int
     collectives: int
-    workspace: int  # kept between steps: rotary table, sampler's counters, collected keys and values
+    workspace: (
+        int  # kept between steps: rotary table, rows of requests, partial and collected keys and values
+    )
     activations: int  # peak of the largest step
     weights: int
     unverified: tuple[str, ...]  # terms nobody has measured on silicon, and facts of the GPU without a source
@@ -153,6 +169,7 @@ def memory_budget(footprint: Footprint, hardware: Hardware, limits: Limits) -> M
     A slice whose memory nobody has published has none: it fits nothing, and `unverified` says so.
     """
     total = hardware.memory_mib * MIB
+    limits = limits.on(hardware.sms)
     return MemoryBudget(
         footprint=footprint,
         limits=limits,
@@ -161,7 +178,7 @@ def memory_budget(footprint: Footprint, hardware: Hardware, limits: Limits) -> M
         context=CONTEXT_BYTES + int(CONTEXT_BYTES_PER_BOARD * share(hardware.sku, hardware.profile)),
         graphs=GRAPH_BYTES_PER_LAYER * footprint.layers * len(captured_sizes(limits.max_running)),
         collectives=COLLECTIVES_BYTES if footprint.tensor_parallel > 1 else 0,
-        workspace=workspace_bytes(footprint, limits),
+        workspace=workspace_bytes(footprint, limits) + device_bytes(footprint, limits),
         activations=activation_bytes(footprint, limits),
         weights=footprint.weight_bytes,
         unverified=(*UNMEASURED[: 3 if footprint.tensor_parallel > 1 else 2], *hardware.unverified),
@@ -180,6 +197,24 @@ def workspace_bytes(footprint: Footprint, limits: Limits) -> int:
     return rope + collected + NOISE_BYTES * footprint.vocab_size
 
 
+def device_bytes(footprint: Footprint, limits: Limits) -> int:
+    """Bytes that are on a GPU beside these: rows of requests, partial results, the block of padding."""
+    rows = (limits.max_running + 1) * row_bytes(footprint.vocab_size, limits)
+    return rows + scratch_bytes(footprint, limits) + int(footprint.kv_bytes(limits.block_size))
+
+
+def row_bytes(vocab_size: int, limits: Limits) -> int:
+    """Bytes of one request's row on the device."""
+    blocks = limits.stored(limits.max_model_len) // limits.block_size
+    return ROW_BYTES + 4 * blocks + COUNT_BYTES * vocab_size
+
+
+def scratch_bytes(footprint: Footprint, limits: Limits) -> int:
+    """Bytes of decode attention's partial results: a vector and a sum for each part of each query head."""
+    splits = min(LARGEST_SPLITS, -(-limits.max_model_len // SPLIT_TOKENS))
+    return int(limits.max_running * splits * _heads(footprint) * (footprint.rope_dim + 1) * 4)
+
+
 def activation_bytes(footprint: Footprint, limits: Limits) -> int:
     """Peak of the largest step: in the MLP, in attention with a long past, or when tokens are drawn."""
     hidden, element = footprint.hidden_size, _element(footprint)
@@ -189,6 +224,14 @@ def activation_bytes(footprint: Footprint, limits: Limits) -> int:
     attending = element * 2 * (hidden + of_attention) * limits.step_tokens
     sampling = SAMPLING_BYTES * footprint.vocab_size * limits.max_running
     return int(max(widest, attending + _mask_bytes(footprint, limits), sampling))
+
+
+def step_tokens(sms: int) -> int:
+    """Token budget of a step on so many SMs."""
+    wanted = TOKENS_PER_SM * sms
+    below = 1 << (wanted.bit_length() - 1)
+    nearest = below if wanted * wanted < 2 * below * below else 2 * below
+    return min(max(nearest, SMALLEST_STEP), LARGEST_STEP)
 
 
 def captured_sizes(max_running: int) -> tuple[int, ...]:

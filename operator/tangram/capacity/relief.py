@@ -85,8 +85,9 @@ def _length(replica: Replica, shortest: int) -> Iterator[Relief]:
 
 def _batch(replica: Replica, shortest: int) -> Iterator[Relief]:
     """A smaller step needs less memory on the way, and prompts take more of them."""
+    chosen = replica.limits.on(hardware(replica.sku, replica.profile).sms).step_tokens
     for tokens in FEWER_TOKENS:
-        if replica.limits.max_running <= tokens < replica.limits.step_tokens:
+        if replica.limits.max_running <= tokens < chosen:
             made = replace(replica, limits=replace(replica.limits, max_batched_tokens=tokens))
             if _fits(made):
                 yield Relief((("max-num-batched-tokens", str(tokens)),), made)

@@ -38,7 +38,7 @@ _FLAGS = {
 @click.option("--kv", default="bf16", show_default=True, help="Format of the KV cache: bf16, fp16 or fp8.")
 @click.option("--max-model-len", type=int, help="Longest request in tokens.  [default: the model's context]")
 @click.option("--max-num-seqs", type=int, default=64, show_default=True, help="Most requests in one step.")
-@click.option("--max-num-batched-tokens", type=int, help="Tokens in one step.  [default: 4096]")
+@click.option("--max-num-batched-tokens", type=int, help="Tokens in one step.  [default: by SMs]")
 @click.option("--gpu-memory-utilization", type=float, default=UTILISATION, show_default=True, help="Share.")
 @click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per block of the cache.")
 @click.option("--input", "input_tokens", type=int, help="Prompt tokens of a request.  [default: 1024]")

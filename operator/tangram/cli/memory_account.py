@@ -36,7 +36,7 @@ class Term:
 
 def terms(asked: Asked) -> tuple[Term, ...]:
     """Return the parts in the order in which they are taken; those of no size are left out."""
-    replica, budget, limits = asked.replica, asked.budget, asked.replica.limits
+    replica, budget, limits = asked.replica, asked.budget, asked.budget.limits
     kept = f"{1 - limits.utilisation:.0%} (--gpu-memory-utilization {limits.utilisation:g}) and a margin"
     sizes = captured_sizes(limits.max_running)
     found = (
@@ -44,7 +44,9 @@ def terms(asked: Asked) -> tuple[Term, ...]:
         Term("context", budget.context, "CUDA context, kernels, libraries", "yellow"),
         Term("graphs", budget.graphs, f"captured decode steps of {len(sizes)} batch sizes", "magenta"),
         Term("NCCL", budget.collectives, "buffers between the GPUs", "red"),
-        Term("buffers", budget.workspace, "positions, and keys and values on their way", "bright_yellow"),
+        Term(
+            "buffers", budget.workspace, "rows of requests, and keys and values on their way", "bright_yellow"
+        ),
         Term("activations", budget.activations, _step(asked), "cyan"),
         Term("weights", budget.weights, _weights(replica), "blue"),
         _cache(asked),
@@ -76,7 +78,7 @@ def show_account(asked: Asked) -> None:
 
 def account_document(asked: Asked) -> dict[str, Any]:
     """Return all of it. Bytes are those of one GPU or slice."""
-    replica, budget, limits = asked.replica, asked.budget, asked.replica.limits
+    replica, budget, limits = asked.replica, asked.budget, asked.budget.limits
     architecture = replica.architecture
     return {
         "model": {
@@ -137,7 +139,7 @@ def _row(term: Term, total: int) -> list[str]:
 
 
 def _step(asked: Asked) -> str:
-    limits = asked.replica.limits
+    limits = asked.budget.limits
     return f"peak of a step of {limits.step_tokens} tokens, {limits.max_running} requests"
 
 
