@@ -24,12 +24,22 @@ from tangram.catalog.precision import precision
 from tangram.fleet import CheckpointFacts
 from tangram_engine.checkpoint.config import parse_config
 from tangram_engine.run.ladder import step_tokens as engines_step_tokens
-from tangram_engine.run.memory import OutOfMemory, block_bytes, count_blocks, cuda_pool_bytes, weight_bytes
+from tangram_engine.run.memory import (
+    OutOfMemory,
+    block_bytes,
+    count_blocks,
+    cuda_pool_bytes,
+    dequantization_bytes,
+    weight_bytes,
+)
 from tests.contracts.memory_golden import ACCOUNTS, BUFFERS, MODELS, SMS, account, buffers, step
 
 GOLDEN = json.loads(Path(__file__).with_name("memory_golden.json").read_text(encoding="utf-8"))
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 models = pytest.mark.parametrize("wanted", GOLDEN["models"].values(), ids=list(GOLDEN["models"]))
+quantised_models = pytest.mark.parametrize(
+    "wanted", [wanted for wanted in GOLDEN["models"].values() if wanted["dtype"] != "fp32"]
+)
 steps = pytest.mark.parametrize(("sms", "tokens"), GOLDEN["steps"].items())
 buffers_ = pytest.mark.parametrize("wanted", GOLDEN["buffers"].values(), ids=list(GOLDEN["buffers"]))
 accounts = pytest.mark.parametrize("wanted", GOLDEN["accounts"].values(), ids=list(GOLDEN["accounts"]))
@@ -99,15 +109,22 @@ def test_the_operator_knows_the_bytes_of_the_weights_from_a_config(wanted):
     assert architecture.parameters == wanted["parameters"]
 
 
-@pytest.mark.parametrize(
-    "wanted", [wanted for wanted in GOLDEN["models"].values() if wanted["dtype"] != "fp32"]
-)
+@quantised_models
 def test_the_operator_knows_the_bytes_of_weights_that_are_quantised_while_they_are_read(wanted):
     architecture = architecture_of(wanted)
     for name, size in wanted["quantised_bytes"].items():
         form = precision(name)
         found = operators_weight_bytes(architecture, form, rank_tensors(architecture, form, 1), 1)
         assert sum(found.values()) == size
+
+
+@quantised_models
+def test_the_engine_knows_the_same_and_both_the_largest_matrix_that_it_dequantises(wanted):
+    spec, dtype = spec_of(wanted), TORCH[wanted["dtype"]]
+    for name, size in wanted["quantised_bytes"].items():
+        assert sum(weight_bytes(spec, dtype, name).values()) == size
+        sized = footprint(architecture_of(wanted), name, kv="bf16")
+        assert sized.dequantised_bytes == dequantization_bytes(spec, dtype)
 
 
 @steps

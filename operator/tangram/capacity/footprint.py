@@ -34,6 +34,7 @@ class Footprint:
     attention_flops: tuple[tuple[float, int | None], ...]  # FLOP per (token, context token) with its window
     compute: str  # data type of the matrix products: a key of `Hardware.flops`
     all_reduce_bytes_per_token: int  # of one all-reduce: hidden size x bytes; two per layer
+    dequantised_bytes: int = 0  # largest projection in 16 bits: the engine's buffer for quantised weights
     rope_dim: int = 128  # features of a head that turn with the position: the width of the engine's table
 
     def kv_bytes(self, tokens: float) -> float:
@@ -91,6 +92,7 @@ def footprint(
         attention_flops=_attention_flops(architecture, tensor_parallel),
         compute=compute,
         all_reduce_bytes_per_token=architecture.hidden_size * ALL_REDUCE_BYTES,
+        dequantised_bytes=_largest_projection(architecture) // tensor_parallel * 2 if form.quantised else 0,
         rope_dim=max(group.attention.rope_dim or group.attention.head_dim for group in architecture.groups),
     )
 
@@ -119,6 +121,17 @@ def _kv(architecture: Architecture, element: int, tp: int) -> tuple[tuple[int, i
             elements = attention.kv_elements  # the latent is shared by all heads: every rank keeps it
         found[attention.window] = found.get(attention.window, 0) + group.count * elements * element
     return tuple((per_token, window) for window, per_token in found.items())
+
+
+def _largest_projection(architecture: Architecture) -> int:
+    """Elements of the largest matrix of a layer; what shares an input is one: q, k and v, gate and up."""
+    found = 0
+    for group in architecture.groups:
+        attention = group.attention
+        qkv = attention.heads * attention.head_dim + attention.kv_elements
+        mlp = 2 * max(group.intermediate_size, group.shared_intermediate_size, group.expert_intermediate_size)
+        found = max(found, qkv, mlp)
+    return found * architecture.hidden_size
 
 
 def _active_elements(tensors: tuple[RankTensor, ...], experts: LayerGroup) -> float:

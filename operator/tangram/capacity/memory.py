@@ -198,9 +198,10 @@ def workspace_bytes(footprint: Footprint, limits: Limits) -> int:
 
 
 def device_bytes(footprint: Footprint, limits: Limits) -> int:
-    """Bytes that are on a GPU beside these: rows of requests, partial results, the block of padding."""
+    """Bytes that are on a GPU beside these: rows, partial results, padding, dequantised weights."""
     rows = (limits.max_running + 1) * row_bytes(footprint.vocab_size, limits)
-    return rows + scratch_bytes(footprint, limits) + int(footprint.kv_bytes(limits.block_size))
+    padding = int(footprint.kv_bytes(limits.block_size))
+    return rows + scratch_bytes(footprint, limits) + padding + footprint.dequantised_bytes
 
 
 def row_bytes(vocab_size: int, limits: Limits) -> int:
