@@ -5,26 +5,34 @@ Everything else in this folder asks for an engine by `EngineChoice`, adds reques
 
 import dataclasses
 import gc
+import inspect
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
 import torch
 
 from benchmarks.engine.bench_rows import Unavailable
 from benchmarks.engine.predictions import DecoderShape
 from tangram_engine.config import EngineConfig
-from tangram_engine.run import LLMEngine
+from tangram_engine.kernels import ops
+from tangram_engine.run import LLMEngine, load
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule import Request
 
 BLOCK_SIZE = 16
-PRESENT_RUNG = "eager"  # the rung of the ladder on which the engine stands with its defaults
+# Whether this engine computes with its kernels, and whether its steps may be one ahead of the host.
+HAS_KERNELS = hasattr(load, "use_kernels")
+HAS_LAG = "lag" in inspect.signature(LLMEngine).parameters
+# The rung of the ladder on which the engine stands with its defaults on a GPU.
+PRESENT_RUNG = "async" if HAS_LAG and HAS_KERNELS else "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +87,6 @@ class EngineHolder:
 
 def build(directory: Path, choice: EngineChoice, device: torch.device) -> LLMEngine:
     """Load random weights in the shapes of `directory`/config.json."""
-    if choice.rung != PRESENT_RUNG:
-        raise Unavailable(f"this engine has no steps of the kind {choice.rung!r} that could be chosen")
     known = {field.name for field in dataclasses.fields(EngineConfig)}
     wanted: dict[str, Any] = {
         "model": directory,
@@ -97,7 +103,22 @@ def build(directory: Path, choice: EngineChoice, device: torch.device) -> LLMEng
         wanted["quantize"] = choice.weights
     if missing := set(wanted) - known:
         raise Unavailable(f"this engine has no {', '.join(sorted(missing))}")
-    return LLMEngine(EngineConfig(**wanted))
+    with on_rung(choice.rung):
+        if not HAS_LAG:
+            return LLMEngine(EngineConfig(**wanted))
+        return LLMEngine(EngineConfig(**wanted), lag=int(choice.rung == PRESENT_RUNG))
+
+
+@contextmanager
+def on_rung(rung: str) -> Iterator[None]:
+    """Build the engine as that rung of the ladder has it. Raises Unavailable where nothing switches to it."""
+    if rung == PRESENT_RUNG or (PRESENT_RUNG == "async" and rung == "linear"):
+        yield  # "linear" has all kernels, and waits for each step
+    elif rung == "eager":
+        with mock.patch.object(ops, "why_not_kernels", return_value="the benchmark measures plain torch"):
+            yield
+    else:
+        raise Unavailable(f"this engine has no switch to the rung {rung!r}")
 
 
 def write_config(directory: Path, shape: DecoderShape, positions: int) -> Path:
