@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tangram_engine.kernels as kernels_package
 from tests.support.compile_gate import GateResult, table
 
@@ -18,6 +20,13 @@ def compile_gate(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.support.compile_gate", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(600)
+def test_every_kernel_compiles_for_every_architecture() -> None:
+    ran = compile_gate("--quick")  # `make compile-gate` compiles the rest
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_gate_reports_each_way_to_fail_and_nothing_else() -> None:

@@ -4,6 +4,7 @@ Triton decides when it is imported whether kernels are compiled or interpreted o
 TRITON_INTERPRET=1 in the environment at that moment, every kernel of the process is interpreted.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +38,11 @@ except ImportError:  # the processor build of torch and Windows have none
     triton = tl = _AbsentTriton()
     INSTALLED = False
 else:
+    from .checked_cache import CheckedCache
+
     INSTALLED = True
+    if "TRITON_CACHE_MANAGER" not in os.environ:
+        triton.knobs.cache.manager_class = CheckedCache
 
 __all__ = [
     "ARCHITECTURES",
