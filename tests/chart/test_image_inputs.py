@@ -137,7 +137,7 @@ def test_examples_are_accepted_by_the_operator():
     from tangram.api import parse
     from tangram.fleet import Intent
 
-    for path in ("llmdeployment.yaml", "pvc.yaml"):
+    for path in ("llmdeployment.yaml", "pvc.yaml", "quantised.yaml"):
         for one in yaml.safe_load_all((ROOT / "examples" / path).read_text()):
             if one["kind"] == "LLMDeployment":
                 meta = {

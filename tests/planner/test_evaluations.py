@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tangram.api.status import LLMDeploymentStatus
 from tangram.fleet import (
     ApplyDeployment,
     Evaluation,
@@ -18,7 +19,7 @@ from tangram.fleet import (
     StartEvaluation,
     WriteProblem,
 )
-from tangram.planner import plan
+from tangram.planner import plan, status
 from tangram.planner.evaluations import RETRY_AFTER_S
 from tests.support.fleet import CHECKPOINTS, NOW, Cluster, claims, intent, node, shape, snapshot, workload
 
@@ -257,7 +258,7 @@ def test_two_llmdeployments_of_one_checkpoint_share_a_job() -> None:
     assert all("is evaluated" in decision.placed_message for decision in decisions.values())
 
 
-def test_a_job_that_nobody_needs_any_more_is_deleted() -> None:
+def test_a_job_of_no_use_any_more_is_deleted() -> None:
     made, _ = decide(fleet(evaluations=(job(),)), replace(wants(), precision="AsStored"))
 
     assert [each.uid for each in ended(made)] == ["job-uid"]
@@ -305,3 +306,24 @@ def test_a_job_that_is_refused_says_so_and_costs_no_place() -> None:
     assert len(started(made)) == 1  # the writer waits between two tries
     assert decisions["uid-m"].placed_reason == "Placed"
     assert "its Job is refused: exceeded quota: jobs" in decisions["uid-m"].placed_message
+
+
+@pytest.mark.parametrize(
+    ("observed", "placed"),
+    [
+        (fleet(big=0), ("Unknown", "Evaluating")),
+        (fleet(big=0, reports=((key(), BAD),)), ("False", "Infeasible")),
+        (fleet(reports=((key(), GOOD),)), ("True", "Placed")),
+    ],
+)
+def test_the_status_has_the_state_and_the_figures(observed: FleetSnapshot, placed: tuple[str, str]) -> None:
+    m = wants()
+    _, decisions = decide(observed, m)
+
+    made = status(decisions["uid-m"], m, observed, None, None, {}, NOW)
+
+    LLMDeploymentStatus.model_validate(made)
+    condition = next(each for each in made["conditions"] if each["type"] == "Placed")
+    assert (condition["status"], condition["reason"]) == placed
+    recorded = {block["precision"] for block in made["model"].get("evaluations", ())}
+    assert recorded == {about.precision for about, _ in observed.reports}

@@ -18,7 +18,7 @@ from tangram_engine.inspect import EXIT_FAILED, EXIT_REFUSED, SCHEMA, publish, r
 from tangram_engine.start_error import StartError
 
 TOKENS = 4096  # scored, of the built-in text all that it has
-FEWEST = 32  # tokens, below which a figure says nothing
+FEWEST = 32  # tokens, below which a figure means nothing
 _TEXT_LIMIT = 8 << 20  # bytes of a --text file
 _BUILT_IN = Path(__file__).parent / "text.txt"
 

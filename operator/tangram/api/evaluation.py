@@ -13,7 +13,7 @@ from tangram.api.values import Tolerance
 from tangram.fleet import EvaluationFailure, EvaluationKey, EvaluationReport, PrecisionTolerance
 
 _MESSAGE_LIMIT = 500
-_LARGEST = 1e9  # a broken format may have any perplexity: beyond, the number says no more
+_LARGEST = 1e9  # a broken format may have any perplexity: beyond, the number means no more
 _DIGITS = 6  # decimals kept: a report judges alike before and after it is recorded
 _DEFAULT = PrecisionTolerance()
 

@@ -74,7 +74,7 @@ class Evaluation:
     job_uid: str
     started_at: float
     result: EvaluationReport | EvaluationFailure | None = None
-    message: str = ""  # while it runs: what it waits for, as the cluster tells it
+    message: str = ""  # while it runs: what it waits for, in the words of the cluster
 
 
 def _increase(report: EvaluationReport) -> str:

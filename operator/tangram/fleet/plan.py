@@ -87,7 +87,7 @@ class FinishInspection:
 class StartEvaluation:
     """Run the Job that compares a quantised format with the checkpoint's own, on a free unit of `shape`.
 
-    Where it may run is told as in `ApplyDeployment`.
+    Products and selectors are those of `ApplyDeployment`.
     """
 
     owner_uid: str

@@ -37,7 +37,7 @@ RETRY_AFTER_S = 1800.0
 
 @dataclass(slots=True)
 class Evaluations:
-    """What is to be done about evaluations, and what each LLMDeployment is told of its own, by UID."""
+    """Jobs to start and to end, and what the message of `Placed` adds about evaluations, by UID."""
 
     notes: dict[str, str] = field(default_factory=dict)
     starts: list[Action] = field(default_factory=list)
@@ -206,7 +206,7 @@ def _note(
     known: Reports,
     now: float,
 ) -> str:
-    """Return what to tell where nothing is evaluated: a failure, the figures of what serves, or of what is
+    """Return the note where nothing is evaluated: a failure, the figures of what serves, or of what is
     refused.
     """
     intent, own = case.intent, case.facts.dtype

@@ -137,7 +137,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
 
 
 def _noted(decision: Decision, notes: Mapping[str, str]) -> Decision:
-    """Add what is told of evaluations to what is told of the place."""
+    """Add the note about evaluations to the message of `Placed`."""
     note = notes.get(decision.owner_uid)
     return replace(decision, placed_message=f"{decision.placed_message}; {note}") if note else decision
 

@@ -57,23 +57,23 @@ def _result(status: Object, pods: list[Object], now: float) -> CheckpointFacts |
     ended = ended_at(status, now)
     if ended is None:
         return None
-    at, said = ended
+    at, condition = ended
     message = last_message(pods)
     if message:
         return parse_report(message, at)
     end = container_end(
         pods, INSPECT_MEMORY, "reading the checkpoint", "its tokenizer or headers are too large"
     )
-    why = end or said or "its pod left no report"
+    why = end or condition or "its pod left no report"
     return InspectionFailure("InspectionFailed", f"inspect Job ended without a report: {why}"[:1000], at)
 
 
 def ended_at(status: Object, now: float) -> tuple[float, str] | None:
-    """Return when a Job ended and what its condition says of that, None while it runs."""
+    """Return when a Job ended and the message of that condition, None while it runs."""
     for condition in status.get("conditions") or ():
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            said = condition.get("message") or condition.get("reason") or ""
-            return epoch(condition.get("lastTransitionTime"), now), str(said)
+            message = condition.get("message") or condition.get("reason") or ""
+            return epoch(condition.get("lastTransitionTime"), now), str(message)
     return None
 
 
