@@ -31,6 +31,12 @@ def _llama3(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     return frequencies * (keep + (1.0 - keep) / scaling.factor)
 
 
+def cos_sin(spec: ModelSpec, positions: int, device: torch.device) -> Tensor:
+    """Cosines beside sines of the D/2 pairs at all positions. [positions, D], float32."""
+    angles = torch.arange(positions).float()[:, None] * inverse_frequencies(spec)
+    return torch.cat((angles.cos(), angles.sin()), -1).to(device)
+
+
 class Rope:
     """Cosines and sines of all positions, computed once in float32.
 

@@ -33,6 +33,7 @@ class Span:
     start: int
     length: int
     table: Sequence[int]  # blocks of the sequence, at least up to the span's end
+    row: int = 0  # of the device rows, whose table holds the same blocks
 
     @property
     def end(self) -> int:
