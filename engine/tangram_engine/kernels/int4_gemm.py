@@ -1,7 +1,7 @@
 """y = x W^T + b for up to 64 rows and int4 weights, and int4 weights back in 16 bits for more.
 
 The operands change places: 64 outputs of W are the side of which the tensor cores want 64 (wgmma on Hopper,
-tcgen05 on Blackwell; mma.sync elsewhere), and the rows, padded to 16, 32 or 64, are the other. A program
+tcgen05 on Blackwell; mma.sync elsewhere), and the rows, padded to 32 or 64, are the other. A program
 takes a group of 128 inputs of its outputs at a time: 64 bytes of each, unpacked in registers, multiplied
 with either half of the inputs, accumulated in float32. Scale and zero apply to the group's sums. Where 64
 outputs a program are too few programs for the SMs, 2 or 4 of them share the inputs; a second kernel adds
@@ -11,7 +11,7 @@ Bytes moved: 0.52 for each weight, 2 T (in + out), and 8 T out for each part. 64
 (4.3 TB/s, 132 SMs): qkv 192 programs in 2 parts, 13.6 MB + 1.3 + 3.1, 4.2 us; o 256 in 4, 8.7 MB + 1.0 + 8.4,
 4.2 us; gate_up 448 in 1, 61 MB + 4.2, 15.2 us; down 256 in 4, 30.5 MB + 2.4 + 8.4, 9.6 us (parts stay in L2).
 
-Beyond 64 rows a product is bound by arithmetic: W is dequantised into a buffer (0.52 + 2 bytes a weight: 26 us
+Beyond 64 rows a product is bound by arithmetic: W is dequantised into a buffer (2.52 bytes a weight: 34 us
 for down), which cuBLAS multiplies with.
 """
 
@@ -27,6 +27,7 @@ __all__ = ["CASES", "ROWS", "TOLERANCE", "dequantize", "int4_gemm", "reference"]
 
 ROWS = 64  # at most
 PARTS = (1, 2, 4)
+BLOCK_T = (32, 64)  # with 16, registers spill on sm_100
 
 
 @triton.jit
@@ -110,7 +111,7 @@ def int4_gemm(x: Tensor, weight: Int4Weight, bias: Tensor | None) -> Tensor:
         x, weight.packed, weight.scales, weight.zeros, bias if parts == 1 else None, target,
         rows, outputs, columns, groups, -(-groups // parts),
         EVEN=outputs % sizes["BLOCK_N"] == 0 and columns % 128 == 0, BIAS=bias is not None and parts == 1,
-        BLOCK_T=max(16, triton.next_power_of_2(rows)), **sizes,
+        BLOCK_T=BLOCK_T[0] if rows <= BLOCK_T[0] else BLOCK_T[1], **sizes,
     )  # fmt: skip
     if parts > 1:
         launch(
@@ -133,7 +134,9 @@ def dequantize(weight: Int4Weight, out: Tensor) -> Tensor:
 
 def parts_of(blocks: int, groups: int, multiprocessors: int) -> int:
     """How many programs share the inputs: the fewest with which each SM has one, four at most."""
-    return next((parts for parts in PARTS if blocks * parts >= multiprocessors), PARTS[-1]) if groups > 8 else 1
+    return (
+        next((parts for parts in PARTS if blocks * parts >= multiprocessors), PARTS[-1]) if groups > 8 else 1
+    )
 
 
 _PACKED = {"weight": "*u8:16", "scales": "*fp16:16", "zeros": "*u8:16"}
@@ -145,11 +148,11 @@ CASES = (
             _int4_gemm,
             _PACKED | _SIZES | {"x": "*bf16:16", "bias": "*bf16:16"}
             | {"out": "*bf16:16" if whole else "*fp32:16", "PER_PART": "i32"},
-            {"EVEN": True, "BIAS": whole, "BLOCK_T": rows, "BLOCK_N": 64, "STAGES": 3},
+            {"EVEN": True, "BIAS": whole, "BLOCK_T": rows, "BLOCK_N": 64, "STAGES": 4},
             emits=("cp.async.cg",),
             emits_on=TENSOR_CORES,
         )
-        for rows, whole in ((16, True), (64, False))
+        for rows, whole in zip(BLOCK_T, (True, False), strict=True)
     ),
     CompileCase(
         "sum of parts",

@@ -37,8 +37,8 @@ StoredWeight = Tensor | Fp8Weight | Int4Weight
 
 
 @triton.jit
-def from_e4m3(bits, CONVERT: tl.constexpr):
-    """uint8 -> float32. Without the instruction: e4m3 shifted by 7 is float16, but for the exponent's bias."""
+def from_e4m3(bits, CONVERT: tl.constexpr):  # noqa: ANN201
+    """uint8 -> float32. Without the instruction: shifted by 7 it is float16, but for the exponent's bias."""
     if CONVERT:
         value = bits.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     else:
@@ -49,11 +49,11 @@ def from_e4m3(bits, CONVERT: tl.constexpr):
 
 
 @triton.jit
-def from_level(level, DTYPE: tl.constexpr):
+def from_level(level, DTYPE: tl.constexpr):  # noqa: ANN201
     """0..15 -> 128 + level, exactly: put into the mantissa of 128, as converting an integer is slow."""
-    if DTYPE == tl.float32:
+    if DTYPE == tl.float32:  # noqa: SIM300
         value = ((level.to(tl.int32) << 16) | 0x43000000).to(tl.float32, bitcast=True)
-    elif DTYPE == tl.float16:
+    elif DTYPE == tl.float16:  # noqa: SIM300
         value = ((level.to(tl.int16) << 3) | 0x5800).to(tl.float16, bitcast=True)
     else:
         value = (level.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
@@ -158,9 +158,11 @@ def small_linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor
             EVEN=even, BIAS=bias is not None, BLOCK_T=BLOCK_T, num_warps=sizes["WARPS"], **sizes,
         )  # fmt: skip
         return out
-    fp8 = isinstance(weight, Fp8Weight)
+    fp8 = not isinstance(weight, Tensor)
     sizes = dict(tile("small_linear fp8" if fp8 else "small_linear", x.device))
-    stored, scales = (weight.values.view(torch.uint8), weight.scales) if fp8 else (weight, None)
+    stored, scales = weight, None
+    if isinstance(weight, Fp8Weight):
+        stored, scales = weight.values.view(torch.uint8), weight.scales
     even = outputs % sizes["BLOCK_N"] == 0 and columns % (sizes["BLOCK_K"] * sizes["WARPS"]) == 0
     launch(
         _plain_or_fp8, (-(-outputs // sizes["BLOCK_N"]),),

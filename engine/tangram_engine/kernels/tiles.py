@@ -25,7 +25,7 @@ TILES: dict[tuple[str, int, int], Tile] = {
     ("small_linear", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 64, "WARPS": 4, "STAGES": 4},
     ("small_linear fp8", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 128, "WARPS": 4, "STAGES": 4},
     ("small_linear int4", 0, 0): {"BLOCK_N": 16, "WARPS": 4, "STAGES": 4},
-    ("int4_gemm", 0, 0): {"BLOCK_N": 64, "STAGES": 3, "num_warps": 4},
+    ("int4_gemm", 0, 0): {"BLOCK_N": 64, "STAGES": 4, "num_warps": 4},
 }
 
 

@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tangram_engine.checkpoint import ModelSpec
-from tangram_engine.models.linear import Linear
+from tangram_engine.kernels import int4_gemm, small_linear
+from tangram_engine.models.linear import Linear, has_kernels
 from tangram_engine.models.weights import MakeProjection, Projection
-from tangram_engine.quantize import Fp8Weight, QuantizedWeight, quantizable, quantize, to_fp8
+from tangram_engine.quantize import Fp8Weight, Int4Weight, QuantizedWeight, quantizable, quantize, to_fp8
 
 logger = logging.getLogger(__name__)
 
@@ -18,24 +19,37 @@ logger = logging.getLogger(__name__)
 class QuantizedLinear:
     """y = x W^T + b with W in fp8 or int4, on a GPU.
 
-    Rows that share no more than the weights: up to a few, the weights are read as they are stored. More
-    rows: fp8 activations with a scale for each row times fp8 weights, where the device has that product;
-    else the weights are dequantised into `buffer` and multiplied as ever.
+    Up to 8 rows (64 with int4) a kernel reads the weights as they are stored. More rows, fp8: activations
+    in fp8 too, with a scale for each row, where the device has that product. Else the weights are
+    dequantised into `buffer`, which all matrices share, and multiplied as ever.
     """
 
-    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, buffer: Tensor, *, scaled: bool) -> None:
+    def __init__(
+        self, weight: QuantizedWeight, bias: Tensor | None, buffer: Tensor, *, scaled: bool, kernels: bool
+    ) -> None:
         self._weight = weight
         self._bias = bias
         self._buffer = buffer
+        self._kernels = kernels
         self._scaled = scaled and all(size % 16 == 0 for size in weight.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] -> [rows, out]."""
-        if self._scaled and isinstance(self._weight, Fp8Weight):
-            return scaled_linear(x, self._weight, self._bias)
-        outputs, columns = self._weight.shape
-        whole = self._weight.dequantized(x.dtype, self._buffer[: outputs * columns].view(outputs, columns))
-        return functional.linear(x, whole, self._bias)
+        weight = self._weight
+        if self._kernels and 0 < x.shape[0] <= small_linear.ROWS:
+            return small_linear.small_linear(x.contiguous(), weight, self._bias)
+        if self._kernels and isinstance(weight, Int4Weight) and 0 < x.shape[0] <= int4_gemm.ROWS:
+            return int4_gemm.int4_gemm(x.contiguous(), weight, self._bias)
+        if self._scaled and isinstance(weight, Fp8Weight):
+            return scaled_linear(x, weight, self._bias)
+        return functional.linear(x, self._dequantized(weight), self._bias)
+
+    def _dequantized(self, weight: QuantizedWeight) -> Tensor:
+        outputs, columns = weight.shape
+        out = self._buffer[: outputs * columns].view(outputs, columns)
+        if self._kernels and isinstance(weight, Int4Weight):
+            return int4_gemm.dequantize(weight, out)
+        return weight.dequantized(out.dtype, out)
 
 
 def scaled_linear(x: Tensor, weight: Fp8Weight, bias: Tensor | None) -> Tensor:
@@ -78,12 +92,13 @@ def quantized_on_load(spec: ModelSpec, form: str, dtype: torch.dtype, device: to
         return lambda read: _dequantized(form, dtype, *read())
     buffer = torch.empty(largest_projection(spec), dtype=dtype, device=device)
     scaled = form == "fp8" and has_scaled_product(dtype, device)
+    kernels = has_kernels(dtype, device)
 
     def make(read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
         weight, bias = read()
         if not _has_format(form, weight):
             return Linear(weight, bias)
-        return QuantizedLinear(quantize(weight, form), bias, buffer, scaled=scaled)
+        return QuantizedLinear(quantize(weight, form), bias, buffer, scaled=scaled, kernels=kernels)
 
     return make
 
