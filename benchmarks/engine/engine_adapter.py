@@ -23,6 +23,7 @@ from benchmarks.engine.bench_rows import Unavailable
 from benchmarks.engine.predictions import DecoderShape
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels import ops
+from tangram_engine.models import linear
 from tangram_engine.run import LLMEngine, load
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule import Request
@@ -114,6 +115,9 @@ def on_rung(rung: str) -> Iterator[None]:
     """Build the engine as that rung of the ladder has it. Raises Unavailable where nothing switches to it."""
     if rung == PRESENT_RUNG or (PRESENT_RUNG == "async" and rung == "linear"):
         yield  # "linear" has all kernels, and waits for each step
+    elif rung == "fused" and PRESENT_RUNG == "async" and hasattr(linear, "has_kernels"):
+        with mock.patch.object(linear, "has_kernels", return_value=False):  # cuBLAS multiplies
+            yield
     elif rung == "eager":
         with mock.patch.object(ops, "why_not_kernels", return_value="the benchmark measures plain torch"):
             yield

@@ -154,6 +154,8 @@ class KernelCost:
     flops: float = 0.0  # of one call
     rate: str = "gemm"
     reads: str = "other_reads"
+    launches: int = 1  # of one call
+    detour: float = 0.0  # bytes of one call that another implementation would not move
 
     def wire(self, gpu: GpuRates) -> float:
         """Seconds of one call at the measured rates."""
@@ -161,8 +163,10 @@ class KernelCost:
 
     def predicted(self, gpu: GpuRates) -> float:
         """Seconds of one call in a CUDA graph, with the gap after it."""
-        memory = self.bytes / gpu.bandwidth / getattr(ASSUMED, self.reads)
-        return ASSUMED.kernel_gap_s + max(memory, self.flops / getattr(gpu, self.rate) / ASSUMED.product)
+        memory = (self.bytes + self.detour) / gpu.bandwidth / getattr(ASSUMED, self.reads)
+        return self.launches * ASSUMED.kernel_gap_s + max(
+            memory, self.flops / getattr(gpu, self.rate) / ASSUMED.product
+        )
 
 
 def step_kernels(
@@ -181,9 +185,14 @@ def step_kernels(
     def linear(name: str) -> KernelCost:
         parameters = shape.matrices[name]
         moved = parameters * FORMATS[weights].bytes_per_parameter + batch * widths[name] * e
+        # models/quantized.py: ten operations of torch make rows of fp8; beyond 64 rows, int4 becomes bf16 first.
+        scaled = weights == "fp8" and batch > SMALL_LINEAR_ROWS
+        dequantized = weights == "int4" and batch > INT4_GEMM_ROWS
         return KernelCost(
             f"linear {name}", layers, moved, 2 * parameters * batch, FORMATS[weights].multiplies_in,
             _linear_reads(weights, batch, own_linear=own_linear),
+            launches=10 if scaled else 2 if dequantized else 1,
+            detour=parameters * 4.0 if dequantized else 0.0,
         )  # fmt: skip
 
     splits = -(-(context + 1) // SPLIT_TOKENS)
