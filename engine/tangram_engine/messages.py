@@ -49,6 +49,7 @@ class StepStats:
     prefix_queries: int  # since last, in tokens
     prefix_hits: int  # since last, in tokens
     step_seconds: float
+    late_kernels: int = 0  # since last: compiled, or loaded from the kernel cache, after the engine was ready
 
 
 @dataclass(frozen=True, slots=True)

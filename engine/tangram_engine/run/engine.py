@@ -9,6 +9,7 @@ import torch
 from tangram_engine.cache import BlockManager
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
+from tangram_engine.run.late_kernels import LateKernels
 from tangram_engine.run.load import load
 from tangram_engine.sample.sampler import Sampled, Sampler
 from tangram_engine.schedule import Request, Row, ScheduledBatch, Scheduler, Sequence
@@ -46,6 +47,7 @@ class LLMEngine:
             gemm_flops=loaded.speed.gemm_flops if loaded.speed else None,
             quantize=config.quantize,
         )
+        self._late_kernels = LateKernels()
 
     def add(self, request: Request) -> None:
         """Queue a request. One that cannot be run ends with "error" in the next step."""
@@ -111,6 +113,7 @@ class LLMEngine:
             prefix_queries=batch.prefix_queries,
             prefix_hits=batch.prefix_hits,
             step_seconds=seconds,
+            late_kernels=self._late_kernels.take(),
         )
 
 

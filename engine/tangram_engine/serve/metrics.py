@@ -102,6 +102,10 @@ class Metrics:
         )
         self.load_seconds = self._gauge("tangram_engine_load_seconds", "Time to load the weights")
         self.warmup_seconds = self._gauge("tangram_engine_warmup_seconds", "Time to warm up")
+        self.late_kernels = self._counter(
+            "tangram_engine_late_kernels",
+            "Kernels compiled or loaded after the engine was ready; expected: 0",
+        )
         self.silence = self._gauge(
             "tangram_engine_heartbeat_silence_seconds",
             "Time for which the engine process has not answered; it answers between two steps",
@@ -170,6 +174,7 @@ class Metrics:
         self.prefix_queries.inc(stats.prefix_queries)
         self.prefix_hits.inc(stats.prefix_hits)
         self.preemptions.inc(stats.preemptions)
+        self.late_kernels.inc(stats.late_kernels)
         if stats.batch_tokens:
             self.iteration_tokens.observe(stats.batch_tokens)
 
