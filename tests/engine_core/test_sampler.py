@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample import filters, noise
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.sample.sampler import Sampler
-from tangram_engine.schedule import Request, Sequence
+from tangram_engine.schedule import Request, Row, Sequence
 
 CPU = torch.device("cpu")
 VOCABULARY = 50
@@ -27,8 +28,14 @@ def logits_of(seed, rows=1, vocabulary=VOCABULARY):
     return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 2
 
 
-def tokens_of(results):
-    return [result.token for result in results]
+def choose(sequences, logits, seed=0):
+    """Ids that follow these sequences, one per row of `logits`; -1 where they are not finite."""
+    vocabulary = logits.shape[-1]
+    table = DeviceRows(len(sequences), 1, 1, vocabulary, CPU, seed)
+    for slot, one in enumerate(sequences):
+        one.slot = slot
+    table.update([Row(one, len(one.tokens) - 1, 1) for one in sequences])
+    return Sampler(vocabulary, CPU)(logits, torch.arange(len(sequences), dtype=torch.int32), table).tolist()
 
 
 def naive_survivors(logits, top_k, top_p, min_p):
@@ -56,10 +63,9 @@ def naive_survivors(logits, top_k, top_p, min_p):
 )
 def test_truncation_keeps_what_a_plain_loop_keeps(seed, rows, window):
     logits = logits_of(seed, len(rows))
-    params = [SamplingParams(max_tokens=1, top_k=k, top_p=p, min_p=m) for k, p, m in rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filters, "WINDOW", window)
-        kept = filters.truncate(logits.clone(), params)
+        kept = filters.truncate(logits.clone(), *(torch.tensor(column) for column in zip(*rows, strict=True)))
     for row, original, (k, p, m) in zip(kept, logits, rows, strict=True):
         survivors = set(row.isfinite().nonzero()[:, 0].tolist())
         # A probability mass within rounding of top_p may fall on either side.
@@ -77,18 +83,22 @@ def test_truncation_keeps_what_a_plain_loop_keeps(seed, rows, window):
     st.floats(-2, 2),
     st.floats(-2, 2),
     st.floats(0.5, 2),
-    st.sampled_from([0, 1000]),
 )
-def test_penalties_are_those_of_the_formula(
-    seed, prompt, output, presence, frequency, repetition, sorted_ids
-):
-    logits = logits_of(seed)[0]
-    params = SamplingParams(
-        max_tokens=1, presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters, "_SORTED_IDS", sorted_ids)
-        got = filters.penalise(logits, prompt, output, params)
+def test_penalties_are_those_of_the_formula(seed, prompt, output, presence, frequency, repetition):
+    logits = logits_of(seed)
+    penalties = {
+        "repetition_penalty": repetition, "presence_penalty": presence, "frequency_penalty": frequency
+    }  # fmt: skip
+    table = DeviceRows(1, 1, 1, VOCABULARY, CPU)
+    first, *rest = [sequence(prompt=prompt, output=output[:n], **penalties) for n in range(len(output) + 1)]
+    first.slot = 0
+    table.update([Row(first, 0, len(prompt))])
+    row = torch.tensor([0], dtype=torch.int32)
+    for one in rest:
+        table.record(row, torch.tensor(one.tokens[-1:], dtype=torch.int32))
+    columns = (torch.tensor([value]) for value in (repetition, presence, frequency))
+    got = filters.penalise(logits, table.counts[:1], *columns)[0]
+    logits = logits[0]
     for token in range(VOCABULARY):
         expected = logits[token].item()
         if token in prompt or token in output:
@@ -101,7 +111,9 @@ def test_penalties_are_those_of_the_formula(
 @given(st.integers(0, 2**64 - 1), st.integers(0, 10_000))
 def test_vectorised_noise_is_the_plain_hash(seed, position):
     key = noise.stream(seed, position)
-    got = noise.GumbelNoise(9, CPU)([key])[0].tolist()
+    seeds, positions = torch.tensor([noise.signed(seed)]), torch.tensor([position])
+    assert noise.streams(seeds, positions).item() == noise.signed(key)
+    got = noise.GumbelNoise(9, CPU)(noise.streams(seeds, positions))[0].tolist()
     for token, value in enumerate(got):
         bits = noise.mix((key + (token + 1) * noise.GOLDEN) & noise.MASK) >> 32
         uniform = min((bits + 0.5) / 2**32, 1 - 2**-24)
@@ -118,32 +130,29 @@ def test_the_hash_is_splitmix64():
 
 
 def test_noise_is_finite_for_every_possible_bit_pattern_at_the_ends():
-    values = noise.GumbelNoise(200_000, CPU)([noise.stream(3, 4)])
+    values = noise.GumbelNoise(200_000, CPU)(torch.tensor([noise.signed(noise.stream(3, 4))]))
     assert values.isfinite().all()
     assert values.mean().item() == pytest.approx(0.5772, abs=0.02)
     assert values.var().item() == pytest.approx(math.pi**2 / 6, abs=0.05)
 
 
 def test_drawn_frequencies_are_the_probabilities():
-    sampler = Sampler(8, 0, CPU)
     row = logits_of(1, vocabulary=8)
     expected = (row / 0.7).softmax(-1)[0].tolist()
     rows = [sequence(output=(0,) * position, temperature=0.7, seed=5) for position in range(4000)]
-    counts = Counter(tokens_of(sampler.sample(rows, row.expand(4000, 8))))
+    counts = Counter(choose(rows, row.expand(4000, 8)))
     statistic = sum((counts[token] - 4000 * p) ** 2 / (4000 * p) for token, p in enumerate(expected))
     assert statistic < 24.3  # chi-square, 7 degrees of freedom, one in a thousand; the seed is fixed
 
 
 def test_neighbouring_seeds_and_positions_draw_independently():
-    sampler = Sampler(4, 0, CPU)
     rows = [sequence(output=(0,) * p, seed=s, temperature=1.0) for p in range(60) for s in range(60)]
-    drawn = torch.tensor(tokens_of(sampler.sample(rows, torch.zeros(3600, 4)))).view(60, 60)
+    drawn = torch.tensor(choose(rows, torch.zeros(3600, 4))).view(60, 60)
     for first, second in ((drawn[:, :-1], drawn[:, 1:]), (drawn[:-1], drawn[1:])):
         assert (first == second).float().mean().item() == pytest.approx(0.25, abs=0.03)
 
 
 def test_a_row_draws_the_same_in_any_batch_and_place():
-    sampler = Sampler(VOCABULARY, 0, CPU)
     params = [
         {"seed": 7, "temperature": 0.8},
         {"temperature": 0.0},
@@ -154,17 +163,17 @@ def test_a_row_draws_the_same_in_any_batch_and_place():
     ]
     rows = [sequence(str(n), output=(3,) * n, **one) for n, one in enumerate(params)]
     logits = logits_of(3, len(rows))
-    together = sampler.sample(rows, logits)
-    assert together == [sampler.sample([row], logits[n : n + 1])[0] for n, row in enumerate(rows)]
-    assert together[::-1] == sampler.sample(rows[::-1], logits.flip(0))
+    together = choose(rows, logits)
+    assert together == [choose([row], logits[n : n + 1])[0] for n, row in enumerate(rows)]
+    assert together[::-1] == choose(rows[::-1], logits.flip(0))
 
 
 def test_without_a_seed_the_engine_seed_and_the_id_decide():
     logits = torch.zeros(1, 1000)
-    first = Sampler(1000, 1, CPU).sample([sequence("a")], logits)
-    assert first == Sampler(1000, 1, CPU).sample([sequence("a")], logits)
-    assert first != Sampler(1000, 1, CPU).sample([sequence("b")], logits)
-    assert first != Sampler(1000, 2, CPU).sample([sequence("a")], logits)
+    first = choose([sequence("a")], logits, seed=1)
+    assert first == choose([sequence("a")], logits, seed=1)
+    assert first != choose([sequence("b")], logits, seed=1)
+    assert first != choose([sequence("a")], logits, seed=2)
 
 
 @pytest.mark.parametrize(
@@ -173,15 +182,15 @@ def test_without_a_seed_the_engine_seed_and_the_id_decide():
 def test_what_leaves_one_choice_is_greedy(params):
     logits = logits_of(9, 20)
     rows = [sequence(str(n), **params) for n in range(20)]
-    assert tokens_of(Sampler(VOCABULARY, 0, CPU).sample(rows, logits)) == logits.argmax(-1).tolist()
+    assert choose(rows, logits) == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize(
-    "params", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.0, "logprobs": 2}]
+    "params", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.0, "presence_penalty": 1.0}]
 )
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_row_that_is_not_finite_fails_alone(params, bad):
     logits = logits_of(4, 3)
     logits[1, 17] = bad
-    results = Sampler(VOCABULARY, 0, CPU).sample([sequence(str(n), **params) for n in range(3)], logits)
-    assert [result is None for result in results] == [False, True, False]
+    ids = choose([sequence(str(n), **params) for n in range(3)], logits)
+    assert [token == -1 for token in ids] == [False, True, False]

@@ -1,12 +1,14 @@
 """The scheduler with a pretended model whose every mistake of bookkeeping would be visible.
 
+With a lag of one, the device is a step behind: ids are known when the next step has been scheduled.
+
 The pool is an array that holds, for each slot, the cache salt and the whole prefix that its keys and
 values would depend on. The next token is a function of the prefix, so each request must produce what it
 produces alone.
 """
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 
 import pytest
@@ -46,11 +48,14 @@ def alone(wanted, max_model_len):
 class Pretender:
     """Steps a scheduler and checks everything that can be checked from outside."""
 
-    def __init__(self, *, num_blocks=16, block_size=4, seqs=4, budget=16, max_model_len=40):
+    def __init__(self, *, num_blocks=16, block_size=4, seqs=4, budget=16, max_model_len=40, lag=0):
         self.limits = Limits(seqs, budget, max_model_len, frozenset({EOS}))
         self.blocks = BlockManager(num_blocks, block_size)
         self.scheduler = Scheduler(self.limits, self.blocks)
-        self.slots = {}
+        self.lag = lag
+        self.launched = deque()
+        self.contents = {}  # of a slot of the pool
+        self.fed = {}  # device row -> tokens of its sequence, as the device knows them
         self.outputs = {}
         self.reasons = {}
         self.preemptions = 0
@@ -69,43 +74,63 @@ class Pretender:
         assert batch.tokens <= self.limits.max_num_batched_tokens
         assert len(batch.rows) <= self.limits.max_num_seqs
         assert len({row.sequence.id for row in batch.rows}) == len(batch.rows)
-        assert batch.rows or not self.scheduler.has_work(), "no progress"
+        assert batch.rows or self.launched or not self.scheduler.has_work(), "no progress"
         for row in batch.rows:
             self._store(row)
             sequence = row.sequence
             assert sequence.scheduled == self.first_step.setdefault(sequence.id, self.steps)
             assert sequence.preemptions == self.preempted[sequence.id]
-        sampled = {row.sequence.id: self._sample(row) for row in batch.rows if row.samples}
-        for name, token in sampled.items():
+        self.scheduler.audit()
+        if batch.rows:
+            # Computed at once, as if on a device: what the host does afterwards cannot change it.
+            ids = {row.sequence: self._sample(row) for row in batch.rows if row.samples}
+            self.launched.append((batch, ids))
+        if len(self.launched) > self.lag or (self.launched and not batch.rows):
+            self.commit(*self.launched.popleft())
+        return batch
+
+    def commit(self, batch, ids):
+        alive = {s.id: token for s, token in ids.items() if self.scheduler._by_id.get(s.id) is s}
+        for name, token in alive.items():
             self.outputs.setdefault(name, []).append(token)
-        outcome = self.scheduler.commit(batch, sampled)
-        assert outcome.keys() == sampled.keys()
+        outcome = self.scheduler.commit(batch, {sequence.id: token for sequence, token in ids.items()})
+        assert outcome.keys() == alive.keys()
         self.reasons |= {name: reason for name, reason in outcome.items() if reason}
         self.scheduler.audit()
-        return batch
+
+    def has_work(self):
+        return self.scheduler.has_work() or bool(self.launched)
 
     def run(self, steps=5000):
         for _ in range(steps):
-            if not self.scheduler.has_work():
+            if not self.has_work():
                 assert self.blocks.used == 0
                 return
             self.step()
         pytest.fail("does not come to an end")
 
     def _store(self, row):
+        tokens, slot = row.sequence.tokens, row.sequence.slot
+        assert 0 <= slot < self.limits.max_num_seqs
+        if row.first or row.length > 1:
+            self.fed[slot] = list(tokens)  # all known: nothing of a sequence that begins anew is in flight
+            assert len(tokens) >= row.start + row.length
         for position in range(row.start, row.start + row.length):
-            self.slots[self._slot(row, position)] = self._content(row, position)
+            self.contents[self._place(row, position)] = self._content(row, position)
 
     def _sample(self, row):
-        tokens = row.sequence.tokens
+        tokens = self.fed[row.sequence.slot]
+        assert len(tokens) == row.start + row.length
         for position in range(len(tokens)):
-            assert self.slots[self._slot(row, position)] == self._content(row, position)
-        return next_token(tuple(tokens))
+            assert self.contents[self._place(row, position)] == self._content(row, position)
+        token = next_token(tuple(tokens))
+        tokens.append(token)
+        return token
 
     def _content(self, row, position):
-        return row.sequence.request.cache_root, tuple(row.sequence.tokens[: position + 1])
+        return row.sequence.request.cache_root, tuple(self.fed[row.sequence.slot][: position + 1])
 
-    def _slot(self, row, position):
+    def _place(self, row, position):
         size = self.blocks.block_size
         return row.sequence.table[position // size] * size + position % size
 
@@ -137,7 +162,8 @@ arrivals = st.lists(
     max_size=12,
 )
 shapes = st.builds(
-    lambda blocks, size, seqs, extra: {
+    lambda blocks, size, seqs, extra, lag: {
+        "lag": lag,
         "num_blocks": -(-40 // size) + blocks,
         "block_size": size,
         "seqs": seqs,
@@ -147,6 +173,7 @@ shapes = st.builds(
     st.sampled_from([1, 2, 4, 8]),
     st.integers(1, 6),
     st.integers(0, 20),
+    st.integers(0, 1),
 )
 
 
@@ -190,7 +217,10 @@ def test_two_thousand_crowded_traces_lose_nothing():
     for seed in range(2000):
         chance = random.Random(seed)
         pretender = Pretender(
-            num_blocks=chance.randint(10, 14), seqs=chance.randint(2, 8), budget=chance.randint(8, 24)
+            num_blocks=chance.randint(10, 14),
+            seqs=chance.randint(2, 8),
+            budget=chance.randint(8, 24),
+            lag=seed % 2,
         )
         names = [str(number) for number in range(chance.randint(2, 8))]
         wanted = {}
@@ -206,11 +236,12 @@ def test_two_thousand_crowded_traces_lose_nothing():
     assert preempted > 500, "the traces are not crowded enough to mean anything"
 
 
-def test_nobody_is_overtaken():
-    pretender = Pretender(num_blocks=12, seqs=8)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_nobody_is_overtaken(lag):
+    pretender = Pretender(num_blocks=12, seqs=8, lag=lag)
     for number in range(8):
         pretender.scheduler.add(request(str(number), [number % 7] * 9, 12, ignore_eos=True))
-    while pretender.scheduler.has_work():
+    while pretender.has_work():
         pretender.step()
         order = [int(s.id) for s in (*pretender.scheduler.running, *pretender.scheduler.waiting)]
         assert order == sorted(order)
@@ -318,6 +349,96 @@ def test_a_request_removed_while_its_step_runs_is_ignored_by_the_commit():
     assert pretender.scheduler.commit(batch, {"a": 3}) == {}
     pretender.scheduler.audit()
     assert pretender.blocks.used == 0
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_equal_prompts_that_arrive_together_are_computed_once(lag):
+    pretender = Pretender(num_blocks=64, block_size=16, seqs=8, budget=512, max_model_len=600, lag=lag)
+    for number in range(8):
+        pretender.scheduler.add(request(str(number), [2] * 512, 2, ignore_eos=True))
+    tokens = blocks = prompt = 0
+    while pretender.has_work():
+        batch = pretender.step()
+        prompt, tokens = prompt + batch.prompt_tokens, tokens + batch.tokens
+        blocks = max(blocks, pretender.blocks.used)
+    assert prompt == 512 + 7 * 16  # each computes the block with its own last token
+    assert tokens == prompt + 8  # and feeds the first of its two tokens
+    assert blocks <= 32 + 7 + 8
+    assert len(set(map(tuple, pretender.outputs.values()))) == 1
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("ends", ["aborted", "preempted"])
+def test_a_request_does_not_wait_for_a_prefix_that_is_not_computed_any_more(ends, lag):
+    pretender = Pretender(num_blocks=10, budget=4, lag=lag)
+    pretender.scheduler.add(request("older", [3] * 9, 20, ignore_eos=True))
+    for _ in range(4):
+        pretender.step()
+    for name in ("computes", "waits"):
+        pretender.scheduler.add(request(name, [2] * 20, 1))
+    pretender.step()
+    assert [sequence.id for sequence in pretender.scheduler.running] == ["older", "computes"]
+    if ends == "aborted":
+        pretender.scheduler.remove("computes")
+    else:
+        pretender.scheduler._preempt_last()
+        pretender.preempted["computes"] += 1
+    pretender.run()
+    assert pretender.reasons["waits"] == "length"
+
+
+def test_a_stop_is_noticed_one_step_late_and_an_end_by_length_is_foreseen():
+    pretender = Pretender(lag=1)
+    pretender.scheduler.add(request("stops", [1, 2], 9, ignore_eos=True, stop=range(8)))
+    pretender.scheduler.add(request("ends", [1, 3], 2, ignore_eos=True))
+    rows = []
+    while pretender.has_work():
+        rows.append([row.sequence.id for row in pretender.step().rows])
+    assert rows == [["stops", "ends"], ["stops", "ends"], []]
+    assert {name: len(ids) for name, ids in pretender.outputs.items()} == {"stops": 1, "ends": 2}
+
+
+def test_blocks_and_slot_of_a_removed_request_return_when_its_step_is_done():
+    pretender = Pretender(seqs=1, lag=1)
+    pretender.scheduler.add(request("a", [1] * 5, 9, ignore_eos=True))
+    pretender.step()
+    assert pretender.scheduler.remove("a")
+    pretender.scheduler.add(request("a", [2] * 5, 1))  # the id is free at once
+    pretender.first_step.clear()
+    assert pretender.blocks.used == 2
+    pretender.scheduler.audit()
+    assert pretender.step().rows == ()
+    assert pretender.blocks.used == 0
+    assert [row.start for row in pretender.step().rows] == [0]
+    pretender.run()
+    assert pretender.outputs["a"] == alone(request("a", [2] * 5, 1), 40)
+
+
+def test_a_request_without_a_token_ends_and_none_of_its_blocks_is_found_again():
+    scheduler = Scheduler(Limits(4, 8, 40), BlockManager(16, 4))
+    scheduler.add(request("bad", [1] * 12, 5))
+    first = scheduler.schedule(now=0)
+    second = scheduler.schedule(now=0)
+    assert scheduler.commit(first, {}) == {}  # a chunk: its blocks get names
+    scheduler.add(request("shares", [1] * 12, 5))
+    third = scheduler.schedule(now=0)
+    assert scheduler.commit(second, {}) == {"bad": "error"}
+    scheduler.audit()
+    assert third.rows[-1].sequence.cached == 8
+    assert scheduler.commit(third, None) == {"shares": "error"}
+    assert (scheduler.blocks.used, scheduler.has_work()) == (0, False)
+    scheduler.add(request("again", [1] * 12, 5))
+    assert scheduler.schedule(now=0).prefix_hits == 0
+    scheduler.audit()
+
+
+def test_steps_are_committed_in_the_order_of_their_launch():
+    scheduler = Scheduler(Limits(4, 8, 40), BlockManager(16, 4))
+    scheduler.add(request("a", [1] * 12, 5))
+    scheduler.schedule(now=0)
+    second = scheduler.schedule(now=0)
+    with pytest.raises(ValueError, match="order"):
+        scheduler.commit(second, {"a": 3})
 
 
 def test_limits_that_cannot_make_progress_are_refused():

@@ -89,11 +89,12 @@ class Recorder:
     def __init__(self):
         self.steps = []
 
-    def forward(self, rows):
+    def launch(self, rows):
         self.steps.append([(row.start, row.length) for row in rows])
         assert all(len(row.tokens) == row.length for row in rows)
         assert all(len(row.sequence.table) * 4 >= row.start + row.length for row in rows)
-        return rows, torch.zeros(len(rows), 50)
+        assert len({row.sequence.slot for row in rows}) == len(rows)
+        return SimpleNamespace(result=list)
 
 
 @pytest.mark.parametrize(

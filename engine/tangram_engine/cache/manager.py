@@ -9,10 +9,12 @@ first one to be published is the one that later owners share.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from tangram_engine.cache.free_list import FreeList
 
+Owner = Hashable  # a slot of the scheduler; any other token will do
+WITHDRAWN = b""  # in place of a key: shared by its owners, found by no other one
 AUDIT_SLICE = 1024  # blocks; about half a millisecond of Python
 
 
@@ -22,7 +24,7 @@ class BlockManager:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._tables: dict[str, list[int]] = {}
+        self._tables: dict[Owner, list[int]] = {}
         self._references = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._named: dict[bytes, int] = {}
@@ -39,11 +41,11 @@ class BlockManager:
         return self.num_blocks - len(self._free)
 
     @property
-    def owners(self) -> set[str]:
+    def owners(self) -> set[Owner]:
         """Everybody who holds a table."""
         return set(self._tables)
 
-    def table(self, owner: str) -> list[int]:
+    def table(self, owner: Owner) -> list[int]:
         """The owner's blocks in the order of its tokens. It grows in place; do not change it."""
         return self._tables[owner]
 
@@ -66,7 +68,7 @@ class BlockManager:
         held_by_others = sum(1 for block in self.matched(keys) if self._references[block])
         return self.blocks_for(tokens) - held_by_others + spare <= self.free
 
-    def admit(self, owner: str, keys: Sequence[bytes], tokens: int) -> int:
+    def admit(self, owner: Owner, keys: Sequence[bytes], tokens: int) -> int:
         """Give a new owner blocks for `tokens` tokens; returns how many were found by their keys."""
         if owner in self._tables:
             raise KeyError(f"{owner} already holds blocks")
@@ -80,24 +82,32 @@ class BlockManager:
         self.extend(owner, tokens)
         return found
 
-    def can_extend(self, owner: str, tokens: int) -> bool:
+    def can_extend(self, owner: Owner, tokens: int) -> bool:
         """Whether the owner's table can grow to hold `tokens` tokens."""
         return self.blocks_for(tokens) - len(self._tables[owner]) <= self.free
 
-    def extend(self, owner: str, tokens: int) -> None:
+    def extend(self, owner: Owner, tokens: int) -> None:
         """Grow the owner's table until it holds `tokens` tokens."""
         table = self._tables[owner]
         for _ in range(self.blocks_for(tokens) - len(table)):
             table.append(self._take())
 
-    def publish(self, owner: str, index: int, key: bytes) -> None:
+    def publish(self, owner: Owner, index: int, key: bytes) -> None:
         """Name the owner's full block number `index`, so that others can share it."""
         block = self._tables[owner][index]
         if self._keys[block] is None and key not in self._named:
             self._keys[block] = key
             self._named[key] = block
 
-    def release(self, owner: str) -> None:
+    def withdraw(self, owner: Owner) -> None:
+        """Take the names from the owner's blocks, because their contents may be bad."""
+        for block in self._tables[owner]:
+            key = self._keys[block]
+            if key:
+                del self._named[key]
+                self._keys[block] = WITHDRAWN
+
+    def release(self, owner: Owner) -> None:
         """Return all blocks of the owner; named ones stay matchable until they are given away.
 
         The end of the table is returned first: a prefix outlives its continuations.
@@ -105,7 +115,7 @@ class BlockManager:
         for block in reversed(self._tables.pop(owner)):
             self._references[block] -= 1
             if self._references[block] == 0:
-                give = self._free.give_first if self._keys[block] is None else self._free.give_last
+                give = self._free.give_last if self._keys[block] else self._free.give_first
                 give(block)
 
     def audit(self) -> None:
@@ -138,9 +148,9 @@ class BlockManager:
                     raise AssertionError(f"block {block} is neither free nor used")
                 if key is None and references > 1:
                     raise AssertionError(f"block {block} is shared without a name")
-                if key is not None and self._named.get(key) != block:
+                if key and self._named.get(key) != block:
                     raise AssertionError(f"block {block} is indexed under a foreign name")
-                named += key is not None
+                named += bool(key)
                 free += references == 0
             yield
         # Each named block is found by its name, so equal counts leave no other entry in the index.
@@ -152,8 +162,8 @@ class BlockManager:
     def _take(self) -> int:
         block = self._free.pop()
         key = self._keys[block]
-        if key is not None:
+        if key:
             del self._named[key]
-            self._keys[block] = None
+        self._keys[block] = None
         self._references[block] = 1
         return block

@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -11,8 +13,9 @@ from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
 from tangram_engine.run.late_kernels import LateKernels
 from tangram_engine.run.load import load
-from tangram_engine.sample.sampler import Sampled, Sampler
-from tangram_engine.schedule import Request, Row, ScheduledBatch, Scheduler, Sequence
+from tangram_engine.run.runner import Launched
+from tangram_engine.sample.sampler import Sampled
+from tangram_engine.schedule import Request, ScheduledBatch, Scheduler, Sequence
 from tangram_engine.schedule.request import defect
 
 logger = logging.getLogger(__name__)
@@ -23,14 +26,19 @@ class LLMEngine:
 
     A request that cannot go on ends with "error", and its blocks return; only a failure of a whole step
     raises, after which the engine must not be used again.
+
+    `lag` is how many steps the host is behind the device. With 1, the default on a GPU, a step is scheduled
+    and launched while the device computes the one before, whose ids are collected afterwards. With 0, the
+    default on a CPU, which would gain nothing, a step's ids come with that step.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, lag: int | None = None) -> None:
         loaded = load(config)
+        self._lag = lag if lag is not None else int(loaded.device.type == "cuda")
         self._runner = loaded.runner
         self._blocks = BlockManager(loaded.num_blocks, config.block_size)
         self._scheduler = Scheduler(loaded.limits, self._blocks)
-        self._sampler = Sampler(loaded.spec.vocab_size, config.seed, loaded.device)
+        self._in_flight: deque[tuple[ScheduledBatch, Launched]] = deque()
         self._rejected: list[TokenOutput] = []
         self.info = EngineInfo(
             block_size=config.block_size,
@@ -60,23 +68,23 @@ class LLMEngine:
             self._rejected.append(_failure(request.id, reason))
 
     def abort(self, request_id: str) -> bool:
-        """Forget a request and return its blocks at once, without any output; False if it is not known."""
+        """Forget a request, without any output; False if it is not known. See `Scheduler.remove`."""
         return self._scheduler.remove(request_id)
 
     def has_work(self) -> bool:
-        """Whether the next step has anything to do or to tell."""
-        return self._scheduler.has_work() or bool(self._rejected)
+        """Whether the next step has anything to compute, to collect or to report."""
+        return self._scheduler.has_work() or bool(self._rejected or self._in_flight)
 
     def step(self) -> tuple[list[TokenOutput], StepStats]:
-        """Compute one step: at most one new token for each running request."""
+        """Launch one step and collect the one that is due: at most one new token for each running request."""
         begin = time.monotonic()
         outputs, self._rejected = self._rejected, []
         batch = self._scheduler.schedule(begin)
         if batch.rows:
-            with torch.inference_mode():
-                rows, logits = self._runner.forward(batch.rows)
-                sampled = self._sampler.sample([row.sequence for row in rows], logits) if rows else []
-            outputs += self._book(batch, rows, sampled)
+            with torch.inference_mode(), self._failing(batch):
+                self._in_flight.append((batch, self._runner.launch(batch.rows)))
+        if self._in_flight and (len(self._in_flight) > self._lag or not batch.rows):
+            outputs += self._collect(*self._in_flight.popleft())
         return outputs, self._stats(batch, time.monotonic() - begin)
 
     def audit(self) -> None:
@@ -87,19 +95,28 @@ class LLMEngine:
         """As `audit`, with yields at which the caller may stop for good: see `BlockManager.audit_slices`."""
         return self._scheduler.audit_slices()
 
-    def _book(
-        self, batch: ScheduledBatch, rows: list[Row], sampled: list[Sampled | None]
-    ) -> list[TokenOutput]:
-        outputs: list[TokenOutput] = []
-        good: list[tuple[Sequence, Sampled]] = []
-        for row, result in zip(rows, sampled, strict=True):
-            if result is None:
-                self._scheduler.remove(row.sequence.id)
-                outputs.append(_failure(row.sequence.id, "the model computed logits that are not finite"))
-            else:
-                good.append((row.sequence, result))
-        finish = self._scheduler.commit(batch, {sequence.id: result.token for sequence, result in good})
-        return outputs + [_output(sequence, result, finish[sequence.id]) for sequence, result in good]
+    def _collect(self, batch: ScheduledBatch, launched: Launched) -> list[TokenOutput]:
+        with self._failing(batch):
+            results = launched.result()
+        sampled = list(zip((row.sequence for row in launched.sampling), results, strict=True))
+        finish = self._scheduler.commit(
+            batch, {sequence.id: result.token for sequence, result in sampled if result is not None}
+        )
+        # Requests that were aborted meanwhile have no outcome: what was computed for them is dropped.
+        return [
+            _output(sequence, result, finish[sequence.id])
+            for sequence, result in sampled
+            if sequence.id in finish
+        ]
+
+    @contextmanager
+    def _failing(self, batch: ScheduledBatch) -> Iterator[None]:
+        """If the step fails, none of its blocks keeps a name."""
+        try:
+            yield
+        except BaseException:
+            self._scheduler.commit(batch, None)
+            raise
 
     def _stats(self, batch: ScheduledBatch, seconds: float) -> StepStats:
         return StepStats(
@@ -117,7 +134,9 @@ class LLMEngine:
         )
 
 
-def _output(sequence: Sequence, result: Sampled, finish: str | None) -> TokenOutput:
+def _output(sequence: Sequence, result: Sampled | None, finish: str | None) -> TokenOutput:
+    if result is None:
+        return _failure(sequence.id, "the model computed logits that are not finite")
     return TokenOutput(
         request_id=sequence.id,
         token=result.token,

@@ -44,6 +44,7 @@ from tangram_engine.run.memory import (
     read_bytes,
     weight_bytes,
 )
+from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
 from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, measured_pool_bytes
 from tangram_engine.run.speed import DeviceSpeed, measure_speed, predicted_tokens_per_second
@@ -95,7 +96,10 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
         loaded = time.perf_counter()
         rope = Rope(spec, limits.max_model_len, dtype, device)
         attention = TorchAttention(spec, rope, 0, config.block_size, dtype, limits.max_num_seqs)
-        runner = Runner(decoder, attention, device)
+        rows = DeviceRows(
+            limits.max_num_seqs, limits.max_model_len, config.block_size, spec.vocab_size, device, config.seed
+        )
+        runner = Runner(decoder, attention, rows, Sampler(spec.vocab_size, device))
         num_blocks = allocate_pool(config, runner, limits, dtype, memory)
         # On a CPU, memory is committed when it is touched: long contexts can wait until somebody has one.
         context = limits.max_model_len if memory is not None else config.block_size
@@ -111,31 +115,34 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
 def warm_up(runner: Runner, limits: Limits, block_size: int, context: int) -> None:
     """Run the largest decode, the largest prefill, the last chunk of a longer one, and a step of both.
 
-    Contexts have up to `context` tokens. After the decode, tokens are drawn in the most expensive way.
+    Contexts have up to `context` tokens. Tokens are drawn in the most expensive way.
     Everything lands in block 0, which no request owns.
     """
     longest = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
     context = min(context, limits.max_model_len)
     end = max(context, longest)
-    sequence = _dummy(end, block_size)
+    # On a CPU, counts of tokens commit memory when a row is penalised: one row shows the way as well.
+    penalised = limits.max_num_seqs if runner.device.type == "cuda" else 1
+    decoding = [
+        Row(_dummy(context, block_size, slot, slot < penalised), context - 1, 1)
+        for slot in range(limits.max_num_seqs)
+    ]
+    sequence = _dummy(end, block_size, limits.max_num_seqs - 1, penalised=False)
     with torch.inference_mode():
-        one = _dummy(context, block_size)
-        _, logits = runner.forward([Row(one, context - 1, 1)] * limits.max_num_seqs)
-        sampler = Sampler(logits.shape[-1], 0, runner.device)
-        sampler.sample([_dummy(1, block_size)] * limits.max_num_seqs, logits)
-        del logits, sampler
-        runner.forward([Row(sequence, 0, longest)])
+        runner.launch(decoding).result()
+        runner.launch([Row(sequence, 0, longest)]).result()
         if end > longest:
-            runner.forward([Row(sequence, end - longest, longest)])
+            runner.launch([Row(sequence, end - longest, longest)]).result()
         decodes = min(limits.max_num_seqs, limits.max_num_batched_tokens - 1) - 1
         chunk = min(longest, limits.max_num_batched_tokens - decodes)
-        runner.forward([Row(one, context - 1, 1)] * decodes + [Row(sequence, end - chunk, chunk)])
+        runner.launch([*decoding[:decodes], Row(sequence, end - chunk, chunk)]).result()
 
 
-def _dummy(tokens: int, block_size: int) -> Sequence:
-    params = SamplingParams(max_tokens=1, top_p=0.5, presence_penalty=1.0, logprobs=MAX_LOGPROBS)
+def _dummy(tokens: int, block_size: int, slot: int, penalised: bool) -> Sequence:
+    presence = 1.0 if penalised else 0.0
+    params = SamplingParams(max_tokens=1, top_p=0.5, presence_penalty=presence, logprobs=MAX_LOGPROBS)
     sequence = Sequence(Request("warm-up", (0,) * tokens, params, arrival=0.0))
-    sequence.table = [0] * -(-tokens // block_size)
+    sequence.table, sequence.slot = [0] * -(-tokens // block_size), slot
     return sequence
 
 

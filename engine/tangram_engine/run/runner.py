@@ -1,42 +1,165 @@
-"""One forward pass over a scheduled batch."""
+"""Steps on the device: enqueued by `launch`, which never waits, and collected by `Launched.result`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tangram_engine.models import Decoder
 from tangram_engine.run.attention import Attention, Span, decode_first
+from tangram_engine.run.rows import DeviceRows
+from tangram_engine.sample.sampler import Sample, Sampled, logprobs
 from tangram_engine.schedule import Row
 
 
-class Runner:
-    """Turns rows into tensors, runs the decoder, and returns logits where a token is due."""
+@dataclass(frozen=True, slots=True)
+class _Logprobs:
+    """Of the rows that ask for them; tensors on the host."""
 
-    def __init__(self, decoder: Decoder, attention: Attention, device: torch.device) -> None:
+    indices: list[int]  # among the rows that sample
+    counts: list[int]
+    chosen: Tensor  # [N]
+    top_ids: Tensor  # [N, most]
+    top_values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step that the device computes, or has computed."""
+
+    sampling: list[Row]  # the rows that get a token
+    _ids: Tensor  # int32, on the host
+    _logprobs: _Logprobs | None
+    _done: torch.cuda.Event | None  # None on a CPU: there it is done already
+
+    def result(self) -> list[Sampled | None]:
+        """Wait for the step. One result per sampling row; None where the logits were not finite."""
+        if self._done is not None:
+            self._done.synchronize()
+        results = [Sampled(token) if token >= 0 else None for token in self._ids.tolist()]
+        if self._logprobs is not None:
+            _attach(results, self._logprobs)
+        return results
+
+
+class Runner:
+    """Turns scheduled rows into tensors and runs the decoder over them."""
+
+    def __init__(self, decoder: Decoder, attention: Attention, rows: DeviceRows, sample: Sample) -> None:
         self.decoder = decoder
         self.attention = attention
-        self.device = device
+        self.rows = rows
+        self.device = rows.device
+        self._sample = sample
 
-    def forward(self, rows: Sequence[Row]) -> tuple[list[Row], Tensor]:
-        """The rows that sample, and their logits [len, vocabulary] in that order."""
-        pairs = [(Span(row.start, row.length, row.sequence.table), row) for row in rows]
-        pairs.sort(key=lambda pair: decode_first(pair[0]))
-        sampling: list[Row] = []
-        last: list[int] = []
-        ids: list[int] = []
+    def launch(self, rows: Sequence[Row]) -> Launched:
+        """Enqueue one step: forward, sample, keep what the next step needs, copy the ids to the host."""
+        self.rows.update(rows)
+        spans = [Span(row.start, row.length, row.sequence.table) for row in rows]
+        order = sorted(
+            range(len(rows)), key=lambda index: (not rows[index].decodes, decode_first(spans[index]))
+        )
+        ordered = [rows[index] for index in order]
+        slots = self._upload([row.sequence.slot for row in ordered], torch.int32)
+        if ordered[-1].decodes:
+            self.attention.plan([spans[index] for index in order], self.rows.positions.index_select(0, slots))
+            sampling = ordered
+            ids, logits = self.decode(slots)
+        else:
+            sampling = [row for row in ordered if row.samples]
+            ids, logits = self._mixed(ordered, [spans[index] for index in order], slots)
+        asked = _logprobs(sampling, logits, ids)
+        return Launched(sampling, *self._to_host(ids, asked))
+
+    def decode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """One token of each of the device rows int32 [B] -> sampled ids int32 [B], logits [B, vocabulary].
+
+        Static shapes, and nothing is read but `rows`, the device rows, the weights and the KV pool, as the
+        attention was planned for it.
+        """
+        ids = self.rows.last_tokens.index_select(0, rows)
+        logits = self.decoder.logits(self.decoder.forward(ids, self.attention.attend))
+        sampled = self._sample(logits, rows, self.rows)
+        self.rows.record(rows, sampled)
+        self.rows.advance(rows)
+        return sampled, logits
+
+    def _mixed(self, rows: Sequence[Row], spans: Sequence[Span], slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Single tokens, whose ids the device has, before chunks, whose ids the host has."""
+        decodes = sum(row.decodes for row in rows)
+        fed: list[int] = []
         positions: list[int] = []
-        for _, row in pairs:
-            ids += row.tokens
+        last: list[int] = []
+        sampling: list[int] = []
+        end = decodes
+        for row in rows[decodes:]:
+            fed += row.tokens
             positions += range(row.start, row.start + row.length)
+        for index, row in enumerate(rows):
+            end = index + 1 if index < decodes else end + row.length
             if row.samples:
-                sampling.append(row)
-                last.append(len(ids) - 1)
-        self.attention.plan([span for span, _ in pairs], self._tensor(positions))
-        hidden = self.decoder.forward(self._tensor(ids), self.attention.attend)
-        if len(last) < len(ids):
-            hidden = hidden.index_select(0, self._tensor(last))
-        return sampling, self.decoder.logits(hidden)
+                sampling.append(index)
+                last.append(end - 1)
+        chunk_ids, chunk_positions, chosen, ends = self._upload_all(fed, positions, sampling, last)
+        singles = slots[:decodes]
+        at = torch.cat((self.rows.positions.index_select(0, singles).long(), chunk_positions))
+        ids = torch.cat((self.rows.last_tokens.index_select(0, singles).long(), chunk_ids))
+        self.attention.plan(spans, at)
+        hidden = self.decoder.forward(ids, self.attention.attend)
+        if len(sampling) < len(hidden):
+            hidden = hidden.index_select(0, ends)
+        logits = self.decoder.logits(hidden)
+        drawn = slots.index_select(0, chosen)
+        sampled = self._sample(logits, drawn, self.rows) if len(drawn) else drawn
+        self.rows.record(drawn, sampled)
+        self.rows.advance(slots)
+        return sampled, logits
 
-    def _tensor(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
+    def _upload(self, values: list[int], dtype: torch.dtype) -> Tensor:
+        pinned = self.device.type == "cuda"
+        return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(self.device, non_blocking=True)
+
+    def _upload_all(self, *lists: list[int]) -> tuple[Tensor, ...]:
+        packed = self._upload([value for values in lists for value in values], torch.int64)
+        return packed.split_with_sizes([len(values) for values in lists])
+
+    def _to_host(
+        self, ids: Tensor, asked: _Logprobs | None
+    ) -> tuple[Tensor, _Logprobs | None, torch.cuda.Event | None]:
+        if self.device.type == "cpu":
+            return ids, asked, None
+        if asked is not None:
+            tensors = map(_enqueue_copy, (asked.chosen, asked.top_ids, asked.top_values))
+            asked = _Logprobs(asked.indices, asked.counts, *tensors)
+        host_ids = _enqueue_copy(ids)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        return host_ids, asked, done
+
+
+def _enqueue_copy(tensor: Tensor) -> Tensor:
+    """A pinned copy on the host, which is there once the device has come so far."""
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+def _logprobs(rows: Sequence[Row], logits: Tensor, ids: Tensor) -> _Logprobs | None:
+    wanted = [row.sequence.request.params.logprobs for row in rows]
+    indices = [index for index, count in enumerate(wanted) if count is not None]
+    if not indices:
+        return None
+    counts = [count for count in wanted if count is not None]
+    if len(indices) < len(rows):
+        at = torch.tensor(indices, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
+        logits, ids = logits.index_select(0, at), ids.index_select(0, at)
+    return _Logprobs(indices, counts, *logprobs(logits, ids, max(counts)))
+
+
+def _attach(results: list[Sampled | None], asked: _Logprobs) -> None:
+    columns = (asked.chosen.tolist(), asked.top_ids.tolist(), asked.top_values.tolist())
+    for index, count, chosen, ids, values in zip(asked.indices, asked.counts, *columns, strict=True):
+        result = results[index]
+        if result is not None:
+            top = tuple(zip(ids[:count], values[:count], strict=True))
+            results[index] = Sampled(result.token, chosen, top)

@@ -29,6 +29,12 @@ def stream(seed: int, position: int) -> int:
     return mix((mix((seed + GOLDEN) & MASK) + position * GOLDEN) & MASK)
 
 
+def streams(seeds: Tensor, positions: Tensor) -> Tensor:
+    """As `stream`, for seeds and positions int64 [N] at once."""
+    golden = signed(GOLDEN)
+    return _mix(_mix(seeds + golden) + positions * golden)
+
+
 def derived_seed(engine_seed: int, request_id: str) -> int:
     """The seed of a request that brings none."""
     digest = blake2b(f"{engine_seed}:{request_id}".encode(), digest_size=8).digest()
@@ -39,13 +45,12 @@ class GumbelNoise:
     """Adding it to log-probabilities and taking the largest draws from the distribution."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
-        counters = [_signed((token + 1) * GOLDEN & MASK) for token in range(vocab_size)]
+        counters = [signed((token + 1) * GOLDEN & MASK) for token in range(vocab_size)]
         self._counters = torch.tensor(counters, dtype=torch.int64, device=device)
 
-    def __call__(self, streams: list[int]) -> Tensor:
-        """One row of noise per stream: [len(streams), vocabulary], float32, finite."""
-        keys = torch.tensor([[_signed(key)] for key in streams], dtype=torch.int64)
-        bits = _mix(keys.to(self._counters.device) + self._counters)
+    def __call__(self, streams: Tensor) -> Tensor:
+        """One row of noise per stream, int64 [N]: [N, vocabulary], float32, finite."""
+        bits = _mix(streams[:, None] + self._counters)
         # 32 bits keep small numbers exact, and small ones win; the cap keeps the logarithm finite.
         uniform = ((_shift(bits, 32).float() + 0.5) * 2.0**-32).clamp_(max=1.0 - 2.0**-24)
         return -(-(-uniform).log1p_()).log_()
@@ -53,8 +58,8 @@ class GumbelNoise:
 
 def _mix(x: Tensor) -> Tensor:
     """As `mix`, on signed integers that wrap."""
-    x = (x ^ _shift(x, 30)) * _signed(FIRST)
-    x = (x ^ _shift(x, 27)) * _signed(SECOND)
+    x = (x ^ _shift(x, 30)) * signed(FIRST)
+    x = (x ^ _shift(x, 27)) * signed(SECOND)
     return x ^ _shift(x, 31)
 
 
@@ -63,5 +68,6 @@ def _shift(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """The same 64 bits as a signed integer, which is what torch has."""
     return value - (1 << 64) if value >> 63 else value

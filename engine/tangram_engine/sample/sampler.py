@@ -1,14 +1,20 @@
-"""All rows of a step at once: logits in, tokens out."""
+"""All rows of a step at once: logits in, tokens out.
 
-from collections.abc import Sequence as Ordered
+In plain torch. It looks at the parameters to leave out what no row asks for, which a GPU would have to wait
+for: there, the kernel that is held to the same choices takes its place.
+"""
+
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tangram_engine.sample.filters import penalise, truncate
-from tangram_engine.sample.noise import GumbelNoise, derived_seed, stream
-from tangram_engine.schedule import Sequence
+from tangram_engine.sample.noise import GumbelNoise, streams
+
+# Of `parameters`, one each: temperature, top_p, min_p, repetition, presence and frequency penalty.
+NEUTRAL = (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)  # greedy, and nothing changes the logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,70 +26,75 @@ class Sampled:
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
+class SamplingRows(Protocol):
+    """What sampling reads of the R device rows."""
+
+    parameters: Tensor  # float32 [6, R], see NEUTRAL; temperature 0 is greedy
+    top_k: Tensor  # int32 [R]; 0: off
+    seed: Tensor  # int64 [R]
+    positions: Tensor  # int32 [R], of the token that precedes the one to be drawn
+    counts: Tensor  # int32 [R, vocabulary], see IN_PROMPT
+
+
+class Sample(Protocol):
+    """Chooses the next token of some device rows."""
+
+    def __call__(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
+        """Logits float32 [N, vocabulary] of the rows int32 [N] -> ids int32 [N].
+
+        -1 where a row's logits are not finite.
+        """
+        ...
+
+
 class Sampler:
-    """Holds no state of requests: a row's token depends on its logits, its tokens and its parameters."""
+    """A row's token depends on its logits, its parameters, its position and the counts of its tokens."""
 
-    def __init__(self, vocab_size: int, seed: int, device: torch.device) -> None:
-        self._seed = seed
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._noise = GumbelNoise(vocab_size, device)
+        self._neutral = torch.tensor(NEUTRAL, device=device)[:, None]
 
-    def sample(self, sequences: Ordered[Sequence], logits: Tensor) -> list[Sampled | None]:
-        """One result per row of `logits` [N, vocabulary], float32; None where they are not finite."""
-        params = [sequence.request.params for sequence in sequences]
-        if all(row.plain for row in params):
+    def __call__(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
+        """See `Sample`."""
+        parameters = table.parameters.index_select(1, rows)
+        if torch.equal(parameters, self._neutral.expand_as(parameters)):
             best, tokens = logits.max(-1)
-        else:
-            adjusted = self._penalised(sequences, logits)
-            best, tokens = adjusted.max(-1)
-            drawn = [index for index, row in enumerate(params) if not row.greedy]
-            if drawn:
-                tokens[drawn] = self._draw([sequences[index] for index in drawn], adjusted[drawn])
-        results: list[Sampled | None] = [
-            Sampled(token) if finite else None
-            for token, finite in zip(tokens.tolist(), best.isfinite().tolist(), strict=True)
-        ]
-        asked = [i for i, row in enumerate(params) if row.logprobs is not None and results[i] is not None]
-        if asked:
-            counts = [params[index].logprobs or 0 for index in asked]
-            for index, result in zip(asked, _logprobs(logits[asked], tokens[asked], counts), strict=True):
-                results[index] = result
-        return results
+            return _without_failed(best, tokens)
+        changed = (parameters[3:] != self._neutral[3:]).any(0)
+        adjusted = logits
+        if changed.any():
+            adjusted = logits.clone()
+            counts = table.counts.index_select(0, rows[changed])
+            adjusted[changed] = penalise(logits[changed], counts, *parameters[3:, changed])
+        best, tokens = adjusted.max(-1)
+        drawn = parameters[0] > 0
+        if drawn.any():
+            tokens[drawn] = self._draw(adjusted[drawn], rows[drawn], parameters[:3, drawn], table)
+        return _without_failed(best, tokens)
 
-    def _draw(self, sequences: list[Sequence], logits: Tensor) -> Tensor:
-        params = [sequence.request.params for sequence in sequences]
-        temperatures = torch.tensor([row.temperature for row in params], device=logits.device)
-        scaled = logits / temperatures[:, None]
-        cut = [index for index, row in enumerate(params) if row.truncated]
-        if cut:
-            scaled[cut] = truncate(scaled[cut], [params[index] for index in cut])
-        return (scaled + self._noise([self._stream(sequence) for sequence in sequences])).argmax(-1)
-
-    def _stream(self, sequence: Sequence) -> int:
-        seed = sequence.request.params.seed
-        if seed is None:
-            seed = derived_seed(self._seed, sequence.id)
-        return stream(seed, len(sequence.tokens))
-
-    def _penalised(self, sequences: Ordered[Sequence], logits: Tensor) -> Tensor:
-        rows = [index for index, sequence in enumerate(sequences) if sequence.request.params.penalised]
-        if not rows:
-            return logits
-        adjusted = logits.clone()
-        for index in rows:
-            sequence = sequences[index]
-            output = sequence.tokens[sequence.prompt_length :]
-            request = sequence.request
-            adjusted[index] = penalise(logits[index], request.prompt, output, request.params)
-        return adjusted
+    def _draw(self, logits: Tensor, rows: Tensor, parameters: Tensor, table: SamplingRows) -> Tensor:
+        temperature, top_p, min_p = parameters.unbind()
+        top_k = table.top_k.index_select(0, rows)
+        scaled = logits / temperature[:, None]
+        cut = (top_k > 0) | (top_p < 1.0) | (min_p > 0.0)
+        if cut.any():
+            scaled[cut] = truncate(scaled[cut], top_k[cut], top_p[cut], min_p[cut])
+        drawn_at = table.positions.index_select(0, rows).long() + 1
+        noise = self._noise(streams(table.seed.index_select(0, rows), drawn_at))
+        return (scaled + noise).argmax(-1)
 
 
-def _logprobs(logits: Tensor, tokens: Tensor, counts: list[int]) -> list[Sampled]:
-    """Log-probabilities of the model itself: before penalties, temperature and truncation."""
-    logprobs = logits.log_softmax(-1)
-    chosen = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
-    top = logprobs.topk(min(max(counts), logits.shape[-1]))
-    rows = zip(tokens.tolist(), chosen, top.indices.tolist(), top.values.tolist(), counts, strict=True)
-    return [
-        Sampled(token, logprob, tuple(zip(ids[:count], values[:count], strict=True)))
-        for token, logprob, ids, values, count in rows
-    ]
+def logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of the model itself: before penalties, temperature and truncation.
+
+    Logits [N, vocabulary] and chosen tokens [N] -> those of the tokens [N]; the `most` most likely ids and
+    theirs, [N, most] each.
+    """
+    found = logits.log_softmax(-1)
+    chosen = found.gather(-1, tokens.long().clamp_min(0)[:, None])[:, 0]
+    top = found.topk(min(most, logits.shape[-1]))
+    return chosen, top.indices, top.values
+
+
+def _without_failed(best: Tensor, tokens: Tensor) -> Tensor:
+    return tokens.int().masked_fill_(~best.isfinite(), -1)

@@ -12,16 +12,18 @@ class Row:
     sequence: Sequence
     start: int
     length: int
+    samples: bool = True  # whether it reaches the sequence's last token, so that its logits give the next one
+    first: bool = True  # since the sequence was given its slot
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it feeds its sequence's last token and no other one: the device knows that token's id."""
+        return self.length == 1 and self.samples
 
     @property
     def tokens(self) -> list[int]:
-        """The token ids to feed."""
+        """The ids to feed. None when the only one is still being computed on the device."""
         return self.sequence.tokens[self.start : self.start + self.length]
-
-    @property
-    def samples(self) -> bool:
-        """Whether the row reaches the sequence's last token, so that its logits give the next one."""
-        return self.start + self.length == len(self.sequence.tokens)
 
 
 @dataclass(frozen=True, slots=True)

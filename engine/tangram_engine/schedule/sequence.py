@@ -4,25 +4,45 @@ import math
 
 from tangram_engine.schedule.request import Request
 
+NO_SLOT = -1
+
 
 class Sequence:
     """The tokens of one request and how far their keys and values have been computed.
 
-    `tokens` holds prompt and output. `computed` of them are in the KV cache; the others are pending.
-    One pending token is a decode, more are a prefill, be it of the prompt or, after a preemption, of
-    everything that was there before.
+    `tokens` holds prompt and output, as far as the ids are known; `unknown` more are sampled by steps that
+    were launched and not committed yet. `computed` of all these are in the KV cache once the launched steps
+    are done; the others are pending. One pending token is a decode, more are a prefill, be it of the
+    prompt or, after a preemption, of everything that was there before.
     """
 
-    __slots__ = ("cached", "computed", "keys", "preemptions", "request", "scheduled", "table", "tokens")
+    __slots__ = (
+        "cached",
+        "computed",
+        "keys",
+        "launched",
+        "preemptions",
+        "published",
+        "request",
+        "scheduled",
+        "slot",
+        "table",
+        "tokens",
+        "unknown",
+    )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.tokens: list[int] = list(request.prompt)
+        self.unknown = 0
         self.computed = 0
         self.cached = 0  # prompt tokens that were found in the prefix cache at first admission
         self.scheduled = math.inf  # when it was first given a place in a step; not yet
         self.preemptions = 0  # how often it has lost its blocks since
         self.keys: list[bytes] = []  # names of the full blocks of `tokens`, as far as they are known
+        self.slot = NO_SLOT  # number of the device row and owner of the blocks
+        self.launched = 0  # steps with the sequence in them that were launched and not committed yet
+        self.published = 0  # full blocks that have been found or computed by committed steps
         self.table: list[int] = []  # the block manager's own list: it grows in place
 
     @property
@@ -37,10 +57,10 @@ class Sequence:
 
     @property
     def generated(self) -> int:
-        """Tokens produced so far."""
+        """Tokens produced so far whose ids are known."""
         return len(self.tokens) - len(self.request.prompt)
 
     @property
     def pending(self) -> int:
-        """Tokens whose keys and values are yet to be computed; at least 1 while the sequence lives."""
-        return len(self.tokens) - self.computed
+        """Tokens whose keys and values are in no step yet; at least 1 while the sequence lives."""
+        return len(self.tokens) + self.unknown - self.computed
