@@ -27,7 +27,7 @@ class Sampled:
 
 
 class SamplingRows(Protocol):
-    """What sampling reads of the R device rows."""
+    """What sampling reads of the R device rows, of which the last one is padding and has neutral parameters."""
 
     parameters: Tensor  # float32 [6, R], see NEUTRAL; temperature 0 is greedy
     top_k: Tensor  # int32 [R]; 0: off
@@ -52,15 +52,14 @@ class Sampler:
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._noise = GumbelNoise(vocab_size, device)
-        self._neutral = torch.tensor(NEUTRAL, device=device)[:, None]
 
     def __call__(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
         """See `Sample`."""
-        parameters = table.parameters.index_select(1, rows)
-        if torch.equal(parameters, self._neutral.expand_as(parameters)):
+        parameters, neutral = table.parameters.index_select(1, rows), table.parameters[:, -1:]
+        if torch.equal(parameters, neutral.expand_as(parameters)):
             best, tokens = logits.max(-1)
             return _without_failed(best, tokens)
-        changed = (parameters[3:] != self._neutral[3:]).any(0)
+        changed = (parameters[3:] != neutral[3:]).any(0)
         adjusted = logits
         if changed.any():
             adjusted = logits.clone()
