@@ -32,6 +32,7 @@ from tangram_engine.run.memory import (
     dequantization_bytes,
     weight_bytes,
 )
+from tangram_engine.run.rows import device_rows_bytes
 from tests.contracts.memory_golden import ACCOUNTS, BUFFERS, MODELS, SMS, account, buffers, step
 
 GOLDEN = json.loads(Path(__file__).with_name("memory_golden.json").read_text(encoding="utf-8"))
@@ -130,6 +131,12 @@ def test_the_engine_knows_the_same_and_both_the_largest_matrix_that_it_dequantis
 @steps
 def test_engine_and_operator_take_steps_of_one_size(sms, tokens):
     assert engines_step_tokens(int(sms)) == step_tokens(int(sms)) == tokens
+
+
+@buffers_
+def test_the_engine_knows_the_bytes_of_its_rows(wanted):
+    sizes = (wanted[key] for key in ("max_num_seqs", "max_model_len", "block_size", "vocab_size"))
+    assert device_rows_bytes(*sizes) == wanted["rows"]
 
 
 @buffers_

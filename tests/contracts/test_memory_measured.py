@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
 from tangram.capacity.footprint import Footprint, footprint
-from tangram.capacity.memory import Limits, activation_bytes, workspace_bytes
+from tangram.capacity.memory import Limits, activation_bytes, row_bytes, workspace_bytes
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.model_config import architecture_from_config
 from tangram_engine.checkpoint import expected_shapes
@@ -172,9 +172,14 @@ def measure(config: EngineConfig, limits: Limits) -> Measured:
 
 
 def kept_bytes(made: Footprint, limits: Limits, dtype: str, pool: int) -> int:
-    """Weights, rotary table, random counters and pool: what a started engine holds, whatever it does."""
+    """Weights, rotary table, device rows, random counters and pool: what a started engine always holds."""
     rope = 2 * limits.max_model_len * made.rope_dim * getattr(torch, dtype).itemsize
-    return made.weight_bytes + rope + 8 * made.vocab_size + pool
+    rows = device_rows(made, limits)
+    return made.weight_bytes + rope + rows + 8 * made.vocab_size + pool
+
+
+def device_rows(made: Footprint, limits: Limits) -> int:
+    return (limits.max_running + 1) * row_bytes(made.vocab_size, limits)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -187,7 +192,7 @@ def test_a_started_engine_holds_what_was_predicted(case, tmp_path):
     assert found.pool == pool
     assert found.resident - found.left_behind == kept_bytes(made, limits, case.dtype, pool)
 
-    fixed = made.weight_bytes + pool + workspace_bytes(made, limits)
+    fixed = made.weight_bytes + pool + workspace_bytes(made, limits) + device_rows(made, limits)
     activations = activation_bytes(made, limits)
     assert fixed + activations == pytest.approx(found.total, rel=TOLERANCE)
     assert activations == pytest.approx(found.total - fixed, rel=0.10)  # its own error is not hidden

@@ -65,7 +65,8 @@ def growing_bytes(
     """Bytes of the buffers beside the KV pool that grow with max_model_len."""
     collected = collected_tokens(spec, block_size, dtype, max_num_seqs, max_model_len)
     layer = 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
-    return rope_bytes(spec, max_model_len, dtype) + collected * layer
+    tables = 4 * (max_num_seqs + 1) * -(-max_model_len // block_size)
+    return rope_bytes(spec, max_model_len, dtype) + collected * layer + tables
 
 
 def activation_bytes(

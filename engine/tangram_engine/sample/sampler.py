@@ -27,7 +27,7 @@ class Sampled:
 
 
 class SamplingRows(Protocol):
-    """What sampling reads of the R device rows, of which the last one is padding and has neutral parameters."""
+    """What sampling reads of the R device rows. The last row is padding, with neutral parameters."""
 
     parameters: Tensor  # float32 [6, R], see NEUTRAL; temperature 0 is greedy
     top_k: Tensor  # int32 [R]; 0: off
