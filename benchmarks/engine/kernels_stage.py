@@ -58,8 +58,10 @@ def sweep(seconds: float, setting: Setting, case: KernelCase) -> MeasuredValue:
     inputs = kernel_inputs(setting, case)
     sets = input_sets(case, inputs, moved_bytes(case, inputs))
     calls = [partial(case.launcher(), *arguments) for arguments in sets]
-    key = (case.module, *tiles.hardware(setting.device))
-    present, before = dict(tiles.tile(case.module, setting.device)), tiles.TILES.get(key)
+    name = f"{case.module} {case.weights}"  # a format may have a row of its own
+    name = name if (name, 0, 0) in tiles.TILES else case.module
+    key = (name, *tiles.hardware(setting.device))
+    present, before = dict(tiles.tile(name, setting.device)), tiles.TILES.get(key)
     times: dict[str, float | str] = {}
     try:
         for tile in neighbours(present)[: 2 if setting.tiny else None]:

@@ -101,7 +101,7 @@ def int4_gemm(x: Tensor, weight: Int4Weight, bias: Tensor | None) -> Tensor:
     """Contiguous x [T <= 64, in], bias [out] -> [T, out] in x's dtype."""
     rows, columns = x.shape
     outputs, groups = weight.scales.shape
-    sizes = tile("int4_gemm", x.device)
+    sizes = dict(tile("int4_gemm", x.device))
     blocks = -(-outputs // sizes["BLOCK_N"])
     parts = parts_of(blocks, groups, hardware(x.device)[1])
     out = x.new_empty(rows, outputs)
@@ -111,7 +111,8 @@ def int4_gemm(x: Tensor, weight: Int4Weight, bias: Tensor | None) -> Tensor:
         x, weight.packed, weight.scales, weight.zeros, bias if parts == 1 else None, target,
         rows, outputs, columns, groups, -(-groups // parts),
         EVEN=outputs % sizes["BLOCK_N"] == 0 and columns % 128 == 0, BIAS=bias is not None and parts == 1,
-        BLOCK_T=BLOCK_T[0] if rows <= BLOCK_T[0] else BLOCK_T[1], **sizes,
+        BLOCK_T=BLOCK_T[0] if rows <= BLOCK_T[0] else BLOCK_T[1],
+        STAGES=sizes.pop("num_stages"), **sizes,
     )  # fmt: skip
     if parts > 1:
         launch(

@@ -151,11 +151,12 @@ def small_linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor
     if isinstance(weight, Int4Weight):
         sizes = dict(tile("small_linear int4", x.device))
         groups = weight.scales.shape[1]
-        even = outputs % sizes["BLOCK_N"] == 0 and columns % (128 * sizes["WARPS"]) == 0
+        even = outputs % sizes["BLOCK_N"] == 0 and columns % (128 * sizes["num_warps"]) == 0
         launch(
             _int4, (-(-outputs // sizes["BLOCK_N"]),),
             x, weight.packed, weight.scales, weight.zeros, bias, out, rows, outputs, columns, groups,
-            EVEN=even, BIAS=bias is not None, BLOCK_T=BLOCK_T, num_warps=sizes["WARPS"], **sizes,
+            EVEN=even, BIAS=bias is not None, BLOCK_T=BLOCK_T,
+            WARPS=sizes["num_warps"], STAGES=sizes.pop("num_stages"), **sizes,
         )  # fmt: skip
         return out
     fp8 = not isinstance(weight, Tensor)
@@ -163,12 +164,13 @@ def small_linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor
     stored, scales = weight, None
     if isinstance(weight, Fp8Weight):
         stored, scales = weight.values.view(torch.uint8), weight.scales
-    even = outputs % sizes["BLOCK_N"] == 0 and columns % (sizes["BLOCK_K"] * sizes["WARPS"]) == 0
+    even = outputs % sizes["BLOCK_N"] == 0 and columns % (sizes["BLOCK_K"] * sizes["num_warps"]) == 0
     launch(
         _plain_or_fp8, (-(-outputs // sizes["BLOCK_N"]),),
         x, stored, scales, bias, out, rows, outputs, columns,
         FP8=fp8, CONVERT=hardware(x.device)[0] >= CONVERTS_FP8, EVEN=even, BIAS=bias is not None,
-        BLOCK_T=BLOCK_T, num_warps=sizes["WARPS"], **sizes,
+        BLOCK_T=BLOCK_T,
+            WARPS=sizes["num_warps"], STAGES=sizes.pop("num_stages"), **sizes,
     )  # fmt: skip
     return out
 

@@ -22,10 +22,10 @@ TILES: dict[tuple[str, int, int], Tile] = {
         ("decode_attention", sm, 0): {"PROGRAMS_PER_SM": 3, "num_warps": 4, "num_stages": 5}
         for sm in (90, 100, 103)
     },
-    ("small_linear", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 64, "WARPS": 4, "STAGES": 4},
-    ("small_linear fp8", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 128, "WARPS": 4, "STAGES": 4},
-    ("small_linear int4", 0, 0): {"BLOCK_N": 16, "WARPS": 4, "STAGES": 4},
-    ("int4_gemm", 0, 0): {"BLOCK_N": 64, "STAGES": 4, "num_warps": 4},
+    ("small_linear", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 64, "num_warps": 4, "num_stages": 4},
+    ("small_linear fp8", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 128, "num_warps": 4, "num_stages": 4},
+    ("small_linear int4", 0, 0): {"BLOCK_N": 16, "num_warps": 4, "num_stages": 4},
+    ("int4_gemm", 0, 0): {"BLOCK_N": 64, "num_warps": 4, "num_stages": 4},
 }
 
 
