@@ -169,8 +169,7 @@ def small_linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor
         _plain_or_fp8, (-(-outputs // sizes["BLOCK_N"]),),
         x, stored, scales, bias, out, rows, outputs, columns,
         FP8=fp8, CONVERT=hardware(x.device)[0] >= CONVERTS_FP8, EVEN=even, BIAS=bias is not None,
-        BLOCK_T=BLOCK_T,
-            WARPS=sizes["num_warps"], STAGES=sizes.pop("num_stages"), **sizes,
+        BLOCK_T=BLOCK_T, WARPS=sizes["num_warps"], STAGES=sizes.pop("num_stages"), **sizes,
     )  # fmt: skip
     return out
 
