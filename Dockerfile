@@ -4,8 +4,9 @@
 #   docker build --target engine   -t tangram-engine:dev .
 #
 # Any builder will do: Docker with or without BuildKit, buildah, podman. Hence no `RUN --mount` and no here-documents.
-# BASE_IMAGE needs python3 (3.11 or newer) with venv and ca-certificates; nothing is installed into it from the
-# distribution. Dependencies lie in a layer below the code, so that a change of code moves only a small layer.
+# BASE_IMAGE needs python3 (3.11 or newer) with venv and, for the engine, its headers, and ca-certificates; nothing is
+# installed into it from the distribution. Dependencies lie in a layer below the code, so that a change of code moves
+# only a small layer.
 #
 # Behind a proxy: HTTP_PROXY, HTTPS_PROXY, NO_PROXY and the index variables below pass as build arguments, and a bundle
 # of certificate authorities to trust while building goes to .build/ca-certificates.crt.
@@ -62,6 +63,18 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/engine.lock \
  && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
  && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram_engine "$@"\n' > /usr/local/bin/tangram-engine \
  && chmod 0755 /usr/local/bin/tangram-engine
+# Triton builds its launcher at the first launch of a kernel, with a C compiler. It is built here instead, with one that
+# leaves with the layer's temporary files; pods find it in /opt/triton and write what they compile to TRITON_CACHE_DIR.
+ENV TRITON_LIBCUDA_PATH=/opt/triton/libcuda
+COPY requirements/compiler.lock requirements/triton_launcher.py /opt/build/requirements/
+RUN sh /opt/build/requirements/install.sh /opt/build/requirements/compiler.lock /tmp/compiler \
+ && ZIG_GLOBAL_CACHE_DIR=/tmp/compiler/cache ZIG_LOCAL_CACHE_DIR=/tmp/compiler/cache \
+    /opt/venv/bin/python /opt/build/requirements/triton_launcher.py '/tmp/compiler/bin/python -m ziglang cc' /opt/triton \
+ && rm -rf /tmp/compiler \
+ && chmod -R a+rX /opt/triton
+ENV TRITON_CACHE_MANAGER=tangram_engine.kernels.image_cache:ImageCache \
+    TANGRAM_IMAGE_CACHE=/opt/triton/cache \
+    TRITON_CACHE_DIR=/tmp/triton
 COPY models/tangram-tiny /models/tangram-tiny
 COPY engine/tangram_engine /opt/tangram/tangram_engine
 RUN mkdir -p /opt/empty \

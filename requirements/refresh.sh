@@ -21,3 +21,4 @@ compile engine.lock pyproject.toml --extra engine -c requirements/dev.lock
 compile e2e.lock requirements/e2e.in -c requirements/dev.lock
 compile silicon.lock requirements/silicon.in -c requirements/dev.lock
 compile uv.lock requirements/uv.in
+compile compiler.lock requirements/compiler.in

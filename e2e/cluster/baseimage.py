@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import socket
@@ -15,7 +16,10 @@ from e2e.cluster.packages import Release, parse_release
 REGISTRY_IMAGE = "docker.io/library/python:3.12-slim-bookworm"  # the Dockerfile's own default
 REGISTRY_HOSTS = ("registry-1.docker.io", "auth.docker.io")
 PROBE_TIMEOUT_S = 4.0
-INCLUDE = "python3,python3-venv,ca-certificates"
+INCLUDE = (
+    "python3,python3-venv,libpython3-dev,ca-certificates"  # headers: the engine image compiles against them
+)
+_CONTENTS = hashlib.sha256(INCLUDE.encode()).hexdigest()[:8]
 # Releases whose Python is older than ours lend their archive to a newer one.
 SUCCESSOR = {"jammy": "noble", "focal": "noble", "bullseye": "bookworm"}
 HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -28,12 +32,12 @@ def base_release() -> Release:
 
 
 def local_reference() -> str:
-    return f"tangram.local/base:{base_release().codename}"
+    return f"tangram.local/base:{base_release().codename}-{_CONTENTS}"
 
 
 def archive() -> Path:
     """The root file system of the local base image, as a tar: every builder can begin with that."""
-    return paths.images_dir() / f"base-{base_release().codename}.tar"
+    return paths.images_dir() / f"base-{base_release().codename}-{_CONTENTS}.tar"
 
 
 def registry_answers() -> bool:

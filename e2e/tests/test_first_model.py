@@ -74,6 +74,29 @@ def test_the_pod_holds_one_slice_and_the_kubelet_knows_which(model: Kube) -> Non
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
 
 
+LAUNCHER = """
+import os, shutil, sys
+sys.setdlopenflags(os.RTLD_LAZY)  # the stand-in for libcuda has none of the functions that the launcher calls
+assert not any(map(shutil.which, ("cc", "gcc", "clang")))
+from triton.backends.nvidia import driver
+from triton.runtime.build import _load_module_from_path, compile_so_from_file
+path = compile_so_from_file(
+    driver.dirname + "/driver.c", "cuda_utils", driver.library_dirs(), driver.include_dirs, driver.libraries
+)
+print(path, _load_module_from_path("cuda_utils", path).launch)
+"""
+
+
+def test_the_image_has_the_launcher_of_triton_and_needs_no_compiler(model: Kube) -> None:
+    pod = model.get("pods", "-l", "app.kubernetes.io/component=engine")["items"][0]
+    assert pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    command = ("env", "LD_LIBRARY_PATH=/opt/triton/libcuda", "/opt/venv/bin/python", "-c", LAUNCHER)
+    found = model.kubectl("exec", pod["metadata"]["name"], "--", *command)
+
+    assert found.startswith("/opt/triton/cache/")
+    assert "built-in function launch" in found
+
+
 def test_the_engine_pod_has_no_rights_that_its_author_lacked(model: Kube) -> None:
     spec = model.get("pods", "-l", "app.kubernetes.io/component=engine")["items"][0]["spec"]
     container = spec["containers"][0]["securityContext"]

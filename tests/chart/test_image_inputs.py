@@ -42,6 +42,7 @@ def test_every_pin_has_hashes_and_no_lock_names_a_host(lock):
         ("e2e.lock", inputs("e2e.in")),
         ("silicon.lock", inputs("silicon.in")),
         ("uv.lock", inputs("uv.in")),
+        ("compiler.lock", inputs("compiler.in")),
     ],
 )
 def test_a_lock_holds_what_is_asked_for_within_its_ranges(lock, wanted):
