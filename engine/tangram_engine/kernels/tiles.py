@@ -26,10 +26,6 @@ TILES: dict[tuple[str, int, int], Tile] = {
     ("small_linear fp8", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 128, "num_warps": 4, "num_stages": 4},
     ("small_linear int4", 0, 0): {"BLOCK_N": 16, "num_warps": 4, "num_stages": 4},
     ("int4_gemm", 0, 0): {"BLOCK_N": 64, "num_warps": 4, "num_stages": 4},
-    ("small_linear", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 64, "WARPS": 4, "STAGES": 4},
-    ("small_linear fp8", 0, 0): {"BLOCK_N": 16, "BLOCK_K": 128, "WARPS": 4, "STAGES": 4},
-    ("small_linear int4", 0, 0): {"BLOCK_N": 16, "WARPS": 4, "STAGES": 4},
-    ("int4_gemm", 0, 0): {"BLOCK_N": 64, "STAGES": 4, "num_warps": 4},
     # Tokens of a group, groups that a program of the first launch reads, and of the second at a time.
     ("sample", 0, 0): {"GROUP": 256, "SPAN": 8, "TILE": 8, "scan_warps": 4, "choose_warps": 8},
 }
