@@ -5,7 +5,7 @@ import torch
 
 from tangram_engine.kernels import int4_gemm, small_linear
 from tangram_engine.models.linear import Linear
-from tangram_engine.models.quantized import QuantizedLinear
+from tangram_engine.models.quantized import EACH_WAY, QuantizedLinear, compute_each_way
 from tangram_engine.quantize import quantize
 
 
@@ -48,6 +48,13 @@ def test_the_number_of_rows_and_the_format_choose_the_product(called, form, rows
     expected = x @ stored.dequantized(torch.float32).T + bias
     torch.testing.assert_close(product, expected, rtol=1e-4, atol=1e-3)
     assert called == kernel
+
+
+def test_each_kernel_of_a_projection_is_used_once_before_requests_come(called):
+    stored = quantize(torch.randn(16, 128), "int4")
+    made = QuantizedLinear(stored, None, torch.empty(2048), scaled=False, kernels=True)
+    compute_each_way(made, torch.zeros(EACH_WAY[-1], 128))
+    assert called == ["small_linear", "int4_gemm", "int4_gemm", "dequantize"]
 
 
 @pytest.mark.parametrize(("rows", "kernel"), [(8, ["small_linear"]), (9, []), (0, [])])

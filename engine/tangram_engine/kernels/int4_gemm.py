@@ -30,7 +30,7 @@ PARTS = (1, 2, 4)
 BLOCK_T = (32, 64)  # with 16, registers spill on sm_100
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])  # or 16 and 17 rows would be compiled apart
 def _int4_gemm(
     x, weight, scales, zeros, bias, out, T, N, K, GROUPS, PER_PART,
     EVEN: tl.constexpr, BIAS: tl.constexpr,

@@ -60,7 +60,7 @@ def from_level(level, DTYPE: tl.constexpr):  # noqa: ANN201
     return value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])  # or 1 and 16 rows would be compiled apart
 def _plain_or_fp8(
     x, weight, scales, bias, out, T, N, K,
     FP8: tl.constexpr, CONVERT: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr,
@@ -95,7 +95,7 @@ def _plain_or_fp8(
     tl.store(at, y.to(out.dtype.element_ty), mask=inside[:, None] & (t[None, :] < T))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])  # or 1 and 16 rows would be compiled apart
 def _int4(
     x, weight, scales, zeros, bias, out, T, N, K, GROUPS,
     EVEN: tl.constexpr, BIAS: tl.constexpr,

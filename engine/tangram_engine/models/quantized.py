@@ -15,6 +15,8 @@ from tangram_engine.quantize import Fp8Weight, Int4Weight, QuantizedWeight, quan
 
 logger = logging.getLogger(__name__)
 
+EACH_WAY = (1, 9, 33, 65)  # numbers of rows that take different kernels
+
 
 class QuantizedLinear:
     """y = x W^T + b with W in fp8 or int4, on a GPU.
@@ -69,6 +71,12 @@ def scaled_linear(x: Tensor, weight: Fp8Weight, bias: Tensor | None) -> Tensor:
     return product
 
 
+def compute_each_way(projection: Projection, x: Tensor) -> None:
+    """Use each kernel of a projection once, on the first rows of x: none is compiled while requests wait."""
+    for rows in EACH_WAY:
+        projection(x[:rows])
+
+
 def has_scaled_product(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether fp8 rows times fp8 weights, with a scale for each row and channel, run here: by trying it."""
     if device.type != "cuda":
@@ -98,7 +106,9 @@ def quantized_on_load(spec: ModelSpec, form: str, dtype: torch.dtype, device: to
         weight, bias = read()
         if not _has_format(form, weight):
             return Linear(weight, bias)
-        return QuantizedLinear(quantize(weight, form), bias, buffer, scaled=scaled, kernels=kernels)
+        made = QuantizedLinear(quantize(weight, form), bias, buffer, scaled=scaled, kernels=kernels)
+        compute_each_way(made, weight.new_zeros(EACH_WAY[-1], weight.shape[1]))
+        return made
 
     return make
 
