@@ -7,7 +7,7 @@ transpose, whichever blocks they are.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ COLLECTED_BYTES = 256 << 20  # keys and values for one call; a single sequence m
 SCORES = 1 << 25  # queries times keys in one call, for implementations that write them out
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """`length` consecutive tokens of one sequence, beginning at position `start`."""
 
     start: int

@@ -137,15 +137,9 @@ class LLMEngine:
 def _output(sequence: Sequence, result: Sampled | None, finish: str | None) -> TokenOutput:
     if result is None:
         return _failure(sequence.id, "the model computed logits that are not finite")
-    return TokenOutput(
-        request_id=sequence.id,
-        token=result.token,
-        logprob=result.logprob,
-        top_logprobs=result.top_logprobs,
-        finish=finish,
-        cached_tokens=sequence.cached,
-        scheduled=sequence.scheduled,
-        preemptions=sequence.preemptions,
+    token, logprob, top = result
+    return TokenOutput(  # by position: this is built for every token
+        sequence.id, token, logprob, top, finish, sequence.cached, sequence.scheduled, sequence.preemptions
     )
 
 

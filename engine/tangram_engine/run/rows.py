@@ -72,13 +72,14 @@ class DeviceRows:
     def update(self, rows: Sequence[Row]) -> None:
         """Bring the device rows up to date with what a step computes. No synchronisation."""
         upload = _Upload()
-        for row in rows:
-            sequence = row.sequence
-            if row.first:
+        uploaded = self._uploaded
+        for sequence, start, length, _, first in rows:
+            if first:
                 self._admit(upload, sequence)
-            if row.first or row.length > 1:
-                upload.positions.append((sequence.slot, row.start + row.length - 1))
-            self._extend_table(upload, sequence)
+            if first or length > 1:
+                upload.positions.append((sequence.slot, start + length - 1))
+            if len(sequence.table) > uploaded[sequence.slot]:
+                self._extend_table(upload, sequence)
         if upload.positions or upload.blocks:
             self._scatter(upload)
 
@@ -119,10 +120,9 @@ class DeviceRows:
 
     def _extend_table(self, upload: "_Upload", sequence: Tokens) -> None:
         table, uploaded = sequence.table, self._uploaded[sequence.slot]
-        if len(table) > uploaded:
-            first = sequence.slot * self.tables.shape[1]
-            upload.blocks += zip(range(first + uploaded, first + len(table)), table[uploaded:], strict=True)
-            self._uploaded[sequence.slot] = len(table)
+        first = sequence.slot * self.tables.shape[1]
+        upload.blocks += zip(range(first + uploaded, first + len(table)), table[uploaded:], strict=True)
+        self._uploaded[sequence.slot] = len(table)
 
     def _scatter(self, upload: "_Upload") -> None:
         pairs = [np.array(upload.positions).T, np.array(upload.blocks).T]

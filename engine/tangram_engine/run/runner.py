@@ -56,10 +56,9 @@ class Runner:
     def launch(self, rows: Sequence[Row]) -> Launched:
         """Enqueue one step: forward, sample, keep what the next step needs, copy the ids to the host."""
         self.rows.update(rows)
-        spans = [Span(row.start, row.length, row.sequence.table) for row in rows]
-        order = sorted(
-            range(len(rows)), key=lambda index: (not rows[index].decodes, decode_first(spans[index]))
-        )
+        spans = [Span(start, length, sequence.table) for sequence, start, length, _, _ in rows]
+        keys = [(not row.decodes, decode_first(span)) for row, span in zip(rows, spans, strict=True)]
+        order = sorted(range(len(rows)), key=keys.__getitem__)
         ordered = [rows[index] for index in order]
         slots = self._upload([row.sequence.slot for row in ordered], torch.int32)
         if ordered[-1].decodes:

@@ -4,8 +4,7 @@ In plain torch. It looks at the parameters to leave out what no row asks for, wh
 for: there, the kernel that is held to the same choices takes its place.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +16,7 @@ from tangram_engine.sample.noise import GumbelNoise, streams
 NEUTRAL = (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)  # greedy, and nothing changes the logits
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """A token and, where asked for, its log-probability and the most likely tokens with theirs."""
 
     token: int

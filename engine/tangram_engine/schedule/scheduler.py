@@ -102,10 +102,10 @@ class Scheduler:
         budget, preemptions, short = self._continue_running(rows)
         queries, hits = (0, 0) if preemptions or short else self._admit_waiting(rows, budget, now)
         batch = ScheduledBatch(tuple(rows), preemptions, queries, hits)
-        for row in rows:
-            row.sequence.computed += row.length
-            row.sequence.unknown += row.samples
-            row.sequence.launched += 1
+        for sequence, _, length, samples, _ in rows:
+            sequence.computed += length
+            sequence.unknown += samples
+            sequence.launched += 1
         if rows:
             self._launched.append(batch)
         return batch
@@ -160,20 +160,26 @@ class Scheduler:
     def _continue_running(self, rows: list[Row]) -> tuple[int, int, bool]:
         """Budget left, preemptions, and whether a sequence waits for blocks of leaving ones."""
         budget, preemptions, short = self.limits.max_num_batched_tokens, 0, False
+        size = self.blocks.block_size
         for sequence in tuple(self.running):
             if not budget or sequence.slot == NO_SLOT or sequence.slot in self._leaving:
                 break  # what comes after a preempted sequence has been preempted before it
-            if self._end_is_launched(sequence):
+            if sequence.unknown and self._end_is_launched(sequence):
                 continue
-            length = min(sequence.pending, budget)
+            pending = sequence.pending
+            length = min(pending, budget)
             needed = sequence.computed + length
+            if needed <= len(sequence.table) * size:  # no block is needed: most rows of most steps
+                rows.append(Row(sequence, sequence.computed, length, length == pending, first=False))
+                budget -= length
+                continue
             if not self.blocks.can_extend(sequence.slot, needed):
                 while not (self._leaving or self.blocks.can_extend(sequence.slot, needed)):
                     preemptions += 1
                     if self._preempt_last() is sequence:
                         return budget, preemptions, short
                 short |= not self.blocks.can_extend(sequence.slot, needed)
-            if short and self.blocks.blocks_for(needed) > len(sequence.table):
+            if short:
                 continue  # no younger sequence takes a block for which an older one waits
             self.blocks.extend(sequence.slot, needed)
             rows.append(self._row(sequence, length, first=False))
@@ -230,10 +236,9 @@ class Scheduler:
 
     def _end_is_launched(self, sequence: Sequence) -> bool:
         """Whether the launched steps give the sequence the last token that its length allows."""
-        return sequence.unknown > 0 and (
-            sequence.generated + sequence.unknown >= sequence.request.params.max_tokens
-            or len(sequence.tokens) + sequence.unknown >= self.limits.max_model_len
-        )
+        end = len(sequence.tokens) + sequence.unknown
+        most = sequence.prompt_length + sequence.request.params.max_tokens
+        return sequence.unknown > 0 and end >= min(most, self.limits.max_model_len)
 
     def _book(self, row: Row, sampled: Mapping[str, int] | None, outcome: dict[str, str | None]) -> None:
         sequence = row.sequence
@@ -288,6 +293,6 @@ class Scheduler:
         params = sequence.request.params
         if token in params.stop_token_ids or (token in self.limits.eos_token_ids and not params.ignore_eos):
             return "stop"
-        if sequence.generated >= params.max_tokens or len(sequence.tokens) >= self.limits.max_model_len:
+        if len(sequence.tokens) >= min(sequence.prompt_length + params.max_tokens, self.limits.max_model_len):
             return "length"
         return None

@@ -19,9 +19,11 @@ class Sequence:
     __slots__ = (
         "cached",
         "computed",
+        "id",
         "keys",
         "launched",
         "preemptions",
+        "prompt_length",
         "published",
         "request",
         "scheduled",
@@ -33,6 +35,9 @@ class Sequence:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        # Copies, not properties: each is read several times for every token.
+        self.id = request.id
+        self.prompt_length = len(request.prompt)
         self.tokens: list[int] = list(request.prompt)
         self.unknown = 0
         self.computed = 0
@@ -46,19 +51,9 @@ class Sequence:
         self.table: list[int] = []  # the block manager's own list: it grows in place
 
     @property
-    def id(self) -> str:
-        """The request's id."""
-        return self.request.id
-
-    @property
-    def prompt_length(self) -> int:
-        """Tokens in the prompt."""
-        return len(self.request.prompt)
-
-    @property
     def generated(self) -> int:
         """Tokens produced so far whose ids are known."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.prompt_length
 
     @property
     def pending(self) -> int:
