@@ -82,3 +82,5 @@ def test_what_the_image_lacks_goes_to_the_volume(tmp_path: Path, monkeypatch: py
         "kernel.cubin": str(volume / "OTHER" / "kernel.cubin")
     }
     assert not (image / "OTHER").exists()
+    (volume / "OTHER" / "kernel.cubin").write_bytes(b"ne")  # truncated
+    assert (other.get_group("kernel.json"), other.get_file("kernel.cubin")) == (None, None)

@@ -31,7 +31,7 @@ class CheckedCache(FileCacheManager):  # type: ignore[misc]  # Triton has no typ
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """The paths of the files that were put together, or None unless each is there and whole."""
-        path = self.get_file(f"__grp__{filename}")
+        path = CheckedCache.get_file(self, f"__grp__{filename}")
         if path is None:
             return None
         group: dict[str, str] = json.loads(Path(path).read_bytes())["child_paths"]

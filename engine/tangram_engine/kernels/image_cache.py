@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from triton.runtime.cache import FileCacheManager
+from tangram_engine.kernels.checked_cache import CheckedCache
 
 IMAGE_CACHE = "TANGRAM_IMAGE_CACHE"  # environment: the folder that the image was built with; it is read-only
 
 
-class ImageCache(FileCacheManager):  # type: ignore[misc]  # Triton has no types
+class ImageCache(CheckedCache):
     """Looks into the image's folder first; TRITON_CACHE_DIR, on a volume, takes what is new.
 
     Triton loads the class that TRITON_CACHE_MANAGER names.
