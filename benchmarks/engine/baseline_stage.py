@@ -52,7 +52,8 @@ def rows(setting: Setting) -> list[BenchmarkRow]:
 def large(setting: Setting, **changes: object) -> EngineChoice:
     """The engine with the shapes of the large model; `changes` to EngineChoice."""
     sizes = setting.sizes
-    return EngineChoice(sizes.large, max(sizes.batches), sizes.max_model_len, **changes)  # type: ignore[arg-type]
+    wanted = {"max_num_seqs": max(sizes.batches), "max_model_len": sizes.max_model_len} | changes
+    return EngineChoice(sizes.large, **wanted)  # type: ignore[arg-type]
 
 
 def load(_seconds: float, setting: Setting, choice: EngineChoice) -> MeasuredValue:

@@ -10,7 +10,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,16 +24,15 @@ from benchmarks.engine.predictions import DecoderShape
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels import ops
 from tangram_engine.models import linear
-from tangram_engine.run import LLMEngine, load
+from tangram_engine.run import LLMEngine
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule import Request
 
 BLOCK_SIZE = 16
-# Whether this engine computes with its kernels, and whether its steps may be one ahead of the host.
-HAS_KERNELS = hasattr(load, "use_kernels")
-HAS_LAG = "lag" in inspect.signature(LLMEngine).parameters
+# Whether the caller may choose how far the host is behind the device, and what computes on device rows.
+HAS_SWITCHES = {"lag", "ops"} <= set(inspect.signature(LLMEngine).parameters)
 # The rung of the ladder on which the engine stands with its defaults on a GPU.
-PRESENT_RUNG = "async" if HAS_LAG and HAS_KERNELS else "eager"
+PRESENT_RUNG = "async" if HAS_SWITCHES else "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +103,31 @@ def build(directory: Path, choice: EngineChoice, device: torch.device) -> LLMEng
         wanted["quantize"] = choice.weights
     if missing := set(wanted) - known:
         raise Unavailable(f"this engine has no {', '.join(sorted(missing))}")
-    with on_rung(choice.rung):
-        if not HAS_LAG:
-            return LLMEngine(EngineConfig(**wanted))
-        return LLMEngine(EngineConfig(**wanted), lag=int(choice.rung == PRESENT_RUNG))
+    with on_rung(choice.rung) as switches:
+        return LLMEngine(EngineConfig(**wanted), **switches)
 
 
 @contextmanager
-def on_rung(rung: str) -> Iterator[None]:
-    """Build the engine as that rung of the ladder has it. Raises Unavailable where nothing switches to it."""
-    if rung == PRESENT_RUNG or (PRESENT_RUNG == "async" and rung == "linear"):
-        yield  # "linear" has all kernels, and waits for each step
-    elif rung == "fused" and PRESENT_RUNG == "async" and hasattr(linear, "has_kernels"):
-        with mock.patch.object(linear, "has_kernels", return_value=False):  # cuBLAS multiplies
-            yield
-    elif rung == "eager":
-        with mock.patch.object(ops, "why_not_kernels", return_value="the benchmark measures plain torch"):
-            yield
-    else:
+def on_rung(rung: str) -> Iterator[dict[str, Any]]:
+    """What builds the engine as that rung of the ladder has it. Raises Unavailable where there are no switches.
+
+    eager: plain torch, planned on the host and launched operation by operation. graph: the references of the
+    kernels, recorded in CUDA graphs. fused: the kernels, but for the products. linear: these, too. async: the
+    host one step behind.
+    """
+    if rung == PRESENT_RUNG == "eager":
+        yield {}
+    elif not HAS_SWITCHES:
         raise Unavailable(f"this engine has no switch to the rung {rung!r}")
+    else:
+        with ExitStack() as changes:
+            if rung in ("eager", "graph", "fused"):
+                changes.enter_context(mock.patch.object(linear, "has_kernels", return_value=False))
+            if rung == "eager":
+                why = "the benchmark measures plain torch"
+                changes.enter_context(mock.patch.object(ops, "why_not_kernels", return_value=why))
+            switches: dict[str, Any] = {"lag": int(rung == "async")}
+            yield switches | ({"ops": ops.reference_ops()} if rung == "graph" else {})
 
 
 def write_config(directory: Path, shape: DecoderShape, positions: int) -> Path:

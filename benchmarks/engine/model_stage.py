@@ -18,8 +18,9 @@ def rows(setting: Setting) -> list[BenchmarkRow]:
     one = partial(partial, setting=setting)
     small = setting.sizes.small.name
     found = [BenchmarkRow(f"nano-vllm's requests, {small}", 150, one(nano), f"{small} nano-vllm")]
-    choices = [large(setting, rung=rung) for rung in reversed(RUNGS)]
-    choices[1:1] = [large(setting, weights=weights) for weights in ("fp8", "int4")]
+    ladder = partial(large, setting, max_model_len=setting.sizes.decode_model_len)
+    choices = [ladder(rung=rung) for rung in reversed(RUNGS)]
+    choices[1:1] = [ladder(weights=weights) for weights in ("fp8", "int4")]
     for choice in choices:
         found.append(BenchmarkRow(f"{choice.weights} {choice.rung} load", 180, one(load, choice=choice)))
         found += [

@@ -127,6 +127,9 @@ class Assumptions:
     kernel_gap_s: float = 1.3e-6  # between kernels in a CUDA graph: Hazy Research, "No Bubbles", H100, 2025
     eager_op_s: float = 10e-6  # of the host for one torch operation; 600 of them make today's step
     eager_ops_per_layer: int = 19  # counted in models/decoder.py and run/attention.py
+    reference_collects: float = (
+        16.0  # bytes that decode_attention.reference moves over those of the cache it reads
+    )
     collects: float = 3.0  # plain torch reads the keys, writes them side by side and reads them again
     host_step_s: float = 0.1e-3  # scheduling and commit of a step ...
     host_row_s: float = 5e-6  # ... and of one row of it
@@ -265,17 +268,20 @@ def predicted_step(
     kernels = step_kernels(shape, weights, batch, context, own_linear=place >= RUNGS.index("linear"))
     device = sum(kernel.calls * kernel.predicted(gpu) for kernel in kernels)
     if place < RUNGS.index("fused"):
-        device += _plain_torch(shape, batch, context, gpu, sum(kernel.calls for kernel in kernels))
+        collects = ASSUMED.collects if rung == "eager" else ASSUMED.reference_collects
+        device += _plain_torch(shape, batch * context, gpu, collects, sum(kernel.calls for kernel in kernels))
     host = ASSUMED.host_step_s + batch * ASSUMED.host_row_s
     if rung == "eager":
         device = max(device, _eager_host(shape))
     return max(device, host) if rung == "async" else device + host
 
 
-def _plain_torch(shape: DecoderShape, batch: int, context: int, gpu: GpuRates, fused_calls: int) -> float:
+def _plain_torch(
+    shape: DecoderShape, tokens: float, gpu: GpuRates, collects: float, fused_calls: int
+) -> float:
     """Seconds that the operations of plain torch take beyond the fused kernels, in a graph."""
     more = shape.layers * ASSUMED.eager_ops_per_layer - fused_calls
-    copied = (ASSUMED.collects - 1) * batch * context * shape.kv_bytes
+    copied = (collects - 1) * tokens * shape.kv_bytes
     return more * ASSUMED.kernel_gap_s + copied / gpu.bandwidth / ASSUMED.other_reads
 
 

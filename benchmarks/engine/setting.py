@@ -50,9 +50,14 @@ class Sizes:
     product: int  # edge of the square matrices
 
     @property
+    def decode_model_len(self) -> int:
+        """Enough for decode rows alone: what plain torch reads of a table grows with it."""
+        return self.context + 4 * self.steps + 80
+
+    @property
     def max_model_len(self) -> int:
         """Enough for the longest prompt and for what decode rows add."""
-        return max(*self.prefills, self.context + 4 * self.steps, sum(self.served)) + 16
+        return max(*self.prefills, self.decode_model_len, sum(self.served)) + 16
 
 
 FULL = Sizes(
