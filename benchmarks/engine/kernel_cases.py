@@ -128,10 +128,12 @@ def decode_attention(inputs: Inputs) -> tuple[Any, ...]:
 def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
     """logits, rows, device rows: greedy, or drawn at temperature 0.8 of top-p 0.9."""
     count, vocabulary = inputs.max_num_seqs + 1, inputs.shape.vocabulary
-    values = (0.8, 0.9, 0.0, 1.0, 0.0, 0.0) if drawn else (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
+    parameters = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 0.0])[:, None].repeat(1, count)  # the padding row's
+    if drawn:
+        parameters[:2, :-1] = torch.tensor([[0.8], [0.9]])
     zeros = partial(torch.zeros, device=inputs.device)
     table = SimpleNamespace(
-        parameters=torch.tensor(values, device=inputs.device)[:, None].repeat(1, count),
+        parameters=parameters.to(inputs.device),
         top_k=zeros(count, dtype=torch.int32),
         seed=zeros(count, dtype=torch.int64) + 7,
         positions=zeros(count, dtype=torch.int32) + inputs.context,
