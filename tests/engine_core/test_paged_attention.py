@@ -13,10 +13,11 @@ from tangram_engine.kernels import ops, store_kv
 from tangram_engine.models import Decoder, load_weights
 from tangram_engine.models.rope import Rope
 from tangram_engine.run.attention import Span, TorchAttention
-from tangram_engine.run.paged_attention import REFERENCE_KERNELS, PagedAttention, PageKernels, workspace_bytes
+from tangram_engine.run.paged_attention import PagedAttention, workspace_bytes
 from tangram_engine.run.paged_prefill import CollectedPrefill, VarlenPrefill, trial_passes
 
 CPU = torch.device("cpu")
+REFERENCES = ops.reference_ops()
 SIZE, BLOCKS, LONGEST = 4, 60, 64
 SPEC = SimpleNamespace(
     layers=2,
@@ -40,8 +41,8 @@ STEPS = {  # of rows 0, 1, ...: (tokens that are there already, new tokens)
 }
 
 
-def paged(tables, kernels=REFERENCE_KERNELS, prefill=None, dtype=torch.float32):
-    return PagedAttention(SPEC, tables, BLOCKS, SIZE, dtype, LONGEST, kernels, prefill)
+def paged(tables, table=REFERENCES, prefill=None, dtype=torch.float32):
+    return PagedAttention(SPEC, tables, BLOCKS, SIZE, dtype, LONGEST, table, prefill)
 
 
 def tables_of(rows, seed=0):
@@ -177,7 +178,7 @@ def test_a_decoder_of_kernels_computes_what_transformers_computes(checkpoint, va
     found = read_checkpoint(directory)
     decoder = Decoder(found.spec, load_weights(found, torch.float32, CPU), ops.kernel_ops())
     tables = tables_of(2)
-    attention = PagedAttention(found.spec, tables, BLOCKS, SIZE, torch.float32, LONGEST, PageKernels())
+    attention = PagedAttention(found.spec, tables, BLOCKS, SIZE, torch.float32, LONGEST, ops.kernel_ops())
     attention.pool.fill_(math.nan)
     tokens = torch.randint(3, 199, (2, 11), generator=torch.Generator().manual_seed(5))
     table = tables.tolist()

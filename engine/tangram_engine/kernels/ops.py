@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tangram_engine.kernels import add_norm, language, silu_mul
+from tangram_engine.kernels import add_norm, decode_attention, language, sample, silu_mul, store_kv
+from tangram_engine.sample.sampler import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -32,22 +33,72 @@ class SiluMul(Protocol):
         ...
 
 
+class StoreKV(Protocol):
+    """What lies between projection and attention; arguments as in `tangram_engine.kernels.store_kv`."""
+
+    def __call__(
+        self,
+        qkv: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        rope: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        pool_layer: Tensor,
+    ) -> Tensor:
+        """Normalise and rotate q and k, store k and v into the pages of the rows. q [T, H, D]."""
+        ...
+
+
+class DecodeAttention(Protocol):
+    """Attention of one token per row; arguments as in `tangram_engine.kernels.decode_attention`."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        pool_layer: Tensor,
+        tables: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        scratch: Tensor,
+    ) -> Tensor:
+        """Each q [B, H, D] to the pages of its row, up to its position. [B, H, D]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """The fused operations of a decoder layer."""
+    """The fused operations of a step."""
 
     add_norm: AddNorm
     silu_mul: SiluMul
+    store_kv: StoreKV
+    decode_attention: DecodeAttention
+    sample: Sample
 
 
 def reference_ops() -> Ops:
     """Every operation in plain torch."""
-    return Ops(add_norm=add_norm.reference, silu_mul=silu_mul.reference)
+    return Ops(
+        add_norm=add_norm.reference,
+        silu_mul=silu_mul.reference,
+        store_kv=store_kv.reference,
+        decode_attention=decode_attention.reference,
+        sample=sample.reference,
+    )
 
 
 def kernel_ops() -> Ops:
     """Every operation by its Triton kernel."""
-    return Ops(add_norm=add_norm.add_norm, silu_mul=silu_mul.silu_mul)
+    return Ops(
+        add_norm=add_norm.add_norm,
+        silu_mul=silu_mul.silu_mul,
+        store_kv=store_kv.store_kv,
+        decode_attention=decode_attention.decode_attention,
+        sample=sample.sample,
+    )
 
 
 def why_not_kernels(device: torch.device) -> str | None:

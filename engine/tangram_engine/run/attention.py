@@ -51,6 +51,10 @@ class Attention(Protocol):
         """Prepare for tokens laid out span after span, at `positions` [T] of their sequences."""
         ...
 
+    def plan_decodes(self, rows: Tensor, positions: Tensor) -> None:
+        """Prepare for one token of each of the device rows int32 [B], without a look at the host."""
+        ...
+
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
         """See `tangram_engine.models.decoder.Attend`."""
         ...
@@ -125,6 +129,10 @@ class TorchAttention:
         for group in _groups(spans, self._collected_tokens, self._block_size):
             self._groups.append(self._prefill(group[0]) if group[0].length > 1 else self._decodes(group))
             self._sizes.append(sum(span.length for span in group))
+
+    def plan_decodes(self, rows: Tensor, positions: Tensor) -> None:
+        """Not possible: what is collected for a step is chosen on the host."""
+        raise NotImplementedError
 
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
         """See `Attention.attend`."""

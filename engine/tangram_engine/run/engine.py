@@ -10,6 +10,7 @@ import torch
 
 from tangram_engine.cache import BlockManager
 from tangram_engine.config import EngineConfig
+from tangram_engine.kernels.ops import Ops
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
 from tangram_engine.run.late_kernels import LateKernels
 from tangram_engine.run.load import load
@@ -29,11 +30,11 @@ class LLMEngine:
 
     `lag` is how many steps the host is behind the device. With 1, the default on a GPU, a step is scheduled
     and launched while the device computes the one before, whose ids are collected afterwards. With 0, the
-    default on a CPU, which would gain nothing, a step's ids come with that step.
+    default on a CPU, which would gain nothing, a step's ids come with that step. `ops`: see `load`.
     """
 
-    def __init__(self, config: EngineConfig, lag: int | None = None) -> None:
-        loaded = load(config)
+    def __init__(self, config: EngineConfig, lag: int | None = None, ops: Ops | None = None) -> None:
+        loaded = load(config, ops=ops)
         self._lag = lag if lag is not None else int(loaded.device.type == "cuda")
         self._runner = loaded.runner
         self._blocks = BlockManager(loaded.num_blocks, config.block_size)

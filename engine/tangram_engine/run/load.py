@@ -15,7 +15,7 @@ from tangram_engine.checkpoint import (
     read_shapes,
 )
 from tangram_engine.config import DUMMY, EngineConfig
-from tangram_engine.kernels.ops import reference_ops
+from tangram_engine.kernels.ops import Ops, kernel_ops, reference_ops, use_kernels
 from tangram_engine.models import (
     Decoder,
     Weights,
@@ -26,9 +26,9 @@ from tangram_engine.models import (
 )
 from tangram_engine.models.rope import Rope
 from tangram_engine.run import host
-from tangram_engine.run.attention import TorchAttention
+from tangram_engine.run.attention import Attention, TorchAttention
 from tangram_engine.run.device import choose_dtype, is_out_of_memory, open_device
-from tangram_engine.run.ladder import CPU_STEP, step_tokens
+from tangram_engine.run.ladder import CPU_STEP, captured_sizes, step_tokens
 from tangram_engine.run.memory import (
     MIB,
     OutOfMemory,
@@ -44,6 +44,7 @@ from tangram_engine.run.memory import (
     read_bytes,
     weight_bytes,
 )
+from tangram_engine.run.paged_attention import PagedAttention
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
 from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, measured_pool_bytes
@@ -70,10 +71,12 @@ class Loaded:
     speed: DeviceSpeed | None  # None on a CPU
 
 
-def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
+def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | None = None) -> Loaded:
     """Load, size the KV pool and warm up. Raises CheckpointError, UnusableDevice or OutOfMemory.
 
     `memory`: of the device, which the pool is to fill; by default the CUDA runtime's on a GPU, none on a CPU.
+    `ops`: compute on device rows through these, and record decode steps; by default the kernels, where the
+    device supports them. Without, attention plans each step on the host.
     """
     begin = time.perf_counter()
     device = open_device(config.device)
@@ -81,6 +84,8 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
         torch.set_num_threads(min(torch.get_num_threads(), host.threads(host.cpu_limit())))
     elif memory is None:
         memory = CudaMemory()
+    if ops is None and use_kernels(device):
+        ops = kernel_ops()
     checkpoint = read_shapes(config.model) if config.load_format == DUMMY else read_checkpoint(config.model)
     spec = checkpoint.spec
     # What a quantised model leaves alone is served in 16 bits on a GPU, as the operator counts it.
@@ -92,18 +97,34 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None) -> Loaded:
     check_weights(sum(weight_bytes(spec, dtype, form).values()), available)
     speed = _speed(spec, dtype, form, device, memory)
     try:
-        decoder = Decoder(spec, _weights(config, checkpoint, dtype, device), reference_ops())
+        decoder = Decoder(spec, _weights(config, checkpoint, dtype, device), ops or reference_ops())
         loaded = time.perf_counter()
-        rope = Rope(spec, limits.max_model_len, dtype, device)
-        attention = TorchAttention(spec, rope, 0, config.block_size, dtype, limits.max_num_seqs)
         rows = DeviceRows(
             limits.max_num_seqs, limits.max_model_len, config.block_size, spec.vocab_size, device, config.seed
         )
-        runner = Runner(decoder, attention, rows, Sampler(spec.vocab_size, device))
-        num_blocks = allocate_pool(config, runner, limits, dtype, memory)
-        # On a CPU, memory is committed when it is touched: long contexts can wait until somebody has one.
+        attention: Attention
+        if ops is not None:
+            attention = PagedAttention(
+                spec,
+                rows.tables,
+                0,
+                config.block_size,
+                dtype,
+                limits.max_model_len,
+                ops,
+            )
+        else:
+            rope = Rope(spec, limits.max_model_len, dtype, device)
+            attention = TorchAttention(spec, rope, 0, config.block_size, dtype, limits.max_num_seqs)
+        sample = ops.sample if ops is not None else Sampler(spec.vocab_size, device)
+        runner = Runner(decoder, attention, rows, sample)
+        sizes = captured_sizes(limits.max_num_seqs) if ops is not None else ()
+        num_blocks = allocate_pool(config, runner, limits, dtype, memory, sizes)
+        # On a CPU, memory is committed when it is touched: long contexts can wait for a request that has one.
         context = limits.max_model_len if memory is not None else config.block_size
         warm_up(runner, limits, config.block_size, context)
+        if sizes:
+            runner.use(runner.capture(sizes))
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -147,17 +168,26 @@ def _dummy(tokens: int, block_size: int, slot: int, penalised: bool) -> Sequence
 
 
 def allocate_pool(
-    config: EngineConfig, runner: Runner, limits: Limits, dtype: torch.dtype, memory: DeviceMemory | None
+    config: EngineConfig,
+    runner: Runner,
+    limits: Limits,
+    dtype: torch.dtype,
+    memory: DeviceMemory | None,
+    sizes: tuple[int, ...] = (),
 ) -> int:
     """Give the attention its pool; the number of blocks. `memory`: None on a CPU.
+
+    `sizes`: of the batches whose decode step will be captured.
 
     All else is allocated by now, and at its final size. Raises OutOfMemory.
     """
     pool_bytes = config.kv_cache_bytes
     if pool_bytes is None and memory is not None:
         trial = SizingTrial(
-            allocate=runner.attention.resize,
+            allocate=runner.allocate,
             run_largest_steps=lambda: warm_up(runner, limits, config.block_size, limits.max_model_len),
+            capture_largest=(lambda: runner.capture(sizes[-1:])) if sizes else None,
+            graphs=len(sizes),
         )
         pool_bytes = measured_pool_bytes(memory, trial, config.gpu_memory_utilization)
     elif pool_bytes is None:
@@ -171,7 +201,7 @@ def allocate_pool(
 
     per_block = block_bytes(spec, size, dtype)
     num_blocks = count_blocks(pool_bytes, per_block, size, limits.max_model_len, growing)
-    runner.attention.resize(num_blocks)
+    runner.allocate(num_blocks)
     return num_blocks
 
 

@@ -5,30 +5,19 @@ can be captured in a CUDA graph; chunks of prompts run beside it and are never c
 block more than the engine counts: the padding row of the device rows writes there.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from tangram_engine.checkpoint import ModelSpec
-from tangram_engine.kernels import decode_attention, store_kv
+from tangram_engine.kernels import decode_attention
+from tangram_engine.kernels.ops import Ops
 from tangram_engine.models.rope import cos_sin
 from tangram_engine.models.weights import LayerWeights
 from tangram_engine.run.attention import Span
 from tangram_engine.run.paged_prefill import PagedPrefill, choose_prefill, collected_bytes, upload
-
-
-@dataclass(frozen=True, slots=True)
-class PageKernels:
-    """What stores to and reads from pages; signatures as in `tangram_engine.kernels`."""
-
-    store_kv: Callable[..., Tensor] = store_kv.store_kv
-    decode_attention: Callable[..., Tensor] = decode_attention.decode_attention
-
-
-REFERENCE_KERNELS = PageKernels(store_kv.reference, decode_attention.reference)
 
 
 def workspace_bytes(
@@ -56,13 +45,13 @@ class PagedAttention:
         block_size: int,
         dtype: torch.dtype,
         max_model_len: int,
-        kernels: PageKernels | None = None,
+        ops: Ops,
         prefill: PagedPrefill | None = None,
     ) -> None:
         device = tables.device
         self._spec, self._tables, self._dtype, self._device = spec, tables, dtype, device
         self._block_size = block_size
-        self._kernels = kernels or PageKernels()
+        self._ops = ops
         self._prefill = prefill or choose_prefill(spec, block_size, dtype, device, max_model_len)
         self._rope = cos_sin(spec, max_model_len, device)
         values = decode_attention.scratch_size(
@@ -100,7 +89,7 @@ class PagedAttention:
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
         """See `tangram_engine.models.decoder.Attend`. Keys are stored before any row attends."""
         pool, tables, rows, positions = self._layers[index], self._tables, self._rows, self._positions
-        q = self._kernels.store_kv(
+        q = self._ops.store_kv(
             qkv,
             layer.q_norm,
             layer.k_norm,
@@ -112,12 +101,12 @@ class PagedAttention:
             pool,
         )
         if not self._chunked:
-            out = self._kernels.decode_attention(q, pool, tables, rows, positions, self._scratch)
+            out = self._ops.decode_attention(q, pool, tables, rows, positions, self._scratch)
             return out.flatten(1)
         singles = self._singles
         out = self._prefill.attend(q[singles:], pool)
         if singles:
-            decoded = self._kernels.decode_attention(
+            decoded = self._ops.decode_attention(
                 q[:singles], pool, tables, rows[:singles], positions[:singles], self._scratch
             )
             out = torch.cat((decoded, out))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tangram_engine.models import Decoder
 from tangram_engine.run.attention import Attention, Span, decode_first
+from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample.sampler import Sample, Sampled, logprobs
 from tangram_engine.schedule import Row
@@ -52,31 +53,56 @@ class Runner:
         self.rows = rows
         self.device = rows.device
         self._sample = sample
+        self._graphs: DecodeGraphs | None = None
+
+    def allocate(self, num_blocks: int) -> int:
+        """Replace the KV pool by one of that many blocks; returns its bytes. Recorded steps are freed."""
+        self._graphs = None
+        allocated = self.attention.resize(num_blocks)
+        self.rows.pad_with(num_blocks)
+        return allocated
+
+    def capture(self, sizes: tuple[int, ...]) -> DecodeGraphs:
+        """Record the decode step of these batch sizes, for the pool that is there."""
+        with torch.inference_mode():
+            return DecodeGraphs(self.decode_rows, self.rows.padding, sizes, self.device)
+
+    def use(self, graphs: DecodeGraphs) -> None:
+        """Run batches that these graphs hold through them, until the pool is replaced."""
+        self._graphs = graphs
 
     def launch(self, rows: Sequence[Row]) -> Launched:
         """Enqueue one step: forward, sample, keep what the next step needs, copy the ids to the host."""
         self.rows.update(rows)
-        spans = [Span(start, length, sequence.table) for sequence, start, length, _, _ in rows]
+        spans = [Span(start, length, sequence.table, sequence.slot) for sequence, start, length, _, _ in rows]
         keys = [(not row.decodes, decode_first(span)) for row, span in zip(rows, spans, strict=True)]
         order = sorted(range(len(rows)), key=keys.__getitem__)
         ordered = [rows[index] for index in order]
         slots = self._upload([row.sequence.slot for row in ordered], torch.int32)
         if ordered[-1].decodes:
-            self.attention.plan([spans[index] for index in order], self.rows.positions.index_select(0, slots))
             sampling = ordered
-            ids, logits = self.decode(slots)
+            if self._graphs is not None and len(ordered) in self._graphs:
+                ids, logits = self._graphs.replay(slots)
+            else:
+                positions = self.rows.positions.index_select(0, slots)
+                self.attention.plan([spans[index] for index in order], positions)
+                ids, logits = self._decode(slots)
         else:
             sampling = [row for row in ordered if row.samples]
             ids, logits = self._mixed(ordered, [spans[index] for index in order], slots)
         asked = _logprobs(sampling, logits, ids)
         return Launched(sampling, *self._to_host(ids, asked))
 
-    def decode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def decode_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """One token of each of the device rows int32 [B] -> sampled ids int32 [B], logits [B, vocabulary].
 
-        Static shapes, and nothing is read but `rows`, the device rows, the weights and the KV pool, as the
-        attention was planned for it.
+        Static shapes, and nothing is read but `rows`, the device rows, the weights and the KV pool: what a
+        CUDA graph asks for.
         """
+        self.attention.plan_decodes(rows, self.rows.positions.index_select(0, rows))
+        return self._decode(rows)
+
+    def _decode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         ids = self.rows.last_tokens.index_select(0, rows)
         logits = self.decoder.logits(self.decoder.forward(ids, self.attention.attend))
         sampled = self._sample(logits, rows, self.rows)
@@ -127,7 +153,7 @@ class Runner:
         self, ids: Tensor, asked: _Logprobs | None
     ) -> tuple[Tensor, _Logprobs | None, torch.cuda.Event | None]:
         if self.device.type == "cpu":
-            return ids, asked, None
+            return ids.clone(), asked, None  # the next replay overwrites what a recorded step has computed
         if asked is not None:
             tensors = map(_enqueue_copy, (asked.chosen, asked.top_ids, asked.top_values))
             asked = _Logprobs(asked.indices, asked.counts, *tensors)
