@@ -34,14 +34,14 @@ def engine(checkpoint):
     """Build an engine; at the end every one of them must be idle, empty and balanced."""
     built = []
 
-    def build(variant="llama", **options):
+    def build(variant="llama", lag=None, **options):
         options = {
             "max_num_batched_tokens": 64,
             "max_num_seqs": 8,
             "kv_cache_bytes": 4 << 20,
             "block_size": 4,
         } | options
-        built.append(LLMEngine(EngineConfig(checkpoint(variant)[0], device="cpu", **options)))
+        built.append(LLMEngine(EngineConfig(checkpoint(variant)[0], device="cpu", **options), lag))
         return built[-1]
 
     yield build

@@ -36,8 +36,9 @@ def test_a_request_that_cannot_run_ends_with_an_error_and_hurts_nobody(engine, r
     assert [output.finish for output in outputs["good"]] == [None] * 7 + ["length"]
 
 
-def test_logits_that_are_not_finite_end_only_their_request(engine, run, greedy, monkeypatch):
-    one = engine()
+@pytest.mark.parametrize("lag", [0, 1])
+def test_logits_that_are_not_finite_end_only_their_request(engine, run, greedy, monkeypatch, lag):
+    one = engine(lag=lag)
     compute = one._runner.decoder.logits
 
     def spoilt(hidden):
@@ -51,9 +52,9 @@ def test_logits_that_are_not_finite_end_only_their_request(engine, run, greedy, 
     assert sorted(outputs[name][-1].finish for name in "abc") == ["error", "length", "length"]
 
 
-@pytest.mark.parametrize("budget", [64, 8])
-def test_a_request_whose_numbers_overflow_poisons_nobody_beside_or_after_it(engine, run, greedy, budget):
-    one = engine(max_num_batched_tokens=budget, kv_cache_bytes=64 * 4096, max_model_len=64)
+@pytest.mark.parametrize(("budget", "lag"), [(64, 0), (8, 0), (8, 1)])
+def test_a_request_whose_numbers_overflow_poisons_nobody_beside_or_after_it(engine, run, greedy, budget, lag):
+    one = engine(lag=lag, max_num_batched_tokens=budget, kv_cache_bytes=64 * 4096, max_model_len=64)
     good = [greedy(f"good {n}", [5, 6, 7 + n] * (1 + 4 * n), 6) for n in range(3)]
     clean = run(one, good)
     one._runner.decoder.weights.embedding[77] = float("nan")
@@ -76,8 +77,9 @@ def test_an_id_in_use_is_refused_and_the_first_request_goes_on(engine, greedy):
     assert finishes == ["error", None, "length"]
 
 
-def test_a_failure_of_the_whole_step_raises(engine, greedy, monkeypatch):
-    one = engine()
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_failure_of_the_whole_step_raises(engine, greedy, monkeypatch, lag):
+    one = engine(lag=lag)
     one.add(greedy("a", [5, 6]))
     monkeypatch.setattr(one._runner.decoder, "forward", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -85,8 +87,9 @@ def test_a_failure_of_the_whole_step_raises(engine, greedy, monkeypatch):
     assert not one.abort("a")  # it ended with the step
 
 
-def test_aborts_at_any_time_return_every_block(engine, greedy):
-    one, chance = engine(max_model_len=64, kv_cache_bytes=40_000), random.Random(3)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_aborts_at_any_time_return_every_block(engine, greedy, lag):
+    one, chance = engine(lag=lag, max_model_len=64, kv_cache_bytes=40_000), random.Random(3)
     alive = set()
     for number in range(120):
         if chance.random() < 0.5:
@@ -104,6 +107,8 @@ def test_aborts_at_any_time_return_every_block(engine, greedy):
         one.audit()
     for name in alive:
         assert one.abort(name)
+    while one.has_work():  # a step in flight is the last to use its blocks
+        assert one.step()[0] == []
 
 
 def test_statistics_count_what_happened(engine, greedy):

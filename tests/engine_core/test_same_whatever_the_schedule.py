@@ -4,6 +4,9 @@ Two runs are compared token by token, and their log-probabilities to 1e-4, up to
 the two most likely tokens are closer than rounding; the share of requests cut short there is bounded.
 """
 
+import random
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -96,6 +99,78 @@ def test_preempted_is_not(checkpoint, engine, run, greedy, variant):
             outputs[output.request_id].append(output)
     assert preemptions > 0
     assert_same(outputs, each_alone(engine, run, requests, variant=variant))
+
+
+PARAMETERS = [
+    {},
+    {"ignore_eos": False, "stop_token_ids": tuple(range(3, 199, 5))},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+    {"temperature": 0.9, "top_p": 0.8, "seed": 3, "logprobs": None},
+    {"temperature": 1.2, "top_k": 20, "frequency_penalty": 0.5, "logprobs": 1},  # seeded by its id
+    {"logprobs": None},
+]
+
+
+def random_trace(chance):
+    """Shared and own prompt tokens, tokens to make, parameters, steps until the next, abort after."""
+    return [
+        (
+            chance.choice([0, 4, 8]),
+            chance.randint(1, 6),
+            chance.randint(12, 30),
+            chance.choice(PARAMETERS),
+            chance.choice([0, 0, 1, 3]),
+            chance.choice([None, None, None, chance.randint(0, 20)]),
+        )
+        for _ in range(10)
+    ]
+
+
+def test_one_step_behind_is_in_step(checkpoint, engine, greedy):
+    spec = read_checkpoint(checkpoint()[0]).spec
+    crowded = {"max_model_len": 48, "kv_cache_bytes": 13 * block_bytes(spec, 4, torch.float32)}
+    crowded |= {"max_num_seqs": 5, "max_num_batched_tokens": 16}
+    engines = [engine(lag=lag, **crowded) for lag in (0, 1)]
+    seen = Counter()
+
+    for seed in range(4):
+        trace = random_trace(random.Random(seed))
+        first, second = (run_trace(one, greedy, trace, seen) for one in engines)
+        for name, (*_, abort_after) in enumerate(trace):
+            one, other = first[str(name)], second[str(name)]
+            assert one == other or abort_after is not None
+            assert all(a == b for a, b in zip(one, other, strict=False))
+    assert min(seen[what] for what in ("preemptions", "stop", "length", "aborted")) > 4, seen
+
+
+def run_trace(engine, greedy, trace, seen):
+    """Per request its tokens, finish reasons and rounded log-probabilities."""
+    outputs = {str(number): [] for number in range(len(trace))}
+    aborts = {}
+
+    def step():
+        for name in [name for name, steps in aborts.items() if not steps]:
+            seen["aborted"] += engine.abort(name)
+            del aborts[name]
+        aborts.update({name: steps - 1 for name, steps in aborts.items()})
+        tokens, stats = engine.step()
+        engine.audit()
+        seen["preemptions"] += stats.preemptions
+        for output in tokens:
+            seen[output.finish] += 1
+            likely = None if output.logprob is None else round(output.logprob, 3)
+            outputs[output.request_id].append((output.token, output.finish, likely, len(output.top_logprobs)))
+
+    for number, (shared, own, count, params, wait, abort_after) in enumerate(trace):
+        name = str(number)
+        engine.add(greedy(name, [7] * shared + prompt_of(own, number), count, **params))
+        if abort_after is not None:
+            aborts[name] = abort_after
+        for _ in range(wait):
+            step()
+    while engine.has_work():
+        step()
+    return outputs
 
 
 def test_a_seed_gives_the_same_tokens_in_any_company(engine, run, greedy):

@@ -63,6 +63,8 @@ class DeviceRows:
         self.repetition, self.presence, self.frequency = self.parameters[3:]
         # Of penalised rows only. On a CPU, memory is committed when it is touched: not for the other rows.
         self.counts = zeros(rows, vocab_size)
+        self._padding_position = self.positions[self.padding :]
+        self._penalised: set[int] = set()  # rows of which the last owner was
         self._uploaded = [0] * rows  # entries of each table that the device has
 
     def pad_with(self, block: int) -> None:
@@ -87,18 +89,19 @@ class DeviceRows:
         """Keep what was sampled, int32 [B], for the next step. A failed row's -1 becomes a valid id."""
         ids = ids.clamp_min(0)
         self.last_tokens[rows] = ids
-        changed = self.parameters[3:].index_select(1, rows)
-        counted = (changed[0] != 1.0) | (changed[1:] != 0.0).any(0)
-        if self.device.type == "cpu":
-            if not counted.any():
-                return
+        on_cpu = self.device.type == "cpu"
+        if on_cpu and not self._penalised:
+            return
+        penalties = self.parameters[3:]
+        counted = (penalties != penalties[:, -1:]).any(0).index_select(0, rows)
+        if on_cpu:
             rows, ids, counted = rows[counted], ids[counted], counted[counted]
         self.counts[rows, ids] = self.counts[rows, ids] + counted.int()
 
     def advance(self, rows: Tensor) -> None:
         """Move on by one position, int32 [B]. Padding stays where it is, however often it is there."""
-        self.positions[rows] = self.positions[rows] + 1
-        self.positions[self.padding :].zero_()
+        self.positions.index_add_(0, rows, torch.ones_like(rows))
+        self._padding_position.zero_()
 
     def _admit(self, upload: "_Upload", sequence: Tokens) -> None:
         request, params = sequence.request, sequence.request.params
@@ -109,7 +112,9 @@ class DeviceRows:
         upload.seeds.append(signed(seed & MASK))
         upload.parameters.append(_parameters(params))
         self._uploaded[sequence.slot] = 0
+        self._penalised.discard(sequence.slot)
         if params.penalised:
+            self._penalised.add(sequence.slot)
             upload.cleared.append(sequence.slot)
             seen = np.zeros(self.vocab_size, np.int64)
             output = np.array(sequence.tokens[sequence.prompt_length :], np.int64)
