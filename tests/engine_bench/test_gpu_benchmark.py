@@ -14,9 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Both at once: loading torch is most of what they do.
 PARTS = (("probe", "baseline", "kernels", "model"), ("serve",))
 
-NOT_BUILT = "this engine has no "  # what the adapter answers for a part that does not exist yet
-
-
 pytestmark = pytest.mark.timeout(300)  # a quarter of a minute alone, longer beside other work
 
 
@@ -57,7 +54,7 @@ def results(tmp_path_factory):
 
 def test_every_row_of_every_stage_runs(results):
     rows = [row for found in results[1].values() for row in found]
-    bad = [row for row in rows if row["status"] != "ok" and not row["error"].startswith(NOT_BUILT)]
+    bad = [row for row in rows if row["status"] != "ok"]
 
     assert [(row["name"], row["error"]) for row in bad] == []
     assert all(results[1].values())

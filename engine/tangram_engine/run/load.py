@@ -44,7 +44,7 @@ from tangram_engine.run.memory import (
     read_bytes,
     weight_bytes,
 )
-from tangram_engine.run.paged_attention import PagedAttention
+from tangram_engine.run.paged_attention import PagedAttention, paged_growing_bytes
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
 from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, measured_pool_bytes
@@ -193,14 +193,20 @@ def allocate_pool(
     elif pool_bytes is None:
         pool_bytes = cpu_pool_bytes(host.memory_limit_bytes())
     spec, size = runner.decoder.spec, config.block_size
+    measured = memory is not None and config.kv_cache_bytes is None
+    paged = isinstance(runner.attention, PagedAttention)
 
     def growing(length: int) -> int:
         # What a shorter context leaves is the pool's, unless a pool of a certain size is asked for.
-        measured = memory is not None and config.kv_cache_bytes is None
-        return growing_bytes(spec, limits.max_num_seqs, length, size, dtype) if measured else 0
+        if not measured:
+            return 0
+        if paged:
+            return paged_growing_bytes(spec, size, dtype, limits.max_num_seqs, length)
+        return growing_bytes(spec, limits.max_num_seqs, length, size, dtype)
 
     per_block = block_bytes(spec, size, dtype)
-    num_blocks = count_blocks(pool_bytes, per_block, size, limits.max_model_len, growing)
+    of_padding = per_block if measured and paged else 0
+    num_blocks = count_blocks(pool_bytes - of_padding, per_block, size, limits.max_model_len, growing)
     runner.allocate(num_blocks)
     return num_blocks
 
