@@ -13,7 +13,7 @@ NAN = float("nan")
 def scattered(contexts, block_size, size, kv_heads=2, dtype=torch.float32, width=None):
     """A pool with the given contexts in scattered blocks, tables whose last row is padding, and scratch.
 
-    NaN is in each slot that no context covers, in the block that is nobody's, and in the scratch.
+    NaN is in each slot that no context covers, in the block that no request owns, and in the scratch.
     """
     counts = [-(-context // block_size) for context in contexts]
     width = width or max(counts)

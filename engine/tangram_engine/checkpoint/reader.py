@@ -26,7 +26,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Validate config.json and every safetensors header. Raises CheckpointError; reads no tensor data."""
     raw_config, config, generation = _read_configs(directory)
-    # An unknown architecture is the more useful news, so it is told before the weights are looked at.
+    # An unknown architecture is the more useful news, so it is reported before the weights are looked at.
     parse_config(config, generation, dtype="fp32")
     digest = hashlib.sha256(raw_config)
     found, files = _read_tensors(directory, digest)

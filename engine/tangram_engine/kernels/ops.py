@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tangram_engine.kernels import add_norm, decode_attention, language, sample, silu_mul, store_kv
-from tangram_engine.sample.sampler import Sample
+from tangram_engine.sample.sampler import TokenSampler
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Ops:
     silu_mul: SiluMul
     store_kv: StoreKV
     decode_attention: DecodeAttention
-    sample: Sample
+    sample: TokenSampler
 
 
 def reference_ops() -> Ops:

@@ -10,7 +10,7 @@ from tangram_engine.models import Decoder
 from tangram_engine.run.attention import Attention, Span, decode_first
 from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.rows import DeviceRows
-from tangram_engine.sample.sampler import Sample, Sampled, logprobs
+from tangram_engine.sample.sampler import Sampled, TokenSampler, logprobs
 from tangram_engine.schedule import Row
 
 
@@ -47,7 +47,9 @@ class Launched:
 class Runner:
     """Turns scheduled rows into tensors and runs the decoder over them."""
 
-    def __init__(self, decoder: Decoder, attention: Attention, rows: DeviceRows, sample: Sample) -> None:
+    def __init__(
+        self, decoder: Decoder, attention: Attention, rows: DeviceRows, sample: TokenSampler
+    ) -> None:
         self.decoder = decoder
         self.attention = attention
         self.rows = rows

@@ -34,7 +34,7 @@ class SamplingRows(Protocol):
     counts: Tensor  # int32 [R, vocabulary], see IN_PROMPT
 
 
-class Sample(Protocol):
+class TokenSampler(Protocol):
     """Chooses the next token of some device rows."""
 
     def __call__(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
@@ -52,7 +52,7 @@ class Sampler:
         self._noise = GumbelNoise(vocab_size, device)
 
     def __call__(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
-        """See `Sample`."""
+        """See `TokenSampler`."""
         parameters, neutral = table.parameters.index_select(1, rows), table.parameters[:, -1:]
         if torch.equal(parameters, neutral.expand_as(parameters)):
             best, tokens = logits.max(-1)
