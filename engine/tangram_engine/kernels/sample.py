@@ -213,7 +213,7 @@ def _choose(
 
 
 def sample(logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
-    """Ids int32 [B] for logits [B, V] (float32 or 16-bit) of the device rows int32 [B]; see `TokenSampler`."""
+    """Ids int32 [B] for logits [B, V] (float32 or 16-bit) of device rows int32 [B]; see `TokenSampler`."""
     (batch, V), chosen = logits.shape, tile("sample", logits.device)
     groups = triton.cdiv(V, chosen["GROUP"])
     sizes = {"V": V, "GROUPS": groups, "GROUP": chosen["GROUP"]}
