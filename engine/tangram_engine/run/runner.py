@@ -9,6 +9,7 @@ from torch import Tensor
 from tangram_engine.models import Decoder
 from tangram_engine.run.attention import Attention, Span, decode_first
 from tangram_engine.run.graphs import DecodeGraphs
+from tangram_engine.run.paged_prefill import upload
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample.sampler import Sampled, TokenSampler, logprobs
 from tangram_engine.schedule import Row
@@ -76,24 +77,26 @@ class Runner:
     def launch(self, rows: Sequence[Row]) -> Launched:
         """Enqueue one step: forward, sample, keep what the next step needs, copy the ids to the host."""
         self.rows.update(rows)
+        if self._graphs is not None and len(rows) in self._graphs and all(row.decodes for row in rows):
+            # A recorded step plans nothing on the host, and its rows may come in any order.
+            slots = upload([row.sequence.slot for row in rows], torch.int32, self.device)
+            return self._launched(list(rows), *self._graphs.replay(slots))
         spans = [Span(start, length, sequence.table, sequence.slot) for sequence, start, length, _, _ in rows]
         keys = [(not row.decodes, decode_first(span)) for row, span in zip(rows, spans, strict=True)]
         order = sorted(range(len(rows)), key=keys.__getitem__)
         ordered = [rows[index] for index in order]
-        slots = self._upload([row.sequence.slot for row in ordered], torch.int32)
+        slots = upload([row.sequence.slot for row in ordered], torch.int32, self.device)
         if ordered[-1].decodes:
             sampling = ordered
-            if self._graphs is not None and len(ordered) in self._graphs:
-                ids, logits = self._graphs.replay(slots)
-            else:
-                positions = self.rows.positions.index_select(0, slots)
-                self.attention.plan([spans[index] for index in order], positions)
-                ids, logits = self._decode(slots)
+            self.attention.plan([spans[index] for index in order], self.rows.positions.index_select(0, slots))
+            ids, logits = self._decode(slots)
         else:
             sampling = [row for row in ordered if row.samples]
             ids, logits = self._mixed(ordered, [spans[index] for index in order], slots)
-        asked = _logprobs(sampling, logits, ids)
-        return Launched(sampling, *self._to_host(ids, asked))
+        return self._launched(sampling, ids, logits)
+
+    def _launched(self, sampling: list[Row], ids: Tensor, logits: Tensor) -> Launched:
+        return Launched(sampling, *self._to_host(ids, _logprobs(sampling, logits, ids)))
 
     def decode_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """One token of each of the device rows int32 [B] -> sampled ids int32 [B], logits [B, vocabulary].
@@ -143,12 +146,8 @@ class Runner:
         self.rows.advance(slots)
         return sampled, logits
 
-    def _upload(self, values: list[int], dtype: torch.dtype) -> Tensor:
-        pinned = self.device.type == "cuda"
-        return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(self.device, non_blocking=True)
-
     def _upload_all(self, *lists: list[int]) -> tuple[Tensor, ...]:
-        packed = self._upload([value for values in lists for value in values], torch.int64)
+        packed = upload([value for values in lists for value in values], torch.int64, self.device)
         return packed.split_with_sizes([len(values) for values in lists])
 
     def _to_host(
