@@ -25,7 +25,7 @@ async def test_a_model_that_fits_nowhere_names_the_nearest_fit(here: World, oper
 
 
 async def test_weights_over_bandwidth_above_the_objective_on_every_shape(here: World, operator) -> None:
-    here.kubelet.reports["image:///models/slow"] = (report(weightBytes=60 * GB, parameters=30 * GB), 0)
+    here.kubelet.reports["image:///models/slow"] = (report(weightBytes=20 * GB, parameters=10 * GB), 0)
     operator()
     await here.apply(llm("slow", here.namespace, model={"uri": "image:///models/slow"}, objectives=TPOT_1_MS))
 
