@@ -5,8 +5,8 @@ table serves the CPU, the tests and every device that the kernels do not support
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,55 +17,13 @@ from tangram_engine.sample.sampler import TokenSampler
 logger = logging.getLogger(__name__)
 
 
-class AddNorm(Protocol):
-    """Add to the residual stream, then normalise it."""
-
-    def __call__(self, x: Tensor | None, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """residual [T, C] += x [T, C], in place; its RMSNorm times weight [C] is returned. [T, C]."""
-        ...
-
-
-class SiluMul(Protocol):
-    """The gated activation of an MLP."""
-
-    def __call__(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) * up of rows [T, 2 I] that hold both side by side. [T, I]."""
-        ...
-
-
-class StoreKV(Protocol):
-    """What lies between projection and attention; arguments as in `tangram_engine.kernels.store_kv`."""
-
-    def __call__(
-        self,
-        qkv: Tensor,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
-        rope: Tensor,
-        rows: Tensor,
-        positions: Tensor,
-        tables: Tensor,
-        pool_layer: Tensor,
-    ) -> Tensor:
-        """Normalise and rotate q and k, store k and v into the pages of the rows. q [T, H, D]."""
-        ...
-
-
-class DecodeAttention(Protocol):
-    """Attention of one token per row; arguments as in `tangram_engine.kernels.decode_attention`."""
-
-    def __call__(
-        self,
-        q: Tensor,
-        pool_layer: Tensor,
-        tables: Tensor,
-        rows: Tensor,
-        positions: Tensor,
-        scratch: Tensor,
-    ) -> Tensor:
-        """Each q [B, H, D] to the pages of its row, up to its position. [B, H, D]."""
-        ...
+# Types alone: the kernel file of the same name documents arguments and result.
+AddNorm = Callable[[Tensor | None, Tensor, Tensor, float], Tensor]
+SiluMul = Callable[[Tensor], Tensor]
+StoreKV = Callable[
+    [Tensor, Tensor | None, Tensor | None, float, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
+]
+DecodeAttention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
