@@ -45,7 +45,8 @@ def _splits(context, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr):
     return size, tl.cdiv(context, size)
 
 
-@triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["rows", "positions"])
+# TABLE follows from max_model_len: a constant would make every context length a kernel of its own.
+@triton.jit(do_not_specialize=["batch", "TABLE"], do_not_specialize_on_alignment=["rows", "positions"])
 def _attend(
     q,
     pool,
@@ -57,7 +58,7 @@ def _attend(
     out,
     scale,
     batch,
-    TABLE: tl.constexpr,
+    TABLE,
     ROWS: tl.constexpr,  # of the tables, padded to a power of two
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -210,7 +211,7 @@ def decode_attention(
         out,
         LOG2_E / size**0.5,
         batch,
-        TABLE=tables.shape[1],
+        tables.shape[1],
         KV_HEADS=kv_heads,
         GROUP=heads // kv_heads,
         GROUP_PADDED=max(16, triton.next_power_of_2(heads // kv_heads)),
@@ -252,6 +253,7 @@ _SIGNATURE = {
     "out": "*bf16:16",
     "scale": "fp32",
     "batch": "i32",
+    "TABLE": "i32",
 }
 _COMMON = {"ROWS": 512, "SPLIT_TOKENS": SPLIT_TOKENS, "MAX_SPLITS": MAX_SPLITS}
 CASES = (
@@ -261,7 +263,6 @@ CASES = (
             _attend,
             _SIGNATURE,
             {
-                "TABLE": 8192,
                 "KV_HEADS": 8,
                 "GROUP": group,
                 "GROUP_PADDED": 16,

@@ -74,7 +74,7 @@ def _load(logits, parameters, counts, ROWS, row, token, V: tl.constexpr):
     return value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])  # it follows from max_num_seqs
 def _scan(
     logits, stride, rows, parameters, seeds, positions, counts, maxima, masses, scores, winners,
     ROWS, V: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr,
@@ -147,7 +147,7 @@ def _above(
     return many, mass, winner, at
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])  # it follows from max_num_seqs
 def _choose(
     logits, stride, rows, parameters, top_ks, seeds, positions, counts, maxima, masses, scores, winners,
     queues, out, ROWS, V: tl.constexpr, GROUPS: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr,

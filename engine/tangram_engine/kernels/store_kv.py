@@ -21,7 +21,8 @@ TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (4e-3, 4e-3), torch.bfl
 FEW_TOKENS = 64  # up to here a program per head: the launch is short of programs, not of bytes
 
 
-@triton.jit(do_not_specialize_on_alignment=["rows", "positions"])
+# TABLE follows from max_model_len: a constant would make every context length a kernel of its own.
+@triton.jit(do_not_specialize=["TABLE"], do_not_specialize_on_alignment=["rows", "positions"])
 def _store_kv(
     qkv,
     q_norm,
@@ -33,7 +34,7 @@ def _store_kv(
     tables,
     pool,
     out,
-    TABLE: tl.constexpr,
+    TABLE,
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
@@ -114,7 +115,7 @@ def store_kv(
             tables,
             pool_layer,
             out,
-            TABLE=tables.shape[1],
+            tables.shape[1],
             QUERY_HEADS=heads,
             KV_HEADS=kv_heads,
             D=size,
@@ -166,6 +167,7 @@ _SIGNATURE = {
     **dict.fromkeys(("rows", "positions"), "*i32"),
     "tables": "*i32:16",
     **dict.fromkeys(("pool", "out"), "*bf16:16"),
+    "TABLE": "i32",
 }
 CASES = tuple(
     CompileCase(
@@ -173,7 +175,6 @@ CASES = tuple(
         _store_kv,
         _SIGNATURE,
         {
-            "TABLE": 512,
             "QUERY_HEADS": 32,
             "KV_HEADS": 8,
             "D": size,
