@@ -9,7 +9,7 @@ import torch
 
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels.ops import reference_ops
-from tangram_engine.run import LLMEngine, attention, paged_prefill
+from tangram_engine.run import LLMEngine, attention
 from tangram_engine.run import engine as engine_module
 from tangram_engine.run.ladder import captured_sizes
 from tangram_engine.run.load import load
@@ -108,7 +108,7 @@ def on_the_device(request, tmp_path, monkeypatch, device):
     """Build an engine that fills the simulated device, with either implementation of a step."""
     ops = reference_ops() if request.param == "device rows and graphs" else None
     # torch's own bias cannot be made while the simulated device watches; a mask means the same.
-    monkeypatch.setattr(paged_prefill, "causal_lower_right", lower_right_mask)
+    monkeypatch.setattr("torch.nn.attention.bias.causal_lower_right", lower_right_mask)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | sizes(2, 64, 112, 4, 2, 199, 256)))
     monkeypatch.setattr(attention, "COLLECTED_BYTES", 300 * TOKEN_BYTES // 2)  # of 300 tokens
 

@@ -1,5 +1,6 @@
 """Kernel files without Triton, launches, and tile rows."""
 
+import os
 import subprocess
 import sys
 
@@ -37,9 +38,23 @@ def test_without_triton_a_kernel_file_imports_and_a_launch_names_the_way_out() -
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [
-        f"kernel {name} needs Triton, which is not installed: use its reference()"
+        f"kernel {name} needs Triton and a GPU, one of which is missing: use its reference()"
         for name in ("plain", "configured")
     ]
+
+
+def test_the_start_of_an_engine_without_a_gpu_imports_neither_triton_nor_torchs_compiler() -> None:
+    code = "import sys, tangram_engine.run; print({'triton', 'torch._dynamo'} & {*sys.modules})"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.stdout == "set()\n", ran.stderr
 
 
 @triton.jit

@@ -9,9 +9,11 @@ import os
 import sys
 from pathlib import Path
 
+import triton
+
 from tangram_engine.run.late_kernels import LateKernels
 from tests.support.compile_gate import compile_case
-from tests.support.gate_kernels import CASES, triton
+from tests.support.gate_kernels import CASES
 
 KERNEL_FILES = ("json", "cubin")
 

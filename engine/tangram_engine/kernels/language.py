@@ -5,11 +5,18 @@ TRITON_INTERPRET=1 in the environment at that moment, every kernel of the proces
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 try:
+    # Importing it takes 0.6 s, which the start of an engine on a CPU is spared. A process that compiles
+    # kernels without a GPU imports Triton before this module.
+    if not ("triton" in sys.modules or "TRITON_INTERPRET" in os.environ or torch.cuda.device_count()):
+        raise ImportError  # noqa: TRY301 - handled as if Triton were not installed
     import triton
     import triton.language as tl
 except ImportError:  # the processor build of torch and Windows have none
@@ -32,7 +39,7 @@ except ImportError:  # the processor build of torch and Windows have none
 
         def __getitem__(self, _grid: Any) -> Any:
             raise RuntimeError(
-                f"kernel {self._name} needs Triton, which is not installed: use its reference()"
+                f"kernel {self._name} needs Triton and a GPU, one of which is missing: use its reference()"
             )
 
     triton = tl = _AbsentTriton()

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from tangram_engine.checkpoint import ModelSpec
 from tangram_engine.run.attention import Span
@@ -41,6 +40,9 @@ class Causal(Protocol):
 
 def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """`Causal` by torch: flash or memory-efficient attention on a GPU, where no mask is written out."""
+    # Its import brings torch's compiler, which takes as long as torch itself: not for an engine on a CPU.
+    from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415
+
     bias: Any = causal_lower_right(q.shape[2], keys.shape[2])
     grouped = q.shape[1] != keys.shape[1]
     return functional.scaled_dot_product_attention(q, keys, values, attn_mask=bias, enable_gqa=grouped)
