@@ -278,11 +278,13 @@ def _take_in(ctr: Ctr, store: Path, image: oci.LayoutImage) -> list[oci.Blob]:
 def _ingest(ctr: Ctr, store: Path, blobs: list[oci.Blob]) -> None:
     for blob in blobs:
         _link_blob(oci_layout(), store, blob.digest)
+        name = blob.digest.removeprefix("sha256:")
         ctr(
             *("content", "ingest", f"--expected-digest={blob.digest}", f"--expected-size={blob.size}"),
             f"tangram-{blob.digest[7:19]}",
-            # containerd finds the blob complete and seeks to its end: registered, not copied
-            stdin=store / CONTAINERD_BLOBS / blob.digest.removeprefix("sha256:"),
+            # containerd finds the linked blob complete and seeks to its end: registered, not copied. Where it
+            # has collected the link in the meantime, as nothing named the blob yet, it copies ours.
+            stdin=oci_layout() / "blobs/sha256" / name,
             timeout_s=PUSH_TIMEOUT_S,
         )
 
