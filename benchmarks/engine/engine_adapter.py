@@ -23,7 +23,6 @@ from benchmarks.engine.bench_rows import Unavailable
 from benchmarks.engine.predictions import DecoderShape
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels import ops
-from tangram_engine.models import linear
 from tangram_engine.run import LLMEngine
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule import Request
@@ -121,13 +120,15 @@ def on_rung(rung: str) -> Iterator[dict[str, Any]]:
         raise Unavailable(f"this engine has no switch to the rung {rung!r}")
     else:
         with ExitStack() as changes:
-            if rung in ("eager", "graph", "fused"):
-                changes.enter_context(mock.patch.object(linear, "has_kernels", return_value=False))
             if rung == "eager":
                 why = "the benchmark measures plain torch"
                 changes.enter_context(mock.patch.object(ops, "why_not_kernels", return_value=why))
             switches: dict[str, Any] = {"lag": int(rung == "async")}
-            yield switches | ({"ops": ops.reference_ops()} if rung == "graph" else {})
+            if rung == "graph":
+                switches["ops"] = ops.reference_ops()
+            elif rung == "fused":
+                switches["ops"] = dataclasses.replace(ops.kernel_ops(), small_linear=None)
+            yield switches
 
 
 def write_config(directory: Path, shape: DecoderShape, positions: int) -> Path:

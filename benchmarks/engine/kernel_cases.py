@@ -92,10 +92,17 @@ class Inputs:
         return pool, self.integers(tables), self.integers(rows), self.integers(positions)
 
 
-def add_norm(inputs: Inputs) -> tuple[Any, ...]:
-    """x, residual, weight, eps."""
-    wide, rows = inputs.shape.hidden, inputs.batch
-    return inputs.random(rows, wide), inputs.random(rows, wide), inputs.random(wide), EPS
+def rms_norm(inputs: Inputs) -> tuple[Any, ...]:
+    """x, weight, eps."""
+    return inputs.random(inputs.batch, inputs.shape.hidden), inputs.random(inputs.shape.hidden), EPS
+
+
+def fp8_rows(inputs: Inputs) -> tuple[Any, ...]:
+    """x: numbers that e4m3 has, the largest one in each row, so that every rounding is right."""
+    x = inputs.random(inputs.batch, inputs.shape.intermediate, std=2.0).to(torch.float8_e4m3fn)
+    x = x.to(inputs.dtype)
+    x[:, 0] = 448.0
+    return (x,)
 
 
 def silu_mul(inputs: Inputs) -> tuple[Any, ...]:
@@ -144,7 +151,7 @@ def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
 
 
 def linear(inputs: Inputs, name: str, weights: str) -> tuple[Any, ...]:
-    """x, weight as it is stored, bias."""
+    """x, weight as it is stored, bias; norm, gate and residual as the decoder has them for few rows."""
     columns = linear_columns(inputs.shape, name)
     outputs = (inputs.shape.head if name == "head" else inputs.shape.matrices[name]) // columns
     weight: Any = inputs.random(outputs, columns, std=0.02)
@@ -152,7 +159,12 @@ def linear(inputs: Inputs, name: str, weights: str) -> tuple[Any, ...]:
         from tangram_engine.quantize import quantize  # noqa: PLC0415
 
         weight = quantize(weight, weights)
-    return inputs.random(inputs.batch, columns), weight, None
+    x = inputs.random(inputs.batch, columns)
+    norm = (inputs.random(columns), EPS) if name in ("qkv", "gate_up", "head") else None
+    residual = inputs.random(inputs.batch, outputs) if name in ("o", "down") else None
+    if inputs.batch > SMALL_LINEAR_ROWS:
+        return x, weight, None, residual
+    return x, weight, None, norm, name == "gate_up", residual
 
 
 def linear_columns(shape: DecoderShape, name: str) -> int:
@@ -166,8 +178,10 @@ def cases(batches: tuple[int, ...]) -> list[KernelCase]:
 
 
 def _of_a_layer(batch: int) -> Iterator[KernelCase]:
-    yield KernelCase("add_norm", "add_norm", batch, add_norm, sweep=(256,))
-    yield KernelCase("silu_mul", "silu_mul", batch, silu_mul, sweep=(256,))
+    if batch > SMALL_LINEAR_ROWS:
+        yield KernelCase("rms_norm", "rms_norm", batch, rms_norm, sweep=(256,))
+        yield KernelCase("silu_mul", "silu_mul", batch, silu_mul, sweep=(256,))
+        yield KernelCase("fp8_rows", "fp8_rows", batch, fp8_rows, "fp8", sweep=(256,))
     yield KernelCase("store_kv", "store_kv", batch, store_kv, sweep=(256,))
     yield KernelCase(
         "decode_attention", "decode_attention", batch, decode_attention, scratch=(5,), sweep=(1, 64, 256)

@@ -178,24 +178,29 @@ def step_kernels(
     """The kernels of one decode step: `batch` rows with `context` tokens each in the cache."""
     c, e, layers = shape.hidden, ACTIVATION_BYTES, shape.layers
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    inner = shape.intermediate
+    fused = own_linear and batch <= SMALL_LINEAR_ROWS  # norms, gate and residuals are part of the projections
+    scaled = weights == "fp8" and batch > SMALL_LINEAR_ROWS  # models/quantized.py: rows in fp8, too
     widths = {
         "qkv": c + q + 2 * kv,
-        "o": q + c,
-        "gate_up": c + 2 * shape.intermediate,
-        "down": shape.intermediate + c,
+        "o": q + 2 * c,  # with the residual
+        "gate_up": c + (1 if fused else 2) * inner,
+        "down": inner + 2 * c,
     }
 
     def linear(name: str) -> KernelCost:
         parameters = shape.matrices[name]
         moved = parameters * FORMATS[weights].bytes_per_parameter + batch * widths[name] * e
-        # models/quantized.py: ten operations of torch make rows of fp8; beyond 64 rows, int4 becomes bf16 first.
-        scaled = weights == "fp8" and batch > SMALL_LINEAR_ROWS
+        # models/quantized.py: beyond 64 rows, int4 becomes bf16 first.
         dequantized = weights == "int4" and batch > INT4_GEMM_ROWS
+        # kernels/int4_gemm.py: but for gate_up, 64 outputs a program are too few programs: parts are added up.
+        parts = weights == "int4" and SMALL_LINEAR_ROWS < batch <= INT4_GEMM_ROWS and name != "gate_up"
+        added = scaled and name in ("o", "down")  # the scaled product has no residual
         return KernelCost(
             f"linear {name}", layers, moved, 2 * parameters * batch, FORMATS[weights].multiplies_in,
             _linear_reads(weights, batch, own_linear=own_linear),
-            launches=10 if scaled else 2 if dequantized else 1,
-            detour=parameters * 4.0 if dequantized else 0.0,
+            launches=2 if dequantized or parts or added else 1,
+            detour=parameters * 4.0 * dequantized + 2.0 * batch * c * e * added,
         )  # fmt: skip
 
     splits = -(-(context + 1) // SPLIT_TOKENS)
@@ -204,23 +209,26 @@ def step_kernels(
         (2 * q + 4 * kv) * e + shape.head_dim * 4
     )  # qkv in; q, k, v out; one float32 row of the table
     attended = batch * (2 * q * e + (context + 1) * 2 * kv * e)
-    inner = shape.intermediate
-    return [
+    norms = 0 if fused else 1 if scaled else 2 * layers + 1  # rows in fp8 are normalised as they are made
+    kernels = [
         KernelCost("embedding", 1, 2 * batch * c * e),
-        KernelCost("add_norm", 2 * layers + 1, 4 * batch * c * e + c * e),
+        KernelCost("rms_norm", norms, 2 * batch * c * e + c * e),
+        KernelCost("fp8_rows hidden", 3 * layers * scaled, batch * (2 * c + q) / 3 * (e + 1)),
         linear("qkv"),
         KernelCost("store_kv", layers, stored),
         KernelCost("decode_attention", layers, attended, reads="attention_reads"),
         KernelCost("combine splits", layers, partial_results + batch * q * e),
         linear("o"),
         linear("gate_up"),
-        KernelCost("silu_mul", layers, 3 * batch * inner * e),
+        KernelCost("silu_mul", layers * (not fused), 3 * batch * inner * e),
+        KernelCost("fp8_rows", layers * scaled, batch * inner * (e + 1)),
         linear("down"),
         KernelCost("linear head", 1, shape.head * 2 + batch * (c * e + shape.vocabulary * LOGIT_BYTES),
                    2 * shape.head * batch, reads=_linear_reads("bf16", batch, own_linear=own_linear)),
         KernelCost("sample", 1, batch * shape.vocabulary * LOGIT_BYTES),
         KernelCost("choose id", 1, batch * -(-shape.vocabulary // SAMPLER_GROUP) * 16),
     ]  # fmt: skip
+    return [kernel for kernel in kernels if kernel.calls]
 
 
 def _linear_reads(weights: str, batch: int, *, own_linear: bool) -> str:
@@ -252,7 +260,7 @@ def prefill_ceiling(shape: DecoderShape, length: int, gpu: GpuRates) -> float:
     return gpu.gemm / (2 * shape.body + 4 * shape.layers * shape.heads * shape.head_dim * length / 2)
 
 
-PROJECTIONS = ("linear qkv", "linear o", "linear gate_up", "linear down")  # what formats apply to
+OF_FORMATS = ("linear qkv", "linear o", "linear gate_up", "linear down", "fp8_rows")  # what formats change
 # What one call of a launcher launches besides.
 SECOND_LAUNCH = {"decode_attention": ("combine splits",), "sample": ("choose id",)}
 
@@ -295,7 +303,7 @@ def predicted_prefill(shape: DecoderShape, length: int, gpu: GpuRates) -> float:
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     products = 2 * shape.body * length / gpu.gemm / ASSUMED.product
     attention = 4 * shape.layers * q * length**2 / 2 / gpu.gemm / ASSUMED.prefill_attention
-    moved = shape.layers * length * e * (8 * c + 3 * shape.intermediate + 2 * q + 4 * kv)
+    moved = shape.layers * length * e * (6 * c + 3 * shape.intermediate + 2 * q + 4 * kv)
     device = products + attention + moved / gpu.bandwidth / ASSUMED.other_reads
     return max(device, _eager_host(shape)) + shape.head * 2 / gpu.bandwidth / ASSUMED.library_reads
 
@@ -375,7 +383,7 @@ def rows(gpu: GpuRates) -> dict[str, Prediction]:
     for batch in (1, 8, 64, 256):
         for weights in FORMATS:
             kernels = {kernel.name: kernel for kernel in step_kernels(LLAMA_8B, weights, batch, CONTEXT)}
-            for name in kernels if weights == "bf16" else PROJECTIONS:
+            for name in (name for name in kernels if weights == "bf16" or name in OF_FORMATS):
                 parts = [kernels[part] for part in (name, *SECOND_LAUNCH.get(name, ()))]
                 found[kernel_row(name, weights, batch)] = Prediction(
                     "us",
@@ -456,19 +464,24 @@ GOALS: tuple[tuple[str, str, float | None, float], ...] = (
 def kernels_table() -> Iterator[str]:
     """Bytes and time at the wire of each kernel of a step, Llama-3-8B, bf16, H200."""
     columns = " | ".join(f"MB, {batch}" for batch in BATCHES), " | ".join(f"µs, {batch}" for batch in BATCHES)
-    yield f"| kernel | calls | {columns[0]} | {columns[1]} |"
-    yield "| --- |" + " ---: |" * (1 + 2 * len(BATCHES))
-    steps = [step_kernels(LLAMA_8B, "bf16", batch, CONTEXT) for batch in BATCHES]
-    for kernels in zip(*steps, strict=True):
-        moved = " | ".join(
-            f"{kernel.bytes / 1e6:,.3g}" if kernel.bytes < 1e9 else f"{kernel.bytes / 1e6:,.0f}"
-            for kernel in kernels
-        )
-        times = " | ".join(_microseconds(kernel.wire(H200)) for kernel in kernels)
-        yield f"| {kernels[0].name} | {kernels[0].calls} | {moved} | {times} |"
+    yield f"| kernel | calls, 1 | calls, 64 | {columns[0]} | {columns[1]} |"
+    yield "| --- |" + " ---: |" * (2 + 2 * len(BATCHES))
+    few, *more = ({k.name: k for k in step_kernels(LLAMA_8B, "bf16", batch, CONTEXT)} for batch in BATCHES)
+    for name, kernel in more[0].items():
+        kernels = [few.get(name), *(step[name] for step in more)]
+        calls = few[name].calls if name in few else "-"
+        moved = " | ".join(_megabytes(kernel.bytes) if kernel else "-" for kernel in kernels)
+        times = " | ".join(_microseconds(kernel.wire(H200)) if kernel else "-" for kernel in kernels)
+        yield f"| {name} | {calls} | {kernel.calls} | {moved} | {times} |"
+    steps = [step.values() for step in (few, *more)]
     moved = " | ".join(f"{sum(k.calls * k.bytes for k in kernels) / 1e6:,.0f}" for kernels in steps)
     times = " | ".join(f"{1e6 * sum(k.calls * k.wire(H200) for k in kernels):,.0f}" for kernels in steps)
-    yield f"| **one step** | {sum(k.calls for k in steps[0])} | {moved} | {times} |"
+    calls, most = (sum(kernel.calls for kernel in step) for step in steps[:2])
+    yield f"| **one step** | {calls} | {most} | {moved} | {times} |"
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:,.3g}" if count < 1e9 else f"{count / 1e6:,.0f}"
 
 
 def _microseconds(seconds: float) -> str:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tangram_engine.kernels.ops import reference_ops
 from tangram_engine.models import linear
 from tangram_engine.models.linear import Linear
 from tangram_engine.models.rope import Rope
@@ -89,9 +90,9 @@ def test_a_packed_projection_is_the_plain_one(rows, bias, monkeypatch):
     generator = torch.Generator().manual_seed(rows)
     weight, offset = torch.randn(96, 40, generator=generator), torch.randn(96, generator=generator)
     x = torch.randn(rows, 40, generator=generator)
-    packed = Linear(weight, offset if bias else None)(x)
+    packed = Linear(weight, offset if bias else None, reference_ops())(x)
     monkeypatch.setattr(linear, "can_pack", lambda _: False)
-    plain = Linear(weight, offset if bias else None)(x)
+    plain = Linear(weight, offset if bias else None, reference_ops())(x)
     torch.testing.assert_close(packed, plain, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(plain, x @ weight.T + offset * bias, atol=1e-4, rtol=1e-5)
 

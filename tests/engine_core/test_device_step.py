@@ -1,9 +1,13 @@
 """The step of a GPU on a CPU: paged attention on device rows, recorded decode steps, ids one step late."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tangram_engine.config import EngineConfig
+from tangram_engine.kernels import small_linear, tiles
 from tangram_engine.kernels.ops import kernel_ops, reference_ops
 from tangram_engine.run import LLMEngine
 from tangram_engine.sample.params import SamplingParams
@@ -60,13 +64,25 @@ def test_preemption_and_the_prefix_cache_change_no_token(checkpoint, engine, run
     assert any(output.preemptions for found in got.values() for output in found)
 
 
-def test_a_step_through_the_kernels_gives_the_same_tokens(checkpoint, engine, run):
+def test_a_step_through_the_kernels_gives_the_same_tokens(checkpoint, engine, run, monkeypatch):
+    large = tiles.TILES["small_linear", 0, 0] | {"BLOCK_N": 128}  # interpreted, each program costs 10 ms
+    monkeypatch.setitem(tiles.TILES, ("small_linear", 0, 0), large)
     few = [
         Request(str(n), (7, 8, 9)[: n + 1], SamplingParams(3, temperature=0.0), arrival=0.0) for n in (1, 2)
     ]
     expected = run(engine(), few)
-    one = device_engine(checkpoint, kernel_ops(), max_num_seqs=2, max_model_len=12, max_num_batched_tokens=4)
+    fused = []
+    ops = replace(kernel_ops(), small_linear=lambda *a: fused.append(a[3:]) or small_linear.small_linear(*a))
+    one = device_engine(checkpoint, ops, max_num_seqs=2, max_model_len=12, max_num_batched_tokens=4)
+    fused.clear()
     assert tokens(run(one, few)) == tokens(expected)
+    kinds = Counter((norm is not None, gated, residual is not None) for norm, gated, residual in fused)
+    steps = kinds[True, True, False] // 2  # of two layers
+    assert kinds == {
+        (True, False, False): 3 * steps,
+        (True, True, False): 2 * steps,
+        (False, False, True): 4 * steps,
+    }
 
 
 def watch_replays(one):

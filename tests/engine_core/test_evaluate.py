@@ -82,9 +82,8 @@ def test_text_that_takes_several_passes_gives_the_same_figures(checkpoint, monke
 def test_at_most_one_quantised_projection_is_in_memory(checkpoint) -> None:
     alive, most = weakref.WeakSet(), []
 
-    def make(read):
-        weight, bias = read()
-        made = Linear(weight, bias)
+    def make(read, ops):
+        made = Linear(*read(), ops)
         alive.add(made)
         most.append(len(alive))
         return made

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tangram_engine.checkpoint import read_checkpoint
-from tangram_engine.kernels import ops, store_kv
+from tangram_engine.kernels import ops, store_kv, tiles
 from tangram_engine.models import Decoder, load_weights
 from tangram_engine.models.rope import Rope
 from tangram_engine.run.attention import Span, TorchAttention
@@ -174,9 +174,11 @@ def test_a_way_to_attend_is_used_only_when_it_agrees_on_a_trial(order, passes):
 @pytest.mark.parametrize("variant", ["llama-tied-llama3-rope", "qwen3-tied"])
 def test_a_decoder_of_kernels_computes_what_transformers_computes(checkpoint, variant, monkeypatch):
     monkeypatch.setattr(store_kv, "FEW_TOKENS", 0)  # all heads in one program: interpreted, each costs 10 ms
+    large = tiles.TILES["small_linear", 0, 0] | {"BLOCK_N": 128}
+    monkeypatch.setitem(tiles.TILES, ("small_linear", 0, 0), large)
     directory, reference = checkpoint(variant)
     found = read_checkpoint(directory)
-    decoder = Decoder(found.spec, load_weights(found, torch.float32, CPU), ops.kernel_ops())
+    decoder = Decoder(found.spec, load_weights(found, torch.float32, CPU, ops.kernel_ops()))
     tables = tables_of(2)
     attention = PagedAttention(found.spec, tables, BLOCKS, SIZE, torch.float32, LONGEST, ops.kernel_ops())
     attention.pool.fill_(math.nan)

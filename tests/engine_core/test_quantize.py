@@ -14,6 +14,7 @@ from tangram.catalog.precision import precision
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.checkpoint.config import parse_config
 from tangram_engine.config import EngineConfig
+from tangram_engine.kernels.ops import reference_ops
 from tangram_engine.models import quantized_on_load
 from tangram_engine.models.quantized import QuantizedLinear, largest_projection
 from tangram_engine.quantize import FORMATS, GROUP, bytes_of, quantizable, quantize
@@ -136,7 +137,7 @@ def test_a_matrix_that_has_no_int4_stays_as_it_is_stored(caplog):
     spec = parse_config(LLAMA | sizes(1, 64, 113, 4, 2, 199, 256), {}, "fp32")
     weight = torch.randn(64, 113)
     with caplog.at_level(logging.INFO):
-        kept = quantized_on_load(spec, "int4", torch.float32, CPU)(lambda: (weight, None))
+        kept = quantized_on_load(spec, "int4", torch.float32, CPU)(lambda: (weight, None), reference_ops())
     x = torch.randn(3, 113)
     torch.testing.assert_close(kept(x), x @ weight.T)
     assert "64 x 113 has no int4" in caplog.text
@@ -149,7 +150,7 @@ def test_the_buffer_holds_the_largest_matrix_that_is_dequantised(form):
     buffer = torch.empty(largest_projection(spec))
     weight, bias, x = torch.randn(224, 64), torch.randn(224), torch.randn(70, 64)
     stored = quantize(weight, form)
-    product = QuantizedLinear(stored, bias, buffer, scaled=False, kernels=False)(x)
+    product = QuantizedLinear(stored, bias, buffer, reference_ops(), scaled=False)(x)
     torch.testing.assert_close(product, x @ stored.dequantized(torch.float32).T + bias)
 
 

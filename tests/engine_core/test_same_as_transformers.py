@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def decoder_of(directory):
     checkpoint = read_checkpoint(directory)
-    return Decoder(checkpoint.spec, load_weights(checkpoint, torch.float32, CPU), reference_ops())
+    return Decoder(checkpoint.spec, load_weights(checkpoint, torch.float32, CPU, reference_ops()))
 
 
 def logits_of(decoder, tokens, chunks, block_size=4):

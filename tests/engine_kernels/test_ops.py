@@ -46,4 +46,5 @@ def test_the_two_tables_have_no_entry_in_common():
     for field in fields(ops.Ops):
         module = getattr(ops, field.name)
         assert getattr(ops.kernel_ops(), field.name) is getattr(module, field.name)
-        assert getattr(ops.reference_ops(), field.name) is module.reference
+        plain = None if field.name == "small_linear" else module.reference
+        assert getattr(ops.reference_ops(), field.name) is plain

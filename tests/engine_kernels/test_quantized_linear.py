@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tangram_engine.kernels import int4_gemm, small_linear
+from tangram_engine.kernels.ops import kernel_ops
 from tangram_engine.models.linear import Linear
 from tangram_engine.models.quantized import EACH_WAY, QuantizedLinear, compute_each_way
 from tangram_engine.quantize import quantize
@@ -44,7 +45,7 @@ def called(monkeypatch):
 def test_the_number_of_rows_and_the_format_choose_the_product(called, form, rows, kernel):
     stored, bias = quantize(torch.randn(16, 256), form), torch.randn(16)
     buffer, x = torch.full((5000,), float("nan")), torch.randn(rows, 256)
-    product = QuantizedLinear(stored, bias, buffer, scaled=False, kernels=True)(x)
+    product = QuantizedLinear(stored, bias, buffer, kernel_ops(), scaled=False)(x)
     expected = x @ stored.dequantized(torch.float32).T + bias
     torch.testing.assert_close(product, expected, rtol=1e-4, atol=1e-3)
     assert called == kernel
@@ -52,15 +53,16 @@ def test_the_number_of_rows_and_the_format_choose_the_product(called, form, rows
 
 def test_each_kernel_of_a_projection_is_used_once_before_requests_come(called):
     stored = quantize(torch.randn(16, 128), "int4")
-    made = QuantizedLinear(stored, None, torch.empty(2048), scaled=False, kernels=True)
+    made = QuantizedLinear(stored, None, torch.empty(2048), kernel_ops(), scaled=False)
     compute_each_way(made, torch.zeros(EACH_WAY[-1], 128))
     assert called == ["small_linear", "int4_gemm", "int4_gemm", "dequantize"]
 
 
 @pytest.mark.parametrize(("rows", "kernel"), [(8, ["small_linear"]), (9, []), (0, [])])
-def test_weights_as_they_are_stored_take_the_kernel_for_few_rows(monkeypatch, called, rows, kernel):
-    monkeypatch.setattr("tangram_engine.models.linear.why_not_kernels", lambda _: None)
+def test_weights_as_they_are_stored_take_the_kernel_for_few_rows(called, rows, kernel):
     weight, bias = torch.randn(16, 256).half() / 16, torch.randn(16).half()
     x = torch.randn(rows, 256).half()
-    torch.testing.assert_close(Linear(weight, bias)(x), (x @ weight.T) + bias, rtol=4e-3, atol=4e-3)
+    torch.testing.assert_close(
+        Linear(weight, bias, kernel_ops())(x), (x @ weight.T) + bias, rtol=4e-3, atol=4e-3
+    )
     assert called == kernel

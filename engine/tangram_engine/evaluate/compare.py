@@ -11,12 +11,15 @@ models meet a few rows at a time, over the whole vocabulary.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tangram_engine.checkpoint import Checkpoint, ModelSpec
-from tangram_engine.kernels.ops import reference_ops
+from tangram_engine.kernels.ops import Ops, kernel_ops, reference_ops, why_not_kernels
+from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.models import Decoder
 from tangram_engine.models.rope import Rope
 from tangram_engine.models.weights import (
@@ -129,21 +132,23 @@ def _hidden(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Projection]:
-    """Run one model; return hidden states [tokens of the batch, hidden] and the head."""
+    """Run one model; return hidden states [tokens of the batch, hidden] and its norm with the head."""
     spec = checkpoint.spec
     with opened(checkpoint) as source:
-        weights: Weights = assemble(spec, source, dtype, device, _when_needed(make))
+        ops = reference_ops() if why_not_kernels(device) else kernel_ops()
+        weights: Weights = assemble(spec, source, dtype, device, ops, _when_needed(make))
         attention = _Windows(spec, batch, dtype, device)
         ids = torch.tensor([token for text in batch for token in text], device=device)
-        return Decoder(spec, weights, reference_ops()).forward(ids, attention.attend), weights.head
+        head = partial(weights.head, norm=weights.norm)
+        return Decoder(spec, weights).forward(ids, attention.attend), head
 
 
 def _when_needed(make: MakeProjection) -> MakeProjection:
     """Return projections that are read and made for each call, and kept nowhere."""
 
-    def later(read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
-        def multiply(x: Tensor) -> Tensor:
-            return make(read)(x)
+    def later(read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
+        def multiply(x: Tensor, norm: RmsNorm | None = None, **options: Any) -> Tensor:
+            return make(read, ops)(x, norm, **options)
 
         return multiply
 

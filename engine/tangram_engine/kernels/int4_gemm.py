@@ -18,14 +18,14 @@ for down), which cuBLAS multiplies with.
 import torch
 from torch import Tensor
 
+from tangram_engine.kernels import small_linear
 from tangram_engine.kernels.language import TENSOR_CORES, CompileCase, launch, tl, triton
-from tangram_engine.kernels.small_linear import TOLERANCE, from_level, reference
+from tangram_engine.kernels.small_linear import from_level
 from tangram_engine.kernels.tiles import hardware, tile
 from tangram_engine.quantize import Int4Weight
 
-__all__ = ["CASES", "ROWS", "TOLERANCE", "dequantize", "int4_gemm", "reference"]
-
 ROWS = 64  # at most
+TOLERANCE = small_linear.TOLERANCE
 PARTS = (1, 2, 4)
 BLOCK_T = (32, 64)  # with 16, registers spill on sm_100
 
@@ -33,7 +33,7 @@ BLOCK_T = (32, 64)  # with 16, registers spill on sm_100
 @triton.jit(do_not_specialize=["T"])  # or 16 and 17 rows would be compiled apart
 def _int4_gemm(
     x, weight, scales, zeros, bias, out, T, N, K, GROUPS, PER_PART,
-    EVEN: tl.constexpr, BIAS: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -65,11 +65,16 @@ def _int4_gemm(
     if BIAS:
         total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
     at = out + part * T * N + t[None, :] * N + n[:, None]
+    if ADD:
+        total += tl.load(at, mask=row & output, other=0.0).to(tl.float32)
     tl.store(at, total.to(out.dtype.element_ty), mask=row & output)
 
 
 @triton.jit
-def _add_parts(parts, bias, out, SIZE, N, PARTS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+def _add_parts(
+    parts, bias, out, SIZE, N,
+    PARTS: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < SIZE
     total = tl.load(parts + at, mask=inside, other=0.0)
@@ -77,6 +82,8 @@ def _add_parts(parts, bias, out, SIZE, N, PARTS: tl.constexpr, BIAS: tl.constexp
         total += tl.load(parts + part * SIZE + at, mask=inside, other=0.0)
     if BIAS:
         total += tl.load(bias + at % N, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        total += tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
@@ -97,29 +104,35 @@ def _dequantize(weight, scales, zeros, out, N, K, GROUPS, BLOCK_N: tl.constexpr)
     tl.store(at + half, (high * scale).to(out.dtype.element_ty), mask=inside)
 
 
-def int4_gemm(x: Tensor, weight: Int4Weight, bias: Tensor | None) -> Tensor:
-    """Contiguous x [T <= 64, in], bias [out] -> [T, out] in x's dtype."""
+def int4_gemm(x: Tensor, weight: Int4Weight, bias: Tensor | None, residual: Tensor | None = None) -> Tensor:
+    """Contiguous x [T <= 64, in], bias [out] -> [T, out] in x's dtype, added to a residual in place."""
     rows, columns = x.shape
     outputs, groups = weight.scales.shape
     sizes = dict(tile("int4_gemm", x.device))
     blocks = -(-outputs // sizes["BLOCK_N"])
     parts = parts_of(blocks, groups, hardware(x.device)[1])
-    out = x.new_empty(rows, outputs)
+    out = x.new_empty(rows, outputs) if residual is None else residual
     target = out if parts == 1 else x.new_empty(parts, rows, outputs, dtype=torch.float32)
     launch(
         _int4_gemm, (blocks, parts),
         x, weight.packed, weight.scales, weight.zeros, bias if parts == 1 else None, target,
         rows, outputs, columns, groups, -(-groups // parts),
-        EVEN=outputs % sizes["BLOCK_N"] == 0 and columns % 128 == 0, BIAS=bias is not None and parts == 1,
+        EVEN=outputs % sizes["BLOCK_N"] == 0 and columns % 128 == 0,
+        BIAS=bias is not None and parts == 1, ADD=residual is not None and parts == 1,
         BLOCK_T=BLOCK_T[0] if rows <= BLOCK_T[0] else BLOCK_T[1],
         STAGES=sizes.pop("num_stages"), **sizes,
     )  # fmt: skip
     if parts > 1:
         launch(
             _add_parts, (-(-out.numel() // 1024),), target, bias, out, out.numel(), outputs,
-            PARTS=parts, BIAS=bias is not None, BLOCK=1024, num_warps=4,
+            PARTS=parts, BIAS=bias is not None, ADD=residual is not None, BLOCK=1024, num_warps=4,
         )  # fmt: skip
     return out
+
+
+def reference(x: Tensor, weight: Int4Weight, bias: Tensor | None, residual: Tensor | None = None) -> Tensor:
+    """The same in plain torch, on any device."""
+    return small_linear.reference(x, weight, bias, residual=residual)
 
 
 def dequantize(weight: Int4Weight, out: Tensor) -> Tensor:
@@ -149,7 +162,7 @@ CASES = (
             _int4_gemm,
             _PACKED | _SIZES | {"x": "*bf16:16", "bias": "*bf16:16"}
             | {"out": "*bf16:16" if whole else "*fp32:16", "PER_PART": "i32"},
-            {"EVEN": True, "BIAS": whole, "BLOCK_T": rows, "BLOCK_N": 64, "STAGES": 4},
+            {"EVEN": True, "BIAS": whole, "ADD": whole, "BLOCK_T": rows, "BLOCK_N": 64, "STAGES": 4},
             emits=("cp.async.cg",),
             emits_on=TENSOR_CORES,
         )
@@ -158,8 +171,8 @@ CASES = (
     CompileCase(
         "sum of parts",
         _add_parts,
-        {"parts": "*fp32:16", "bias": "*bf16:16", "out": "*bf16:16", "SIZE": "i32:16", "N": "i32:16"},
-        {"PARTS": 4, "BIAS": True, "BLOCK": 1024},
+        {"parts": "*fp32:16", "out": "*bf16:16", "SIZE": "i32:16", "N": "i32:16"},
+        {"PARTS": 4, "BIAS": False, "ADD": True, "BLOCK": 1024, "bias": None},
         architectures=(80, 90, 100),
     ),
     CompileCase(

@@ -11,15 +11,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tangram_engine.kernels import add_norm, decode_attention, language, sample, silu_mul, store_kv
+from tangram_engine.kernels import (
+    decode_attention,
+    language,
+    rms_norm,
+    sample,
+    silu_mul,
+    small_linear,
+    store_kv,
+)
+from tangram_engine.kernels.rms_norm import RmsNorm
+from tangram_engine.kernels.small_linear import StoredWeight
 from tangram_engine.sample.sampler import TokenSampler
 
 logger = logging.getLogger(__name__)
 
 
 # Types alone: the kernel file of the same name documents arguments and result.
-AddNorm = Callable[[Tensor | None, Tensor, Tensor, float], Tensor]
+RmsNormed = Callable[[Tensor, Tensor, float], Tensor]
 SiluMul = Callable[[Tensor], Tensor]
+SmallLinear = Callable[[Tensor, StoredWeight, Tensor | None, RmsNorm | None, bool, Tensor | None], Tensor]
 StoreKV = Callable[
     [Tensor, Tensor | None, Tensor | None, float, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
 ]
@@ -30,8 +41,9 @@ DecodeAttention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Ten
 class Ops:
     """The fused operations of a step."""
 
-    add_norm: AddNorm
+    rms_norm: RmsNormed
     silu_mul: SiluMul
+    small_linear: SmallLinear | None  # None: a library multiplies any number of rows
     store_kv: StoreKV
     decode_attention: DecodeAttention
     sample: TokenSampler
@@ -40,8 +52,9 @@ class Ops:
 def reference_ops() -> Ops:
     """Every operation in plain torch."""
     return Ops(
-        add_norm=add_norm.reference,
+        rms_norm=rms_norm.reference,
         silu_mul=silu_mul.reference,
+        small_linear=None,
         store_kv=store_kv.reference,
         decode_attention=decode_attention.reference,
         sample=sample.reference,
@@ -51,8 +64,9 @@ def reference_ops() -> Ops:
 def kernel_ops() -> Ops:
     """Every operation by its Triton kernel."""
     return Ops(
-        add_norm=add_norm.add_norm,
+        rms_norm=rms_norm.rms_norm,
         silu_mul=silu_mul.silu_mul,
+        small_linear=small_linear.small_linear,
         store_kv=store_kv.store_kv,
         decode_attention=decode_attention.decode_attention,
         sample=sample.sample,

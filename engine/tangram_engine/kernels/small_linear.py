@@ -1,14 +1,20 @@
-"""y = x W^T + b for up to 8 rows: each weight is read once, as it is stored, and multiplied with all rows.
+"""y = x W^T + b for up to 8 rows, with the norm before it and the gate or the residual after it.
 
-So few rows cost the time in which the weights are read. One program computes all rows of 16 outputs. Its four
-warps take turns along the inputs, each with tensor cores of its own, and add up in a fixed order: no atomics
-and no second launch. x is padded to 16 rows, whatever T is: a row's result depends neither on the other rows
-nor on how many there are. Tiles come through shared memory while earlier ones are multiplied (cp.async).
+So few rows cost the time in which the weights are read: each is read once, as it is stored, and multiplied
+with all rows. One program computes all rows of 16 outputs. Its four warps take turns along the inputs, each
+with tensor cores of its own, and add up in a fixed order: no atomics and no second launch. x is padded to 8
+rows, whatever T is: a row's result depends neither on the other rows nor on how many there are. Tiles come
+through shared memory while earlier ones are multiplied (cp.async).
 
-`tl.dot` rather than multiply and add, by instructions per weight (an SM issues 128 a cycle; the wire of an
-H200 brings it 9 weights a cycle in bf16, 19 in fp8, 37 in int4): products cost T of them without `tl.dot` and
-less than 0.1 with it; what is left is the conversion of fp8 (2; 8 before sm_89) and of int4 (2). The mma.sync
-form also on Hopper and Blackwell: wgmma and tcgen05 take 64 outputs a program, too few programs for this.
+Norm: y = W (x g) / sqrt(mean of x^2 + eps). The squares are added up in float32 beside the product, and the
+root is applied to the sums. x g is rounded to x's dtype, as a norm of its own rounds x g / root: the same
+relative error, within the tolerance. Gate: a program reads 8 rows of the gate and the same 8 of up. Residual:
+y is added to what `out` holds, each element by one program.
+
+`tl.dot` rather than multiply and add, which takes T instructions for a weight: an SM issues 128 a cycle, and
+the wire of an H200 brings it 9 weights a cycle in bf16, 19 in fp8, 37 in int4. The loop takes 1.8, 3.2 and
+6.0 for a weight, with a norm 3.9, 4.9 and 7.8 (SASS of sm_90): int4 is bound by them, not by the wire. The
+mma.sync form also on Hopper and Blackwell: wgmma and tcgen05 take 64 outputs a program, too few programs.
 
 Bytes moved: those of W (2, 1 or 0.52 for each weight) + 2 T (in + out). Llama-3-8B, microseconds at the 4.3
 TB/s of an H200, programs on its 132 SMs:
@@ -20,16 +26,20 @@ TB/s of an H200, programs on its 132 SMs:
     head   128256 x  4096   8016 programs  1051 MB        244.4       (stays in bf16)
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.kernels.language import CompileCase, launch, tl, triton
+from tangram_engine.kernels import rms_norm, silu_mul
+from tangram_engine.kernels.language import ARCHITECTURES, CompileCase, launch, tl, triton
+from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.tiles import hardware, tile
 from tangram_engine.quantize import Fp8Weight, Int4Weight
 
 ROWS = 8  # at most
-BLOCK_T = 16  # the least that `tl.dot` takes
+BLOCK_T = 8  # the least that tensor cores take (mma.sync m16n8k16)
 CONVERTS_FP8 = 89  # compute capability from which one instruction converts e4m3
 TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.float16: (4e-3, 4e-3), torch.bfloat16: (1.6e-2, 1e-2)}
 
@@ -60,14 +70,51 @@ def from_level(level, DTYPE: tl.constexpr):  # noqa: ANN201
     return value
 
 
-@triton.jit(do_not_specialize=["T"])  # or 1 and 16 rows would be compiled apart
+@triton.jit
+def _outputs(N, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
+    """Rows of W that a program reads: BLOCK_N in a row, or half as many of the gate and the same of up."""
+    n = tl.arange(0, BLOCK_N)
+    if GATED:
+        HALF: tl.constexpr = BLOCK_N // 2
+        n = tl.program_id(0) * HALF + n % HALF + n // HALF * (N // 2)
+    else:
+        n += tl.program_id(0) * BLOCK_N
+    return n
+
+
+@triton.jit
+def _finish(
+    y, squares, bias, out, eps, n, t, T, N, K,
+    BIAS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """What follows the sums y [BLOCK_N, BLOCK_T]; squares: parts of the sums of x^2, over both first axes."""
+    if NORM:
+        y *= tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)[None, :]
+    if BIAS:
+        y += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        HALF: tl.constexpr = BLOCK_N // 2
+        gate, up = tl.split(tl.permute(tl.reshape(y, (2, HALF, BLOCK_T)), (1, 2, 0)))
+        y = gate * tl.sigmoid(gate) * up
+        n = tl.program_id(0) * HALF + tl.arange(0, HALF)
+        N = N // 2
+    at = out + t[None, :] * N + n[:, None]
+    inside = (n < N)[:, None] & (t < T)[None, :]
+    if ADD:
+        y += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(at, y.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["T"])  # or 1 and 8 rows would be compiled apart
 def _plain_or_fp8(
-    x, weight, scales, bias, out, T, N, K,
+    x, weight, scales, bias, norm, out, eps, T, N, K,
     FP8: tl.constexpr, CONVERT: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr,
+    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    n = _outputs(N, BLOCK_N, GATED)
     t = tl.arange(0, BLOCK_T)
     inside = n < N
     row, output = t[None, None, :] < T, inside[None, :, None]
@@ -76,6 +123,7 @@ def _plain_or_fp8(
     w_at = weight + n[None, :, None].to(tl.int64) * K + (warp + k)
     x_at = x + t[None, None, :] * K + (warp + kx)
     total = tl.zeros((WARPS, BLOCK_N, BLOCK_T), tl.float32)
+    squares = tl.zeros((WARPS, BLOCK_K, BLOCK_T), tl.float32)
     for start in tl.range(0, K, WARPS * BLOCK_K, num_stages=STAGES):
         if EVEN:
             w = tl.load(w_at + start)
@@ -85,30 +133,29 @@ def _plain_or_fp8(
             columns = tl.load(x_at + start, mask=row & (start + warp + kx < K), other=0.0)
         if FP8:
             w = from_e4m3(w, CONVERT).to(x.dtype.element_ty)
+        if NORM:
+            squares += columns.to(tl.float32) * columns.to(tl.float32)
+            columns *= tl.load(norm + (start + warp + kx), mask=start + warp + kx < K, other=0.0)
         total = tl.dot(w, columns, total, input_precision="ieee")
     y = tl.sum(total, axis=0)
     if FP8:
         y *= tl.load(scales + n, mask=inside, other=0.0)[:, None]
-    if BIAS:
-        y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[:, None]
-    at = out + t[None, :] * N + n[:, None]
-    tl.store(at, y.to(out.dtype.element_ty), mask=inside[:, None] & (t[None, :] < T))
+    _finish(y, squares, bias, out, eps, n, t, T, N, K, BIAS, NORM, GATED, ADD, BLOCK_N, BLOCK_T)
 
 
-@triton.jit(do_not_specialize=["T"])  # or 1 and 16 rows would be compiled apart
+@triton.jit(do_not_specialize=["T"])  # or 1 and 8 rows would be compiled apart
 def _int4(
-    x, weight, scales, zeros, bias, out, T, N, K, GROUPS,
-    EVEN: tl.constexpr, BIAS: tl.constexpr,
+    x, weight, scales, zeros, bias, norm, out, eps, T, N, K, GROUPS,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Each warp takes a group of 128 inputs at a time: 64 bytes, in each an input of either half.
 
-    sum (q - z) s x = s (sum (128 + q) x - (128 + z) sum x): scale and zero apply to sums, not to weights.
+    q - z is exact in 16 bits; the scale applies to the sum of a group.
     """
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    n = _outputs(N, BLOCK_N, GATED)
     t = tl.arange(0, BLOCK_T)
-    inside = n < N
-    row, output = t[None, None, :] < T, inside[None, :, None]
+    row, output = t[None, None, :] < T, (n < N)[None, :, None]
     warp = tl.arange(0, WARPS)[:, None, None]
     k, kx = tl.arange(0, 64)[None, None, :], tl.arange(0, 64)[None, :, None]
     w_at = weight + n[None, :, None].to(tl.int64) * (K // 2) + (warp * 64 + k)
@@ -117,8 +164,10 @@ def _int4(
     zero_at = zeros + n[None, :, None] // 2 * GROUPS + warp
     shift = (n % 2 * 4)[None, :, None]
     total = tl.zeros((WARPS, BLOCK_N, BLOCK_T), tl.float32)
+    squares = tl.zeros((WARPS, 64, BLOCK_T), tl.float32)
     for first in tl.range(0, GROUPS, WARPS, num_stages=STAGES):
         if EVEN:
+            half = 64
             w = tl.load(w_at + first * 64)
             low = tl.load(x_at + first * 128, mask=row, other=0.0)
             high = tl.load(x_at + (first * 128 + 64), mask=row, other=0.0)
@@ -130,86 +179,112 @@ def _int4(
             high = tl.load(x_at + (first * 128 + half), mask=row & (kx < half), other=0.0)
             scale = tl.load(scale_at + first, mask=output & (half > 0), other=0.0)
             zero = tl.load(zero_at + first, mask=output & (half > 0), other=0)
+        if NORM:
+            squares += low.to(tl.float32) * low.to(tl.float32) + high.to(tl.float32) * high.to(tl.float32)
+            g_at = norm + ((first + warp) * 128 + kx)
+            low *= tl.load(g_at, mask=kx < half, other=0.0)
+            high *= tl.load(g_at + half, mask=kx < half, other=0.0)
         dtype = x.dtype.element_ty
-        part = tl.dot(from_level(w & 15, dtype), low, input_precision="ieee")
-        part = tl.dot(from_level(w >> 4, dtype), high, part, input_precision="ieee")
-        sums = tl.sum(low.to(tl.float32) + high.to(tl.float32), axis=1, keep_dims=True)
-        offset = ((zero >> shift) & 15).to(tl.float32) + 128.0
-        total += (part - offset * sums) * scale.to(tl.float32)
-    y = tl.sum(total, axis=0)
-    if BIAS:
-        y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[:, None]
-    at = out + t[None, :] * N + n[:, None]
-    tl.store(at, y.to(out.dtype.element_ty), mask=inside[:, None] & (t[None, :] < T))
+        offset = from_level((zero >> shift) & 15, dtype)
+        part = tl.dot(from_level(w & 15, dtype) - offset, low, input_precision="ieee")
+        part = tl.dot(from_level(w >> 4, dtype) - offset, high, part, input_precision="ieee")
+        total += part * scale.to(tl.float32)
+    _finish(
+        tl.sum(total, axis=0), squares, bias, out, eps, n, t, T, N, K,
+        BIAS, NORM, GATED, ADD, BLOCK_N, BLOCK_T,
+    )  # fmt: skip
 
 
-def small_linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
-    """Contiguous x [T <= 8, in], weight [out, in], bias [out] -> [T, out] in x's dtype."""
+def small_linear(
+    x: Tensor,
+    weight: StoredWeight,
+    bias: Tensor | None,
+    norm: RmsNorm | None = None,
+    gated: bool = False,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Contiguous x [T <= 8, in], weight [out, in], bias [out] -> [T, out] in x's dtype.
+
+    norm: of x, before the product. gated: silu(first half) * second half of the outputs, [T, out / 2].
+    residual: of the result's shape, to which it is added in place.
+    """
     rows, columns = x.shape
     outputs = weight.shape[0]
-    out = x.new_empty(rows, outputs)
+    out = x.new_empty(rows, outputs // 2 if gated else outputs) if residual is None else residual
+    name = "small_linear" + {Fp8Weight: " fp8", Int4Weight: " int4"}.get(type(weight), "")
+    sizes = dict(tile(name, x.device))
+    warps, stages = sizes["num_warps"], sizes.pop("num_stages")
+    grid = (-(-outputs // sizes["BLOCK_N"]),)
+    factor, eps = norm or (None, 0.0)
+    shared = {
+        "EVEN": outputs % sizes["BLOCK_N"] == 0 and columns % (sizes.get("BLOCK_K", 128) * warps) == 0,
+        "BIAS": bias is not None, "NORM": norm is not None, "GATED": gated, "ADD": residual is not None,
+        "BLOCK_T": BLOCK_T, "WARPS": warps, "STAGES": stages,
+    } | sizes  # fmt: skip
     if isinstance(weight, Int4Weight):
-        sizes = dict(tile("small_linear int4", x.device))
-        groups = weight.scales.shape[1]
-        even = outputs % sizes["BLOCK_N"] == 0 and columns % (128 * sizes["num_warps"]) == 0
         launch(
-            _int4, (-(-outputs // sizes["BLOCK_N"]),),
-            x, weight.packed, weight.scales, weight.zeros, bias, out, rows, outputs, columns, groups,
-            EVEN=even, BIAS=bias is not None, BLOCK_T=BLOCK_T,
-            WARPS=sizes["num_warps"], STAGES=sizes.pop("num_stages"), **sizes,
+            _int4, grid, x, weight.packed, weight.scales, weight.zeros, bias, factor, out,
+            eps, rows, outputs, columns, weight.scales.shape[1], **shared,
         )  # fmt: skip
         return out
-    fp8 = not isinstance(weight, Tensor)
-    sizes = dict(tile("small_linear fp8" if fp8 else "small_linear", x.device))
     stored, scales = weight, None
     if isinstance(weight, Fp8Weight):
         stored, scales = weight.values.view(torch.uint8), weight.scales
-    even = outputs % sizes["BLOCK_N"] == 0 and columns % (sizes["BLOCK_K"] * sizes["num_warps"]) == 0
     launch(
-        _plain_or_fp8, (-(-outputs // sizes["BLOCK_N"]),),
-        x, stored, scales, bias, out, rows, outputs, columns,
-        FP8=fp8, CONVERT=hardware(x.device)[0] >= CONVERTS_FP8, EVEN=even, BIAS=bias is not None,
-        BLOCK_T=BLOCK_T, WARPS=sizes["num_warps"], STAGES=sizes.pop("num_stages"), **sizes,
+        _plain_or_fp8, grid, x, stored, scales, bias, factor, out, eps, rows, outputs, columns,
+        FP8=scales is not None, CONVERT=hardware(x.device)[0] >= CONVERTS_FP8, **shared,
     )  # fmt: skip
     return out
 
 
-def reference(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
+def reference(
+    x: Tensor,
+    weight: StoredWeight,
+    bias: Tensor | None,
+    norm: RmsNorm | None = None,
+    gated: bool = False,
+    residual: Tensor | None = None,
+) -> Tensor:
     """The same in plain torch, on any device."""
     whole = weight if isinstance(weight, Tensor) else weight.dequantized(x.dtype)
-    return functional.linear(x, whole, bias)
+    y = functional.linear(x if norm is None else rms_norm.reference(x, *norm), whole, bias)
+    y = silu_mul.reference(y) if gated else y
+    return y if residual is None else residual.add_(y)
 
 
-_SIZES = {"T": "i32", "N": "i32:16", "K": "i32:16"}
-_POINTERS = {"x": "*bf16:16", "bias": "*bf16:16", "out": "*bf16:16"}
-_PIPELINED = ("cp.async.cg", "mma.sync")
-CASES = (
+_SIGNATURE = dict.fromkeys(("x", "bias", "norm", "out"), "*bf16:16") | {
+    "T": "i32",
+    "N": "i32:16",
+    "K": "i32:16",
+}
+_TILE: dict[str, Any] = {"EVEN": True, "BLOCK_T": BLOCK_T, "BLOCK_N": 16, "WARPS": 4, "STAGES": 4}
+_BF16 = {"FP8": False, "CONVERT": False, "BLOCK_K": 64, "scales": None}
+_FP8 = {"FP8": True, "CONVERT": True, "BLOCK_K": 128}
+_FP8_STORED = {"weight": "*u8:16", "scales": "*fp32:16"}
+_INT4_STORED = {"weight": "*u8:16", "scales": "*fp16:16", "zeros": "*u8:16", "GROUPS": "i32:16"}
+_OLD = tuple(sm for sm in ARCHITECTURES if sm < CONVERTS_FP8)
+_NEW = tuple(sm for sm in ARCHITECTURES if sm >= CONVERTS_FP8)
+# Which projections are computed how: NORM, GATED, ADD, BIAS.
+_USES = {
+    "gate_up": (True, True, False, False),
+    "qkv, head": (True, False, False, False),
+    "qkv with a bias": (True, False, False, True),
+    "o, down": (False, False, True, False),
+}
+CASES = tuple(
     CompileCase(
-        "bf16",
-        _plain_or_fp8,
-        _POINTERS | _SIZES | {"weight": "*bf16:16"},
-        {"scales": None, "FP8": False, "CONVERT": False, "EVEN": True, "BIAS": True, "BLOCK_T": 16}
-        | {"BLOCK_N": 16, "BLOCK_K": 64, "WARPS": 4, "STAGES": 4},
-        emits=_PIPELINED,
-    ),
-    *(
-        CompileCase(
-            f"fp8, converted {'by an instruction' if convert else 'by shifts'}",
-            _plain_or_fp8,
-            _POINTERS | _SIZES | {"weight": "*u8:16", "scales": "*fp32:16"},
-            {"FP8": True, "CONVERT": convert, "EVEN": True, "BIAS": True, "BLOCK_T": 16}
-            | {"BLOCK_N": 16, "BLOCK_K": 128, "WARPS": 4, "STAGES": 4},
-            architectures=(89, 90, 100, 103, 120) if convert else (80, 86),
-            emits=_PIPELINED,
-        )
-        for convert in (False, True)
-    ),
-    CompileCase(
-        "int4",
-        _int4,
-        _POINTERS | _SIZES
-        | {"weight": "*u8:16", "scales": "*fp16:16", "zeros": "*u8:16", "GROUPS": "i32:16"},
-        {"EVEN": True, "BIAS": True, "BLOCK_T": 16, "BLOCK_N": 16, "WARPS": 4, "STAGES": 4},
-        emits=_PIPELINED,
-    ),
-)  # fmt: skip
+        f"{form}, {use}",
+        kernel,
+        _SIGNATURE | {"eps": "fp32"} | stored,
+        _TILE | constexprs | dict(zip(("NORM", "GATED", "ADD", "BIAS"), options, strict=True)),
+        architectures=architectures,
+        emits=("cp.async.cg", "mma.sync"),
+    )
+    for use, options in _USES.items()
+    for form, kernel, stored, constexprs, architectures in (
+        ("bf16", _plain_or_fp8, {"weight": "*bf16:16"}, _BF16, ARCHITECTURES),
+        ("fp8 by shifts", _plain_or_fp8, _FP8_STORED, _FP8 | {"CONVERT": False}, _OLD),
+        ("fp8", _plain_or_fp8, _FP8_STORED, _FP8, _NEW),
+        ("int4", _int4, _INT4_STORED, {}, ARCHITECTURES),
+    )
+)

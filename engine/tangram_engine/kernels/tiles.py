@@ -13,7 +13,8 @@ import torch
 Tile = Mapping[str, int]  # names of constexprs, `num_warps` and `num_stages`
 
 TILES: dict[tuple[str, int, int], Tile] = {
-    ("add_norm", 0, 0): {"num_warps": 8},
+    ("rms_norm", 0, 0): {"num_warps": 8},
+    ("fp8_rows", 0, 0): {"num_warps": 8},
     ("silu_mul", 0, 0): {"BLOCK": 1024, "num_warps": 4},
     ("store_kv", 0, 0): {"HEADS": 8, "num_warps": 4},
     # Half of the stages hold page numbers, half keys and values: 70 KB a program, and as many as fit an SM.

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from tangram_engine.checkpoint import ModelSpec
-from tangram_engine.kernels.ops import Ops
 from tangram_engine.models.weights import LayerWeights, Weights
 
 
@@ -28,28 +27,19 @@ class Attend(Protocol):
 class Decoder:
     """Weights and the order in which they are applied."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, weights: Weights) -> None:
         self.spec = spec
         self.weights = weights
-        self._ops = ops
-        # The normalisation at the end of a layer is the one that the next layer begins with.
-        self._next_norms = (*(layer.input_norm for layer in weights.layers), weights.norm)[1:]
 
     def forward(self, ids: Tensor, attend: Attend) -> Tensor:
-        """Token ids [T] -> normalised hidden states [T, hidden]."""
-        add_norm, eps = self._ops.add_norm, self.spec.rms_norm_eps
-        residual = functional.embedding(ids, self.weights.embedding)
-        x = add_norm(None, residual, self.weights.layers[0].input_norm, eps)
-        for index, (layer, next_norm) in enumerate(zip(self.weights.layers, self._next_norms, strict=True)):
-            # One name: what a stage has read is freed before the next one computes.
-            x = layer.qkv(x)
-            x = attend(index, x, layer)
-            x = add_norm(layer.out(x), residual, layer.post_norm, eps)
-            x = layer.gate_up(x)
-            x = self._ops.silu_mul(x)
-            x = add_norm(layer.down(x), residual, next_norm, eps)
-        return x
+        """Token ids [T] -> hidden states after the last layer [T, hidden]."""
+        hidden = functional.embedding(ids, self.weights.embedding)
+        # Without names in between, what a stage has read is freed before the next one computes.
+        for index, layer in enumerate(self.weights.layers):
+            hidden = layer.out(attend(index, layer.qkv(hidden, layer.input_norm), layer), residual=hidden)
+            hidden = layer.down(layer.gate_up(hidden, layer.post_norm, gated=True), residual=hidden)
+        return hidden
 
-    def logits(self, x: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [N, hidden] -> float32 logits [N, vocabulary]."""
-        return self.weights.head(x).float()
+        return self.weights.head(hidden, self.weights.norm).float()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tangram_engine.checkpoint import ModelSpec, expected_shapes
+from tangram_engine.kernels.ops import Ops
 from tangram_engine.models.weights import MakeProjection, Source, Weights, assemble, in_place
 
 STD = (
@@ -14,10 +15,15 @@ STD = (
 
 
 def dummy_weights(
-    spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int, make: MakeProjection = in_place
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    ops: Ops,
+    make: MakeProjection = in_place,
 ) -> Weights:
     """Weights of that shape, drawn on the device: the same for the same seed, on devices of one kind."""
-    return assemble(spec, dummy_source(spec, dtype, device, seed), dtype, device, make)
+    return assemble(spec, dummy_source(spec, dtype, device, seed), dtype, device, ops, make)
 
 
 def dummy_source(spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int) -> Source:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tangram_engine.checkpoint import ModelSpec
-from tangram_engine.kernels import int4_gemm, small_linear
-from tangram_engine.models.linear import Linear, has_kernels
+from tangram_engine.kernels import fp8_rows, int4_gemm
+from tangram_engine.kernels.ops import Ops
+from tangram_engine.kernels.rms_norm import RmsNorm
+from tangram_engine.models.linear import FusedLinear, Linear, multiply
 from tangram_engine.models.weights import MakeProjection, Projection
 from tangram_engine.quantize import Fp8Weight, Int4Weight, QuantizedWeight, quantizable, quantize, to_fp8
 
@@ -18,8 +19,8 @@ logger = logging.getLogger(__name__)
 EACH_WAY = (1, 9, 33, 65)  # numbers of rows that take different kernels
 
 
-class QuantizedLinear:
-    """y = x W^T + b with W in fp8 or int4, on a GPU.
+class QuantizedLinear(FusedLinear):
+    """A weight in fp8 or int4, on a GPU.
 
     Up to 8 rows (64 with int4) a kernel reads the weights as they are stored. More rows, fp8: activations
     in fp8 too, with a scale for each row, where the device has that product. Else the weights are
@@ -27,24 +28,25 @@ class QuantizedLinear:
     """
 
     def __init__(
-        self, weight: QuantizedWeight, bias: Tensor | None, buffer: Tensor, *, scaled: bool, kernels: bool
+        self, weight: QuantizedWeight, bias: Tensor | None, buffer: Tensor, ops: Ops, *, scaled: bool
     ) -> None:
-        self._weight = weight
-        self._bias = bias
+        super().__init__(weight, bias, buffer.dtype, ops)
+        self._stored = weight
         self._buffer = buffer
-        self._kernels = kernels
+        self._kernels = self._small is not None
         self._scaled = scaled and all(size % 16 == 0 for size in weight.shape)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] -> [rows, out]."""
-        weight = self._weight
-        if self._kernels and 0 < x.shape[0] <= small_linear.ROWS:
-            return small_linear.small_linear(x.contiguous(), weight, self._bias)
-        if self._kernels and isinstance(weight, Int4Weight) and 0 < x.shape[0] <= int4_gemm.ROWS:
-            return int4_gemm.int4_gemm(x.contiguous(), weight, self._bias)
+    def product(self, x: Tensor, norm: RmsNorm | None, residual: Tensor | None) -> Tensor:
+        """See `FusedLinear.product`."""
+        weight = self._stored
         if self._scaled and isinstance(weight, Fp8Weight):
-            return scaled_linear(x, weight, self._bias)
-        return functional.linear(x, self._dequantized(weight), self._bias)
+            to_fp8 = fp8_rows.fp8_rows if self._kernels else fp8_rows.reference
+            y = scaled_product(*to_fp8(x, norm), weight, self._bias, x.dtype)
+            return y if residual is None else residual.add_(y)
+        x = self.normed(x, norm)
+        if self._kernels and isinstance(weight, Int4Weight) and 0 < x.shape[0] <= int4_gemm.ROWS:
+            return int4_gemm.int4_gemm(x.contiguous(), weight, self._bias, residual)
+        return multiply(x, self._dequantized(weight), self._bias, residual)
 
     def _dequantized(self, weight: QuantizedWeight) -> Tensor:
         outputs, columns = weight.shape
@@ -54,18 +56,17 @@ class QuantizedLinear:
         return weight.dequantized(out.dtype, out)
 
 
-def scaled_linear(x: Tensor, weight: Fp8Weight, bias: Tensor | None) -> Tensor:
-    """Activations in fp8 too, with a scale for each row: x [T, in] -> [T, out]. A row depends on no other."""
-    scale = x.abs().amax(1, keepdim=True).float() / 448.0
-    scale = scale.clamp(min=torch.finfo(torch.float32).tiny)
-    rows = (x.float() / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+def scaled_product(
+    rows: Tensor, scales: Tensor, weight: Fp8Weight, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Rows in fp8 [T, in] with scales [T, 1] times the weight. [T, out]. A row depends on no other."""
     product: Tensor = torch._scaled_mm(  # noqa: SLF001  (torch's only scaled product in all versions we run on)
         rows,
         weight.values.t(),
-        scale_a=scale,
+        scale_a=scales,
         scale_b=weight.scales[None],
         bias=bias,
-        out_dtype=x.dtype,
+        out_dtype=dtype,
         use_fast_accum=True,
     )
     return product
@@ -83,7 +84,7 @@ def has_scaled_product(dtype: torch.dtype, device: torch.device) -> bool:
         return False
     try:
         ones = torch.ones(16, 32, dtype=dtype, device=device)
-        scaled_linear(ones, to_fp8(ones), ones[0, :16]).sum().item()
+        scaled_product(*fp8_rows.reference(ones), to_fp8(ones), ones[0, :16], dtype).sum().item()
     except (RuntimeError, AttributeError, ValueError) as reason:
         logger.info("fp8 weights are dequantised for more than a few rows: %s", reason)
         return False
@@ -97,16 +98,15 @@ def quantized_on_load(spec: ModelSpec, form: str, dtype: torch.dtype, device: to
     size of the full model. A matrix that does not have the format stays as it is stored.
     """
     if device.type == "cpu":
-        return lambda read: _dequantized(form, dtype, *read())
+        return lambda read, ops: _dequantized(form, dtype, ops, *read())
     buffer = torch.empty(largest_projection(spec), dtype=dtype, device=device)
     scaled = form == "fp8" and has_scaled_product(dtype, device)
-    kernels = has_kernels(dtype, device)
 
-    def make(read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
+    def make(read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
         weight, bias = read()
         if not _has_format(form, weight):
-            return Linear(weight, bias)
-        made = QuantizedLinear(quantize(weight, form), bias, buffer, scaled=scaled, kernels=kernels)
+            return Linear(weight, bias, ops)
+        made = QuantizedLinear(quantize(weight, form), bias, buffer, ops, scaled=scaled)
         compute_each_way(made, weight.new_zeros(EACH_WAY[-1], weight.shape[1]))
         return made
 
@@ -119,10 +119,10 @@ def largest_projection(spec: ModelSpec) -> int:
     return spec.hidden_size * max(heads + 2 * spec.kv_heads * spec.head_dim, 2 * inner)
 
 
-def _dequantized(form: str, dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> Projection:
+def _dequantized(form: str, dtype: torch.dtype, ops: Ops, weight: Tensor, bias: Tensor | None) -> Projection:
     if _has_format(form, weight):
         weight = quantize(weight, form).dequantized(dtype)
-    return Linear(weight, bias)
+    return Linear(weight, bias, ops)
 
 
 def _has_format(form: str, weight: Tensor) -> bool:

@@ -10,14 +10,22 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, ModelSpec
+from tangram_engine.kernels.ops import Ops
+from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.models.linear import Linear
 
 
 class Projection(Protocol):
-    """y = x W^T + b, whatever W is stored as."""
+    """y = x W^T + b, whatever W is stored as, with what the decoder computes before or after it."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] -> [rows, out]."""
+    def __call__(
+        self, x: Tensor, norm: RmsNorm | None = None, *, gated: bool = False, residual: Tensor | None = None
+    ) -> Tensor:
+        """[rows, in] -> [rows, out].
+
+        norm: of x, before the product. gated: silu(first half) * second half of the outputs. [rows, out / 2].
+        residual [rows, out], never with a gate: the product is added to it in place, and it is returned.
+        """
         ...
 
 
@@ -25,12 +33,12 @@ class Projection(Protocol):
 class LayerWeights:
     """One layer. Projections that share their input are one, side by side."""
 
-    input_norm: Tensor  # [hidden]
+    input_norm: RmsNorm
     qkv: Projection  # hidden -> (heads + 2 kv_heads) D
     q_norm: Tensor | None  # [D]
     k_norm: Tensor | None  # [D]
     out: Projection  # heads D -> hidden
-    post_norm: Tensor  # [hidden]
+    post_norm: RmsNorm
     gate_up: Projection  # hidden -> 2 intermediate
     down: Projection  # intermediate -> hidden
 
@@ -41,7 +49,7 @@ class Weights:
 
     embedding: Tensor  # [vocabulary, hidden]
     layers: tuple[LayerWeights, ...]
-    norm: Tensor  # [hidden]
+    norm: RmsNorm
     head: Projection  # hidden -> vocabulary
 
 
@@ -56,22 +64,26 @@ class Source(Protocol):
 class MakeProjection(Protocol):
     """How a layer's matrices become projections: in place, quantised, or read when they are needed."""
 
-    def __call__(self, read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
+    def __call__(self, read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
         """Return the projection whose weight [out, in] and bias [out] `read` returns, on the device."""
         ...
 
 
-def in_place(read: Callable[[], tuple[Tensor, Tensor | None]]) -> Projection:
+def in_place(read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
     """Return a projection that keeps its weight as it is stored."""
-    return Linear(*read())
+    return Linear(*read(), ops)
 
 
 def load_weights(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, make: MakeProjection = in_place
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    ops: Ops,
+    make: MakeProjection = in_place,
 ) -> Weights:
     """Read every tensor once, straight into its place on the device."""
     with opened(checkpoint) as source:
-        return assemble(checkpoint.spec, source, dtype, device, make)
+        return assemble(checkpoint.spec, source, dtype, device, ops, make)
 
 
 @contextmanager
@@ -94,6 +106,7 @@ def assemble(
     source: Source,
     dtype: torch.dtype,
     device: torch.device,
+    ops: Ops,
     make: MakeProjection = in_place,
 ) -> Weights:
     """Pack the tensors of `source` in the way the decoder wants them. The head stays as it is stored."""
@@ -111,19 +124,22 @@ def assemble(
             weight = packed(*(f"{name}.weight" for name in names))
             return weight, packed(*(f"{name}.bias" for name in names)) if bias else None
 
-        return make(read)
+        return make(read, ops)
+
+    def norm(name: str) -> RmsNorm:
+        return RmsNorm(packed(f"{name}.weight"), spec.rms_norm_eps)
 
     def layers() -> Iterator[LayerWeights]:
         for index in range(spec.layers):
             at = f"model.layers.{index}"
             qkv = [f"{at}.self_attn.{name}_proj" for name in "qkv"]
             yield LayerWeights(
-                input_norm=packed(f"{at}.input_layernorm.weight"),
+                input_norm=norm(f"{at}.input_layernorm"),
                 qkv=project(*qkv, bias=spec.attention_bias),
                 q_norm=packed(f"{at}.self_attn.q_norm.weight") if spec.qk_norm else None,
                 k_norm=packed(f"{at}.self_attn.k_norm.weight") if spec.qk_norm else None,
                 out=project(f"{at}.self_attn.o_proj"),
-                post_norm=packed(f"{at}.post_attention_layernorm.weight"),
+                post_norm=norm(f"{at}.post_attention_layernorm"),
                 gate_up=project(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
                 down=project(f"{at}.mlp.down_proj"),
             )
@@ -132,6 +148,6 @@ def assemble(
     return Weights(
         embedding=embedding,
         layers=tuple(layers()),
-        norm=packed("model.norm.weight"),
-        head=Linear(embedding if spec.tied_embeddings else packed(HEAD)),
+        norm=norm("model.norm"),
+        head=Linear(embedding if spec.tied_embeddings else packed(HEAD), None, ops),
     )

@@ -7,6 +7,7 @@ a small part of a large model, and its answers depend on them most. A head that 
 from tangram_engine.quantize.formats import (
     FORMATS,
     GROUP,
+    LARGEST_FP8,
     Fp8Weight,
     Int4Weight,
     QuantizedWeight,
@@ -20,6 +21,7 @@ from tangram_engine.quantize.formats import (
 __all__ = [
     "FORMATS",
     "GROUP",
+    "LARGEST_FP8",
     "Fp8Weight",
     "Int4Weight",
     "QuantizedWeight",

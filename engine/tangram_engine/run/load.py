@@ -97,7 +97,8 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
     check_weights(sum(weight_bytes(spec, dtype, form).values()), available)
     speed = _speed(spec, dtype, form, device, memory)
     try:
-        decoder = Decoder(spec, _weights(config, checkpoint, dtype, device), ops or reference_ops())
+        weights = _weights(config, checkpoint, dtype, device, ops or reference_ops())
+        decoder = Decoder(spec, weights)
         loaded = time.perf_counter()
         rows = DeviceRows(
             limits.max_num_seqs, limits.max_model_len, config.block_size, spec.vocab_size, device, config.seed
@@ -212,15 +213,15 @@ def allocate_pool(
 
 
 def _weights(
-    config: EngineConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, ops: Ops
 ) -> Weights:
     make = in_place
     if config.quantize is not None:
         make = quantized_on_load(checkpoint.spec, config.quantize, dtype, device)
     if config.load_format != DUMMY:
-        return load_weights(checkpoint, dtype, device, make)
+        return load_weights(checkpoint, dtype, device, ops, make)
     logger.warning("--load-format dummy: the weights are random, and so is every answer; for benchmarks only")
-    return dummy_weights(checkpoint.spec, dtype, device, config.seed, make)
+    return dummy_weights(checkpoint.spec, dtype, device, config.seed, ops, make)
 
 
 def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
