@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel
 
 from .admission import BodyBytes, Connections, HeldBytes
 from .body import read_model
@@ -27,7 +26,7 @@ from .tokenizer import TokenizerError
 
 logger = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 _T = TypeVar("_T")
 _TEXT_WAIT_S = 10.0  # for a text worker; beyond it the client had better ask another replica
 _TOKEN_BYTES = 36  # of an id in a list; in a body it can have 2
@@ -194,9 +193,9 @@ class Endpoints:
         body = await backend.read(request, model, held)
         backend.check_model(body.model)
         if isinstance(body, CompletionRequest):
-            held.add(_TOKEN_BYTES * sum(len(ids) for ids in body.prompt if isinstance(ids, list)))
+            held.add(_TOKEN_BYTES * sum(len(ids) for ids in body.prompts if isinstance(ids, list)))
         engine, preparer = backend.parts()
-        count = body.choices * (len(body.prompt) if isinstance(body, CompletionRequest) else 1)
+        count = body.choices * (len(body.prompts) if isinstance(body, CompletionRequest) else 1)
         try:
             places = backend.lifecycle.sequences(count)
             with places:
@@ -207,7 +206,7 @@ class Endpoints:
                     preparer.tools,
                     requests,
                     n=body.choices,
-                    stops=body.stop or (),
+                    stops=body.stops,
                     skip_special_tokens=body.skip_special_tokens,
                     include_stop=body.include_stop_str_in_output,
                 )

@@ -1,24 +1,26 @@
 """A request's body as a validated model, or the error object that says which field is wrong."""
 
 import asyncio
+import re
 from concurrent.futures import Executor
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import msgspec
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
 
 from .admission import HeldBytes
 from .errors import APIError, bad_request
-from .jsonio import Malformed
-from .params import Unsupported
-from .request_json import InvalidField, RequestDecoder
+from .jsonio import Malformed, check, decode_value
+from .params import CONTENT_KINDS, PROMPT_KINDS, FieldError
 
 BODY_LIMIT = 4 << 20  # bytes
 _THREAD_FROM = 16 << 10  # bytes; smaller bodies take the event loop a few milliseconds at worst
 _PATH_LIMIT = 200  # characters of a path in an error; keys in it are the client's
+_MESSAGE_LIMIT = 300  # characters; msgspec repeats a string that is none of a Literal's
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_PART = re.compile(r"prompt(?=\.)|(messages\.\d+\.content)(?=\.)")  # lists that are named as a whole
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 
 async def read_model(
@@ -34,18 +36,12 @@ async def read_model(
 def parse(raw: bytes, model: type[M]) -> M:
     """Bytes to a model. Raises APIError."""
     try:
-        return model.model_validate(_decoder(model).decode(raw))
+        check(raw)
+        return decode_value(raw, model)
     except Malformed as error:
         raise bad_request(f"The body is refused as JSON: {error}.", code="invalid_json") from None
-    except InvalidField as error:
-        raise _invalid(error.path, str(error)) from None
-    except ValidationError as error:
+    except msgspec.ValidationError as error:
         raise _explain(error) from None
-
-
-@cache
-def _decoder(model: type[BaseModel]) -> RequestDecoder:
-    return RequestDecoder(model)
 
 
 async def _read(request: web.Request, held: HeldBytes, limit_s: float) -> bytes:
@@ -79,17 +75,21 @@ def _too_large() -> APIError:
     )
 
 
-def _explain(error: ValidationError) -> APIError:
-    """The first problem, by the path a client would write: messages.0.content."""
-    problem = error.errors(include_url=False, include_input=False)[0]
-    cause: Any = problem.get("ctx", {}).get("error")
-    path = ".".join(str(part) for part in problem["loc"])
-    if isinstance(cause, Unsupported):
-        path = f"{path}.{cause.field}" if path else cause.field
-        return bad_request(f"{cause}.", param=path, code="unsupported_parameter")
-    return _invalid(path, problem["msg"].removeprefix("Value error, "))
-
-
-def _invalid(path: str, message: str) -> APIError:
-    path = path[:_PATH_LIMIT]
-    return bad_request(f"{path}: {message}" if path else message, param=path or None, code="invalid_value")
+def _explain(error: msgspec.ValidationError) -> APIError:
+    """The problem, by the path a client would write: messages.0.content."""
+    message, _, path = str(error).partition(" - at `$")
+    path = path.rstrip("`").replace("[", ".").replace("]", "").lstrip(".")
+    cause, code = error.__cause__, "invalid_value"
+    if isinstance(cause, FieldError):
+        path, code = f"{path}.{cause.field}".lstrip("."), cause.code
+    elif missing := _MISSING.fullmatch(message):
+        path, message = f"{path}.{missing[1]}".lstrip("."), "is missing"
+    elif part := _PART.match(path):
+        path, message = part[0], CONTENT_KINDS if part[1] else PROMPT_KINDS
+    elif cause is None and not path:
+        return bad_request(
+            "The body is refused as JSON: the body must be a JSON object.", code="invalid_json"
+        )
+    path, message = path[:_PATH_LIMIT], message[:_MESSAGE_LIMIT]
+    named = path and not message.startswith(path)
+    return bad_request(f"{path}: {message}" if named else message, param=path or None, code=code)

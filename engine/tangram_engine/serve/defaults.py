@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import msgspec
 
 from tangram_engine.checkpoint.files import exists, read_bytes, strict_object
 
@@ -15,10 +15,9 @@ GENERATION_CONFIG = "generation_config.json"
 _LIMIT = 1 << 20  # bytes
 
 
-class SamplingDefaults(BaseModel):
+class SamplingDefaults(msgspec.Struct, frozen=True):
     """The fields of generation_config.json that vLLM heeds, within the bounds of requests."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
@@ -36,14 +35,15 @@ def read_defaults(directory: Path, source: str) -> SamplingDefaults:
     if source == "vllm" or not exists(directory, GENERATION_CONFIG):
         return SamplingDefaults()
     config = strict_object(read_bytes(directory, GENERATION_CONFIG, _LIMIT), GENERATION_CONFIG)
-    try:
-        defaults = SamplingDefaults.model_validate(config)
-    except ValidationError as error:
-        for problem in error.errors(include_input=False, include_url=False, include_context=False):
-            name = str(problem["loc"][0])
-            logger.warning("%s: %s is ignored: %s", GENERATION_CONFIG, name, problem["msg"])
-            config.pop(name, None)
-        defaults = SamplingDefaults.model_validate(config)
-    if recommended := defaults.model_dump(exclude_none=True):
+    recommended = {}
+    for field in msgspec.structs.fields(SamplingDefaults):
+        try:
+            value = msgspec.convert(config.get(field.name), field.type)
+        except msgspec.ValidationError as error:
+            logger.warning("%s: %s is ignored: %s", GENERATION_CONFIG, field.name, error)
+        else:
+            if value is not None:
+                recommended[field.name] = value
+    if recommended:
         logger.info("defaults of %s: %s (--generation-config vllm: none)", GENERATION_CONFIG, recommended)
-    return defaults
+    return SamplingDefaults(**recommended)

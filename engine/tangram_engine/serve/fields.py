@@ -91,39 +91,9 @@ REFUSED_IN_TOKENIZE: Mapping[str, Neutral] = {
     "tools": ([],),
 }
 
-# With the reason why the answer is the same without them.
-IGNORED: Mapping[str, str] = {
-    "metadata": "a label for the caller's own books",
-    "prompt_cache_key": "a hint for routing",
-    "prompt_cache_options": "a hint for how long prefixes stay cached",
-    "prompt_cache_retention": "a hint for how long prefixes stay cached",
-    "request_id": "a label; the header x-request-id names a request here",
-    "safety_identifier": "a label of the caller's user",
-    "session_id": "a label of the caller's conversation",
-    "user": "a label of the caller's user",
-    "guided_decoding_backend": "means something only with a guided field, which is refused",
-    "guided_whitespace_pattern": "means something only with a guided field, which is refused",
-    "truncation_side": "means something only with truncate_prompt_tokens, which is refused",
-    "return_mm_kwargs": "means something only on vLLM's render endpoints",
-    "spaces_between_special_tokens": "means something only to tokenizers without tokenizer.json",
-    "stream_interval": "how many tokens come in one chunk; a stream may be cut anywhere",
-}
-IGNORED_IN_CHATS: Mapping[str, str] = {
-    "media_io_kwargs": "means something only with images or audio, which are refused",
-    "mm_processor_kwargs": "means something only with images or audio, which are refused",
-    "parallel_tool_calls": "means something only with tools, which are refused",
-    "prediction": "a guess at the answer that may make it faster",
-}
 
-
-def first_refused(values: Mapping[str, Any], refused: Mapping[str, Neutral]) -> str | None:
-    """The first field, by name, whose value asks for something that is not implemented."""
-    return next(
-        (name for name in sorted(refused.keys() & values) if _asks(values[name], refused[name])), None
-    )
-
-
-def _asks(value: Any, neutral: Neutral) -> bool:
+def asks(value: Any, neutral: Neutral) -> bool:
+    """Whether a value of a field that is not implemented asks for something."""
     # True and 1 are equal in Python, and mean different things to a client.
     same = (isinstance(value, bool) == isinstance(other, bool) and value == other for other in neutral)
     return value is not None and not any(same)

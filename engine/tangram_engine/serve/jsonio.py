@@ -1,14 +1,13 @@
 """JSON in, from clients, and out, for clients and event streams.
 
-Decoding is linear in the body's length, whatever the body holds. msgspec validates the whole body and builds
-only the fields that a request type names; everything else is skipped without an object being made. A key that
-one object has twice is refused, because a proxy before the engine may read the other one.
+Checking is linear in the body's length, whatever the body holds, and makes no object of a value: msgspec
+builds afterwards what a request type names, and skips the rest. A key that one object has twice is refused,
+because a proxy before the engine may read the other one.
 """
 
 import json
-from collections.abc import Iterable
 from json.encoder import encode_basestring_ascii
-from typing import Any, TypedDict
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,7 +21,10 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-class Malformed(ValueError):
+T = TypeVar("T")
+
+
+class Malformed(Exception):
     """The body is not JSON, or JSON that is refused whatever its fields mean."""
 
 
@@ -47,32 +49,22 @@ def dumps_in_pieces(value: Any) -> bytes:
     return dumps(value)
 
 
-class ObjectDecoder:
-    """Splits a JSON object into the members with the given names, each as it was written."""
+def check(raw: bytes) -> None:
+    """Raises Malformed on anything but JSON within the limits.
 
-    def __init__(self, names: Iterable[str]) -> None:
-        members: Any = TypedDict("members", dict.fromkeys(names, msgspec.Raw), total=False)  # type: ignore[misc]
-        self._decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(members)
-
-    def decode(self, raw: bytes) -> dict[str, msgspec.Raw]:
-        """The members that are there. Raises Malformed on anything but one JSON object within the limits.
-
-        The values are views of `raw`; strings are checked for UTF-8 and surrogates when a value is decoded.
-        """
-        parts = _split_at_quotes(raw)
-        _check_counts(parts)
-        members: dict[str, msgspec.Raw] = decode_value(self._decoder, raw)
-        _check_objects(raw, parts)
-        return members
+    Strings are checked for UTF-8 and surrogates when a value is decoded.
+    """
+    parts = _split_at_quotes(raw)
+    _check_counts(parts)
+    decode_value(raw, msgspec.Raw)
+    _check_objects(raw, parts)
 
 
-def decode_value(decoder: "msgspec.json.Decoder[Any]", raw: bytes | msgspec.Raw) -> Any:
+def decode_value(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
     """One value. Raises Malformed, or msgspec.ValidationError (with a path) on a value of another type."""
     try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        if str(error).startswith("Expected `object`") and " - at " not in str(error):
-            raise Malformed("the body must be a JSON object") from None
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError:
         raise
     except msgspec.DecodeError as error:
         raise Malformed(str(error)) from None
@@ -127,8 +119,4 @@ def _check_objects(raw: bytes, parts: list[bytes]) -> None:
 def _plain_key(written: bytes) -> bytes:
     if b"\\" not in written:
         return written
-    key: str = decode_value(_STRING, b'"' + written + b'"')
-    return key.encode("utf-8")
-
-
-_STRING = msgspec.json.Decoder(str)
+    return decode_value(b'"' + written + b'"', str).encode("utf-8")

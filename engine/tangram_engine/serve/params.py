@@ -1,25 +1,19 @@
-"""What clients may send, as pydantic models: OpenAI's fields, some of vLLM's, refusals for the rest.
+"""What clients may send, as msgspec structs: OpenAI's fields, some of vLLM's, refusals for the rest.
 
-Fields that neither API has are ignored, as vLLM does. Those that are known and not implemented are sorted in
-`fields`.
+Fields that neither API has are skipped, as vLLM does. Those that are known and not implemented are listed in
+`fields`. Types and bounds stand in the annotations; `__post_init__` holds what they cannot say.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+import msgspec
+from msgspec import Meta, Raw
 
 from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
 
 from . import fields
+from .jsonio import decode_value
 
 if TYPE_CHECKING:
     from .defaults import SamplingDefaults
@@ -33,87 +27,136 @@ MAX_MESSAGES = 4096
 MAX_TOKEN_IDS = 1 << 18  # as many as values of a body: see jsonio
 MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
+SMALL_VALUE = 16 << 10  # bytes of an object that is built as it comes
+ROLES = ("system", "developer", "user", "assistant")
 _INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 
 T = TypeVar("T")
-TokenId = Annotated[int, Field(ge=0, le=_INT32)]
-Stop = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-
-
-TokenCount = Annotated[int, Field(ge=1, le=_INT32)]
-Temperature = Annotated[float, Field(ge=0, le=2)]
-TopP = Annotated[float, Field(gt=0, le=1)]
-TopK = Annotated[int, Field(ge=-1, le=_INT32)]
-MinP = Annotated[float, Field(ge=0, le=1)]
+R = TypeVar("R", bound="Refusing")
+# Every integer is bounded: the first one of thousands of digits ends its array instead of being converted.
+Int64 = Annotated[int, Meta(ge=-_INT64 - 1, le=_INT64)]
+TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
+Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+TokenCount = Annotated[int, Meta(ge=1, le=_INT32)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+TopP = Annotated[float, Meta(gt=0, le=1)]
+TopK = Annotated[int, Meta(ge=-1, le=_INT32)]
+MinP = Annotated[float, Meta(ge=0, le=1)]
 # The lower bound keeps logits finite: dividing them by next to nothing would be an error of the engine.
-RepetitionPenalty = Annotated[float, Field(ge=0.01, le=10)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+
+_NULL = Raw(b"null")
+_TemplateOption = bool | Int64 | str | None
+_TemplateOptions: Any = Annotated[dict[str, Any], Meta(max_length=16)] | None
 
 
-class Refusing(BaseModel):
-    """A part of a request, some of whose known fields are refused by name."""
+PROMPT_KINDS = "must be a string, a list of strings, a list of token ids or a list of such lists"
+CONTENT_KINDS = (
+    'must be a string or a list of parts {"type": "text", "text": "..."}; images and audio are not supported'
+)
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+class FieldError(ValueError):
+    """A value that `field` cannot take, where its type alone does not show it."""
+
+    def __init__(self, field: str, message: str, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.field = field
+        self.code = code
+
+
+def unsupported(field: str, detail: str = "") -> FieldError:
+    """A field whose meaning is known and not implemented."""
+    message = f"{field} {detail} is not supported by this server.".replace("  ", " ")
+    return FieldError(field, message, "unsupported_parameter")
+
+
+class Refusing(msgspec.Struct, kw_only=True):
+    """A part of a request, some of whose known fields are refused by name: see `refuses`."""
+
     unsupported: ClassVar[Mapping[str, fields.Neutral]] = {}
 
-    @model_validator(mode="after")
-    def _refuse_what_is_not_implemented(self) -> Self:
-        name = fields.first_refused(self.model_extra or {}, self.unsupported)
-        if name is not None:
-            raise Unsupported(name)
-        return self
+    def __post_init__(self) -> None:
+        for name, neutral in self.unsupported.items():
+            value = getattr(self, name)
+            if value is not _NULL and _asks(value, neutral):
+                raise unsupported(name)
 
 
-class StreamOptions(Refusing):
+def _asks(raw: Raw, neutral: fields.Neutral) -> bool:
+    if len(memoryview(raw)) > SMALL_VALUE:
+        return True  # equal to none of the values that ask for nothing
+    return fields.asks(decode_value(raw, object), neutral)
+
+
+def refuses(*tables: Mapping[str, fields.Neutral]) -> Callable[[type[R]], type[R]]:
+    """Add the fields of the tables to a model, whose values stay as they were written."""
+    names = dict(sorted((name, neutral) for table in tables for name, neutral in table.items()))
+
+    def extended(model: type[R]) -> type[R]:
+        return msgspec.defstruct(  # type: ignore[return-value]
+            model.__name__,
+            [(name, Raw, _NULL) for name in names],
+            bases=(model,),
+            namespace={"unsupported": names},
+            kw_only=True,
+        )
+
+    return extended
+
+
+@refuses(fields.REFUSED_IN_STREAM_OPTIONS)
+class StreamOptions(Refusing, kw_only=True):
     """OpenAI's stream_options."""
-
-    unsupported = fields.REFUSED_IN_STREAM_OPTIONS
 
     include_usage: bool = False
 
 
-class Sampling(Refusing):
+class Sampling(Refusing, kw_only=True):
     """What completions and chat completions share."""
 
-    unsupported = fields.REFUSED
     default_tokens: ClassVar[int | None] = None  # of an answer whose length is not asked for
 
     model: str
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    best_of: int | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    best_of: Int64 | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: list[Stop] | None = Field(default=None, max_length=MAX_STOPS)
+    stop: str | Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | None = None
     max_tokens: TokenCount | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
     min_p: MinP | None = None
-    seed: Annotated[int, Field(ge=-_INT64 - 1, le=_INT64)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: Int64 | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: list[TokenId] | None = Field(default=None, max_length=128)
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     add_special_tokens: bool | None = None  # null: as is usual for the endpoint
     # Requests share cached prefixes with those of the same salt alone: vLLM's field, the tenant's isolation.
-    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
 
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _one_stop_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.stop, str) and not 1 <= len(self.stop) <= MAX_STOP_CHARACTERS:
+            raise FieldError("stop.0", f"must have 1 to {MAX_STOP_CHARACTERS} characters")
         if self.best_of is not None and self.best_of != self.choices:
-            raise Unsupported("best_of", "other than n")
+            raise unsupported("best_of", "other than n")
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is only allowed when stream is true")
-        return self
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings, however many were sent."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
     def choices(self) -> int:
@@ -155,95 +198,58 @@ def _first(own: T | None, recommended: T | None, neutral: T) -> T:
     return next((value for value in (own, recommended) if value is not None), neutral)
 
 
-class Unsupported(ValueError):
-    """A field whose meaning is known and not implemented."""
-
-    def __init__(self, field: str, detail: str = "") -> None:
-        super().__init__(f"{field} {detail} is not supported by this server".replace("  ", " "))
-        self.field = field
-
-
-class CompletionRequest(Sampling):
+@refuses(fields.REFUSED, fields.REFUSED_IN_COMPLETIONS)
+class CompletionRequest(Sampling, kw_only=True):
     """POST /v1/completions."""
 
-    unsupported = {**fields.REFUSED, **fields.REFUSED_IN_COMPLETIONS}
     default_tokens = DEFAULT_COMPLETION_TOKENS
 
-    prompt: list[str] | list[list[TokenId]]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt: str | list[str | TokenId | list[TokenId]]
+    logprobs: TopLogprobs | None = None
 
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        """A string, a list of strings, a list of ids or a list of such lists; always a list afterwards."""
-        prompts = [value] if isinstance(value, str) else value
-        if isinstance(prompts, list) and prompts and _is_id(prompts[0]):
-            prompts = [prompts]
-        if not isinstance(prompts, list) or not prompts:
-            raise ValueError(
-                "must be a string, a list of strings, a list of token ids or a list of such lists"
-            )
-        if len(prompts) > MAX_PROMPTS:
-            raise ValueError(f"at most {MAX_PROMPTS} prompts are accepted, not {len(prompts)}")
-        if all(isinstance(prompt, str) for prompt in prompts):
-            return prompts
-        for prompt in prompts:
-            if not isinstance(prompt, list) or not prompt:
-                raise ValueError("every prompt must be a non-empty list of token ids, or every one a string")
-            if len(prompt) > MAX_TOKEN_IDS:
-                raise ValueError(f"at most {MAX_TOKEN_IDS} token ids are accepted")
-            if not all(_is_id(item) and 0 <= item <= _INT32 for item in prompt):
-                raise ValueError("token ids must be non-negative integers")
-        return prompts
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        if len(self.prompt) * self.choices > MAX_SEQUENCES:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.prompt, list) and len(set(map(type, self.prompt))) != 1:
+            raise FieldError("prompt", PROMPT_KINDS)
+        if not isinstance(self.prompt, str) and not all(prompt != [] for prompt in self.prompt):
+            raise FieldError("prompt", "every list of token ids must hold at least one")
+        if len(self.prompts) > MAX_PROMPTS:
+            raise FieldError("prompt", f"at most {MAX_PROMPTS} prompts are accepted, not {len(self.prompts)}")
+        if len(self.prompts) * self.choices > MAX_SEQUENCES:
             raise ValueError(f"prompts * n must be at most {MAX_SEQUENCES}")
-        return self
+
+    @property
+    def prompts(self) -> list[Any]:
+        """Every prompt, as a string or a list of token ids."""
+        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if one else list(self.prompt)
 
     def wanted_logprobs(self) -> int | None:
         """See Sampling."""
         return self.logprobs
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-class TextPart(BaseModel):
+class TextPart(msgspec.Struct):
     """One part of a message's content; only text can be read here."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     type: Literal["text"]
     text: str
 
 
-class Message(Refusing):
+@refuses(fields.REFUSED_IN_MESSAGES)
+class Message(Refusing, kw_only=True):
     """One message of a conversation. Its name and reasoning are shown to the chat template."""
 
-    unsupported = fields.REFUSED_IN_MESSAGES
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(max_length=256)]
-    name: Annotated[str, StringConstraints(max_length=256)] | None = None
+    role: str
+    content: str | Annotated[list[TextPart], Meta(max_length=256)]
+    name: Annotated[str, Meta(max_length=256)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's newer name of the same
 
-    @field_validator("content", mode="before")
-    @classmethod
-    def _text_only(cls, value: Any) -> Any:
-        if not isinstance(value, str | list):
-            # Only a ValueError becomes a validation error.
-            raise ValueError("must be a string or a list of text parts")  # noqa: TRY004
-        if isinstance(value, list) and not all(
-            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-            for part in value
-        ):
-            raise ValueError(
-                'every part must be {"type": "text", "text": "..."}; images and audio are not supported'
-            )
-        return value
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.role not in ROLES:
+            raise FieldError("role", f"must be one of {', '.join(ROLES)}")
 
     def plain(self) -> dict[str, str]:
         """What a chat template sees: the text in one string, "developer" under its older name."""
@@ -255,34 +261,37 @@ class Message(Refusing):
         return plain | {key: value for key, value in optional.items() if value is not None}
 
 
-def _of_64_bits(value: bool | int | str | None) -> bool | int | str | None:
-    """Raises ValueError for an integer that the text process cannot be sent."""
-    if isinstance(value, int) and not -_INT64 <= value <= _INT64:
-        raise ValueError("must be an integer of at most 64 bits")
-    return value
+def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
+    """The value of chat_template_kwargs. Raises FieldError for what the text process cannot be sent."""
+    path = "chat_template_kwargs"
+    if len(memoryview(raw)) > SMALL_VALUE:
+        raise FieldError(path, f"at most {SMALL_VALUE} bytes are accepted")
+    try:
+        options: dict[str, Any] = decode_value(raw, _TemplateOptions) or {}
+        for name, value in options.items():
+            path = f"chat_template_kwargs.{name}"
+            msgspec.convert(value, _TemplateOption)
+    except msgspec.ValidationError as error:
+        raise FieldError(path, str(error)) from None
+    return options
 
 
-TemplateOption = Annotated[bool | int | str | None, AfterValidator(_of_64_bits)]
-TemplateOptions = Annotated[dict[str, TemplateOption], Field(max_length=16)]
-
-
-class ChatRequest(Sampling):
+@refuses(fields.REFUSED, fields.REFUSED_IN_CHATS)
+class ChatRequest(Sampling, kw_only=True):
     """POST /v1/chat/completions."""
 
-    unsupported = {**fields.REFUSED, **fields.REFUSED_IN_CHATS}
-
-    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    chat_template_kwargs: TemplateOptions | None = None
+    top_logprobs: TopLogprobs | None = None
+    chat_template_kwargs: Raw = _NULL
     add_generation_prompt: bool | None = None  # null: what chat_template_kwargs say, else true
 
-    @model_validator(mode="after")
-    def _logprobs_go_together(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        template_options(self.chat_template_kwargs)
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
-        return self
 
     def wanted_tokens(self) -> int | None:
         """The newer of OpenAI's two names goes first."""
@@ -293,28 +302,26 @@ class ChatRequest(Sampling):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class TokenizeRequest(Refusing):
+@refuses(fields.REFUSED_IN_TOKENIZE)
+class TokenizeRequest(Refusing, kw_only=True):
     """POST /tokenize, vLLM's shape: a prompt, or messages to be rendered first."""
-
-    unsupported = fields.REFUSED_IN_TOKENIZE
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(default=None, min_length=1, max_length=MAX_MESSAGES)
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: TemplateOptions | None = None
+    chat_template_kwargs: Raw = _NULL
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        template_options(self.chat_template_kwargs)
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("either prompt or messages must be given")
-        return self
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """POST /detokenize."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     model: str | None = None
-    tokens: list[TokenId] = Field(max_length=MAX_TOKEN_IDS, fail_fast=True)  # one error, not one per id
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_IDS)]

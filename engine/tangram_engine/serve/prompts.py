@@ -13,7 +13,7 @@ from tangram_engine.schedule.request import Request
 
 from .defaults import SamplingDefaults
 from .errors import APIError, bad_request, context_length_exceeded, unavailable
-from .params import MAX_TOKENIZED, ChatRequest, CompletionRequest, Sampling, TokenizeRequest
+from .params import MAX_TOKENIZED, ChatRequest, CompletionRequest, Sampling, TokenizeRequest, template_options
 from .template import TemplateError
 from .text_client import PromptTooLong, TextClient, TextUnavailable
 from .tokenizer import TextTools, TokenizerError
@@ -37,7 +37,7 @@ class Preparer:
             field = "messages"
         else:
             special = body.add_special_tokens is not False
-            prompts = [self._prompt(prompt, add_special_tokens=special) for prompt in body.prompt]
+            prompts = [self._prompt(prompt, add_special_tokens=special) for prompt in body.prompts]
             field = "prompt"
         root = ROOT if body.cache_salt is None else salted_root(body.cache_salt)
         lengths = [self._answer_length(prompt, body, field) for prompt in prompts]
@@ -61,7 +61,10 @@ class Preparer:
                 param="messages",
                 code="no_chat_template",
             )
-        options: dict[str, Any] = {"add_generation_prompt": True, **(body.chat_template_kwargs or {})}
+        options: dict[str, Any] = {
+            "add_generation_prompt": True,
+            **template_options(body.chat_template_kwargs),
+        }
         if body.add_generation_prompt is not None:
             options["add_generation_prompt"] = body.add_generation_prompt
         if taken := sorted(_RESERVED & options.keys()):
