@@ -8,6 +8,11 @@
 # installed into it from the distribution. Dependencies lie in a layer below the code, so that a change of code moves
 # only a small layer.
 #
+# KERNEL_ARCHITECTURES (compute capabilities, 90 for 9.0), KERNEL_MODELS (names in the operator's catalog) and
+# KERNEL_FORMATS say for which GPUs and models the engine image brings compiled kernels; empty: none, all, all. A pod
+# compiles what is missing when it starts. All architectures take some ten minutes on four cores; for one cluster name
+# its own: --build-arg KERNEL_ARCHITECTURES="90 100".
+#
 # Behind a proxy: HTTP_PROXY, HTTPS_PROXY, NO_PROXY and the index variables below pass as build arguments, and a bundle
 # of certificate authorities to trust while building goes to .build/ca-certificates.crt.
 ARG BASE_IMAGE=docker.io/library/python:3.12-slim-bookworm
@@ -75,6 +80,25 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/compiler.lock 
 ENV TRITON_CACHE_MANAGER=tangram_engine.kernels.image_cache:ImageCache \
     TANGRAM_IMAGE_CACHE=/opt/triton/cache \
     TRITON_CACHE_DIR=/tmp/triton
+# The kernels that the engine's start needs, compiled by starting it on simulated GPUs: hence all that starts, but no
+# server. What changes elsewhere leaves this layer alone.
+ARG KERNEL_ARCHITECTURES="80 86 89 90 100 103 120"
+ARG KERNEL_MODELS=""
+ARG KERNEL_FORMATS=""
+COPY requirements/simulated_gpu.py requirements/compile_kernels.py operator/tangram/catalog/models.yaml /opt/build/kernels/
+COPY engine/tangram_engine/*.py /opt/tangram/tangram_engine/
+COPY engine/tangram_engine/cache /opt/tangram/tangram_engine/cache
+COPY engine/tangram_engine/checkpoint /opt/tangram/tangram_engine/checkpoint
+COPY engine/tangram_engine/kernels /opt/tangram/tangram_engine/kernels
+COPY engine/tangram_engine/models /opt/tangram/tangram_engine/models
+COPY engine/tangram_engine/quantize /opt/tangram/tangram_engine/quantize
+COPY engine/tangram_engine/run /opt/tangram/tangram_engine/run
+COPY engine/tangram_engine/sample /opt/tangram/tangram_engine/sample
+COPY engine/tangram_engine/schedule /opt/tangram/tangram_engine/schedule
+RUN /opt/venv/bin/python /opt/build/kernels/compile_kernels.py /opt/triton/cache \
+      --catalog /opt/build/kernels/models.yaml --architectures ${KERNEL_ARCHITECTURES} \
+      --models ${KERNEL_MODELS} --formats ${KERNEL_FORMATS} \
+ && chmod -R a+rX /opt/triton/cache
 COPY models/tangram-tiny /models/tangram-tiny
 COPY engine/tangram_engine /opt/tangram/tangram_engine
 RUN mkdir -p /opt/empty \

@@ -28,7 +28,10 @@ PASSED_ON = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"),
     *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INSECURE_HOST"),
+    *("KERNEL_ARCHITECTURES", "KERNEL_MODELS", "KERNEL_FORMATS"),
 )
+# What the demo and the tests compile into the engine image: no GPU is there to run it.
+FEW_KERNELS = {"KERNEL_ARCHITECTURES": "90", "KERNEL_MODELS": "Qwen3-0.6B", "KERNEL_FORMATS": "bf16"}
 SCRATCH_BYTES = 12 * 2**30  # the torch layer twice, and room for the compilers that work beside
 CONTAINERD_BLOBS = Path("io.containerd.content.v1.content/blobs/sha256")
 
@@ -83,16 +86,20 @@ def build_image(
     registry: str = PREFIX,
     tag: str = "dev",
     context: Path = REPOSITORY,
+    environ: Mapping[str, str] = os.environ,
     progress: Progress = silent,
 ) -> str:
-    """Build one target on the base image; returns its reference. Unchanged layers come from a cache."""
+    """Build one target on the base image; returns its reference. Unchanged layers come from a cache.
+
+    `environ`: build arguments among it are passed on (`PASSED_ON`).
+    """
     name, recipe = reference(target, registry=registry, tag=tag), RECIPES[target]
     base = ensure_base_image(progress)
     _offer_bundle(context)
     give_base(builder, base, progress)
     start = time.monotonic()
     progress(f"building {name} with {builder} on {base}")
-    arguments = build_arguments(recipe, name, base, context, os.environ)
+    arguments = build_arguments(recipe, name, base, context, environ)
     if builder == "docker":
         built = run(["docker", "build", *arguments], timeout_s=BUILD_TIMEOUT_S, check=False)
     else:

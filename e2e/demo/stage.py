@@ -21,7 +21,10 @@ from e2e.kube import Kube
 
 IMAGES = ("engine", "operator", "silicon", "prometheus")
 SOURCES = {
-    "engine": ("Dockerfile", "requirements", "engine/tangram_engine", "models/tangram-tiny"),
+    "engine": (
+        *("Dockerfile", "requirements", "engine/tangram_engine", "models/tangram-tiny"),
+        "operator/tangram/catalog/models.yaml",
+    ),
     "operator": ("Dockerfile", "requirements", "operator/tangram"),
     "silicon": ("e2e/images", "requirements", "e2e/silicon", "operator/tangram/catalog"),
     "prometheus": ("e2e/images",),
@@ -90,9 +93,13 @@ class Stage:
 
     def _build(self, target: str, say: Say) -> str:
         builder = images.choose_builder(self.provider.name)
-        tag = source_tag(SOURCES[target])
         self.references[target] = images.build_image(
-            target, builder=builder, registry=self.registry, tag=tag, progress=say
+            target,
+            builder=builder,
+            registry=self.registry,
+            tag=source_tag(SOURCES[target]),
+            environ={**(images.FEW_KERNELS if target == "engine" else {}), **os.environ},
+            progress=say,
         )
         if (
             self.provider.name == "local"

@@ -6,6 +6,7 @@ import re
 import pytest
 from openai import OpenAI
 
+from e2e.cluster.images import FEW_KERNELS
 from e2e.demo import install
 from e2e.kube import Kube
 
@@ -95,6 +96,23 @@ def test_the_image_has_the_launcher_of_triton_and_needs_no_compiler(model: Kube)
 
     assert found.startswith("/opt/triton/cache/")
     assert "built-in function launch" in found
+
+
+KERNELS = """
+import json, pathlib, sys
+for file in pathlib.Path("/opt/triton/cache").glob("*/_*.json"):
+    if not file.name.startswith("__grp__"):
+        assert file.with_suffix(".cubin").stat().st_size > 0
+        print(file.stem, json.loads(file.read_bytes())["target"]["arch"])
+"""
+
+
+def test_the_image_brings_the_kernels_of_the_models_that_it_was_built_for(model: Kube) -> None:
+    pod = model.get("pods", "-l", "app.kubernetes.io/component=engine")["items"][0]
+    kernels = model.kubectl("exec", pod["metadata"]["name"], "--", "/opt/venv/bin/python", "-c", KERNELS)
+
+    found = set(kernels.splitlines())
+    assert {f"{name} {FEW_KERNELS['KERNEL_ARCHITECTURES']}" for name in ("_attend", "_scan")} <= found
 
 
 def test_the_engine_pod_has_no_rights_that_its_author_lacked(model: Kube) -> None:

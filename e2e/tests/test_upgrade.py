@@ -1,5 +1,7 @@
 """A new engine image rolls out: never fewer replicas than the minimum, no accepted request cut."""
 
+import os
+
 import pytest
 
 from e2e.cluster import images
@@ -15,7 +17,10 @@ def test_an_engine_upgrade_cuts_nothing_and_never_leaves_the_model_without_a_rep
     stage: Stage, model: Kube
 ) -> None:
     builder = images.choose_builder(stage.provider.name)
-    upgraded = images.build_image("engine", builder=builder, registry=stage.registry, tag="upgraded")
+    environ = {**images.FEW_KERNELS, **os.environ}
+    upgraded = images.build_image(
+        "engine", builder=builder, registry=stage.registry, tag="upgraded", environ=environ
+    )
     stage.provider.load_image(upgraded, print)
     install.load(model, stage.references["silicon"], seconds=60, concurrency=2, tokens=32)
     wait_until(

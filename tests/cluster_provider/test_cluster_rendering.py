@@ -199,9 +199,10 @@ def test_the_distribution_is_read_from_os_release() -> None:
     assert packages.parse_release(text) == packages.Release("ubuntu", "noble")
 
 
-def test_proxy_settings_reach_the_build_and_nothing_else_of_the_environment_does() -> None:
+def test_proxy_and_kernel_settings_reach_the_build_and_nothing_else_of_the_environment_does() -> None:
     recipe = images.RECIPES["engine"]
     environ = {"HTTPS_PROXY": "http://proxy:3128", "PIP_INDEX_URL": "https://index", "SECRET": "x"}
+    environ |= {"KERNEL_ARCHITECTURES": "90 100"}
 
     line = images.build_arguments(recipe, "n:t", "base", Path("/repo"), environ)
 
@@ -209,6 +210,7 @@ def test_proxy_settings_reach_the_build_and_nothing_else_of_the_environment_does
         "--build-arg=BASE_IMAGE=base",
         "--build-arg=HTTPS_PROXY=http://proxy:3128",
         "--build-arg=PIP_INDEX_URL=https://index",
+        "--build-arg=KERNEL_ARCHITECTURES=90 100",
     ]
     assert line[-1] == "/repo"
 
