@@ -121,15 +121,13 @@ def store_kv(inputs: Inputs) -> tuple[Any, ...]:
 
 
 def decode_attention(inputs: Inputs) -> tuple[Any, ...]:
-    """q, pool of the layer, tables, rows, positions, scratch."""
+    """Arguments of `store_kv`, scratch."""
     from tangram_engine.kernels.decode_attention import scratch_size  # noqa: PLC0415
 
-    shape = inputs.shape
-    pool, tables, rows, positions = inputs.cache()
-    longest = tables.shape[1] * BLOCK_SIZE
+    shape, arguments = inputs.shape, store_kv(inputs)
+    longest = arguments[-2].shape[1] * BLOCK_SIZE
     size = scratch_size(inputs.batch, longest, shape.heads, shape.head_dim)
-    q = inputs.random(inputs.batch, shape.heads, shape.head_dim)
-    return q, pool, tables, rows, positions, torch.empty(size, device=inputs.device)
+    return *arguments, torch.empty(size, device=inputs.device)
 
 
 def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
@@ -184,7 +182,7 @@ def _of_a_layer(batch: int) -> Iterator[KernelCase]:
         yield KernelCase("fp8_rows", "fp8_rows", batch, fp8_rows, "fp8", sweep=(256,))
     yield KernelCase("store_kv", "store_kv", batch, store_kv, sweep=(256,))
     yield KernelCase(
-        "decode_attention", "decode_attention", batch, decode_attention, scratch=(5,), sweep=(1, 64, 256)
+        "decode_attention", "decode_attention", batch, decode_attention, scratch=(9,), sweep=(1, 64, 256)
     )
 
 

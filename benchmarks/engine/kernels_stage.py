@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.engine import timing
 from benchmarks.engine.bench_rows import BenchmarkRow, MeasuredValue
 from benchmarks.engine.kernel_cases import Inputs, KernelCase, cases
-from benchmarks.engine.predictions import step_kernels
+from benchmarks.engine.predictions import prompt_kernels, step_kernels
 from benchmarks.engine.setting import Setting
 
 SETS_BYTES = 8 << 30
@@ -102,7 +102,8 @@ def kernel_inputs(setting: Setting, case: KernelCase) -> Inputs:
 
 def moved_bytes(case: KernelCase, inputs: Inputs) -> float:
     """Bytes that one call must move, as they were predicted."""
-    kernels = step_kernels(inputs.shape, case.weights, case.batch, inputs.context)
+    step = step_kernels(inputs.shape, case.weights, case.batch, inputs.context)
+    kernels = (*step, *prompt_kernels(inputs.shape, case.batch))
     return next(kernel.bytes for kernel in kernels if kernel.name == case.name)
 
 

@@ -205,17 +205,14 @@ def step_kernels(
 
     splits = -(-(context + 1) // SPLIT_TOKENS)
     partial_results = batch * splits * shape.heads * (shape.head_dim + 1) * 4
-    stored = batch * (
-        (2 * q + 4 * kv) * e + shape.head_dim * 4
-    )  # qkv in; q, k, v out; one float32 row of the table
-    attended = batch * (2 * q * e + (context + 1) * 2 * kv * e)
+    # qkv, a row of cosines and sines, and the cache in; the output, a key and a value out
+    attended = batch * ((2 * q + 2 * kv + (context + 1) * 2 * kv) * e + shape.head_dim * 4)
     norms = 0 if fused else 1 if scaled else 2 * layers + 1  # rows in fp8 are normalised as they are made
     kernels = [
         KernelCost("embedding", 1, 2 * batch * c * e),
         KernelCost("rms_norm", norms, 2 * batch * c * e + c * e),
         KernelCost("fp8_rows hidden", 3 * layers * scaled, batch * (2 * c + q) / 3 * (e + 1)),
         linear("qkv"),
-        KernelCost("store_kv", layers, stored),
         KernelCost("decode_attention", layers, attended, reads="attention_reads"),
         KernelCost("combine splits", layers, partial_results + batch * q * e),
         linear("o"),
@@ -229,6 +226,14 @@ def step_kernels(
         KernelCost("choose id", 1, batch * -(-shape.vocabulary // SAMPLER_GROUP) * 16),
     ]  # fmt: skip
     return [kernel for kernel in kernels if kernel.calls]
+
+
+def prompt_kernels(shape: DecoderShape, tokens: int) -> list[KernelCost]:
+    """The kernels of a step of prompts that decode steps do without."""
+    packed = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    # In, out, and a row of cosines and sines.
+    moved = tokens * (2 * packed * ACTIVATION_BYTES + shape.head_dim * 4)
+    return [KernelCost("store_kv", shape.layers, moved)]
 
 
 def _linear_reads(weights: str, batch: int, *, own_linear: bool) -> str:
@@ -382,7 +387,8 @@ def rows(gpu: GpuRates) -> dict[str, Prediction]:
             found[decode_row(shape.name, weights, batch, rung)] = Prediction("tok/s", wire, predicted)
     for batch in (1, 8, 64, 256):
         for weights in FORMATS:
-            kernels = {kernel.name: kernel for kernel in step_kernels(LLAMA_8B, weights, batch, CONTEXT)}
+            step = [*step_kernels(LLAMA_8B, weights, batch, CONTEXT), *prompt_kernels(LLAMA_8B, batch)]
+            kernels = {kernel.name: kernel for kernel in step}
             for name in (name for name in kernels if weights == "bf16" or name in OF_FORMATS):
                 parts = [kernels[part] for part in (name, *SECOND_LAUNCH.get(name, ()))]
                 found[kernel_row(name, weights, batch)] = Prediction(

@@ -5,6 +5,7 @@ import torch
 
 from tangram_engine.kernels import decode_attention as attention
 from tangram_engine.kernels import store_kv as storing
+from tangram_engine.kernels.language import launch, tl, triton
 
 EPS = 1e-5
 NAN = float("nan")
@@ -45,65 +46,115 @@ def short_splits(monkeypatch):
     monkeypatch.setattr(attention, "MAX_SPLITS", 4)
 
 
+def norms_and_angles(size, norm, positions, dtype):
+    """Weights of queries and keys or None, eps, and cosines beside sines of some angles."""
+    weights = [torch.rand(size, dtype=dtype) + 0.5 if norm else None for _ in range(2)]
+    angles = torch.arange(positions).float()[:, None] * torch.rand(size // 2)
+    return *weights, EPS, torch.cat((angles.cos(), angles.sin()), -1)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "size", "heads", "kv_heads", "block_size", "contexts"),
+    ("dtype", "size", "heads", "kv_heads", "block_size", "norm", "positions"),
     [
-        (torch.float32, 16, 4, 2, 4, [1, 4, 5, 17]),
-        (torch.float32, 32, 2, 2, 16, [16, 33, 80]),
-        (torch.float16, 64, 16, 1, 16, [15, 70]),
-        (torch.float16, 80, 6, 2, 32, [31, 32, 33]),
-        (torch.float32, 96, 5, 1, 8, [65]),
-        (torch.float32, 256, 2, 1, 16, [20]),
+        (torch.float32, 16, 4, 2, 4, False, [0, 3, 4, 16, 17]),
+        (torch.float32, 32, 2, 2, 16, True, [15, 32, 33, 64, 79]),
+        (torch.float16, 64, 16, 1, 16, True, [0, 70]),
+        (torch.float16, 80, 6, 2, 32, False, [31, 32, 33]),
+        (torch.float32, 96, 5, 1, 8, True, [65]),
+        (torch.float16, 128, 4, 1, 16, True, [1]),
+        (torch.float32, 256, 2, 1, 16, False, [20]),
     ],
 )
-def test_decode_attention_is_that_of_torch(short_splits, dtype, size, heads, kv_heads, block_size, contexts):
-    pool, tables = scattered(contexts, block_size, size, kv_heads, dtype)
-    q = torch.randn(len(contexts), heads, size, dtype=dtype)
-    rows = torch.randperm(len(contexts)).int()
-    positions = int32([contexts[row] - 1 for row in rows])
-    scratch = scratch_for(len(contexts), tables, block_size, heads, size)
+def test_decode_attention_is_that_of_torch(
+    short_splits, dtype, size, heads, kv_heads, block_size, norm, positions
+):
+    pool, tables = scattered([position + 1 for position in positions], block_size, size, kv_heads, dtype)
+    qkv = torch.randn(len(positions), (heads + 2 * kv_heads) * size, dtype=dtype)
+    how = norms_and_angles(size, norm, max(positions) + 1, dtype)
+    rows = torch.randperm(len(positions)).int()
+    at = int32(positions)[rows]
+    pool[tables[rows.long(), at.long() // block_size].long(), :, :, at.long() % block_size] = NAN
+    expected_pool = pool.clone()
+    scratch = scratch_for(len(positions), tables, block_size, heads, size)
 
-    got = attention.decode_attention(q, pool, tables, rows, positions, scratch)
+    got = attention.decode_attention(qkv, *how, rows, at, tables, pool, scratch)
 
-    expected = attention.reference(q, pool, tables, rows, positions, scratch)
+    expected = attention.reference(qkv, *how, rows, at, tables, expected_pool, scratch)
     rtol, atol = attention.TOLERANCE[dtype]
     assert expected.isfinite().all()
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol)
+    torch.testing.assert_close(pool, expected_pool, rtol=rtol, atol=atol, equal_nan=True)
+    assert torch.equal(pool[:, 1].nan_to_num(), expected_pool[:, 1].nan_to_num())  # values are not computed
+
+
+def test_a_token_attends_to_itself_as_its_page_holds_it():
+    pool, tables = scattered([1], 4, 16, dtype=torch.float16)
+    qkv = torch.randn(1, 8 * 16)
+    how = norms_and_angles(16, True, 1, torch.float32)
+
+    got = attention.decode_attention(
+        qkv, *how, int32([0]), int32([0]), tables, pool, scratch_for(1, tables, 4, 4, 16)
+    )
+
+    value = pool[tables[0, 0], 1, :, 0].float()  # alone, a token attends to nothing but its own value
+    assert torch.equal(got[0], value.repeat_interleave(2, 0))
+    assert not torch.equal(value.flatten(), qkv[0, -32:])
 
 
 def test_a_row_does_not_depend_on_the_batch_around_it(short_splits):
-    contexts = [3, 40, 90, 17]
-    pool, tables = scattered(contexts, 4, 16)
-    q = torch.randn(4, 4, 16)
-    scratch = scratch_for(5, tables, 4, 4, 16)
-    padding = len(contexts)
+    positions, padding = [2, 39, 89, 0, 16], 5
+    pool, tables = scattered([position + 1 for position in positions], 4, 16)
+    qkv = torch.randn(5, 8 * 16)
+    how = norms_and_angles(16, True, 90, torch.float32)
+    scratch = scratch_for(7, tables, 4, 4, 16)
+    pages = [pool.clone() for _ in positions]
     alone = [
-        attention.decode_attention(q[row : row + 1], pool, tables, int32([row]), int32([n - 1]), scratch)
-        for row, n in enumerate(contexts)
+        attention.decode_attention(
+            qkv[row : row + 1], *how, int32([row]), int32([n]), tables, pages[row], scratch
+        )
+        for row, n in enumerate(positions)
     ]
 
-    order = [2, 0, 3, 1]
-    rows = int32([*order, padding])
-    positions = int32([*(contexts[row] - 1 for row in order), 0])
+    order = [2, 0, 3, 4, 1]
+    rows = int32([*order, padding, padding])
+    at = int32([*(positions[row] for row in order), 0, 0])
     batched = attention.decode_attention(
-        torch.cat((q[order], q[:1])), pool, tables, rows, positions, scratch.fill_(NAN)
+        torch.cat((qkv[order], qkv[:2])), *how, rows, at, tables, pool, scratch.fill_(NAN)
     )
 
-    for at, row in enumerate(order):
-        assert torch.equal(batched[at], alone[row][0])
+    for place, row in enumerate(order):
+        assert torch.equal(batched[place], alone[row][0])
+        slot = (tables[row, positions[row] // 4].long(), slice(None), slice(None), positions[row] % 4)
+        assert torch.equal(pool[slot], pages[row][slot])
 
 
-def test_splits_grow_with_the_context_and_never_exceed_their_number():
-    assert [attention.split_size(n) for n in (1, 256, 8192, 8193, 131072)] == [256, 256, 256, 512, 4096]
-    for context in (*range(1, 20000, 37), 131072):
-        assert -(-context // attention.split_size(context)) <= attention.MAX_SPLITS
+@triton.jit
+def _list_splits(positions, sizes, counts, N: tl.constexpr):
+    each = tl.arange(0, N)
+    size, count = attention._splits(tl.load(positions + each), 256, 32)
+    tl.store(sizes + each, size)
+    tl.store(counts + each, count)
+
+
+def test_splits_grow_with_the_position_and_never_exceed_their_number():
+    positions = int32([-1, 0, 1, 256, 257, 8192, 8193, 131071, *range(2, 20000, 37)])
+    positions = torch.cat((positions, positions[:1].expand(1024 - len(positions))))
+    sizes, counts = torch.empty(2, 1024, dtype=torch.int32)
+
+    launch(_list_splits, (1,), positions, sizes, counts, N=1024, num_warps=1)
+
+    assert sizes[:8].tolist() == [256, 256, 256, 256, 256, 256, 512, 4096]
+    assert counts[:8].tolist() == [0, 1, 1, 1, 2, 32, 17, 32]
+    assert (counts <= 32).all()
+    assert (sizes * counts >= positions).all()
 
 
 def test_scratch_that_is_too_small_is_refused():
     pool, tables = scattered([300], 16, 16)
+    how = norms_and_angles(16, False, 300, torch.float32)
     with pytest.raises(ValueError, match="too small for 1 rows"):
         attention.decode_attention(
-            torch.randn(1, 2, 16), pool, tables, int32([0]), int32([299]), torch.empty(10)
+            torch.randn(1, 6 * 16), *how, int32([0]), int32([299]), tables, pool, torch.empty(10)
         )
 
 
@@ -120,17 +171,14 @@ def test_queries_are_rotated_and_keys_and_values_are_in_their_pages(dtype, size,
     contexts = [9, 70]
     pool, tables = scattered(contexts, block_size, size, kv_heads, dtype)
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * size, dtype=dtype)
-    weights = [torch.rand(size, dtype=dtype) for _ in range(2)] if norm else [None, None]
-    angles = torch.arange(70).float()[:, None] * torch.rand(size // 2)
-    rope = torch.cat((angles.cos(), angles.sin()), -1)
+    how = norms_and_angles(size, norm, 70, dtype)
     rows = int32([1] * (tokens - 2) + [0, 2])  # the last row is padding
     positions = int32([*range(tokens - 2), 8, 0])
     expected_pool = pool.clone()
-    arguments = (rope, rows, positions, tables)
 
-    got = storing.store_kv(qkv, *weights, EPS, *arguments, pool)
+    got = storing.store_kv(qkv, *how, rows, positions, tables, pool)
 
-    expected = storing.reference(qkv, *weights, EPS, *arguments, expected_pool)
+    expected = storing.reference(qkv, *how, rows, positions, tables, expected_pool)
     rtol, atol = storing.TOLERANCE[dtype]
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol)
     torch.testing.assert_close(pool, expected_pool, rtol=rtol, atol=atol, equal_nan=True)

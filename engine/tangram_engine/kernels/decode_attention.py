@@ -1,12 +1,14 @@
-"""Attention of one new token per row to everything that the row has in its pages.
+"""From the packed projections of one new token per row to what it attends to, its keys and values stored.
 
-The context of a row is cut into splits, which are computed independently of each other and combined by
-their log-sum-exp. One work item is (row, split, KV head): the query heads that share the KV head form one
-tile, padded to 16 for the tensor cores, so that each key and value is read once.
+The query heads that share a KV head form one tile, padded to 16 for the tensor cores, so that each key and
+value is read once. The tokens before the new one are cut into splits, which are computed independently of
+each other and combined by their log-sum-exp; one work item is (row, split, KV head). Each item normalises and
+rotates its queries itself, some 8 KB that L2 has. The new token belongs to split 0: its key and value, as its
+page holds them, are where the online softmax begins, and nothing of this step is read back.
 
-What a split is depends on the context of its row alone (`split_size`), never on the batch: 256 tokens up to
-8,192, above that as many multiples of 256 as give at most 32 splits. A row's result is the same bit by bit,
-whatever else is in the step.
+What a split is depends on the position of its row alone (`_splits`), never on the batch: 256 tokens up to
+8,192, above that as many multiples of 256 as give at most 32 splits; one, which is empty, at position 0. A
+row's result is the same bit by bit, whatever else is in the step.
 
 The grid is persistent: as many programs as run at the same time, PROGRAMS_PER_SM on each SM, and each walks
 the work list from its own number in strides of the grid. The list is not written down: each program takes
@@ -27,7 +29,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tangram_engine.kernels import store_kv
 from tangram_engine.kernels.language import CompileCase, launch, tl, triton
+from tangram_engine.kernels.store_kv import rotated
 from tangram_engine.kernels.tiles import hardware, tile
 
 TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.float16: (4e-3, 2e-3), torch.bfloat16: (3.2e-2, 1.6e-2)}
@@ -39,20 +43,39 @@ LOWEST = tl.constexpr(-1e30)  # finite: a difference of two infinities is NaN
 
 
 @triton.jit
-def _splits(context, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr):
-    """Tokens in a split, and the number of splits."""
-    size = tl.maximum(tl.cdiv(tl.cdiv(context, MAX_SPLITS), SPLIT_TOKENS), 1) * SPLIT_TOKENS
-    return size, tl.cdiv(context, size)
+def _splits(position, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr):
+    """Tokens in a split of those before the position, and the number of splits; none at position -1."""
+    size = tl.maximum(tl.cdiv(tl.cdiv(position, MAX_SPLITS), SPLIT_TOKENS), 1) * SPLIT_TOKENS
+    return size, tl.where(position < 0, 0, tl.maximum(tl.cdiv(position, size), 1))
+
+
+@triton.jit
+def _store_new(
+    key_at, k_norm, eps, angle, dim, pool, table, position, kv_head,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Write a new key and its value into the page of the position; both as the page holds them."""
+    key = rotated(key_at, k_norm, eps, angle, dim, dim < D, D, NORM).to(pool.dtype.element_ty)
+    value = tl.load(key_at + KV_HEADS * D + dim, mask=dim < D, other=0.0).to(pool.dtype.element_ty)
+    block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
+    to_key = pool + ((block * (2 * KV_HEADS) + kv_head) * BLOCK_SIZE + position % BLOCK_SIZE) * D + dim
+    tl.store(to_key, key, mask=dim < D)
+    tl.store(to_key + KV_HEADS * BLOCK_SIZE * D, value, mask=dim < D)
+    return key, value
 
 
 # TABLE follows from max_model_len: a constant would make every context length a kernel of its own.
 @triton.jit(do_not_specialize=["batch", "TABLE"], do_not_specialize_on_alignment=["rows", "positions"])
 def _attend(
-    q,
-    pool,
-    tables,
+    qkv,
+    q_norm,
+    k_norm,
+    eps,
+    rope,
     rows,
     positions,
+    tables,
+    pool,
     partial,
     sums,
     out,
@@ -66,6 +89,7 @@ def _attend(
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    NORM: tl.constexpr,
     TILE: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
@@ -73,38 +97,44 @@ def _attend(
     STAGES: tl.constexpr,
 ):
     each = tl.arange(0, ROWS)
-    contexts = tl.load(positions + each, mask=each < batch, other=-1) + 1
-    _, counts = _splits(contexts, SPLIT_TOKENS, MAX_SPLITS)
-    ends = tl.cumsum(counts, 0)
-    member = tl.arange(0, GROUP_PADDED)
-    dim = tl.arange(0, D_PADDED)
-    real = (member < GROUP)[:, None] & (dim < D)[None, :]
+    _, counts = _splits(tl.load(positions + each, mask=each < batch, other=-1), SPLIT_TOKENS, MAX_SPLITS)
+    items, ends = tl.sum(counts, 0) * KV_HEADS, tl.cumsum(counts, 0)
+    member, dim = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, D_PADDED)[None, :]
+    real = (member < GROUP) & (dim < D)
 
-    for item in range(tl.program_id(0), tl.sum(counts, 0) * KV_HEADS, tl.num_programs(0)):
+    # What is invariant here is cheap, and costs a third of the programs on an SM if it stays in registers.
+    for item in tl.range(tl.program_id(0), items, tl.num_programs(0), disable_licm=True):
         kv_head = item % KV_HEADS
         slot = item // KV_HEADS
         row = tl.sum((ends <= slot).to(tl.int32), 0)
         split = slot - tl.sum(tl.where(each < row, counts, 0), 0)
-        context = tl.load(positions + row) + 1
-        size, count = _splits(context, SPLIT_TOKENS, MAX_SPLITS)
-        begin = split * size
-        end = tl.minimum(begin + size, context)
+        position = tl.load(positions + row)
+        size, count = _splits(position, SPLIT_TOKENS, MAX_SPLITS)
+        end = tl.minimum((split + 1) * size, position)
         table = tables + tl.load(rows + row).to(tl.int64) * TABLE
-        head = kv_head * GROUP + member
-        at = (row.to(tl.int64) * (KV_HEADS * GROUP) + head)[:, None] * D + dim[None, :]
-        queries = tl.load(q + at, mask=real, other=0.0).to(DOT)
 
+        packed = qkv + row.to(tl.int64) * ((GROUP + 2) * KV_HEADS * D)
+        angle, head = rope + position.to(tl.int64) * D, kv_head * GROUP + member
+        queries = rotated(packed + head * D, q_norm, eps, angle, dim, real, D, NORM).to(DOT)
         maximum = tl.full([GROUP_PADDED], LOWEST, tl.float32)
         total = tl.zeros([GROUP_PADDED], tl.float32)
         sum_of_values = tl.zeros([GROUP_PADDED, D_PADDED], tl.float32)
-        for first in tl.range(begin, end, TILE, num_stages=STAGES):
+        if split == 0:  # it begins with the new token, which is not read back from its page
+            new = packed + (GROUP * KV_HEADS + kv_head) * D + tl.zeros([1, 1], tl.int32)
+            key, value = _store_new(
+                new, k_norm, eps, angle, dim, pool, table, position, kv_head, KV_HEADS, D, BLOCK_SIZE, NORM
+            )
+            maximum = tl.sum(queries.to(tl.float32) * key.to(DOT).to(tl.float32), 1) * scale
+            total += 1.0
+            sum_of_values += value.to(DOT).to(tl.float32)
+        for first in tl.range(split * size, end, TILE, num_stages=STAGES):
             token = first + tl.arange(0, TILE)
             seen = token < end
             block = tl.load(table + token // BLOCK_SIZE, mask=seen, other=0).to(tl.int64)
             place = (block * (2 * KV_HEADS) + kv_head) * BLOCK_SIZE + token % BLOCK_SIZE
-            address = pool + place[:, None] * D + dim[None, :]
+            address = pool + place[:, None] * D + dim
             # Unseen slots are zero: a former owner may have left NaN there, and 0 x NaN is NaN.
-            shown = seen[:, None] & (dim < D)[None, :]
+            shown = seen[:, None] & (dim < D)
             keys = tl.load(address, mask=shown, other=0.0).to(DOT)
             values = tl.load(address + KV_HEADS * BLOCK_SIZE * D, mask=shown, other=0.0).to(DOT)
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
@@ -118,11 +148,12 @@ def _attend(
             maximum = new_maximum
         attended = sum_of_values / total[:, None]
         if count == 1:
-            tl.store(out + at, attended.to(out.dtype.element_ty), mask=real)
+            to_out = out + (row.to(tl.int64) * (KV_HEADS * GROUP) + head) * D + dim
+            tl.store(to_out, attended.to(out.dtype.element_ty), mask=real)
         else:
             each_head = slot.to(tl.int64) * (KV_HEADS * GROUP) + head
-            tl.store(partial + each_head[:, None] * D + dim[None, :], attended, mask=real)
-            tl.store(sums + each_head, maximum + tl.log2(total), mask=member < GROUP)
+            tl.store(partial + each_head * D + dim, attended, mask=real)
+            tl.store(sums + each_head, (maximum + tl.log2(total))[:, None], mask=member < GROUP)
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])
@@ -141,9 +172,8 @@ def _combine(
     row = tl.program_id(0)
     head = tl.program_id(1)
     each = tl.arange(0, ROWS)
-    contexts = tl.load(positions + each, mask=each < row, other=-1) + 1
-    _, counts = _splits(contexts, SPLIT_TOKENS, MAX_SPLITS)
-    _, count = _splits(tl.load(positions + row) + 1, SPLIT_TOKENS, MAX_SPLITS)
+    _, counts = _splits(tl.load(positions + each, mask=each < row, other=-1), SPLIT_TOKENS, MAX_SPLITS)
+    _, count = _splits(tl.load(positions + row), SPLIT_TOKENS, MAX_SPLITS)
     if count > 1:
         split = tl.arange(0, MAX_SPLITS)
         dim = tl.arange(0, D_PADDED)
@@ -157,11 +187,6 @@ def _combine(
         tl.store(out + at, combined.to(out.dtype.element_ty), mask=dim < D)
 
 
-def split_size(context: int) -> int:
-    """Tokens in each split of a context but the last: `_splits` on the host."""
-    return max(-(-context // MAX_SPLITS // SPLIT_TOKENS), 1) * SPLIT_TOKENS
-
-
 def scratch_size(max_num_seqs: int, max_model_len: int, heads: int, size: int) -> int:
     """Float32 values for the partial results of the largest step, however its rows share blocks.
 
@@ -172,24 +197,33 @@ def scratch_size(max_num_seqs: int, max_model_len: int, heads: int, size: int) -
 
 
 def decode_attention(
-    q: Tensor, pool_layer: Tensor, tables: Tensor, rows: Tensor, positions: Tensor, scratch: Tensor
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    rope: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    tables: Tensor,
+    pool_layer: Tensor,
+    scratch: Tensor,
 ) -> Tensor:
-    """Attend to the positions[b] + 1 first tokens of row rows[b]. [B, H, D].
+    """Store the keys and values of B tokens, and attend from each to its row's up to its own. [B, H, D].
 
-    q [B, H, D]; pool_layer [blocks, 2, K, block size, D]; tables int32 [R, blocks of a row]; rows and
-    positions int32 [B], B <= R; scratch float32 [`scratch_size`]. Raises ValueError where it is too small.
+    scratch float32 [`scratch_size`], all else as in `tangram_engine.kernels.store_kv`; no row twice but the
+    padding row. Raises ValueError where the scratch is too small.
     """
-    batch, heads, size = q.shape
-    _, _, kv_heads, block_size, _ = pool_layer.shape
-    out = torch.empty_like(q)
+    _, _, kv_heads, block_size, size = pool_layer.shape
+    batch, heads = qkv.shape[0], qkv.shape[1] // size - 2 * kv_heads
+    out = qkv.new_empty(batch, heads, size)
     if not batch:
         return out
     if scratch.numel() < scratch_size(batch, tables.shape[1] * block_size, heads, size):
         raise ValueError(f"scratch of {scratch.numel()} values is too small for {batch} rows")
     slots = scratch.numel() // (heads * (size + 1))
     partial, sums = scratch[: slots * heads * size], scratch[slots * heads * size :]
-    sizes = dict(tile("decode_attention", q.device))
-    programs = sizes.pop("PROGRAMS_PER_SM") * max(1, hardware(q.device)[1])
+    sizes = dict(tile("decode_attention", qkv.device))
+    programs = sizes.pop("PROGRAMS_PER_SM") * max(1, hardware(qkv.device)[1])
     padded = max(16, triton.next_power_of_2(size))
     shared = {
         "ROWS": triton.next_power_of_2(tables.shape[0]),
@@ -201,11 +235,15 @@ def decode_attention(
     launch(
         _attend,
         (min(programs, batch * kv_heads * MAX_SPLITS),),
-        q,
-        pool_layer,
-        tables,
+        qkv,
+        qkv if q_norm is None else q_norm,
+        qkv if k_norm is None else k_norm,
+        eps,
+        rope,
         rows,
         positions,
+        tables,
+        pool_layer,
         partial,
         sums,
         out,
@@ -216,8 +254,9 @@ def decode_attention(
         GROUP=heads // kv_heads,
         GROUP_PADDED=max(16, triton.next_power_of_2(heads // kv_heads)),
         BLOCK_SIZE=block_size,
-        TILE=max(16, min(64, TILE_BYTES // (padded * q.element_size()))),
-        DOT=DOT_TYPES[q.dtype],
+        NORM=q_norm is not None,
+        TILE=max(16, min(64, TILE_BYTES // (padded * qkv.element_size()))),
+        DOT=DOT_TYPES[qkv.dtype],
         STAGES=sizes["num_stages"],
         **shared,
         **sizes,
@@ -230,9 +269,19 @@ DOT_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat1
 
 
 def reference(
-    q: Tensor, pool_layer: Tensor, tables: Tensor, rows: Tensor, positions: Tensor, scratch: Tensor
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    rope: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    tables: Tensor,
+    pool_layer: Tensor,
+    scratch: Tensor,
 ) -> Tensor:
     """The same in plain torch, on any device; it reads every block that a table has room for."""
+    q = store_kv.reference(qkv, q_norm, k_norm, eps, rope, rows, positions, tables, pool_layer)
     batch, heads, size = q.shape
     _, _, kv_heads, block_size, _ = pool_layer.shape
     tokens = tables.shape[1] * block_size
@@ -246,9 +295,12 @@ def reference(
 
 
 _SIGNATURE = {
-    **dict.fromkeys(("q", "pool"), "*bf16:16"),
-    "tables": "*i32:16",
+    **dict.fromkeys(("qkv", "q_norm", "k_norm"), "*bf16:16"),
+    "eps": "fp32",
+    "rope": "*fp32:16",
     **dict.fromkeys(("rows", "positions"), "*i32"),
+    "tables": "*i32:16",
+    "pool": "*bf16:16",
     **dict.fromkeys(("partial", "sums"), "*fp32:16"),
     "out": "*bf16:16",
     "scale": "fp32",
@@ -259,7 +311,7 @@ _COMMON = {"ROWS": 512, "SPLIT_TOKENS": SPLIT_TOKENS, "MAX_SPLITS": MAX_SPLITS}
 CASES = (
     *(
         CompileCase(
-            f"decode_attention, D {size}, group of {group}",
+            f"decode_attention, D {size}, group of {group}{', norm' * norm}",
             _attend,
             _SIGNATURE,
             {
@@ -269,6 +321,7 @@ CASES = (
                 "D": size,
                 "D_PADDED": padded,
                 "BLOCK_SIZE": 16,
+                "NORM": norm,
                 "TILE": 64 * 128 // max(128, padded),
                 "DOT": tl.bfloat16,
                 "STAGES": 5,
@@ -277,7 +330,14 @@ CASES = (
             num_stages=5,
             emits=("cp.async", "mma.sync"),
         )
-        for size, padded, group in ((64, 64, 4), (80, 128, 1), (96, 128, 4), (128, 128, 4), (256, 256, 16))
+        for size, padded, group, norm in (
+            (64, 64, 4, False),
+            (80, 128, 1, False),
+            (96, 128, 4, True),
+            (128, 128, 4, False),
+            (128, 128, 4, True),
+            (256, 256, 16, True),
+        )
     ),
     CompileCase(
         "decode_attention, combine",

@@ -34,7 +34,9 @@ SmallLinear = Callable[[Tensor, StoredWeight, Tensor | None, RmsNorm | None, boo
 StoreKV = Callable[
     [Tensor, Tensor | None, Tensor | None, float, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
 ]
-DecodeAttention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+DecodeAttention = Callable[
+    [Tensor, Tensor | None, Tensor | None, float, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
+]
 
 
 @dataclass(frozen=True, slots=True)

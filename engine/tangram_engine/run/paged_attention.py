@@ -96,26 +96,15 @@ class PagedAttention:
 
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
         """See `tangram_engine.models.decoder.Attend`. Keys are stored before any row attends."""
-        pool, tables, rows, positions = self._layers[index], self._tables, self._rows, self._positions
-        q = self._ops.store_kv(
-            qkv,
-            layer.q_norm,
-            layer.k_norm,
-            self._spec.rms_norm_eps,
-            self._rope,
-            rows,
-            positions,
-            tables,
-            pool,
-        )
-        if not self._chunked:
-            out = self._ops.decode_attention(q, pool, tables, rows, positions, self._scratch)
-            return out.flatten(1)
-        singles = self._singles
-        out = self._prefill.attend(q[singles:], pool)
+        norms = layer.q_norm, layer.k_norm, self._spec.rms_norm_eps, self._rope
+        paged = self._tables, self._layers[index]
+        rows, positions, singles = self._rows, self._positions, self._singles
+        parts = []
+        if self._chunked:
+            q = self._ops.store_kv(qkv[singles:], *norms, rows[singles:], positions[singles:], *paged)
+            parts.append(self._prefill.attend(q, self._layers[index]))
         if singles:
-            decoded = self._ops.decode_attention(
-                q[:singles], pool, tables, rows[:singles], positions[:singles], self._scratch
-            )
-            out = torch.cat((decoded, out))
-        return out.flatten(1)
+            where = rows[:singles], positions[:singles]
+            decoded = self._ops.decode_attention(qkv[:singles], *norms, *where, *paged, self._scratch)
+            parts.insert(0, decoded)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
