@@ -23,10 +23,15 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 MEMORY_BYTES = 1 << 40  # more than any model needs
+SCALED_PRODUCT_FROM = 89  # architecture, as torch has it for fp8
 
 
 class _Values(TorchFunctionMode):
-    """What fake tensors do not have: an address, values, pinned memory, attention chosen by capability."""
+    """What fake tensors do not have: an address, values, pinned memory, operators chosen by capability."""
+
+    def __init__(self, architecture: int) -> None:
+        super().__init__()
+        self._architecture = architecture
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -42,6 +47,8 @@ class _Values(TorchFunctionMode):
                 return True
             case "scaled_dot_product_attention":
                 return torch.empty_like(args[0])
+            case "_scaled_mm" if self._architecture < SCALED_PRODUCT_FROM:
+                raise RuntimeError("torch._scaled_mm is only supported from compute capability 8.9 on")
         result = function(*args, **options)
         if name == "tensor":
             result.constant = None  # torch would compute with one known number, on the GPU
@@ -118,7 +125,7 @@ def simulated_gpu(architecture: int, multiprocessors: int) -> Iterator[None]:
     ]
     with ExitStack() as simulated:
         simulated.enter_context(FakeTensorMode())  # first: where it sees no GPU, it asks none
-        simulated.enter_context(_Values())
+        simulated.enter_context(_Values(architecture))
         for holder, name, value in replaced:
             simulated.enter_context(patch.object(holder, name, value))
         driver.set_active(_Driver(architecture))

@@ -55,7 +55,7 @@ def main() -> None:
     seen = {"filled": forked(fill, image, model)}
     files = sorted(str(path) for path in Path(image).rglob("*"))
     seen |= {form: forked(start, image, volume, model, form) for form in ("bf16", "int4")}
-    other = model | {"intermediate_size": 11008}
+    other = model | {"vocab_size": 32000}
     seen["another model"] = forked(start, image, volume, other, "bf16")
     seen["image unchanged"] = files == sorted(str(path) for path in Path(image).rglob("*"))
     seen["files"] = sorted({path.suffix for path in Path(image).rglob("*") if path.is_file()})

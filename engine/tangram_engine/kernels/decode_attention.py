@@ -38,6 +38,7 @@ TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.float16: (4e-3, 2e-3), torch.bfl
 SPLIT_TOKENS = 256  # below it, partial results are more than 3 % of the bytes
 MAX_SPLITS = 32  # of one row: with 8 KV heads enough to keep 132 SMs busy
 TILE_BYTES = 16384  # of keys in one pipeline stage, and of values the same
+LEAST_ROWS = 512  # for which kernels are compiled: below, max_num_seqs asks for none of its own
 LOG2_E = 1.4426950408889634
 LOWEST = tl.constexpr(-1e30)  # finite: a difference of two infinities is NaN
 
@@ -226,7 +227,7 @@ def decode_attention(
     programs = sizes.pop("PROGRAMS_PER_SM") * max(1, hardware(qkv.device)[1])
     padded = max(16, triton.next_power_of_2(size))
     shared = {
-        "ROWS": triton.next_power_of_2(tables.shape[0]),
+        "ROWS": max(LEAST_ROWS, triton.next_power_of_2(tables.shape[0])),
         "D": size,
         "D_PADDED": padded,
         "SPLIT_TOKENS": SPLIT_TOKENS,
@@ -307,7 +308,7 @@ _SIGNATURE = {
     "batch": "i32",
     "TABLE": "i32",
 }
-_COMMON = {"ROWS": 512, "SPLIT_TOKENS": SPLIT_TOKENS, "MAX_SPLITS": MAX_SPLITS}
+_COMMON = {"ROWS": LEAST_ROWS, "SPLIT_TOKENS": SPLIT_TOKENS, "MAX_SPLITS": MAX_SPLITS}
 CASES = (
     *(
         CompileCase(

@@ -20,8 +20,8 @@ TOLERANCE = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), (0.125
 
 @triton.jit
 def _fp8_rows(
-    x, norm, out, scales, eps, LARGEST: tl.constexpr, LEAST: tl.constexpr,
-    C: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr,
+    x, norm, out, scales, eps, C,
+    LARGEST: tl.constexpr, LEAST: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, PADDED)
@@ -44,8 +44,8 @@ def fp8_rows(x: Tensor, norm: RmsNorm | None = None) -> tuple[Tensor, Tensor]:
     weight, eps = norm or (None, 0.0)
     if rows:
         launch(
-            _fp8_rows, (rows,), x, weight, out, scales, eps,
-            LARGEST=LARGEST_FP8, LEAST=LEAST, C=columns, PADDED=triton.next_power_of_2(columns),
+            _fp8_rows, (rows,), x, weight, out, scales, eps, columns,
+            LARGEST=LARGEST_FP8, LEAST=LEAST, PADDED=triton.next_power_of_2(columns),
             NORM=norm is not None, **tile("fp8_rows", x.device),
         )  # fmt: skip
     return out, scales
@@ -62,9 +62,9 @@ CASES = tuple(
     CompileCase(
         f"{columns} values{', norm' * norm}",
         _fp8_rows,
-        {"x": "*bf16:16", "out": "*fp8e4nv:16", "scales": "*fp32:16", "eps": "fp32"}
+        {"x": "*bf16:16", "out": "*fp8e4nv:16", "scales": "*fp32:16", "eps": "fp32", "C": "i32:16"}
         | ({"norm": "*bf16:16"} if norm else {}),
-        {"C": columns, "PADDED": padded, "NORM": norm, "LARGEST": LARGEST_FP8, "LEAST": LEAST}
+        {"PADDED": padded, "NORM": norm, "LARGEST": LARGEST_FP8, "LEAST": LEAST}
         | ({} if norm else {"norm": None}),
         num_warps=8,
         architectures=(89, 90, 100, 103, 120),  # the scaled product is not on older ones

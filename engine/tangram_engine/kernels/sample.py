@@ -74,7 +74,8 @@ def _load(logits, parameters, counts, ROWS, row, token, V: tl.constexpr):
     return value
 
 
-@triton.jit(do_not_specialize=["ROWS"])  # it follows from max_num_seqs
+# No kernels of their own for each max_num_seqs (ROWS) and for each number of rows (the buffers' alignment).
+@triton.jit(do_not_specialize=["ROWS"], do_not_specialize_on_alignment=["masses", "scores"])
 def _scan(
     logits, stride, rows, parameters, seeds, positions, counts, maxima, masses, scores, winners,
     ROWS, V: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr,
@@ -147,7 +148,7 @@ def _above(
     return many, mass, winner, at
 
 
-@triton.jit(do_not_specialize=["ROWS"])  # it follows from max_num_seqs
+@triton.jit(do_not_specialize=["ROWS"], do_not_specialize_on_alignment=["masses", "scores", "queues"])
 def _choose(
     logits, stride, rows, parameters, top_ks, seeds, positions, counts, maxima, masses, scores, winners,
     queues, out, ROWS, V: tl.constexpr, GROUPS: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr,

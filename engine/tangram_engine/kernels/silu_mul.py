@@ -15,7 +15,7 @@ TOLERANCE = {torch.float32: (1e-5, 1e-6), torch.float16: (2e-3, 1e-3), torch.bfl
 
 
 @triton.jit
-def _silu_mul(gate_up, out, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul(gate_up, out, COLUMNS, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < COLUMNS
@@ -32,7 +32,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     out = gate_up.new_empty(tokens, columns)
     sizes = tile("silu_mul", gate_up.device)
     if tokens:
-        launch(_silu_mul, (tokens, -(-columns // sizes["BLOCK"])), gate_up, out, COLUMNS=columns, **sizes)
+        launch(_silu_mul, (tokens, -(-columns // sizes["BLOCK"])), gate_up, out, columns, **sizes)
     return out
 
 
@@ -46,8 +46,8 @@ CASES = (
     CompileCase(
         "silu_mul",
         _silu_mul,
-        {"gate_up": "*bf16:16", "out": "*bf16:16"},
-        {"COLUMNS": 14336, "BLOCK": 1024},
+        {"gate_up": "*bf16:16", "out": "*bf16:16", "COLUMNS": "i32:16"},
+        {"BLOCK": 1024},
         emits=("ld.global.v4",),
     ),
 )
