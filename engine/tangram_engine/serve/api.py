@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from .body import read_model
 from .client import EngineClient
 from .errors import APIError, bad_request, internal, model_not_found, timed_out, unavailable
 from .events import EventStream, send_whole
-from .generation import Delta, Generation
+from .generation import Delta, Generation, Hold
 from .jsonio import dumps_in_pieces
 from .lifecycle import Lifecycle
 from .metrics import Metrics
@@ -225,19 +224,20 @@ async def _stream(
     generation: Generation, dialect: Dialect, events: EventStream, body: CompletionRequest | ChatRequest
 ) -> web.StreamResponse:
     opened: set[int] = set()
-    async with aclosing(generation.deltas()) as batches:
-        async for batch in batches:
-            chunks = []
-            for delta in batch:
-                if delta.index not in opened:
-                    opened.add(delta.index)
-                    chunks += dialect.opening(delta.index)
-                if delta.text or delta.logprobs or delta.finish:
-                    chunks.append(dialect.chunk(delta))
-            if chunks:
-                await events.send(*chunks)
+
+    def put(deltas: list[Delta]) -> Hold:
+        chunks = []
+        for delta in deltas:
+            if delta.index not in opened:
+                opened.add(delta.index)
+                chunks += dialect.opening(delta.index)
+            if delta.text or delta.logprobs or delta.finish:
+                chunks.append(dialect.chunk(delta))
+        return events.send(*chunks) if chunks else None
+
+    await generation.run(put)
     if body.include_usage:
-        await events.send(dialect.last_chunk(usage(generation.answers, body.choices)))
+        events.send(dialect.last_chunk(usage(generation.answers, body.choices)))
     await events.done()
     return events.response
 
@@ -246,10 +246,12 @@ async def _whole(
     generation: Generation, dialect: Dialect, body: CompletionRequest | ChatRequest, executor: Executor
 ) -> web.Response:
     parts: list[list[Delta]] = [[] for _ in generation.answers]
-    async with aclosing(generation.deltas()) as batches:
-        async for batch in batches:
-            for delta in batch:
-                parts[delta.index].append(delta)
+
+    def put(deltas: list[Delta]) -> None:
+        for delta in deltas:
+            parts[delta.index].append(delta)
+
+    await generation.run(put)
     counts = usage(generation.answers, body.choices)
     if sum(map(len, parts)) * (1 + (body.wanted_logprobs() or 0)) < _THREAD_FROM:
         raw = dialect.whole(parts, counts)

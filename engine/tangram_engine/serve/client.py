@@ -6,6 +6,7 @@ import multiprocessing
 import socket
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import (
@@ -39,34 +40,14 @@ class EngineDied(Exception):
     """The engine process ended; nothing it was asked for will come."""
 
 
-# A token with the time it arrived (time.monotonic), or the news that none will.
-Arrival = tuple[TokenOutput, float] | EngineDied
+class Receiver(Protocol):
+    """One HTTP request that waits for tokens. Neither method may raise: others wait for the same engine."""
 
+    def receive(self, outputs: list[TokenOutput], now: float) -> None:
+        """Take the tokens of one step, which arrived at `now` (time.monotonic)."""
 
-class Inbox:
-    """What has arrived for one HTTP request and is not taken yet. For one reader.
-
-    An asyncio.Queue hands out one arrival at a time, at twice the cost.
-    """
-
-    def __init__(self) -> None:
-        self._arrivals: list[Arrival] = []
-        self._wake: asyncio.Future[None] | None = None
-
-    def put(self, arrival: Arrival) -> None:
-        """Add an arrival; the reader runs in the event loop's next turn."""
-        self._arrivals.append(arrival)
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def take(self) -> list[Arrival]:
-        """All arrivals in order; waits until there is one."""
-        if not self._arrivals:
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
-            self._wake = None
-        arrivals, self._arrivals = self._arrivals, []
-        return arrivals
+    def lose(self, death: EngineDied) -> None:
+        """Nothing more will come."""
 
 
 class EngineClient:
@@ -85,7 +66,7 @@ class EngineClient:
         self._on_step = on_step
         self._on_heartbeat = on_heartbeat
         self._step_timeout_s = step_timeout_s
-        self._inboxes: dict[str, Inbox] = {}
+        self._receivers: dict[str, Receiver] = {}
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         self.dead: asyncio.Future[EngineDied] = self._loop.create_future()
@@ -111,7 +92,7 @@ class EngineClient:
     @property
     def in_flight(self) -> int:
         """Sequences that wait for tokens."""
-        return len(self._inboxes)
+        return len(self._receivers)
 
     @property
     def pid(self) -> int | None:
@@ -123,16 +104,16 @@ class EngineClient:
         """The reason in the engine's last words, if it had any."""
         return None if self._last_words is None else self._last_words.reason
 
-    def submit(self, request: Request, inbox: Inbox) -> None:
-        """Queue a request; its tokens go to `inbox`. Raises EngineDied."""
+    def submit(self, request: Request, receiver: Receiver) -> None:
+        """Queue a request; its tokens go to `receiver`. Raises EngineDied."""
         if self.dead.done():
             raise self.dead.result()
-        self._inboxes[request.id] = inbox
+        self._receivers[request.id] = receiver
         self._writer.write(encode(Add(request)))
 
     def abort(self, request_id: str) -> None:
         """Forget a request. One that has ended already is left alone."""
-        if self._inboxes.pop(request_id, None) is not None and not self.dead.done():
+        if self._receivers.pop(request_id, None) is not None and not self.dead.done():
             self._writer.write(encode(Abort(request_id)))
 
     def abandon(self) -> None:
@@ -161,19 +142,21 @@ class EngineClient:
         frames = FrameReader()
         try:
             while data := await reader.read(_READ_BYTES):
+                # Tokens of several steps that came together go on together: behind, it writes less often.
+                outputs: list[TokenOutput] = []
                 for message in frames.feed(data):
-                    self._dispatch(message)
+                    if isinstance(message, Step):
+                        outputs += message.outputs
+                        self._on_step(message.stats)
+                    else:
+                        self._dispatch(message)
+                self._deliver(outputs)
         except (OSError, ValueError) as error:
             self._last_words = Failed(type(error).__name__, str(error))
         self._die()
 
     def _dispatch(self, message: Message) -> None:
         match message:
-            case Step(outputs, stats):
-                now = time.monotonic()
-                for output in outputs:
-                    self._deliver(output, now)
-                self._on_step(stats)
             case Pong(number) if self._heartbeat is not None:
                 self._heartbeat.answer(number)
                 self._heard(self._heartbeat)
@@ -204,14 +187,20 @@ class EngineClient:
             self.hung.clear()
         self._on_heartbeat(beat)
 
-    def _deliver(self, output: TokenOutput, now: float) -> None:
-        # A missing inbox is a request that was aborted while this token was on its way.
-        inbox = self._inboxes.get(output.request_id)
-        if inbox is None:
-            return
-        if output.finish is not None:
-            del self._inboxes[output.request_id]
-        inbox.put((output, now))
+    def _deliver(self, outputs: list[TokenOutput]) -> None:
+        """Hand each receiver its tokens at one go."""
+        now = time.monotonic()
+        received: dict[Receiver, list[TokenOutput]] = {}
+        for output in outputs:
+            # A missing receiver is of a request that was aborted while this token was on its way.
+            receiver = self._receivers.get(output.request_id)
+            if receiver is None:
+                continue
+            if output.finish is not None:
+                del self._receivers[output.request_id]
+            received.setdefault(receiver, []).append(output)
+        for receiver, tokens in received.items():
+            receiver.receive(tokens, now)
 
     def _die(self) -> None:
         words = self._last_words
@@ -219,6 +208,7 @@ class EngineClient:
         death = EngineDied(f"The engine process failed ({reason}).")
         logger.error("%s", death)
         self.dead.set_result(death)
-        for inbox in self._inboxes.values():
-            inbox.put(death)
-        self._inboxes.clear()
+        lost = set(self._receivers.values())
+        self._receivers.clear()
+        for receiver in lost:
+            receiver.lose(death)

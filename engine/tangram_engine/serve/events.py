@@ -2,9 +2,10 @@
 
 import asyncio
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from .errors import APIError
+from .generation import Hold
 from .jsonio import dumps
 
 _LAST_WORDS_S = 1.0
@@ -40,6 +41,8 @@ class EventStream:
     def __init__(self, request: web.Request, headers: dict[str, str], *, close: bool) -> None:
         self._request = request
         self._ended = False
+        self._chunked = False
+        self._first = b""  # the events that the response begins with
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -56,17 +59,35 @@ class EventStream:
         """Whether the status line is out."""
         return self.response.prepared
 
-    async def send(self, *values: bytes) -> None:
-        """Send one event per JSON value, in one write."""
+    def send(self, *values: bytes) -> Hold:
+        """Send one event per JSON value, in one write; returns what to await before the next, if anything.
+
+        Past aiohttp's writer, which takes as long as the system call. Raises ConnectionError.
+        """
+        data = b"data: " + b"\n\ndata: ".join(values) + b"\n\n"
         if not self.response.prepared:
-            await self.response.prepare(self._request)
-        await self.response.write(b"data: " + b"\n\ndata: ".join(values) + b"\n\n")
+            self._first = data
+            return self.flush
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return self.flush if self._request.protocol.writing_paused else None
+
+    async def flush(self) -> None:
+        """Return when the client has taken enough for the next events."""
+        writer = await self.response.prepare(self._request)
+        self._chunked = hdrs.TRANSFER_ENCODING in self.response.headers
+        if self._first:
+            first, self._first = self._first, b""
+            await self.response.write(first)
+        if writer is not None:
+            await writer.drain()
 
     async def done(self) -> None:
         """The end, as OpenAI marks it."""
         self._ended = True
-        await self.response.write(b"data: [DONE]\n\n")
-        await self.response.write_eof()
+        await self.response.write_eof(b"data: [DONE]\n\n")
         await _taken(self._request)
 
     async def fail(self, error: APIError) -> None:
@@ -77,7 +98,7 @@ class EventStream:
         self.response.force_close()
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
-                await self.send(dumps(error.body()))
+                self.send(dumps(error.body()))
                 await self.done()
         except TimeoutError:
             _cut(self._request)

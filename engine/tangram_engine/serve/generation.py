@@ -1,14 +1,15 @@
 """From token outputs to text: the sequences of one HTTP request, merged in the order their tokens arrive."""
 
+import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from tangram_engine.messages import TokenOutput
 from tangram_engine.schedule.request import Request
 
-from .client import EngineClient, EngineDied, Inbox
+from .client import EngineClient, EngineDied
 from .detokenize import Detokenizer, StopScanner, StopStrings
 from .errors import APIError, unavailable
 from .metrics import Metrics
@@ -99,8 +100,17 @@ class Answer:
         return tuple(released)
 
 
+# What to await before more is put; None: nothing.
+Hold = Callable[[], Awaitable[None]] | None
+
+
 class Generation:
-    """All sequences of one HTTP request. Iterate `deltas` once; closing it aborts whatever still runs."""
+    """All sequences of one HTTP request, for one `run`.
+
+    A token becomes text, and an event of a stream, in the very call that hands it over: waking a task at
+    every token of every stream would cost more than all the rest. The request's task runs where it has to
+    wait: for the first token, for a client that reads slowly, and for the end.
+    """
 
     def __init__(
         self,
@@ -117,6 +127,12 @@ class Generation:
         self._engine = engine
         self._metrics = metrics
         self._n = n
+        self._put: Callable[[list[Delta]], Hold]
+        self._hold: Hold = None
+        self._arrived: list[tuple[list[TokenOutput], float]] = []
+        self._failure: Exception | None = None
+        self._death: EngineDied | None = None
+        self._turn = asyncio.Event()  # `run` has something to do
         decode = partial(tools.decode, skip_special_tokens=skip_special_tokens)
         stop_strings = StopStrings(stops)
         self.answers = [
@@ -129,38 +145,65 @@ class Generation:
             )
             for index, request in enumerate(requests)
         ]
+        self._by_id = {answer.request.id: answer for answer in self.answers}
+        self._running = len(self.answers)
 
-    async def deltas(self) -> AsyncGenerator[list[Delta]]:
-        """Every token of every answer, until all are done; together, what has arrived together.
+    async def run(self, put: Callable[[list[Delta]], Hold]) -> None:
+        """Give every token of every answer to `put`, until all are done; together, what has arrived together.
 
-        Raises APIError when the engine fails.
+        Ended early, it aborts whatever still runs. Raises what `put` raises, and APIError.
         """
-        inbox = Inbox()
-        by_id = {answer.request.id: answer for answer in self.answers}
+        self._put = put
         try:
             for answer in self.answers:
-                self._engine.submit(answer.request, inbox)
-            while not all(answer.done for answer in self.answers):
-                batch: list[Delta] = []
-                death: EngineDied | None = None
-                for arrival in await inbox.take():
-                    if isinstance(arrival, EngineDied):
-                        death = arrival
-                    elif not (answer := by_id[arrival[0].request_id]).done:
-                        batch.append(self._book(answer, *arrival))
-                if batch:
-                    yield batch
-                if death is not None:
-                    raise death
+                self._engine.submit(answer.request, self)
+            while self._running or self._hold is not None:
+                if self._hold is not None:
+                    await self._hold()
+                    self._hold = None
+                    self._pass_on()
+                elif failure := self._failure or self._death:
+                    raise failure
+                else:
+                    await self._turn.wait()
+                    self._turn.clear()
         except EngineDied as error:
             self._end("error")
             raise unavailable(str(error), "engine_died") from None
         finally:
             self._end("abort")
 
+    def receive(self, outputs: list[TokenOutput], now: float) -> None:
+        """See Receiver."""
+        self._arrived.append((outputs, now))
+        self._pass_on()
+
+    def lose(self, death: EngineDied) -> None:
+        """See Receiver."""
+        self._death = death
+        self._turn.set()
+
+    def _pass_on(self) -> None:
+        if self._hold is not None or self._failure is not None or not self._arrived:
+            return
+        arrived, self._arrived = self._arrived, []
+        try:
+            deltas = [
+                self._book(answer, output, now)
+                for outputs, now in arrived
+                for output in outputs
+                if not (answer := self._by_id[output.request_id]).done
+            ]
+            self._hold = self._put(deltas)
+        except Exception as error:  # noqa: BLE001  (raised in `run`)
+            self._failure = error
+        if self._hold is not None or self._failure is not None or not self._running:
+            self._turn.set()
+
     def _book(self, answer: Answer, output: TokenOutput, now: float) -> Delta:
         if output.finish in {"abort", "error"}:
             answer.done = True
+            self._running -= 1
             self._metrics.ended(output.finish)
             raise APIError(
                 500, "The engine could not go on with this request.", kind="server_error", code="engine_error"
@@ -171,6 +214,7 @@ class Generation:
         except TokenizerError as error:
             raise APIError(500, f"{error}.", kind="server_error", code="tokenizer_error") from None
         if answer.done:
+            self._running -= 1
             self._engine.abort(answer.request.id)  # a stop string: the engine does not know of it
             self._finished(answer, delta.finish or "stop")
         return delta
@@ -204,7 +248,7 @@ class Generation:
         metrics.prompt_length.observe(len(answer.request.prompt))
         metrics.generation_length.observe(answer.tokens)
         metrics.params_max_tokens.observe(answer.request.params.max_tokens)
-        if all(other.done for other in self.answers):
+        if not self._running:
             metrics.params_n.observe(self._n)
             metrics.max_generation_length.observe(max(other.tokens for other in self.answers))
 
