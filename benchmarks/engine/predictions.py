@@ -35,6 +35,9 @@ SMALL_LINEAR_ROWS = 8  # kernels/small_linear.py: up to so many tokens
 SPLIT_TOKENS = 256  # kernels/decode_attention.py: one part of a context of up to 8,192 tokens
 SAMPLER_GROUP = 256  # kernels/sample.py: tokens that share 16 bytes of maximum, mass and winner
 INT4_GEMM_ROWS = 64  # kernels/int4_gemm.py
+# kernels/small_linear.py: instructions of its loop for a weight, without a norm and with one (SASS of sm_90).
+INSTRUCTIONS = {"bf16": (1.8, 3.7), "fp8": (3.2, 4.8), "int4": (3.3, 3.5)}
+ISSUED_PER_CYCLE = 128  # by a multiprocessor, of single threads
 OFF = 0.25  # a row further from its prediction than this is explained from the profile
 
 
@@ -140,6 +143,8 @@ class Assumptions:
     quantized_reads: float = 0.85  # of the small linear and the int4 product with fewer bytes per row
     attention_reads: float = 0.85  # of decode attention
     other_reads: float = 0.70  # of norms, SiLU, stores and the sampler, once rows fill the GPU
+    clock: float = 1.8e9
+    issues: float = 0.8  # share of the cycles of the small linear in which instructions are issued
     product: float = 0.85  # of the product's rate at the shapes of layers
     prefill_attention: float = 0.55  # of the same rate: cuDNN on H100, causal, 1k to 8k: 410 to 529 TFLOP/s
 
@@ -159,6 +164,7 @@ class KernelCost:
     reads: str = "other_reads"
     launches: int = 1  # of one call
     detour: float = 0.0  # bytes of one call that another implementation would not move
+    instructions: float = 0.0  # of single threads, of one call; 0 where they are known not to limit it
 
     def wire(self, gpu: GpuRates) -> float:
         """Seconds of one call at the measured rates."""
@@ -167,9 +173,9 @@ class KernelCost:
     def predicted(self, gpu: GpuRates) -> float:
         """Seconds of one call in a CUDA graph, with the gap after it."""
         memory = (self.bytes + self.detour) / gpu.bandwidth / getattr(ASSUMED, self.reads)
-        return self.launches * ASSUMED.kernel_gap_s + max(
-            memory, self.flops / getattr(gpu, self.rate) / ASSUMED.product
-        )
+        cycles = self.instructions / gpu.processors / ISSUED_PER_CYCLE / ASSUMED.issues
+        products = self.flops / getattr(gpu, self.rate) / ASSUMED.product
+        return self.launches * ASSUMED.kernel_gap_s + max(memory, products, cycles / ASSUMED.clock)
 
 
 def step_kernels(
@@ -201,6 +207,7 @@ def step_kernels(
             _linear_reads(weights, batch, own_linear=own_linear),
             launches=2 if dequantized or parts or added else 1,
             detour=parameters * 4.0 * dequantized + 2.0 * batch * c * e * added,
+            instructions=parameters * INSTRUCTIONS[weights][name in ("qkv", "gate_up")] * fused,
         )  # fmt: skip
 
     splits = -(-(context + 1) // SPLIT_TOKENS)

@@ -55,7 +55,7 @@ def test_each_kernel_of_a_projection_is_used_once_before_requests_come(called):
     stored = quantize(torch.randn(16, 128), "int4")
     made = QuantizedLinear(stored, None, torch.empty(2048), kernel_ops(), scaled=False)
     compute_each_way(made, torch.zeros(EACH_WAY[-1], 128))
-    assert called == ["small_linear", "int4_gemm", "int4_gemm", "dequantize"]
+    assert called == 4 * ["int4_gemm"] + 2 * ["dequantize"]
 
 
 @pytest.mark.parametrize(("rows", "kernel"), [(8, ["small_linear"]), (9, []), (0, [])])

@@ -1,5 +1,7 @@
 """Products with few rows: all formats, odd sizes, and rows that do not depend on each other."""
 
+import re
+
 import pytest
 import torch
 
@@ -32,42 +34,72 @@ def _poisoned(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
 
 
-def assert_as_the_reference(x, *arguments, residual=None, **options):
-    expected = kernel.reference(x, *arguments, **options, residual=residual and residual.clone())
-    found = kernel.small_linear(x, *arguments, **options, residual=residual)
-    rtol, atol = kernel.TOLERANCE[x.dtype]
-    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
-    return found
-
-
 @formats
 @dtypes
 @pytest.mark.parametrize("size", [*SIZES, (2, 5, 24)])
 def test_the_kernel_computes_what_the_reference_does(form, dtype, size):
     x, weight, bias = inputs(form, *size, dtype)
+    rtol, atol = kernel.TOLERANCE[dtype]
     for shift in (None, bias):
-        assert_as_the_reference(x, weight, shift)
+        found = kernel.small_linear(x, weight, shift)
+        torch.testing.assert_close(found, kernel.reference(x, weight, shift), rtol=rtol, atol=atol)
 
 
 @formats
 @dtypes
 @pytest.mark.parametrize("gated", [False, True], ids=["", "gated"])
 @pytest.mark.parametrize("normed", [False, True], ids=["", "normed"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [(8, 16, 512), (3, 34, 130), (1, 6, 24)])
 def test_norm_gate_and_residual_are_those_of_separate_operations(form, dtype, gated, normed, size):
     rows, outputs, columns = size
     x, weight, bias = inputs(form, *size, dtype)
-    x *= torch.linspace(0.1, 30.0, rows)[:, None].to(dtype)
     norm = RmsNorm(torch.rand(columns).to(dtype) + 0.5, 1e-5) if normed else None
-    x = x if normed else x / 30
+    x *= torch.linspace(0.1, 30.0, rows)[:, None].to(dtype) if normed else 1
     residual = torch.randn(rows, outputs // 2 if gated else outputs).to(dtype)
-    expected = kernel.reference(x, weight, bias, norm, gated, residual.clone())
-    plain = kernel.reference(x, weight, bias, norm, gated)
     rtol, atol = kernel.TOLERANCE[dtype]
+
     found = kernel.small_linear(x, weight, bias, norm, gated)
-    torch.testing.assert_close(found, plain, rtol=rtol, atol=atol)
+    expected = kernel.reference(x, weight, bias, norm, gated)
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+
+    expected = kernel.reference(x, weight, bias, norm, gated, residual.clone())
     assert kernel.small_linear(x, weight, bias, norm, gated, residual) is residual
     torch.testing.assert_close(residual, expected, rtol=rtol, atol=atol)
+
+
+def executed(ptx, word):
+    """Registers after these instructions; the word is in $6."""
+    registers = {"$6": word}
+    for line in ptx.splitlines()[2:-1]:
+        name, target, *operands = re.split("[ ,]+", line.rstrip(";"))
+        a, *rest = (registers[each] if each in registers else int(each, 0) for each in operands)
+        match name, rest:
+            case "prmt.b32", (b, selector):
+                chosen = [(a | b << 32) >> 8 * (selector >> 4 * byte & 7) & 255 for byte in range(4)]
+                registers[target] = int.from_bytes(bytes(chosen), "little")
+            case "lop3.b32", (b, c, 0xEA):
+                registers[target] = a & b | c
+            case "shl.b32", (count,):
+                registers[target] = a << count & 0xFFFFFFFF
+            case "shr.b32", (count,):
+                registers[target] = a >> count
+            case "mov.b32", ():
+                registers[target] = a
+            case unknown:
+                pytest.fail(f"{unknown} is not an instruction of this test")
+    return registers
+
+
+@pytest.mark.parametrize("dtype", kernel.UNPACK, ids=str)
+def test_instructions_unpack_what_the_interpreter_unpacks(dtype):
+    for first in range(0, 256, 4):
+        byte = torch.arange(first, first + 4)
+        registers = executed(kernel.UNPACK[dtype], int.from_bytes(bytes(byte.tolist()), "little"))
+        words = torch.tensor([registers[f"${number}"] for number in range(6)], dtype=torch.int64)
+        low, high, ones = words.to(torch.uint32).view(dtype).view(3, 4).long()
+        assert low.tolist() == (128 + byte % 16).tolist()
+        assert high.tolist() == (128 + byte // 16).tolist()
+        assert ones.tolist() == [1] * 4
 
 
 @formats

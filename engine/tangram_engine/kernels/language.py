@@ -121,4 +121,5 @@ class CompileCase:
     avoids: tuple[str, ...] = ()
     emits_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     shared_bytes: int | None = None  # at most; None: what the architecture has
+    quick: bool = True  # whether the quick gate compiles it; False where another case is nearly the same
     stack_bytes: int = 0  # at most, per thread: more than none means spilled registers

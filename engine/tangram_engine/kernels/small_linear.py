@@ -8,13 +8,13 @@ through shared memory while earlier ones are multiplied (cp.async).
 
 Norm: y = W (x g) / sqrt(mean of x^2 + eps). The squares are added up in float32 beside the product, and the
 root is applied to the sums. x g is rounded to x's dtype, as a norm of its own rounds x g / root: the same
-relative error, within the tolerance. Gate: a program reads 8 rows of the gate and the same 8 of up. Residual:
-y is added to what `out` holds, each element by one program.
+relative error, within the tolerance (int4 also rounds each square). Gate: a program reads 8 rows of the gate
+and the same 8 of up. Residual: y is added to what `out` holds, each element by one program.
 
 `tl.dot` rather than multiply and add, which takes T instructions for a weight: an SM issues 128 a cycle, and
 the wire of an H200 brings it 9 weights a cycle in bf16, 19 in fp8, 37 in int4. The loop takes 1.8, 3.2 and
-6.0 for a weight, with a norm 3.9, 4.9 and 7.8 (SASS of sm_90): int4 is bound by them, not by the wire. The
-mma.sync form also on Hopper and Blackwell: wgmma and tcgen05 take 64 outputs a program, too few programs.
+3.3 for a weight, with a norm 3.7, 4.8 and 3.5 (SASS of sm_90). The mma.sync form also on Hopper and
+Blackwell: wgmma and tcgen05 take 64 outputs a program, too few programs.
 
 Bytes moved: those of W (2, 1 or 0.52 for each weight) + 2 T (in + out). Llama-3-8B, microseconds at the 4.3
 TB/s of an H200, programs on its 132 SMs:
@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tangram_engine.kernels import rms_norm, silu_mul
-from tangram_engine.kernels.language import ARCHITECTURES, CompileCase, launch, tl, triton
+from tangram_engine.kernels.language import ARCHITECTURES, INTERPRETED, CompileCase, launch, tl, triton
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.tiles import hardware, tile
 from tangram_engine.quantize import Fp8Weight, Int4Weight
@@ -56,6 +56,43 @@ def from_e4m3(bits, CONVERT: tl.constexpr):  # noqa: ANN201
         half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
         value = half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
     return value
+
+
+# Of 4 bytes, `from_level` of the low and of the high halves, and ones: two 16-bit numbers in an instruction.
+_UNPACK = """{{
+.reg .b32 a, b;
+prmt.b32 a, $6, 0, 0x4140;
+prmt.b32 b, $6, 0, 0x4342;
+shl.b32 a, a, {shift};
+shl.b32 b, b, {shift};
+lop3.b32 $0, a, {mask:#x}, {base:#x}, 0xEA;
+lop3.b32 $1, b, {mask:#x}, {base:#x}, 0xEA;
+shr.b32 a, a, 4;
+shr.b32 b, b, 4;
+lop3.b32 $2, a, {mask:#x}, {base:#x}, 0xEA;
+lop3.b32 $3, b, {mask:#x}, {base:#x}, 0xEA;
+mov.b32 $4, {one:#x};
+mov.b32 $5, {one:#x};
+}}"""
+UNPACK = {
+    torch.bfloat16: _UNPACK.format(shift=0, mask=0xF000F, base=0x43004300, one=0x3F803F80),
+    torch.float16: _UNPACK.format(shift=3, mask=0x780078, base=0x58005800, one=0x3C003C00),
+}
+
+
+@triton.jit
+def unpacked(w, x, UNPACK: tl.constexpr):  # noqa: ANN201
+    """Bytes -> 128 + level of their low and of their high halves, and ones, in the dtype of x."""
+    if UNPACK is None:
+        DTYPE: tl.constexpr = x.dtype.element_ty
+        low, high = from_level(w & 15, DTYPE), from_level(w >> 4, DTYPE)
+        ones = tl.full(w.shape, 1.0, DTYPE)
+    else:
+        dtype = x.dtype.element_ty
+        low, high, ones = tl.inline_asm_elementwise(
+            UNPACK, "=r,=r,=r,=r,=r,=r,r", [w], dtype=(dtype, dtype, dtype), is_pure=True, pack=4
+        )
+    return low, high, ones
 
 
 @triton.jit
@@ -84,13 +121,10 @@ def _outputs(N, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
 
 @triton.jit
 def _finish(
-    y, squares, bias, out, eps, n, t, T, N, K,
-    BIAS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+    y, bias, out, n, t, T, N,
+    BIAS: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """What follows the sums y [BLOCK_N, BLOCK_T]; squares: parts of the sums of x^2, over both first axes."""
-    if NORM:
-        y *= tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)[None, :]
+    """Bias, gate and residual of the products y [BLOCK_N, BLOCK_T]."""
     if BIAS:
         y += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
     if GATED:
@@ -135,23 +169,27 @@ def _plain_or_fp8(
             w = from_e4m3(w, CONVERT).to(x.dtype.element_ty)
         if NORM:
             squares += columns.to(tl.float32) * columns.to(tl.float32)
-            columns *= tl.load(norm + (start + warp + kx), mask=start + warp + kx < K, other=0.0)
+            g_at = norm + (start + warp + kx)
+            columns *= tl.load(g_at) if EVEN else tl.load(g_at, mask=start + warp + kx < K, other=0.0)
         total = tl.dot(w, columns, total, input_precision="ieee")
     y = tl.sum(total, axis=0)
     if FP8:
         y *= tl.load(scales + n, mask=inside, other=0.0)[:, None]
-    _finish(y, squares, bias, out, eps, n, t, T, N, K, BIAS, NORM, GATED, ADD, BLOCK_N, BLOCK_T)
+    if NORM:
+        y *= tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)[None, :]
+    _finish(y, bias, out, n, t, T, N, BIAS, GATED, ADD, BLOCK_N, BLOCK_T)
 
 
 @triton.jit(do_not_specialize=["T"])  # or 1 and 8 rows would be compiled apart
 def _int4(
     x, weight, scales, zeros, bias, norm, out, eps, T, N, K, GROUPS,
     EVEN: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+    UNPACK: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Each warp takes a group of 128 inputs at a time: 64 bytes, in each an input of either half.
 
-    q - z is exact in 16 bits; the scale applies to the sum of a group.
+    sum (q - z) s x = s (sum (128 + q) x - (128 + z) sum x): scale and zero apply to sums, not to weights.
     """
     n = _outputs(N, BLOCK_N, GATED)
     t = tl.arange(0, BLOCK_T)
@@ -164,7 +202,7 @@ def _int4(
     zero_at = zeros + n[None, :, None] // 2 * GROUPS + warp
     shift = (n % 2 * 4)[None, :, None]
     total = tl.zeros((WARPS, BLOCK_N, BLOCK_T), tl.float32)
-    squares = tl.zeros((WARPS, 64, BLOCK_T), tl.float32)
+    squares = tl.zeros((WARPS, BLOCK_N, BLOCK_T), tl.float32)
     for first in tl.range(0, GROUPS, WARPS, num_stages=STAGES):
         if EVEN:
             half = 64
@@ -179,20 +217,23 @@ def _int4(
             high = tl.load(x_at + (first * 128 + half), mask=row & (kx < half), other=0.0)
             scale = tl.load(scale_at + first, mask=output & (half > 0), other=0.0)
             zero = tl.load(zero_at + first, mask=output & (half > 0), other=0)
-        if NORM:
-            squares += low.to(tl.float32) * low.to(tl.float32) + high.to(tl.float32) * high.to(tl.float32)
+        low_levels, high_levels, ones = unpacked(w, x, UNPACK)
+        if NORM:  # each row of a product with ones is the sum: tensor cores have time for it
+            squares = tl.dot(ones, low * low, squares, input_precision="ieee")
+            squares = tl.dot(ones, high * high, squares, input_precision="ieee")
             g_at = norm + ((first + warp) * 128 + kx)
-            low *= tl.load(g_at, mask=kx < half, other=0.0)
-            high *= tl.load(g_at + half, mask=kx < half, other=0.0)
-        dtype = x.dtype.element_ty
-        offset = from_level((zero >> shift) & 15, dtype)
-        part = tl.dot(from_level(w & 15, dtype) - offset, low, input_precision="ieee")
-        part = tl.dot(from_level(w >> 4, dtype) - offset, high, part, input_precision="ieee")
-        total += part * scale.to(tl.float32)
-    _finish(
-        tl.sum(total, axis=0), squares, bias, out, eps, n, t, T, N, K,
-        BIAS, NORM, GATED, ADD, BLOCK_N, BLOCK_T,
-    )  # fmt: skip
+            low *= tl.load(g_at) if EVEN else tl.load(g_at, mask=kx < half, other=0.0)
+            high *= tl.load(g_at + half) if EVEN else tl.load(g_at + half, mask=kx < half, other=0.0)
+        part = tl.dot(low_levels, low, input_precision="ieee")
+        part = tl.dot(high_levels, high, part, input_precision="ieee")
+        sums = tl.dot(ones, low, input_precision="ieee")
+        sums = tl.dot(ones, high, sums, input_precision="ieee")
+        offset = ((zero >> shift) & 15).to(tl.float32) + 128.0
+        total += (part - offset * sums) * scale.to(tl.float32)
+    y = tl.sum(total, axis=0)
+    if NORM:
+        y *= tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
+    _finish(y, bias, out, n, t, T, N, BIAS, GATED, ADD, BLOCK_N, BLOCK_T)
 
 
 def small_linear(
@@ -224,7 +265,8 @@ def small_linear(
     if isinstance(weight, Int4Weight):
         launch(
             _int4, grid, x, weight.packed, weight.scales, weight.zeros, bias, factor, out,
-            eps, rows, outputs, columns, weight.scales.shape[1], **shared,
+            eps, rows, outputs, columns, weight.scales.shape[1],
+            UNPACK=None if INTERPRETED else UNPACK.get(x.dtype), **shared,
         )  # fmt: skip
         return out
     stored, scales = weight, None
@@ -279,12 +321,13 @@ CASES = tuple(
         _TILE | constexprs | dict(zip(("NORM", "GATED", "ADD", "BIAS"), options, strict=True)),
         architectures=architectures,
         emits=("cp.async.cg", "mma.sync"),
+        quick="qkv" not in use,
     )
     for use, options in _USES.items()
     for form, kernel, stored, constexprs, architectures in (
         ("bf16", _plain_or_fp8, {"weight": "*bf16:16"}, _BF16, ARCHITECTURES),
         ("fp8 by shifts", _plain_or_fp8, _FP8_STORED, _FP8 | {"CONVERT": False}, _OLD),
         ("fp8", _plain_or_fp8, _FP8_STORED, _FP8, _NEW),
-        ("int4", _int4, _INT4_STORED, {}, ARCHITECTURES),
+        ("int4", _int4, _INT4_STORED, {"UNPACK": UNPACK[torch.bfloat16]}, ARCHITECTURES),
     )
 )
