@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
 from tangram.capacity.latency import Latency, Percentiles, open_loop, simulate_open
-from tangram.capacity.memory import Limits, memory_budget
+from tangram.capacity.memory import memory_budget
 from tangram.capacity.simulate import EngineLimits
 from tangram.capacity.step import Coefficients, StepModel
 from tangram.capacity.traffic import uniforms

@@ -15,9 +15,10 @@ from pathlib import Path
 import yaml
 
 from tangram.capacity.calibration import coefficients_for
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import PCIE_GBPS, hardware
-from tangram.capacity.memory import GIB, Limits, memory_budget
+from tangram.capacity.memory import GIB, memory_budget
 from tangram.capacity.sizing import Row, SizingRequest, size
 from tangram.capacity.step import Coefficients, StepModel
 from tangram.catalog import Architecture, known_model

@@ -39,16 +39,16 @@ class TokenOutput(NamedTuple):
 class StepStats:
     """The engine after one step. Counts marked "since last" are for this step alone."""
 
-    running: int
-    waiting: int
-    kv_used_blocks: int
-    kv_total_blocks: int
-    preemptions: int  # since last
-    batch_tokens: int  # tokens computed in this step, prefill and decode
-    prompt_tokens: int  # of these, prefill
-    prefix_queries: int  # since last, in tokens
-    prefix_hits: int  # since last, in tokens
-    step_seconds: float
+    running: int = 0
+    waiting: int = 0
+    kv_used_blocks: int = 0
+    kv_total_blocks: int = 0
+    preemptions: int = 0  # since last
+    batch_tokens: int = 0  # tokens computed in this step, prefill and decode
+    prompt_tokens: int = 0  # of these, prefill
+    prefix_queries: int = 0  # since last, in tokens
+    prefix_hits: int = 0  # since last, in tokens
+    step_seconds: float = 0.0
     late_kernels: int = 0  # since last: compiled, or loaded from the kernel cache, after the engine was ready
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from tangram.capacity.as_served import kv_tokens, served
 from tangram.capacity.calibration import Basis, coefficients_for
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.engines import Engine, aged, engine, year
 from tangram.capacity.hardware import hardware
-from tangram.capacity.memory import Limits
 from tangram.capacity.step import Coefficients
 from tangram.catalog import InputError, known_model
 

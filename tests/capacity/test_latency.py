@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.calibration import coefficients_for
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
 from tangram.capacity.latency import Percentiles, max_rate, open_loop, percentiles, simulate_open
-from tangram.capacity.memory import Limits, memory_budget
+from tangram.capacity.memory import memory_budget
 from tangram.capacity.simulate import EngineLimits
 from tangram.capacity.step import StepModel
 from tangram.catalog import known_model

@@ -7,16 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram import catalog
+from tangram.capacity.engine_buffers import MIB, Limits, captured_sizes
 from tangram.capacity.footprint import footprint
 from tangram.capacity.from_facts import footprint_from_facts
 from tangram.capacity.hardware import hardware
-from tangram.capacity.memory import (
-    MIB,
-    Limits,
-    captured_sizes,
-    memory_budget,
-    model_length,
-)
+from tangram.capacity.memory import memory_budget, model_length
 from tangram.capacity.relief import Replica, reliefs
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU

@@ -69,7 +69,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_help(capsys):
     assert not found["fits"]
     assert found["missing_bytes"] > 0
     assert {"--profile": "3g.40gb"} in found["would_fit_with"]
-    assert "Does not fit: 23.8 GiB short" in out
+    assert "Does not fit: 23.7 GiB short" in out
     assert "the memory ends here, at 9.8 GiB" in out
 
 

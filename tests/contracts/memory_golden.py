@@ -4,7 +4,7 @@ The oracle is `transformers` on its meta device (shapes without data): every par
 the cache that one forward pass leaves behind. Neither the engine's formula nor the operator's has a part in
 it.
 
-    python -m tests.contracts.memory_golden
+    TRITON_INTERPRET=1 python -m tests.contracts.memory_golden
 
 Beside it stand GPU accounts (what is left for the cache), computed here from the rule in words: of the total,
 the engine may use the stated part; less what is in use, less the peak of a step, less a margin of 256 MiB or
@@ -12,6 +12,9 @@ the engine may use the stated part; less what is in use, less the peak of a step
 weights take up that are quantised while they are read: fp8 has a byte a weight and a 4-byte scale for each
 output; int4 half a byte, and for each output and each begun group of 128 inputs 2 bytes of scale and half a
 byte of zero. Embedding, head, norms and biases stay.
+
+What the engine keeps beside weights and pool on a GPU, and the peak of its largest steps, is measured: its
+own code runs with shapes of real models, in two layers, on tensors without data (`tests.support.fake_gpu`).
 """
 
 import json
@@ -84,6 +87,29 @@ ACCOUNTS = {
 }  # fmt: skip
 
 
+# model, format ("": as stored), dtype, SMs, sequences, longest request, block size
+STARTS = {
+    "Llama-3-8B on a whole H200": ("Llama-3-8B", "", "bf16", 132, 64, 8192, 16),
+    "256 sequences": ("Llama-3-8B", "", "bf16", 132, 256, 8192, 16),
+    "fp8": ("Llama-3-8B", "fp8", "bf16", 132, 64, 8192, 16),
+    "int4": ("Llama-3-8B", "int4", "bf16", 132, 64, 8192, 16),
+    "fp32": ("Llama-3-8B in fp32", "", "fp32", 132, 64, 8192, 16),
+    "fp8 on 1g.10gb": ("Llama-3-8B", "fp8", "bf16", 16, 64, 4096, 16),
+    "int4 on 1g.10gb, one sequence": ("Llama-3-8B", "int4", "bf16", 16, 1, 8192, 16),
+    "3g.40gb, blocks of 64": ("Llama-3.2-3B", "", "bf16", 60, 64, 32768, 64),
+    "a context of 131,072": ("Llama-3.1-70B", "int4", "bf16", 132, 8, 131072, 16),
+    "requests shorter than a step": ("Llama-3-8B", "", "bf16", 132, 64, 1000, 16),
+    "few short requests": ("Llama-3-8B", "", "bf16", 132, 4, 500, 16),
+    "Qwen3-0.6B, whose attention is wider than its MLP": ("Qwen3-0.6B", "", "bf16", 132, 64, 8192, 16),
+    "Qwen3-0.6B, whose sampling is larger than its layers": ("Qwen3-0.6B", "", "bf16", 14, 256, 4096, 16),
+    "Qwen2.5-7B, with biases": ("Qwen2.5-7B", "fp8", "bf16", 98, 128, 16384, 16),
+    "Qwen3-32B": ("Qwen3-32B", "", "bf16", 114, 64, 40960, 16),
+}  # fmt: skip
+MEASURED_AGAIN = ("fp8 on 1g.10gb", "few short requests")  # by the tests
+
+# Requests that run at most, whose captured batch sizes both sides list.
+CAPTURED = (1, 3, 8, 20, 64, 100, 256, 300, 512, 2000)
+
 # SMs -> tokens of a step: the nearest of 512, 1024, ... 8192 on a scale of ratios, for 62 an SM
 SMS = (
     1,
@@ -130,6 +156,12 @@ def step(sms: int) -> int:
     return min((512 << power for power in range(5)), key=lambda size: max(size / (62 * sms), 62 * sms / size))
 
 
+def captured(most: int) -> list[int]:
+    """Sizes 1, 2, 4, then in steps of 8 up to 64, of 16 up to 256, of 32 up to 512; the last is `most`."""
+    found = {1, 2, 4, *range(8, 65, 8), *range(64, 257, 16), *range(256, 513, 32)}
+    return sorted({size for size in found if size < most} | {min(most, 512)})
+
+
 def buffers(
     sequences: int, longest: int, block_size: int, vocabulary: int, heads: int, head: int
 ) -> dict[str, int]:
@@ -143,6 +175,27 @@ def buffers(
         "max_num_seqs": sequences, "max_model_len": longest, "block_size": block_size,
         "vocab_size": vocabulary, "heads": heads, "head_dim": head,
         "rows": (sequences + 1) * row, "scratch": sequences * parts * heads * (head + 1) * 4,
+    }  # fmt: skip
+
+
+def start(
+    model: str, form: str, dtype: str, sms: int, sequences: int, longest: int, block_size: int
+) -> dict[str, Any]:
+    """Run the engine's own start on tensors without data."""
+    import torch
+
+    from tangram_engine.checkpoint.config import parse_config
+    from tangram_engine.schedule import Limits
+    from tests.support.fake_gpu import step_memory
+
+    config = MODELS[model][0] | {"num_hidden_layers": 2}
+    kind = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
+    tokens = max(step(sms), sequences)
+    limits = Limits(sequences, tokens, longest)
+    measured = step_memory(parse_config(config, {}, dtype), kind, block_size, limits, form or None)
+    return {
+        "config": config, "dtype": dtype, "form": form, "sms": sms, "max_num_seqs": sequences,
+        "max_model_len": longest, "block_size": block_size, **measured,
     }  # fmt: skip
 
 
@@ -210,11 +263,13 @@ def _kind(path: str) -> str:
 
 def main() -> None:
     document = {
-        "made_by": "python -m tests.contracts.memory_golden",
+        "made_by": "TRITON_INTERPRET=1 python -m tests.contracts.memory_golden",
         "models": {name: vector(*wanted) for name, wanted in MODELS.items()},
         "accounts": {name: account(*wanted) for name, wanted in ACCOUNTS.items()},
         "steps": {str(sms): step(sms) for sms in SMS},
         "buffers": {name: buffers(*wanted) for name, wanted in BUFFERS.items()},
+        "captured": {str(most): captured(most) for most in CAPTURED},
+        "starts": {name: start(*wanted) for name, wanted in STARTS.items()},
     }
     FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

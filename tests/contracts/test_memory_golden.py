@@ -7,24 +7,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from tangram.capacity.footprint import footprint
-from tangram.capacity.from_facts import footprint_from_facts
-from tangram.capacity.memory import (
+from tangram.capacity.engine_buffers import (
     Limits,
-    MemoryBudget,
-    reserve_bytes,
-    row_bytes,
+    captured_sizes,
+    kernel_buffers,
+    rows_bytes,
     scratch_bytes,
     step_tokens,
 )
+from tangram.capacity.footprint import footprint
+from tangram.capacity.from_facts import footprint_from_facts
+from tangram.capacity.memory import MemoryBudget, reserve_bytes
 from tangram.capacity.weights import rank_tensors
 from tangram.capacity.weights import weight_bytes as operators_weight_bytes
 from tangram.catalog.model_config import architecture_from_config
 from tangram.catalog.precision import precision
 from tangram.fleet import CheckpointFacts
 from tangram_engine.checkpoint.config import parse_config
+from tangram_engine.run.ladder import captured_sizes as engines_captured_sizes
 from tangram_engine.run.ladder import step_tokens as engines_step_tokens
 from tangram_engine.run.memory import (
+    BufferSizes,
     OutOfMemory,
     block_bytes,
     count_blocks,
@@ -33,7 +36,20 @@ from tangram_engine.run.memory import (
     weight_bytes,
 )
 from tangram_engine.run.rows import device_rows_bytes
-from tests.contracts.memory_golden import ACCOUNTS, BUFFERS, MODELS, SMS, account, buffers, step
+from tests.contracts.memory_golden import (
+    ACCOUNTS,
+    BUFFERS,
+    CAPTURED,
+    MEASURED_AGAIN,
+    MODELS,
+    SMS,
+    STARTS,
+    account,
+    buffers,
+    captured,
+    start,
+    step,
+)
 
 GOLDEN = json.loads(Path(__file__).with_name("memory_golden.json").read_text(encoding="utf-8"))
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -43,6 +59,8 @@ quantised_models = pytest.mark.parametrize(
 )
 steps = pytest.mark.parametrize(("sms", "tokens"), GOLDEN["steps"].items())
 buffers_ = pytest.mark.parametrize("wanted", GOLDEN["buffers"].values(), ids=list(GOLDEN["buffers"]))
+starts = pytest.mark.parametrize("wanted", GOLDEN["starts"].values(), ids=list(GOLDEN["starts"]))
+KINDS_BYTES = 1024  # a column of numbers of the pool's rows, which neither side counts
 accounts = pytest.mark.parametrize("wanted", GOLDEN["accounts"].values(), ids=list(GOLDEN["accounts"]))
 
 
@@ -85,6 +103,10 @@ def test_the_file_is_what_its_command_makes():
     assert GOLDEN["accounts"] == {name: account(*wanted) for name, wanted in ACCOUNTS.items()}
     assert GOLDEN["steps"] == {str(sms): step(sms) for sms in SMS}
     assert GOLDEN["buffers"] == {name: buffers(*wanted) for name, wanted in BUFFERS.items()}
+    assert GOLDEN["captured"] == {str(most): captured(most) for most in CAPTURED}
+    assert list(GOLDEN["starts"]) == list(STARTS)
+    for name in MEASURED_AGAIN:
+        assert GOLDEN["starts"][name] == start(*STARTS[name]), name
     assert {
         name: (wanted["config"], wanted["dtype"], wanted["block_size"])
         for name, wanted in GOLDEN["models"].items()
@@ -149,8 +171,45 @@ def test_the_operator_knows_the_bytes_of_rows_and_partial_results(wanted):
         layers=3,
         attention_flops=((3 * 4.0 * heads * head, None),),
     )
-    assert (limits.max_running + 1) * row_bytes(wanted["vocab_size"], limits) == wanted["rows"]
+    assert rows_bytes(wanted["vocab_size"], limits) == wanted["rows"]
     assert scratch_bytes(made, limits) == wanted["scratch"]
+
+
+@pytest.mark.parametrize(("most", "sizes"), GOLDEN["captured"].items())
+def test_engine_and_operator_capture_the_same_batch_sizes(most, sizes):
+    assert list(engines_captured_sizes(int(most))) == list(captured_sizes(int(most))) == sizes
+
+
+@starts
+def test_the_engine_predicts_what_its_start_takes(wanted):
+    spec, dtype = parse_config(wanted["config"], {}, wanted["dtype"]), TORCH[wanted["dtype"]]
+    tokens = max(engines_step_tokens(wanted["sms"]), wanted["max_num_seqs"])
+    buffers = BufferSizes(
+        spec, dtype, wanted["block_size"], wanted["max_num_seqs"], tokens, True, wanted["form"] or None
+    )
+    length = wanted["max_model_len"]
+    assert buffers.kept(length) == pytest.approx(wanted["kept"], abs=KINDS_BYTES)
+    assert_covered(buffers.step(length), wanted)
+
+
+@starts
+def test_the_operator_predicts_what_the_engines_start_takes(wanted):
+    architecture = architecture_of(wanted)
+    held = footprint(architecture, wanted["form"] or wanted["dtype"], "bf16")
+    if wanted["dtype"] == "fp32":  # the engine keeps the cache in the dtype of the model
+        held = replace(held, kv=tuple((2 * size, window) for size, window in held.kv))
+    running, length = wanted["max_num_seqs"], wanted["max_model_len"]
+    limits = Limits(length, running, block_size=wanted["block_size"]).on(wanted["sms"])
+    kept, step = kernel_buffers(held, limits)
+    found = kept + rows_bytes(held.vocab_size, limits) + held.dequantised_bytes
+    assert found == pytest.approx(wanted["kept"], abs=KINDS_BYTES)
+    assert_covered(step, wanted)
+
+
+def assert_covered(predicted, wanted):
+    """Never less than the largest step takes, and hardly more: within 1 % of the 8B models' steps."""
+    few = 0 if wanted["max_num_seqs"] > 1 else 4 << 20  # no other request decodes beside the chunk
+    assert wanted["step"] <= predicted <= 1.011 * wanted["step"] + few
 
 
 @models

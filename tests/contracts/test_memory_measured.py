@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
+from tangram.capacity.engine_buffers import Limits, rows_bytes, torch_buffers
 from tangram.capacity.footprint import Footprint, footprint
-from tangram.capacity.memory import Limits, activation_bytes, row_bytes, workspace_bytes
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.model_config import architecture_from_config
 from tangram_engine.checkpoint import expected_shapes
@@ -179,7 +179,7 @@ def kept_bytes(made: Footprint, limits: Limits, dtype: str, pool: int) -> int:
 
 
 def device_rows(made: Footprint, limits: Limits) -> int:
-    return (limits.max_running + 1) * row_bytes(made.vocab_size, limits)
+    return rows_bytes(made.vocab_size, limits)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -192,8 +192,8 @@ def test_a_started_engine_holds_what_was_predicted(case, tmp_path):
     assert found.pool == pool
     assert found.resident - found.left_behind == kept_bytes(made, limits, case.dtype, pool)
 
-    fixed = made.weight_bytes + pool + workspace_bytes(made, limits) + device_rows(made, limits)
-    activations = activation_bytes(made, limits)
+    workspace, activations = torch_buffers(made, limits)
+    fixed = made.weight_bytes + pool + workspace + device_rows(made, limits)
     assert fixed + activations == pytest.approx(found.total, rel=TOLERANCE)
     assert activations == pytest.approx(found.total - fixed, rel=0.10)  # its own error is not hidden
 
@@ -227,4 +227,4 @@ def test_no_load_takes_more_than_the_largest_step(tmp_path):
             engine.step()
 
     _, peak, _ = traced(serve)
-    assert peak <= (workspace_bytes(made, limits) + activation_bytes(made, limits)) * (1 + TOLERANCE)
+    assert peak <= sum(torch_buffers(made, limits)) * (1 + TOLERANCE)

@@ -14,7 +14,7 @@ from tangram_engine.run import engine as engine_module
 from tangram_engine.run.ladder import captured_sizes
 from tangram_engine.run.load import load
 from tangram_engine.run.memory import MIB, OutOfMemory
-from tangram_engine.run.sizing import GRAPH_RECORD_BYTES, SizingTrial, measure_steps, measured_pool_bytes
+from tangram_engine.run.sizing import SizingTrial, measure_steps, measured_pool_bytes
 from tests.contracts.memory_golden import LLAMA, sizes
 from tests.support.simulated_device import SimulatedDevice
 
@@ -34,15 +34,13 @@ def piece(size):
 
 
 class Trial:
-    """An engine of four numbers: what steps need, what libraries keep, what a graph takes, what leaks."""
+    """An engine of four numbers: what steps need, what libraries keep, what graphs take, what leaks."""
 
-    def __init__(self, device, step=0, library=0, graph=0, record=0, leak=0):
+    def __init__(self, device, step=0, library=0, graph=0, leak=0):
         self.device, self.step, self.library = device, step, library
-        self.graph, self.record, self.leak = graph, record, leak
+        self.graph, self.leak = graph, leak
         self.pool = self.kept = None
         self.leaked = []
-        self.captured = 0
-        self.reserved_for_graphs = None
 
     def allocate(self, num_blocks):
         self.pool = None
@@ -57,19 +55,16 @@ class Trial:
 
     def capture(self):
         graph = type("Graph", (), {})()
-        taken = self.record + (0 if self.captured else self.graph)
-        self.captured += 1
-        self.device.graphs += taken
+        self.device.graphs += self.graph
 
         def release():
-            self.device.graphs -= taken
-            self.captured -= 1
+            self.device.graphs -= self.graph
 
         weakref.finalize(graph, release)
         return graph
 
-    def sizing(self, graphs=0):
-        return SizingTrial(self.allocate, self.run, self.capture if graphs else None, graphs)
+    def sizing(self):
+        return SizingTrial(self.allocate, self.run, self.capture if self.graph else None)
 
 
 def test_what_a_library_keeps_is_used_and_no_part_of_a_step(device):
@@ -81,16 +76,11 @@ def test_what_a_library_keeps_is_used_and_no_part_of_a_step(device):
 
 def test_the_pool_is_what_the_trial_of_everything_leaves(device):
     weights = piece(7 * MIB)
-    trial = Trial(device, step=5 * MIB, library=3 * MIB, graph=2 * MIB, record=MIB)
-    pool = measured_pool_bytes(device, trial.sizing(graphs=4), 1.0)
+    trial = Trial(device, step=5 * MIB, library=3 * MIB, graph=6 * MIB)
+    pool = measured_pool_bytes(device, trial.sizing(), 1.0)
     assert device.read_at_end == weights.nbytes + 3 * MIB
-    assert pool == 300 * MIB - CONTEXT - RESERVE - (7 + 3) * MIB - 5 * MIB - (2 + 4 * 1) * MIB
+    assert pool == 300 * MIB - CONTEXT - RESERVE - (7 + 3) * MIB - 5 * MIB - 6 * MIB
     assert device.graphs == 0
-
-
-def test_a_graph_that_costs_nothing_to_see_is_taken_to_cost_a_little(device):
-    found = measure_steps(device, Trial(device).sizing(graphs=10))
-    assert found.graphs == 10 * GRAPH_RECORD_BYTES
 
 
 def test_what_the_trial_leaves_behind_is_noticed(device, caplog):
@@ -118,8 +108,8 @@ def on_the_device(request, tmp_path, monkeypatch, device):
         settings |= {"load_format": "dummy", "dtype": "float32", "gpu_memory_utilization": 1.0} | options
         return LLMEngine(EngineConfig(tmp_path, device="cpu", **settings), ops=ops)
 
-    # Recorded steps keep their rows and results; each is taken to cost at least this.
-    build.graphs = GRAPH_RECORD_BYTES * len(captured_sizes(8)) if ops else 0
+    # Recorded steps keep their rows, ids and logits.
+    build.graphs = sum(captured_sizes(8)) * (4 + 4 + 4 * 199) if ops else 0
 
     return build
 

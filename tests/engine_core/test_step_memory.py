@@ -100,13 +100,23 @@ class Recorder:
 @pytest.mark.parametrize(
     ("budget", "context", "steps"),
     [
+        (
+            200,
+            100,
+            [
+                [(99, 1)] * 8,
+                [(0, 99), (0, 99), (0, 2)],
+                [(1, 99), (1, 99), (98, 2)],
+                [*[(99, 1)] * 5, (1, 99), (4, 96)],
+            ],
+        ),
         (16, 100, [[(99, 1)] * 8, [(0, 16)], [(84, 16)], [*[(99, 1)] * 7, (91, 9)]]),
         (16, 4, [[(3, 1)] * 8, [(0, 16)], [*[(3, 1)] * 7, (7, 9)]]),
-        (200, 100, [[(99, 1)] * 8, [(0, 99)], [(1, 99)], [*[(99, 1)] * 7, (1, 99)]]),
-        (200, 4, [[(3, 1)] * 8, [(0, 99)], [*[(3, 1)] * 7, (0, 99)]]),
+        (200, 4, [[(3, 1)] * 8, [(0, 99), (0, 99), (0, 2)], [*[(3, 1)] * 5, (0, 99), (3, 96)]]),
+        (9999, 4, [[(3, 1)] * 8, [(0, 99)] * 8, [(0, 99)] * 8]),
     ],
 )
-def test_warming_up_reaches_the_longest_context_in_decode_and_then_in_prefill(budget, context, steps):
+def test_warming_up_takes_as_many_tokens_and_as_long_contexts_as_a_step_can_have(budget, context, steps):
     runner = Recorder()
     warm_up(runner, Limits(8, budget, 100), block_size=4, context=context)
     assert runner.steps == steps

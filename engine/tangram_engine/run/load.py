@@ -31,20 +31,18 @@ from tangram_engine.run.device import choose_dtype, is_out_of_memory, open_devic
 from tangram_engine.run.ladder import CPU_STEP, captured_sizes, step_tokens
 from tangram_engine.run.memory import (
     MIB,
+    BufferSizes,
     OutOfMemory,
-    activation_bytes,
     block_bytes,
     check_weights,
     count_blocks,
     cpu_pool_bytes,
     cuda_pool_bytes,
-    dequantization_bytes,
-    growing_bytes,
     largest_model_len,
     read_bytes,
     weight_bytes,
 )
-from tangram_engine.run.paged_attention import PagedAttention, paged_growing_bytes
+from tangram_engine.run.paged_attention import PagedAttention
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
 from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, measured_pool_bytes
@@ -93,6 +91,15 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
     dtype = choose_dtype(config.dtype, stored, device)
     form = config.quantize if device.type != "cpu" else None
     limits = _limits(config, spec, device)
+    buffers = BufferSizes(
+        spec,
+        dtype,
+        config.block_size,
+        limits.max_num_seqs,
+        limits.max_num_batched_tokens,
+        kernels=ops is not None,
+        form=form,
+    )
     available = _available_bytes(config, memory)
     check_weights(sum(weight_bytes(spec, dtype, form).values()), available)
     speed = _speed(spec, dtype, form, device, memory)
@@ -120,7 +127,7 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
         sample = ops.sample if ops is not None else Sampler(spec.vocab_size, device)
         runner = Runner(decoder, attention, rows, sample)
         sizes = captured_sizes(limits.max_num_seqs) if ops is not None else ()
-        num_blocks = allocate_pool(config, runner, limits, dtype, memory, sizes)
+        num_blocks = allocate_pool(config, runner, limits, buffers, memory, sizes)
         # On a CPU, memory is committed when it is touched: long contexts can wait for a request that has one.
         context = limits.max_model_len if memory is not None else config.block_size
         warm_up(runner, limits, config.block_size, context)
@@ -129,40 +136,56 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(_out_of_memory(spec, limits, config.block_size, dtype, form, available)) from error
+        raise OutOfMemory(_out_of_memory(buffers, limits.max_model_len, available)) from error
     warm = time.perf_counter()
     return Loaded(runner, spec, limits, num_blocks, dtype, device, loaded - begin, warm - loaded, speed)
 
 
 def warm_up(runner: Runner, limits: Limits, block_size: int, context: int) -> None:
-    """Run the largest decode, the largest prefill, the last chunk of a longer one, and a step of both.
+    """Run the largest decode, the most tokens of prompts, the same as last chunks of longer ones, and both.
 
     Contexts have up to `context` tokens. Tokens are drawn in the most expensive way.
     Everything lands in block 0, which no request owns.
     """
-    longest = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
+    sequences, budget = limits.max_num_seqs, limits.max_num_batched_tokens
+    longest = min(budget, limits.max_model_len - 1)
     context = min(context, limits.max_model_len)
     end = max(context, longest)
+    # Where some rows ask for log-probabilities and one does not, the logits of the others are copied first.
     # On a CPU, counts of tokens commit memory when a row is penalised: one row shows the way as well.
-    penalised = limits.max_num_seqs if runner.device.type == "cuda" else 1
+    penalised = sequences if runner.device.type == "cuda" else 1
     decoding = [
-        Row(_dummy(context, block_size, slot, slot < penalised), context - 1, 1)
-        for slot in range(limits.max_num_seqs)
+        Row(_dummy(context, block_size, slot, slot < penalised, logprobs=slot > 0), context - 1, 1)
+        for slot in range(sequences)
     ]
-    sequence = _dummy(end, block_size, limits.max_num_seqs - 1, penalised=False)
+
+    def prompts(tokens: int, slot: int, past: bool) -> list[Row]:
+        rows = []
+        for each in range(slot, sequences):
+            length = min(longest, tokens)
+            tokens -= length
+            if length:
+                sequence = _dummy(end, block_size, each, penalised=False, logprobs=True)
+                rows.append(Row(sequence, end - length if past else 0, length))
+        return rows
+
     with torch.inference_mode():
         runner.launch(decoding).result()
-        runner.launch([Row(sequence, 0, longest)]).result()
+        whole = prompts(budget, 0, past=False)
+        runner.launch(whole).result()
         if end > longest:
-            runner.launch([Row(sequence, end - longest, longest)]).result()
-        decodes = min(limits.max_num_seqs, limits.max_num_batched_tokens - 1) - 1
-        chunk = min(longest, limits.max_num_batched_tokens - decodes)
-        runner.launch([*decoding[:decodes], Row(sequence, end - chunk, chunk)]).result()
+            runner.launch(prompts(budget, 0, past=True)).result()
+        decodes = max(0, min(sequences, budget - 1) - len(whole))
+        runner.launch([*decoding[:decodes], *prompts(budget - decodes, decodes, past=True)]).result()
 
 
-def _dummy(tokens: int, block_size: int, slot: int, penalised: bool) -> Sequence:
-    presence = 1.0 if penalised else 0.0
-    params = SamplingParams(max_tokens=1, top_p=0.5, presence_penalty=presence, logprobs=MAX_LOGPROBS)
+def _dummy(tokens: int, block_size: int, slot: int, penalised: bool, logprobs: bool) -> Sequence:
+    params = SamplingParams(
+        max_tokens=1,
+        top_p=0.5,
+        presence_penalty=1.0 if penalised else 0.0,
+        logprobs=MAX_LOGPROBS if logprobs else None,
+    )
     sequence = Sequence(Request("warm-up", (0,) * tokens, params, arrival=0.0))
     sequence.table, sequence.slot = [0] * -(-tokens // block_size), slot
     return sequence
@@ -172,7 +195,7 @@ def allocate_pool(
     config: EngineConfig,
     runner: Runner,
     limits: Limits,
-    dtype: torch.dtype,
+    buffers: BufferSizes,
     memory: DeviceMemory | None,
     sizes: tuple[int, ...] = (),
 ) -> int:
@@ -182,32 +205,20 @@ def allocate_pool(
 
     All else is allocated by now, and at its final size. Raises OutOfMemory.
     """
-    pool_bytes = config.kv_cache_bytes
+    per_block = block_bytes(buffers.spec, buffers.block_size, buffers.dtype)
+    pool_bytes, grows = config.kv_cache_bytes, None
     if pool_bytes is None and memory is not None:
         trial = SizingTrial(
             allocate=runner.allocate,
             run_largest_steps=lambda: warm_up(runner, limits, config.block_size, limits.max_model_len),
-            capture_largest=(lambda: runner.capture(sizes[-1:])) if sizes else None,
-            graphs=len(sizes),
+            capture=(lambda: runner.capture(sizes)) if sizes else None,
         )
         pool_bytes = measured_pool_bytes(memory, trial, config.gpu_memory_utilization)
+        pool_bytes -= per_block if buffers.kernels else 0  # the padding row's
+        grows = buffers.kept  # what a shorter context leaves of it is the pool's
     elif pool_bytes is None:
         pool_bytes = cpu_pool_bytes(host.memory_limit_bytes())
-    spec, size = runner.decoder.spec, config.block_size
-    measured = memory is not None and config.kv_cache_bytes is None
-    paged = isinstance(runner.attention, PagedAttention)
-
-    def growing(length: int) -> int:
-        # What a shorter context leaves is the pool's, unless a pool of a certain size is asked for.
-        if not measured:
-            return 0
-        if paged:
-            return paged_growing_bytes(spec, size, dtype, limits.max_num_seqs, length)
-        return growing_bytes(spec, limits.max_num_seqs, length, size, dtype)
-
-    per_block = block_bytes(spec, size, dtype)
-    of_padding = per_block if measured and paged else 0
-    num_blocks = count_blocks(pool_bytes - of_padding, per_block, size, limits.max_model_len, growing)
+    num_blocks = count_blocks(pool_bytes, per_block, config.block_size, limits.max_model_len, grows)
     runner.allocate(num_blocks)
     return num_blocks
 
@@ -248,28 +259,22 @@ def _speed(
     return speed
 
 
-def _out_of_memory(
-    spec: ModelSpec, limits: Limits, block_size: int, dtype: torch.dtype, form: str | None, available: int
-) -> str:
+def _out_of_memory(buffers: BufferSizes, max_model_len: int, available: int) -> str:
     """Which context would fit, where there is not even room for the buffers. By formula, hence "about"."""
-    rows, tokens = limits.max_num_seqs, limits.max_num_batched_tokens
+    spec, size, dtype = buffers.spec, buffers.block_size, buffers.dtype
+    weights = sum(weight_bytes(spec, dtype, buffers.form).values())
 
     def needed(length: int) -> int:
-        return (
-            sum(weight_bytes(spec, dtype, form).values())
-            + (dequantization_bytes(spec, dtype) if form else 0)
-            + -(-length // block_size) * block_bytes(spec, block_size, dtype)
-            + growing_bytes(spec, rows, length, block_size, dtype)
-            + activation_bytes(spec, tokens, rows, length, dtype)
-        )
+        pool = -(-length // size) * block_bytes(spec, size, dtype)
+        return weights + pool + buffers.kept(length) + buffers.step(length)
 
-    largest = largest_model_len(available, limits.max_model_len, needed)
+    largest = largest_model_len(available, max_model_len, needed)
     advice = "lower --max-num-batched-tokens or --max-num-seqs, or use a larger device or slice"
-    if 0 < largest < limits.max_model_len:
+    if 0 < largest < max_model_len:
         advice = f"the largest workable max_model_len is about {largest}; or {advice}"
     return (
-        f"weights and the largest step ({tokens} tokens, {rows} sequences, max_model_len "
-        f"{limits.max_model_len}) do not fit into {available / MIB:.0f} MiB: {advice}"
+        f"weights and the largest step ({buffers.step_tokens} tokens, {buffers.max_num_seqs} sequences, "
+        f"max_model_len {max_model_len}) do not fit into {available / MIB:.0f} MiB: {advice}"
     )
 
 

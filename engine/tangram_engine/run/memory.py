@@ -7,6 +7,7 @@ The operator predicts the same numbers before it places a model. Neither imports
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -14,12 +15,17 @@ from tangram_engine.checkpoint import EMBEDDING, HEAD, ModelSpec, expected_shape
 from tangram_engine.models.quantized import largest_projection
 from tangram_engine.quantize import bytes_of, quantizable
 from tangram_engine.run.attention import SCORES, collected_tokens
+from tangram_engine.run.paged_attention import workspace_bytes
+from tangram_engine.run.rows import device_rows_bytes
 from tangram_engine.start_error import StartError
 
 MIB = 1 << 20
 CPU_SHARE = 4  # of the memory limit, one part in four; the rest is weights, activations and Python
 CPU_DEFAULT_BYTES = 1024 * MIB  # nobody asked for more on a CPU
-SAMPLING_BYTES = 40  # per row and entry of the vocabulary: float32 logits, adjusted copies, sorting, noise
+# Per row and entry of the vocabulary. Kernels leave float32 logits and, for log-probabilities, two copies;
+# plain torch also sorts, adjusts and draws in copies, with 64-bit counters that it keeps.
+SAMPLING_BYTES, TORCH_SAMPLING_BYTES, COUNTER_BYTES = 12, 40, 8
+INPUT_BYTES = 48  # per token of a step: ids, positions and rows, with the upload that brought them
 CUDA_RESERVE_BYTES = 256 * MIB  # and at least 1 %: libraries allocate outside torch's allocator
 
 
@@ -48,37 +54,59 @@ def dequantization_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
     return largest_projection(spec) * dtype.itemsize
 
 
-def rope_bytes(spec: ModelSpec, positions: int, dtype: torch.dtype) -> int:
-    """Bytes of the cosines and sines of all positions."""
-    return 2 * positions * spec.head_dim * dtype.itemsize
-
-
 def read_bytes(spec: ModelSpec, dtype: torch.dtype, quantize: str | None = None) -> int:
     """Bytes of weights that each step reads: all but the input embedding, of which it looks up rows."""
     weights = weight_bytes(spec, dtype, quantize)
     return sum(weights.values()) - (0 if spec.tied_embeddings else weights["embedding"])
 
 
-def growing_bytes(
-    spec: ModelSpec, max_num_seqs: int, max_model_len: int, block_size: int, dtype: torch.dtype
-) -> int:
-    """Bytes of the buffers beside the KV pool that grow with max_model_len."""
-    collected = collected_tokens(spec, block_size, dtype, max_num_seqs, max_model_len)
-    layer = 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
-    tables = 4 * (max_num_seqs + 1) * -(-max_model_len // block_size)
-    return rope_bytes(spec, max_model_len, dtype) + collected * layer + tables
+@dataclass(frozen=True, slots=True)
+class BufferSizes:
+    """Bytes of all but weights and KV pool, by formula: what is kept, and the peak of the largest step.
 
+    A start on a GPU measures the peak; the formula says what a smaller setting would take.
+    """
 
-def activation_bytes(
-    spec: ModelSpec, step_tokens: int, max_num_seqs: int, max_model_len: int, dtype: torch.dtype
-) -> int:
-    """Peak of the largest step in plain torch: in the MLP, in attention with a long past, or in sampling."""
-    hidden, kv_heads, head = spec.hidden_size, spec.kv_heads, spec.head_dim
-    mlp = (hidden + 4 * spec.intermediate_size) * step_tokens * dtype.itemsize
-    scores = min(min(step_tokens, max_model_len) * max_model_len * spec.heads, SCORES)
-    mask = scores // kv_heads * (1 + dtype.itemsize)
-    attention = 2 * (hidden + 2 * (spec.heads + kv_heads) * head) * step_tokens * dtype.itemsize + mask
-    return max(mlp, attention, SAMPLING_BYTES * spec.vocab_size * max_num_seqs)
+    spec: ModelSpec
+    dtype: torch.dtype
+    block_size: int
+    max_num_seqs: int
+    step_tokens: int
+    kernels: bool  # else plain torch
+    form: str | None = None  # of weights that are quantised on a GPU
+
+    def kept(self, max_model_len: int) -> int:
+        """Device rows, workspaces of attention and sampler, the padding block, one dequantised matrix."""
+        spec, dtype, rows = self.spec, self.dtype, self.max_num_seqs
+        found = device_rows_bytes(rows, max_model_len, self.block_size, spec.vocab_size)
+        if self.form is not None:
+            found += dequantization_bytes(spec, dtype)
+        if self.kernels:
+            workspace = workspace_bytes(spec, self.block_size, dtype, rows, max_model_len)
+            return found + workspace + block_bytes(spec, self.block_size, dtype)
+        collected = collected_tokens(spec, self.block_size, dtype, rows, max_model_len)
+        keys_and_values = 2 * collected * spec.kv_heads * spec.head_dim * dtype.itemsize
+        rope = 2 * max_model_len * spec.head_dim * dtype.itemsize
+        return found + keys_and_values + rope + COUNTER_BYTES * spec.vocab_size
+
+    def step(self, max_model_len: int) -> int:
+        """The most of: MLP, attention of a chunk with a past, sampling."""
+        spec, element = self.spec, self.dtype.itemsize
+        tokens = min(self.step_tokens, self.max_num_seqs * max_model_len)
+        hidden, inner, sampled = spec.hidden_size, spec.intermediate_size, spec.vocab_size * self.max_num_seqs
+        queries, packed = spec.heads * spec.head_dim, (spec.heads + 2 * spec.kv_heads) * spec.head_dim
+        if not self.kernels:
+            scores = min(min(tokens, max_model_len) * max_model_len * spec.heads, SCORES)
+            mask = scores // spec.kv_heads * (1 + element)
+            mlp = element * (hidden + 4 * inner) * tokens
+            attention = 2 * element * (hidden + packed + queries) * tokens + mask
+            return max(mlp, attention, TORCH_SAMPLING_BYTES * sampled)
+        mlp = element * (hidden + 3 * inner)
+        attention = element * (hidden + packed + 3 * queries)
+        # Pages that chunks attend to, of a long past and of many short requests.
+        blocks = -(-max_model_len // self.block_size) + 2 * tokens // self.block_size
+        fed = INPUT_BYTES * tokens + 8 * (2 * spec.kv_heads + 1) * blocks
+        return max(max(mlp, attention) * tokens + fed, SAMPLING_BYTES * sampled)
 
 
 def check_weights(needed: int, available: int) -> None:
@@ -111,7 +139,7 @@ def count_blocks(
     bytes_per_block: int,
     block_size: int,
     max_model_len: int,
-    sized_bytes: Callable[[int], int] = lambda _: 0,
+    sized_bytes: Callable[[int], int] | None = None,
 ) -> int:
     """Blocks in a pool of that size; raises OutOfMemory when one request of full length needs more.
 
@@ -120,11 +148,11 @@ def count_blocks(
     blocks = max(0, pool_bytes // bytes_per_block)
     needed = -(-max_model_len // block_size)
     if blocks < needed:
-        available = pool_bytes + sized_bytes(max_model_len)
+        beside = sized_bytes or (lambda _: 0)
         largest = largest_model_len(
-            available,
+            pool_bytes + beside(max_model_len),
             max_model_len,
-            lambda length: -(-length // block_size) * bytes_per_block + sized_bytes(length),
+            lambda length: -(-length // block_size) * bytes_per_block + beside(length),
         )
         room = f"{blocks} blocks of {block_size} tokens ({pool_bytes / MIB:.1f} MiB)"
         wanted = f"max_model_len {max_model_len} needs {needed} ({needed * bytes_per_block / MIB:.1f} MiB)"

@@ -34,14 +34,6 @@ def workspace_bytes(
     return 4 * (scratch + rope) + collected_bytes(spec, block_size, dtype, max_model_len)
 
 
-def paged_growing_bytes(
-    spec: ModelSpec, block_size: int, dtype: torch.dtype, max_num_seqs: int, max_model_len: int
-) -> int:
-    """Bytes beside the pool that grow with max_model_len: this workspace, and the device rows' tables."""
-    tables = 4 * (max_num_seqs + 1) * -(-max_model_len // block_size)
-    return workspace_bytes(spec, block_size, dtype, max_num_seqs, max_model_len) + tables
-
-
 class PagedAttention:
     """See `tangram_engine.run.attention.Attention`; `tables` int32 [max_num_seqs + 1, blocks of a row]."""
 

@@ -5,7 +5,7 @@ In this order, because each term must be counted once and only once:
 1. weights, device rows, workspaces and scratch are allocated, once, at their final size;
 2. the largest steps run twice on a pool of one block: in the first pass libraries load kernels and take
    the workspaces that they keep; the second shows what a step needs above all that stays;
-3. the largest decode step is captured twice: the drop in free memory is what graphs cost;
+3. the decode steps of all batch sizes are captured: the drop in free memory is what graphs cost;
 4. pool and graphs of the trial are freed, and it is checked that they are;
 5. only now is free memory read. What is used then stays; what the trial needed comes again, and is set aside.
 
@@ -16,7 +16,6 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -24,10 +23,6 @@ import torch
 from tangram_engine.run.memory import MIB, cuda_pool_bytes
 
 logger = logging.getLogger(__name__)
-
-GRAPH_RECORD_BYTES = (
-    MIB  # least that a further graph is taken to cost: the driver takes memory in larger pieces
-)
 
 
 class DeviceMemory(Protocol):
@@ -94,10 +89,8 @@ class SizingTrial:
 
     allocate: Callable[[int], int]  # replaces the pool by one of that many blocks; returns its bytes
     run_largest_steps: Callable[[], None]  # nothing of them may stay
-    # Captures the largest decode step. The graph's memory lives as long as the object that is returned; all
-    # further graphs share its pool of tensors.
-    capture_largest: Callable[[], object] | None = None
-    graphs: int = 0  # decode steps that will be captured
+    # Captures the decode steps; the memory of the graphs lives as long as the object that is returned.
+    capture: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +111,7 @@ def measure_steps(memory: DeviceMemory, trial: SizingTrial) -> StepMemory:
     trial.run_largest_steps()
     activations = memory.peak_reserved() - held - pool_bytes
     memory.trim()
-    graphs = _graph_bytes(memory, trial.capture_largest, trial.graphs) if trial.capture_largest else 0
+    graphs = _graph_bytes(memory, trial.capture) if trial.capture else 0
     trial.allocate(0)
     memory.trim()
     kept = memory.allocated() - stays
@@ -145,14 +138,11 @@ def measured_pool_bytes(memory: DeviceMemory, trial: SizingTrial, utilization: f
     return pool
 
 
-def _graph_bytes(memory: DeviceMemory, capture: Callable[[], object], count: int) -> int:
-    """All graphs: the largest with the memory that they share, the others with their launch records."""
-    free = [memory.free_and_total()[0]]
-    captured = []
-    for _ in range(2):
-        captured.append(capture())
-        memory.trim()
-        free.append(memory.free_and_total()[0])
-    captured.clear()
-    first, further = (max(before - after, GRAPH_RECORD_BYTES) for before, after in pairwise(free))
-    return first + (count - 1) * further
+def _graph_bytes(memory: DeviceMemory, capture: Callable[[], object]) -> int:
+    """What the driver takes for the graphs, and the memory that they share."""
+    before, _ = memory.free_and_total()
+    captured = capture()
+    memory.trim()
+    after, _ = memory.free_and_total()
+    del captured
+    return max(before - after, 0)

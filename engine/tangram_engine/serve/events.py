@@ -40,6 +40,8 @@ class EventStream:
 
     def __init__(self, request: web.Request, headers: dict[str, str], *, close: bool) -> None:
         self._request = request
+        self._protocol = request.protocol
+        self._open = False
         self._ended = False
         self._chunked = False
         self._first = b""  # the events that the response begins with
@@ -65,18 +67,19 @@ class EventStream:
         Past aiohttp's writer, which takes as long as the system call. Raises ConnectionError.
         """
         data = b"data: " + b"\n\ndata: ".join(values) + b"\n\n"
-        if not self.response.prepared:
+        if not self._open:
             self._first = data
             return self.flush
-        transport = self._request.transport
+        transport = self._protocol.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has left")
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        return self.flush if self._request.protocol.writing_paused else None
+        return self.flush if self._protocol.writing_paused else None
 
     async def flush(self) -> None:
         """Return when the client has taken enough for the next events."""
         writer = await self.response.prepare(self._request)
+        self._open = True
         self._chunked = hdrs.TRANSFER_ENCODING in self.response.headers
         if self._first:
             first, self._first = self._first, b""

@@ -116,7 +116,7 @@ def _loop(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Mess
             outputs, stats = engine.step()
             channel.sendall(encode(Step(tuple(outputs), stats)))
         elif aborted:
-            channel.sendall(encode(Step((), _idle(engine.info))))
+            channel.sendall(encode(Step((), StepStats(kv_total_blocks=engine.info.num_blocks))))
 
 
 def _next_message(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> Message:
@@ -146,22 +146,6 @@ def _apply(engine: Engine, channel: socket.socket, message: Message) -> bool:
         case _:
             raise TypeError(f"the API process sent {type(message).__name__}")
     return False
-
-
-def _idle(info: EngineInfo) -> StepStats:
-    """The stats of an engine without requests."""
-    return StepStats(
-        running=0,
-        waiting=0,
-        kv_used_blocks=0,
-        kv_total_blocks=info.num_blocks,
-        preemptions=0,
-        batch_tokens=0,
-        prompt_tokens=0,
-        prefix_queries=0,
-        prefix_hits=0,
-        step_seconds=0.0,
-    )
 
 
 def _receive(channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> None:

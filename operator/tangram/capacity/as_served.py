@@ -4,9 +4,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tangram.capacity.calibration import kv_precision
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware
-from tangram.capacity.memory import Limits, memory_budget
+from tangram.capacity.memory import memory_budget
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.precision import precision
 

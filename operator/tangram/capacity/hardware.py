@@ -12,6 +12,7 @@ PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 # GPUs that NVLink joins where the catalog does not say: a board of eight. Beyond it ranks talk through
 # network cards, which sit behind PCIe and are about as fast (400 Gb/s against 63 GB/s).
 NODE = 8
+KERNELS_FROM = 8.0  # compute capability; the engine computes in plain torch on older GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Hardware:
     link_bandwidth: float  # bytes/s to a peer of its group, one direction: NVLink if it joins all, else PCIe
     nvlink: bool
     unverified: tuple[str, ...]  # facts without a source good enough to rely on; every output marks them
+    kernels: bool = True  # the bundled engine's run on it: compute capability 8.0 and above
 
     def flops_of(self, kind: str) -> float | None:
         """Return dense FLOP/s of one data type, None where the GPU lacks it."""
@@ -96,6 +98,7 @@ def _view(
         link_bandwidth=(board.nvlink_gbps / 2 if nvlink else _pcie_gbps(board)) * 1e9,
         nvlink=nvlink,
         unverified=unverified,
+        kernels=float(board.compute_capability) >= KERNELS_FROM,
     )
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
-from tangram.capacity.memory import Limits, MemoryBudget, memory_budget
+from tangram.capacity.memory import MemoryBudget, memory_budget
 from tangram.catalog import Architecture, InputError, gpu
 from tangram.catalog.precision import precision
 from tangram.fleet import WHOLE_GPU

@@ -12,9 +12,9 @@ from tangram.capacity.as_served import kv_tokens, served
 from tangram.capacity.calibration import Calibrated, coefficients_for
 from tangram.capacity.closed_loop import closed_loop
 from tangram.capacity.corrected import Scored, corrected
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.engines import engine
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.memory import Limits
 from tangram.capacity.points import Point, points
 from tangram.capacity.simulate import EngineLimits
 from tangram.capacity.step import StepModel

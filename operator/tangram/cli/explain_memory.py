@@ -2,7 +2,7 @@
 
 import click
 
-from tangram.capacity.memory import UTILISATION, Limits
+from tangram.capacity.engine_buffers import UTILISATION, Limits
 from tangram.capacity.relief import Replica, reliefs
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.lookup import find_gpu

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from tangram.capacity.memory import GIB, MIB, UNMEASURED, MemoryBudget, captured_sizes
+from tangram.capacity.engine_buffers import MIB, captured_sizes
+from tangram.capacity.memory import GIB, UNMEASURED, MemoryBudget
 from tangram.capacity.relief import Relief, Replica
 from tangram.cli.memory_bar import Segment, bar
 from tangram.cli.output import UNVERIFIED_MARK, Column, note, notes, table

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tangram.capacity.calibration import Calibrated, coefficients_for
+from tangram.capacity.engine_buffers import Limits
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.latency import Latency, LatencyBound, Replica
-from tangram.capacity.memory import GIB, Limits, MemoryBudget, memory_budget
+from tangram.capacity.memory import GIB, MemoryBudget, memory_budget
 from tangram.capacity.simulate import EngineLimits
 from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, Row, SizingRequest
 from tangram.capacity.step import StepModel
