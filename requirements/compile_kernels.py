@@ -34,7 +34,16 @@ MODELS = (
     *("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B"),
 )
 FORMATS = ("bf16", "fp8", "int4")
-MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 103: 148, 120: 188}
+# Of the largest GPU; then of MIG slices or small GPUs, where int4 shares out inputs otherwise.
+MULTIPROCESSORS = {
+    80: (108, 42, 14),
+    86: (84, 28),
+    89: (142, 58),
+    90: (132, 60, 16),
+    100: (148, 72, 18),
+    103: (148, 72, 18),
+    120: (188, 84, 46),
+}
 KEPT = (".json", ".cubin")  # what a hit in Triton's cache needs
 
 
@@ -89,7 +98,9 @@ def start_engines(
     with ThreadPoolExecutor(os.cpu_count()) as threads, AsyncCompileMode(threads):
         for model in models:
             for form in formats:
-                start_engine(architecture, MULTIPROCESSORS[architecture], model, form)
+                sizes = MULTIPROCESSORS[architecture]
+                for multiprocessors in sizes if form == "int4" else sizes[:1]:
+                    start_engine(architecture, multiprocessors, model, form)
     return compiled, found
 
 

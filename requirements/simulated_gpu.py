@@ -74,6 +74,8 @@ class _Inert:
 class _Driver:
     """Triton's driver, as far as compiling asks it. The device's number is the architecture's."""
 
+    utils = None  # nothing is launched
+
     def __init__(self, architecture: int) -> None:
         self._architecture = architecture
 

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +36,23 @@ def test_without_triton_a_gpu_computes_in_plain_torch(monkeypatch, caplog):
     monkeypatch.setattr(language, "INSTALLED", False)
     assert not ops.use_kernels(GPU)
     assert "Triton is not installed" in caplog.text
+
+
+class _NoCompiler:
+    @property
+    def utils(self):
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+
+
+def test_without_a_compiler_for_the_launcher_a_gpu_computes_in_plain_torch(monkeypatch, caplog):
+    capability(monkeypatch, 9, 0)
+    monkeypatch.setattr(language, "INTERPRETED", False)
+    driver = SimpleNamespace(active=_NoCompiler())
+    monkeypatch.setattr(language, "triton", SimpleNamespace(runtime=SimpleNamespace(driver=driver)))
+    assert not ops.use_kernels(GPU)
+    (record,) = caplog.records
+    assert "Failed to find C compiler" in record.message
+    assert "install gcc and Python's headers, or name a C compiler in CC" in record.message
 
 
 def test_a_cpu_computes_in_plain_torch_without_a_word(caplog):

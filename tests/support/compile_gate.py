@@ -159,7 +159,8 @@ def gate(
     ]
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache  # nothing compiled earlier counts
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        # Forked: the modules are imported by now, and neither torch nor Triton has done anything yet.
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
             return list(pool.map(_one, jobs))
 
 

@@ -59,6 +59,7 @@ __all__ = [
     "TENSOR_CORES",
     "CompileCase",
     "launch",
+    "launcher_error",
     "tl",
     "triton",
 ]
@@ -79,6 +80,24 @@ TENSOR_CORES: Mapping[int, tuple[str, ...]] = {
     103: ("tcgen05.mma",),
     120: ("mma.sync",),
 }
+
+
+def launcher_error() -> str | None:
+    """Why kernels cannot be launched on this machine's GPU, and what helps; None where they can.
+
+    Triton builds a part of its launcher with a C compiler, or finds it in its cache.
+    """
+    if INTERPRETED:
+        return None
+    try:
+        triton.runtime.driver.active.utils  # noqa: B018 - builds it
+    except Exception as problem:  # noqa: BLE001 - Triton has no class for a missing compiler, header or libcuda
+        cause = str(problem).partition("\n")[0]
+        return (
+            f"Triton cannot build its launcher ({type(problem).__name__}: {cause}): install gcc and Python's "
+            "headers, or name a C compiler in CC"
+        )
+    return None
 
 
 def launch(

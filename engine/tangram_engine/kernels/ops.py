@@ -84,7 +84,7 @@ def why_not_kernels(device: torch.device) -> str | None:
     major, minor = torch.cuda.get_device_capability(device)
     if 10 * major + minor < min(language.ARCHITECTURES):
         return f"compute capability {major}.{minor} is below 8.0"
-    return None
+    return language.launcher_error()
 
 
 def use_kernels(device: torch.device) -> bool:
