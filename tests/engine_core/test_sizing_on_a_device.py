@@ -108,8 +108,8 @@ def on_the_device(request, tmp_path, monkeypatch, device):
         settings |= {"load_format": "dummy", "dtype": "float32", "gpu_memory_utilization": 1.0} | options
         return LLMEngine(EngineConfig(tmp_path, device="cpu", **settings), ops=ops)
 
-    # Recorded steps keep their rows, ids and logits.
-    build.graphs = sum(captured_sizes(8)) * (4 + 4 + 4 * 199) if ops else 0
+    # Recorded steps keep rows and ids, and share their logits; a CPU computes these beside the shared ones.
+    build.graphs = sum(captured_sizes(8)) * (4 + 4) + 2 * 8 * 4 * 199 if ops else 0
 
     return build
 
@@ -123,6 +123,15 @@ def test_an_engine_fills_its_share_of_the_device_and_no_byte_twice(device, on_th
     unused = device.free_and_total()[0] - RESERVE
     # Less than a block: nothing was counted twice.
     assert 0 <= unused <= pool.nbytes // one.info.num_blocks + on_the_device.graphs
+
+
+def test_recorded_steps_of_all_sizes_leave_their_logits_in_one_place(on_the_device):
+    runner = on_the_device()._runner
+    if runner._graphs is not None:
+        places = {
+            recorded.results[1].untyped_storage()._cdata for recorded in runner._graphs._recorded.values()
+        }
+        assert len(places) == 1
 
 
 def test_nothing_grows_after_the_engine_is_ready(device, on_the_device, run, greedy):

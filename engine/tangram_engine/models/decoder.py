@@ -40,6 +40,7 @@ class Decoder:
             hidden = layer.down(layer.gate_up(hidden, layer.post_norm, gated=True), residual=hidden)
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states [N, hidden] -> float32 logits [N, vocabulary]."""
-        return self.weights.head(hidden, self.weights.norm).float()
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Hidden states [N, hidden] -> float32 logits [N, vocabulary], in `out` if given."""
+        logits = self.weights.head(hidden, self.weights.norm)
+        return logits.float() if out is None else out.copy_(logits)

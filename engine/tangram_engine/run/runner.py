@@ -68,7 +68,13 @@ class Runner:
     def capture(self, sizes: tuple[int, ...]) -> DecodeGraphs:
         """Record the decode step of these batch sizes, for the pool that is there."""
         with torch.inference_mode():
-            return DecodeGraphs(self.decode_rows, self.rows.padding, sizes, self.device)
+            # One step is replayed at a time: all leave their logits in one place, not each in its own.
+            logits = torch.empty(sizes[-1], self.rows.vocab_size, device=self.device)
+
+            def step(rows: Tensor) -> tuple[Tensor, Tensor]:
+                return self.decode_rows(rows, logits[: len(rows)])
+
+            return DecodeGraphs(step, self.rows.padding, sizes, self.device)
 
     def use(self, graphs: DecodeGraphs) -> None:
         """Run batches that these graphs hold through them, until the pool is replaced."""
@@ -98,18 +104,19 @@ class Runner:
     def _launched(self, sampling: list[Row], ids: Tensor, logits: Tensor) -> Launched:
         return Launched(sampling, *self._to_host(ids, _logprobs(sampling, logits, ids)))
 
-    def decode_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def decode_rows(self, rows: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """One token of each of the device rows int32 [B] -> sampled ids int32 [B], logits [B, vocabulary].
 
+        `logits`: float32, where they are written.
         Static shapes, and nothing is read but `rows`, the device rows, the weights and the KV pool: what a
         CUDA graph asks for.
         """
         self.attention.plan_decodes(rows, self.rows.positions.index_select(0, rows))
-        return self._decode(rows)
+        return self._decode(rows, logits)
 
-    def _decode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _decode(self, rows: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         ids = self.rows.last_tokens.index_select(0, rows)
-        logits = self.decoder.logits(self.decoder.forward(ids, self.attention.attend))
+        logits = self.decoder.logits(self.decoder.forward(ids, self.attention.attend), out)
         sampled = self._sample(logits, rows, self.rows)
         self.rows.record(rows, sampled)
         self.rows.advance(rows)
