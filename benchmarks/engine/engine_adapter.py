@@ -111,8 +111,8 @@ def on_rung(rung: str) -> Iterator[dict[str, Any]]:
     """What builds the engine as that rung of the ladder has it. Raises Unavailable where there are no switches.
 
     eager: plain torch, planned on the host and launched operation by operation. graph: the references of the
-    kernels, recorded in CUDA graphs. fused: the kernels, but for the products. linear: these, too. async: the
-    host one step behind.
+    kernels, but for the sampler's, recorded in CUDA graphs. fused: the kernels, but for the products. linear:
+    these, too. async: the host one step behind.
     """
     if rung == PRESENT_RUNG == "eager":
         yield {}
@@ -125,7 +125,8 @@ def on_rung(rung: str) -> Iterator[dict[str, Any]]:
                 changes.enter_context(mock.patch.object(ops, "why_not_kernels", return_value=why))
             switches: dict[str, Any] = {"lag": int(rung == "async")}
             if rung == "graph":
-                switches["ops"] = ops.reference_ops()
+                # No graph may wait for the device, as the sampler's reference does.
+                switches["ops"] = dataclasses.replace(ops.reference_ops(), sample=ops.kernel_ops().sample)
             elif rung == "fused":
                 switches["ops"] = dataclasses.replace(ops.kernel_ops(), small_linear=None)
             yield switches

@@ -142,6 +142,7 @@ def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
         top_k=zeros(count, dtype=torch.int32),
         seed=zeros(count, dtype=torch.int64) + 7,
         positions=zeros(count, dtype=torch.int32) + inputs.context,
+        last_tokens=zeros(count, dtype=torch.int32),
         counts=zeros(count, vocabulary, dtype=torch.int32),
     )
     logits = inputs.random(inputs.batch, vocabulary, std=2.0, dtype=torch.float32)

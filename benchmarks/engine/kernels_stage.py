@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -127,17 +129,25 @@ def check(case: KernelCase, inputs: Inputs) -> float:
     )
 
 
+def tensors_in(argument: object) -> list[Tensor]:
+    """The argument itself, or what a namespace of tensors holds."""
+    if isinstance(argument, SimpleNamespace):
+        return list(vars(argument).values())
+    return [argument] if isinstance(argument, Tensor) else []
+
+
 def compare(launch, reference, arguments, tolerance, scratch) -> float:  # noqa: ANN001  (launchers differ)
     """Call both on copies; the largest difference of what they return and of what they change in place.
 
     Arguments whose numbers are in `scratch` are not compared. Raises AssertionError beyond the tolerance.
     """
-    copies = [tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments) for _ in range(2)]
+    copied = (Tensor, SimpleNamespace)
+    copies = [tuple(deepcopy(a) if isinstance(a, copied) else a for a in arguments) for _ in range(2)]
     results = [call(*args) for call, args in zip((launch, reference), copies, strict=True)]
     both = [
         [
             *(result if isinstance(result, tuple) else (result,)),
-            *(a for number, a in enumerate(args) if isinstance(a, Tensor) and number not in scratch),
+            *(t for number, a in enumerate(args) if number not in scratch for t in tensors_in(a)),
         ]
         for result, args in zip(results, copies, strict=True)
     ]

@@ -6,6 +6,7 @@ import torch
 from tangram_engine.run.rows import DeviceRows, device_rows_bytes
 from tangram_engine.sample.filters import IN_PROMPT
 from tangram_engine.sample.params import SamplingParams
+from tangram_engine.sample.sampler import keep
 from tangram_engine.schedule import Request, Row, Sequence
 
 CPU = torch.device("cpu")
@@ -41,8 +42,7 @@ def test_a_row_is_uploaded_when_it_is_admitted_and_then_only_what_its_table_grew
     assert rows.last_tokens[1] == 7
     assert (rows.top_k[1], rows.seed[1]) == (4, -1)
     assert rows.parameters[:, 1].tolist() == pytest.approx([0.5, 0.9, 0.0, 1.0, 0.0, 0.0])
-    rows.record(int32(1), int32(8))
-    rows.advance(int32(1))
+    keep(int32(8), int32(1), rows)
     rows.update([Row(sequence, 3, 1, first=False)])
     assert len(uploads) == 1  # nothing changed that the device does not know
     sequence.table.append(4)
@@ -53,13 +53,23 @@ def test_a_row_is_uploaded_when_it_is_admitted_and_then_only_what_its_table_grew
     assert (rows.positions[1], rows.last_tokens[1]) == (3, 8)
 
 
+def test_a_chunk_that_does_not_sample_leaves_the_position_that_comes_next():
+    rows = rows_of()
+    sequence = sequence_in(1, range(9), [9, 3, 4])
+    for start, length, samples, position in ((0, 4, False, 4), (4, 1, False, 5), (5, 3, False, 8)):
+        rows.update([Row(sequence, start, length, samples, first=not start)])
+        assert rows.positions[1] == position
+    rows.update([Row(sequence, 8, 1, first=False)])  # the device has its position and its token
+    assert rows.fed[:, 1].tolist() == [8, 8]
+
+
 def test_tokens_of_penalised_rows_are_counted_and_begin_anew_with_each_owner():
     rows = rows_of()
     plain = sequence_in(0, [5], [0])
     first = sequence_in(1, [5, 6, 6], [1], presence_penalty=1.0)
     first.tokens += [6, 9]
     rows.update([Row(plain, 0, 1), Row(first, 0, 5)])
-    rows.record(int32(0, 1), int32(9, 9))
+    keep(int32(9, 9), int32(0, 1), rows)
     assert not rows.counts[0].any()
     assert {token: n for token, n in enumerate(rows.counts[1].tolist()) if n} == {
         5: IN_PROMPT, 6: IN_PROMPT + 1, 9: 2
@@ -73,8 +83,7 @@ def test_padding_stays_where_it_is_and_a_failed_token_becomes_a_valid_one():
     rows.pad_with(77)
     padded = int32(0, rows.padding, rows.padding)
     for _ in range(3):
-        rows.record(padded, int32(-1, -1, -1))
-        rows.advance(padded)
+        keep(int32(-1, 7, 8), padded, rows)
     assert rows.positions.tolist() == [3, 0, 0, 0]
     assert rows.last_tokens.tolist() == [0, 0, 0, 0]
     assert rows.tables[rows.padding].unique().tolist() == [77]

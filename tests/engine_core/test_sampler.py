@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample import filters, noise
 from tangram_engine.sample.params import SamplingParams
-from tangram_engine.sample.sampler import Sampler
+from tangram_engine.sample.sampler import Sampler, keep
 from tangram_engine.schedule import Request, Row, Sequence
 
 CPU = torch.device("cpu")
@@ -95,7 +95,7 @@ def test_penalties_are_those_of_the_formula(seed, prompt, output, presence, freq
     table.update([Row(first, 0, len(prompt))])
     row = torch.tensor([0], dtype=torch.int32)
     for one in rest:
-        table.record(row, torch.tensor(one.tokens[-1:], dtype=torch.int32))
+        keep(torch.tensor(one.tokens[-1:], dtype=torch.int32), row, table)
     columns = (torch.tensor([value]) for value in (repetition, presence, frequency))
     got = filters.penalise(logits, table.counts[:1], *columns)[0]
     logits = logits[0]

@@ -1,5 +1,6 @@
 """The sampler without a sort chooses what the reference chooses."""
 
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,7 @@ def rows_of(choices: list[tuple[float, ...]], vocab_size: int) -> SimpleNamespac
         top_k=table[:, 6].int(),
         seed=torch.randint(-(2**62), 2**62, (count,)),
         positions=torch.randint(0, 10_000, (count,), dtype=torch.int32),
+        last_tokens=torch.full((count,), -7, dtype=torch.int32),
         counts=counts.int(),
     )
 
@@ -62,6 +64,17 @@ def logits_like(kind: str, shape: tuple[int, int]) -> Tensor:
             return logits
 
 
+def assert_same(logits: Tensor, rows: Tensor, table: SimpleNamespace) -> Tensor:
+    """The ids, which kernel and reference choose alike and leave alike in the device rows."""
+    tables = [deepcopy(table), deepcopy(table)]
+    got = sample.sample(logits, rows, tables[0])
+
+    assert got.tolist() == sample.reference(logits, rows, tables[1]).tolist()
+    for name, left in vars(tables[1]).items():
+        assert torch.equal(vars(tables[0])[name], left), name
+    return got
+
+
 @pytest.mark.parametrize(
     ("kind", "vocab_size"),
     [("random", 1), ("random", 16), ("random", 90), ("ties", 40), ("equal", 20), ("excluded", 30)],
@@ -71,7 +84,7 @@ def test_the_kernel_chooses_what_the_reference_chooses(kind: str, vocab_size: in
     rows = torch.randperm(len(CHOICES)).int()
     logits = logits_like(kind, (len(CHOICES), vocab_size))
 
-    assert sample.sample(logits, rows, table).tolist() == sample.reference(logits, rows, table).tolist()
+    assert_same(logits, rows, table)
 
 
 def test_a_row_whose_logits_are_not_finite_has_no_token_and_costs_the_others_nothing() -> None:
@@ -80,15 +93,52 @@ def test_a_row_whose_logits_are_not_finite_has_no_token_and_costs_the_others_not
     logits, rows = torch.randn(6, vocab_size), torch.arange(6, dtype=torch.int32)
     logits[0, 7], logits[1, 39], logits[2] = float("nan"), float("inf"), float("-inf")
 
-    ids = sample.sample(logits, rows, table)
+    ids = assert_same(logits, rows, table)
 
     assert ids[:3].tolist() == [-1, -1, -1]
     assert (ids[3:] >= 0).all()
-    assert ids.tolist() == sample.reference(logits, rows, table).tolist()
 
 
 def test_logits_with_a_stride_are_read_where_they_are() -> None:
     table = rows_of(CHOICES[:4], 20)
     wide, rows = torch.randn(4, 32), torch.arange(4, dtype=torch.int32)
 
-    assert torch.equal(sample.sample(wide[:, :20], rows, table), sample.reference(wide[:, :20], rows, table))
+    assert_same(wide[:, :20], rows, table)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_large_top_k_with_top_p_and_hardly_any_temperature_choose_what_the_reference_chooses(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    wide = tiles.TILES["sample", 0, 0] | {"GROUP": 64, "TILE": 32}
+    monkeypatch.setitem(tiles.TILES, ("sample", 0, 0), wide)
+    plain = (0.0, 1.0, 0.0, 0.0)
+    table = rows_of(
+        [
+            (1.0, 0.99, *plain, 501),
+            (100.0, 0.95, *plain, 1_100),
+            (0.7, 0.5, 0.001, 1.2, 0.1, 0.1, 700),
+            (1e-5, 0.9, *plain, 600),
+            (1e-5, 1.0, *plain, 0),
+            (1e-30, 0.9, *plain, 0),
+        ],
+        1_200,
+    )
+    logits = (5 * torch.randn(6, 1_200)).to(dtype)  # in 16 bits many are equal
+
+    ids = assert_same(logits, torch.arange(6, dtype=torch.int32), table)
+
+    assert ids[3:].tolist() == logits[3:].argmax(-1).tolist()
+
+
+def test_each_row_is_left_to_the_step_that_feeds_it_and_padding_stays_as_it_is() -> None:
+    table = rows_of([CHOICES[0], CHOICES[6], CHOICES[2]], 30)
+    before = deepcopy(table)
+    logits, padding = torch.randn(5, 30), 3
+    logits[1, 4] = float("nan")
+
+    ids = sample.sample(logits, torch.tensor([2, 1, padding, 0, padding], dtype=torch.int32), table)
+
+    assert table.last_tokens.tolist() == [ids[3], 0, ids[0], before.last_tokens[padding]]
+    assert (table.positions - before.positions).tolist() == [1, 1, 1, 0]
+    assert (table.counts - before.counts).nonzero().tolist() == [[1, 0]]  # of the only penalised row

@@ -3,7 +3,7 @@
 A row's number is the slot that the scheduler gave to its sequence. A step uploads only what changed: the
 whole row of a sequence that was admitted, blocks that tables grew by, and where the chunks of prompts end.
 All of it travels in one pinned buffer and is scattered on the device; nothing waits for the device. Sampled
-ids never leave it before they are fed again: the next step finds them in `last_tokens`.
+ids never leave it before they are fed again: the sampler puts them into `last_tokens`.
 
 The last row is padding for batches of a fixed size. Its table names a block that no request owns.
 """
@@ -33,8 +33,9 @@ def device_rows_bytes(max_num_seqs: int, max_model_len: int, block_size: int, vo
 class DeviceRows:
     """R = max_num_seqs + 1 rows of static shape and address. Alike on CPU and CUDA.
 
-    During a step, `positions` holds the position of the last token that a row feeds; `last_tokens` is that
-    token's id wherever the row feeds the last token of its sequence.
+    During a step, `positions` holds the position of the last token that a row feeds, if the step samples for
+    it, and otherwise that of the next one; `last_tokens` is the id of the last token of its sequence. The
+    sampler moves both on (`tangram_engine.sample.sampler.SamplingRows`).
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class DeviceRows:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.tables = zeros(rows, -(-max_model_len // block_size))
-        self.positions = zeros(rows)
-        self.last_tokens = zeros(rows)
+        self.fed = zeros(2, rows)  # together: each step looks both up for its rows
+        self.last_tokens, self.positions = self.fed
         self.top_k = zeros(rows)  # 0: off
         self.seed = zeros(rows, dtype=torch.int64)
         self.parameters = torch.tensor(NEUTRAL, device=device)[:, None].repeat(1, rows)
@@ -63,8 +64,6 @@ class DeviceRows:
         self.repetition, self.presence, self.frequency = self.parameters[3:]
         # Of penalised rows only. On a CPU, memory is committed when it is touched: not for the other rows.
         self.counts = zeros(rows, vocab_size)
-        self._padding_position = self.positions[self.padding :]
-        self._penalised: set[int] = set()  # rows of which the last owner was
         self._uploaded = [0] * rows  # entries of each table that the device has
 
     def pad_with(self, block: int) -> None:
@@ -75,33 +74,15 @@ class DeviceRows:
         """Bring the device rows up to date with what a step computes. No synchronisation."""
         upload = _Upload()
         uploaded = self._uploaded
-        for sequence, start, length, _, first in rows:
+        for sequence, start, length, samples, first in rows:
             if first:
                 self._admit(upload, sequence)
-            if first or length > 1:
-                upload.positions.append((sequence.slot, start + length - 1))
+            if first or length > 1 or not samples:
+                upload.positions.append((sequence.slot, start + length - samples))
             if len(sequence.table) > uploaded[sequence.slot]:
                 self._extend_table(upload, sequence)
         if upload.positions or upload.blocks:
             self._scatter(upload)
-
-    def record(self, rows: Tensor, ids: Tensor) -> None:
-        """Keep what was sampled, int32 [B], for the next step. A failed row's -1 becomes a valid id."""
-        ids = ids.clamp_min(0)
-        self.last_tokens[rows] = ids
-        on_cpu = self.device.type == "cpu"
-        if on_cpu and not self._penalised:
-            return
-        penalties = self.parameters[3:]
-        counted = (penalties != penalties[:, -1:]).any(0).index_select(0, rows)
-        if on_cpu:
-            rows, ids, counted = rows[counted], ids[counted], counted[counted]
-        self.counts[rows, ids] = self.counts[rows, ids] + counted.int()
-
-    def advance(self, rows: Tensor) -> None:
-        """Move on by one position, int32 [B]. Padding stays where it is, however often it is there."""
-        self.positions.index_add_(0, rows, torch.ones_like(rows))
-        self._padding_position.zero_()
 
     def _admit(self, upload: "_Upload", sequence: Tokens) -> None:
         request, params = sequence.request, sequence.request.params
@@ -112,9 +93,7 @@ class DeviceRows:
         upload.seeds.append(signed(seed & MASK))
         upload.parameters.append(_parameters(params))
         self._uploaded[sequence.slot] = 0
-        self._penalised.discard(sequence.slot)
         if params.penalised:
-            self._penalised.add(sequence.slot)
             upload.cleared.append(sequence.slot)
             seen = np.zeros(self.vocab_size, np.int64)
             output = np.array(sequence.tokens[sequence.prompt_length :], np.int64)

@@ -94,8 +94,9 @@ class Runner:
         slots = upload([row.sequence.slot for row in ordered], torch.int32, self.device)
         if ordered[-1].decodes:
             sampling = ordered
-            self.attention.plan([spans[index] for index in order], self.rows.positions.index_select(0, slots))
-            ids, logits = self._decode(slots)
+            fed, positions = self.rows.fed.index_select(1, slots)
+            self.attention.plan([spans[index] for index in order], positions)
+            ids, logits = self._decode(fed, slots)
         else:
             sampling = [row for row in ordered if row.samples]
             ids, logits = self._mixed(ordered, [spans[index] for index in order], slots)
@@ -111,16 +112,13 @@ class Runner:
         Static shapes, and nothing is read but `rows`, the device rows, the weights and the KV pool: what a
         CUDA graph asks for.
         """
-        self.attention.plan_decodes(rows, self.rows.positions.index_select(0, rows))
-        return self._decode(rows, logits)
+        fed, positions = self.rows.fed.index_select(1, rows)
+        self.attention.plan_decodes(rows, positions)
+        return self._decode(fed, rows, logits)
 
-    def _decode(self, rows: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        ids = self.rows.last_tokens.index_select(0, rows)
+    def _decode(self, ids: Tensor, rows: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         logits = self.decoder.logits(self.decoder.forward(ids, self.attention.attend), out)
-        sampled = self._sample(logits, rows, self.rows)
-        self.rows.record(rows, sampled)
-        self.rows.advance(rows)
-        return sampled, logits
+        return self._sample(logits, rows, self.rows), logits
 
     def _mixed(self, rows: Sequence[Row], spans: Sequence[Span], slots: Tensor) -> tuple[Tensor, Tensor]:
         """Single tokens, whose ids the device has, before chunks, whose ids the host has."""
@@ -138,24 +136,17 @@ class Runner:
             if row.samples:
                 sampling.append(index)
                 last.append(end - 1)
-        chunk_ids, chunk_positions, chosen, ends = self._upload_all(fed, positions, sampling, last)
-        singles = slots[:decodes]
-        at = torch.cat((self.rows.positions.index_select(0, singles).long(), chunk_positions))
-        ids = torch.cat((self.rows.last_tokens.index_select(0, singles).long(), chunk_ids))
+        uploaded = upload([*fed, *positions, *sampling, *last], torch.int32, self.device)
+        chunks, chosen, ends = uploaded.split_with_sizes([2 * len(fed), len(sampling), len(last)])
+        singles = self.rows.fed.index_select(1, slots[:decodes])
+        ids, at = torch.cat((singles, chunks.view(2, -1)), 1)
         self.attention.plan(spans, at)
         hidden = self.decoder.forward(ids, self.attention.attend)
         if len(sampling) < len(hidden):
             hidden = hidden.index_select(0, ends)
         logits = self.decoder.logits(hidden)
         drawn = slots.index_select(0, chosen)
-        sampled = self._sample(logits, drawn, self.rows) if len(drawn) else drawn
-        self.rows.record(drawn, sampled)
-        self.rows.advance(slots)
-        return sampled, logits
-
-    def _upload_all(self, *lists: list[int]) -> tuple[Tensor, ...]:
-        packed = upload([value for values in lists for value in values], torch.int64, self.device)
-        return packed.split_with_sizes([len(values) for values in lists])
+        return self._sample(logits, drawn, self.rows) if len(drawn) else drawn, logits
 
     def _to_host(
         self, ids: Tensor, asked: _Logprobs | None

@@ -25,22 +25,24 @@ class Sampled(NamedTuple):
 
 
 class SamplingRows(Protocol):
-    """What sampling reads of the R device rows. The last row is padding, with neutral parameters."""
+    """What sampling reads and changes of the R device rows. The last is padding, its parameters neutral."""
 
     parameters: Tensor  # float32 [6, R], see NEUTRAL; temperature 0 is greedy
     top_k: Tensor  # int32 [R]; 0: off
     seed: Tensor  # int64 [R]
-    positions: Tensor  # int32 [R], of the token that precedes the one to be drawn
-    counts: Tensor  # int32 [R, vocabulary], see IN_PROMPT
+    positions: Tensor  # int32 [R], of the token that precedes the one to be drawn; one more afterwards
+    last_tokens: Tensor  # int32 [R], becomes the id that was drawn
+    counts: Tensor  # int32 [R, vocabulary], see IN_PROMPT; of penalised rows one more of that id
 
 
 class TokenSampler(Protocol):
-    """Chooses the next token of some device rows."""
+    """Chooses the next token of some device rows and leaves it there, for the step that feeds it."""
 
     def __call__(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
-        """Logits float32 [N, vocabulary] of the rows int32 [N] -> ids int32 [N].
+        """Logits [N, vocabulary], float32 or in 16 bits, of the rows int32 [N] -> ids int32 [N].
 
-        -1 where a row's logits are not finite.
+        -1 where a row's logits are not finite: such a row feeds id 0. No row is there twice but the padding
+        row, which stays as it is.
         """
         ...
 
@@ -53,6 +55,11 @@ class Sampler:
 
     def __call__(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
         """See `TokenSampler`."""
+        ids = self._choose(logits.float(), rows, table)
+        keep(ids, rows, table)
+        return ids
+
+    def _choose(self, logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
         parameters, neutral = table.parameters.index_select(1, rows), table.parameters[:, -1:]
         if torch.equal(parameters, neutral.expand_as(parameters)):
             best, tokens = logits.max(-1)
@@ -81,13 +88,25 @@ class Sampler:
         return (scaled + noise).argmax(-1)
 
 
+def keep(ids: Tensor, rows: Tensor, table: SamplingRows) -> None:
+    """Leave the ids int32 [N] to the next step; see `TokenSampler`. It waits for the device."""
+    neutral = table.parameters[3:, -1:]
+    real = rows != table.positions.shape[0] - 1
+    rows, ids = rows[real].long(), ids[real].clamp_min(0)
+    table.last_tokens[rows] = ids
+    table.positions[rows] += 1
+    penalised = (table.parameters[3:, rows] != neutral).any(0)
+    if penalised.any():
+        table.counts[rows[penalised], ids[penalised].long()] += 1
+
+
 def logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the model itself: before penalties, temperature and truncation.
 
     Logits [N, vocabulary] and chosen tokens [N] -> those of the tokens [N]; the `most` most likely ids and
     theirs, [N, most] each.
     """
-    found = logits.log_softmax(-1)
+    found = logits.log_softmax(-1, torch.float32)
     chosen = found.gather(-1, tokens.long().clamp_min(0)[:, None])[:, 0]
     top = found.topk(min(most, logits.shape[-1]))
     return chosen, top.indices, top.values
