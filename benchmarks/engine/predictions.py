@@ -216,6 +216,7 @@ def step_kernels(
     attended = batch * ((2 * q + 2 * kv + (context + 1) * 2 * kv) * e + shape.head_dim * 4)
     norms = 0 if fused else 1 if scaled else 2 * layers + 1  # rows in fp8 are normalised as they are made
     kernels = [
+        KernelCost("look up rows", 1, batch * 5 * 4),  # a row's number, its id and position in and out
         KernelCost("embedding", 1, 2 * batch * c * e),
         KernelCost("rms_norm", norms, 2 * batch * c * e + c * e),
         KernelCost("fp8_rows hidden", 3 * layers * scaled, batch * (2 * c + q) / 3 * (e + 1)),
@@ -227,8 +228,9 @@ def step_kernels(
         KernelCost("silu_mul", layers * (not fused), 3 * batch * inner * e),
         KernelCost("fp8_rows", layers * scaled, batch * inner * (e + 1)),
         linear("down"),
-        KernelCost("linear head", 1, shape.head * 2 + batch * (c * e + shape.vocabulary * LOGIT_BYTES),
+        KernelCost("linear head", 1, shape.head * 2 + batch * (c + shape.vocabulary) * e,
                    2 * shape.head * batch, reads=_linear_reads("bf16", batch, own_linear=own_linear)),
+        KernelCost("logits in float32", 1, batch * shape.vocabulary * (e + LOGIT_BYTES)),
         KernelCost("sample", 1, batch * shape.vocabulary * LOGIT_BYTES),
         KernelCost("choose id", 1, batch * -(-shape.vocabulary // SAMPLER_GROUP) * 16),
     ]  # fmt: skip

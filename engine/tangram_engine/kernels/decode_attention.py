@@ -10,6 +10,9 @@ What a split is depends on the position of its row alone (`_splits`), never on t
 8,192, above that as many multiples of 256 as give at most 32 splits; one, which is empty, at position 0. A
 row's result is the same bit by bit, whatever else is in the step.
 
+The splits are combined by a launch of its own, some 1 % of a step at batch 1. The last program to finish a
+row could do it instead, behind an atomic counter; that no test without a GPU can show to be ordered rightly.
+
 The grid is persistent: as many programs as run at the same time, PROGRAMS_PER_SM on each SM, and each walks
 the work list from its own number in strides of the grid. The list is not written down: each program takes
 the positions of all rows, counts their splits, and finds an item by the running sum. Hence the grid

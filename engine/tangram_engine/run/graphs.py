@@ -10,33 +10,18 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-WARM_UP_RUNS = (
-    2  # libraries choose kernels and allocate workspaces in the first runs, which no capture allows
-)
+WARM_UP_RUNS = 2  # libraries choose kernels and allocate workspaces first, which no capture allows
 
-
+# Rows int32 [B] -> what a step computes for them, each [B, ...]: one token for each of some device rows, on
+# tensors of static shape, without synchronisation.
+DecodeStep = Callable[[Tensor], tuple[Tensor, ...]]
 Bound = Callable[[], tuple[Tensor, ...]]  # a step with its rows
-
-
-class DecodeStep(Protocol):
-    """One token for each of some device rows, on tensors of static shape, without synchronisation."""
-
-    def __call__(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Rows int32 [B] -> what the step computes for them, each [B, ...]."""
-        ...
-
-
-class Record(Protocol):
-    """Runs a function and keeps what it did, so that it can be repeated on the same memory."""
-
-    def __call__(self, step: Bound) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-        """A call that repeats the step, and the tensors that each repetition fills."""
-        ...
+# Runs a step and keeps what it did: a call that repeats it, and the tensors that each repetition fills.
+Record = Callable[[Bound], tuple[Callable[[], None], tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +82,7 @@ def cuda_recorder(device: torch.device) -> Record:
     return record
 
 
-def record_eagerly(
-    step: Bound,
-) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+def record_eagerly(step: Bound) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
     """The same contract without a GPU: run the step again and overwrite the results of the first run."""
     results = step()
 

@@ -30,12 +30,9 @@ class PagedPrefill(Protocol):
         ...
 
 
-class Causal(Protocol):
-    """Attention in which the last query sees all keys, the one before all but one, and so on."""
-
-    def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """q [1, H, length, D], keys and values [1, K, end, D], length <= end -> [1, H, length, D]."""
-        ...
+# q [1, H, length, D], keys and values [1, K, end, D], length <= end -> [1, H, length, D]: the last query sees
+# all keys, the one before all but one, and so on.
+Causal = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
