@@ -19,6 +19,8 @@ NAMES = (
     "outside_client",
     "sizing_time",
     "recommend_time",
+    "engine.host",
+    "engine.api",
 )
 
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.engine.host [--batch 256] [--contexts 1024 8192] [--steps 128] [--json FILE]
 
-The engine's own step, one step behind, over a decoder that computes nothing: scheduling, the upload of what changed
-to the device rows, the launch, the commit, the outputs, and the frame for the API process. Prompts are admitted
-before the clock starts. Milliseconds of the thread's CPU time: the median of the steps, and the slowest of twenty.
-Tensors are on the CPU, whose work on them is in the launch. One sequence in sixteen takes a new block and names a full
+The engine's own step, one step behind: scheduling, the upload of what changed to the device rows, the launch, the
+commit, the outputs, and the frame for the API process. The launch replays a recorded step, as on a GPU; this one
+computes nothing. Prompts are admitted before the clock starts. Milliseconds of the thread's CPU time: the median of
+the steps, and the slowest of twenty. Tensors are on the CPU, whose work on uploads is in the launch. One sequence in sixteen takes a new block and names a full
 one in each step.
 """
 
@@ -17,7 +17,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ import torch
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import Step, encode
 from tangram_engine.run import LLMEngine, engine
+from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.load import Loaded
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
@@ -68,6 +69,10 @@ def sample(logits: torch.Tensor, rows: torch.Tensor, table: DeviceRows) -> torch
     return torch.full((len(rows),), TOKEN, dtype=torch.int32)
 
 
+def no_decode(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.full((len(rows),), TOKEN, dtype=torch.int32), torch.zeros(len(rows), VOCABULARY)
+
+
 @dataclass
 class Clock:
     """Seconds of each part of one step after the other."""
@@ -91,14 +96,15 @@ def make_engine(batch: int, context: int, steps: int) -> LLMEngine:
     device = torch.device("cpu")
     rows = DeviceRows(batch, longest, BLOCK_SIZE, VOCABULARY, device)
     runner = Runner(NoDecoder(), NoAttention(), rows, sample)  # type: ignore[arg-type]
+    runner.use(DecodeGraphs(no_decode, rows.padding, (batch,), device))
     spec = mock.Mock(vocab_size=VOCABULARY)
     loaded = Loaded(runner, spec, limits, num_blocks, torch.float32, device, 0.0, 0.0, None)
     with mock.patch.object(engine, "load", return_value=loaded):
         return LLMEngine(EngineConfig(Path(), block_size=BLOCK_SIZE, max_num_seqs=batch), lag=1)
 
 
-def measure(batch: int, context: int, steps: int) -> dict[str, list[float]]:
-    """Seconds per part and step, once all sequences decode."""
+def decoding_engine(batch: int, context: int, steps: int) -> LLMEngine:
+    """An engine whose sequences all decode, and go on for `steps` steps at least."""
     one = make_engine(batch, context, steps)
     params = SamplingParams(max_tokens=steps + BLOCK_SIZE + 8, temperature=0.0, ignore_eos=True)
     for number in range(batch):
@@ -107,6 +113,12 @@ def measure(batch: int, context: int, steps: int) -> dict[str, list[float]]:
         one.add(Request(f"{number:032x}", prompt, params, arrival=0.0))
     while one.step()[1].batch_tokens != batch:  # prefill
         pass
+    return one
+
+
+def measure(batch: int, context: int, steps: int) -> dict[str, list[float]]:
+    """Seconds per part and step, once all sequences decode."""
+    one = decoding_engine(batch, context, steps)
     gc.collect()
     gc.freeze()  # as the engine process does with what it loaded
     clock = Clock()
@@ -148,13 +160,13 @@ def _slowest(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=20)[-1] * 1e3
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 8192])
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     results = {context: measure(options.batch, context, options.steps) for context in options.contexts}
     print(table(options.batch, results))

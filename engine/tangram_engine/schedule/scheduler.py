@@ -73,7 +73,8 @@ class Scheduler:
         """Queue a request. Its id must not be in use."""
         if request.id in self._by_id:
             raise KeyError(f"request {request.id} is already here")
-        sequence = self._by_id[request.id] = Sequence(request)
+        sequence = Sequence(request, self.limits.max_model_len, self.limits.eos_token_ids)
+        self._by_id[request.id] = sequence
         self.waiting.append(sequence)
         return sequence
 
@@ -128,7 +129,7 @@ class Scheduler:
             sequence.launched -= 1
             if self._by_id.get(sequence.id) is sequence:
                 self._book(row, sampled, outcome)
-            if not sequence.launched and self._leaving.get(sequence.slot) is sequence:
+            if self._leaving and not sequence.launched and self._leaving.get(sequence.slot) is sequence:
                 del self._leaving[sequence.slot]
                 self._release(sequence)
         return outcome
@@ -164,25 +165,22 @@ class Scheduler:
         for sequence in tuple(self.running):
             if not budget or sequence.slot == NO_SLOT or sequence.slot in self._leaving:
                 break  # what comes after a preempted sequence has been preempted before it
-            if sequence.unknown and self._end_is_launched(sequence):
-                continue
-            pending = sequence.pending
-            length = min(pending, budget)
-            needed = sequence.computed + length
-            if needed <= len(sequence.table) * size:  # no block is needed: most rows of most steps
-                rows.append(Row(sequence, sequence.computed, length, length == pending, first=False))
-                budget -= length
-                continue
-            if not self.blocks.can_extend(sequence.slot, needed):
+            end = len(sequence.tokens) + sequence.unknown
+            if end >= sequence.end:
+                continue  # the launched steps give it the last token that its length allows
+            start = sequence.computed
+            length = min(end - start, budget)
+            needed = start + length
+            if needed > len(sequence.table) * size:  # a few rows of a step
                 while not (self._leaving or self.blocks.can_extend(sequence.slot, needed)):
                     preemptions += 1
                     if self._preempt_last() is sequence:
                         return budget, preemptions, short
                 short |= not self.blocks.can_extend(sequence.slot, needed)
-            if short:
-                continue  # no younger sequence takes a block for which an older one waits
-            self.blocks.extend(sequence.slot, needed)
-            rows.append(self._row(sequence, length, first=False))
+                if short:
+                    continue  # no younger sequence takes a block for which an older one waits
+                self.blocks.extend(sequence.slot, needed)
+            rows.append(Row(sequence, start, length, needed == end, False))
             budget -= length
         return budget, preemptions, short
 
@@ -213,13 +211,11 @@ class Scheduler:
                 queries += len(sequence.tokens)
                 hits += sequence.computed
                 sequence.cached = sequence.computed
-            length = min(sequence.pending, budget)
-            rows.append(self._row(sequence, length, first=True))
+            pending = len(sequence.tokens) - sequence.computed
+            length = min(pending, budget)
+            rows.append(Row(sequence, sequence.computed, length, length == pending))
             budget -= length
         return queries, hits
-
-    def _row(self, sequence: Sequence, length: int, *, first: bool) -> Row:
-        return Row(sequence, sequence.computed, length, samples=length == sequence.pending, first=first)
 
     def _is_being_computed(self, keys: list[bytes], index: int) -> bool:
         """Whether a running sequence has yet to compute the block `keys[index]`.
@@ -234,25 +230,21 @@ class Scheduler:
             for other in self.running
         )
 
-    def _end_is_launched(self, sequence: Sequence) -> bool:
-        """Whether the launched steps give the sequence the last token that its length allows."""
-        end = len(sequence.tokens) + sequence.unknown
-        most = sequence.prompt_length + sequence.request.params.max_tokens
-        return sequence.unknown > 0 and end >= min(most, self.limits.max_model_len)
-
     def _book(self, row: Row, sampled: Mapping[str, int] | None, outcome: dict[str, str | None]) -> None:
-        sequence = row.sequence
-        sequence.unknown -= row.samples
+        sequence, start, length, samples, _ = row
+        sequence.unknown -= samples
         token = sampled.get(sequence.id) if sampled is not None else None
-        if token is None and (row.samples or sampled is None):
+        if token is None and (samples or sampled is None):
             outcome[sequence.id] = "error"
             self.blocks.withdraw(sequence.slot)
             self.remove(sequence.id)
             return
-        self._publish(row)
+        filled = (start + length) // self.blocks.block_size
+        if filled > sequence.published:
+            self._publish(sequence, filled)
         if token is not None:
             sequence.tokens.append(token)
-            reason = outcome[sequence.id] = self._finish_reason(sequence, token)
+            outcome[sequence.id] = reason = sequence.finish_reason(token)
             if reason is not None:
                 self.remove(sequence.id)
 
@@ -276,23 +268,12 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         sequence.slot, sequence.table, sequence.published = NO_SLOT, [], 0
 
-    def _publish(self, row: Row) -> None:
-        """Name the blocks that the step has filled."""
-        sequence, size = row.sequence, self.blocks.block_size
-        filled = (row.start + row.length) // size
-        if filled > sequence.published:
-            self._extend_keys(sequence)
-            for index in range(sequence.published, filled):
-                self.blocks.publish(sequence.slot, index, sequence.keys[index])
-            sequence.published = filled
+    def _publish(self, sequence: Sequence, filled: int) -> None:
+        """Name the blocks, up to this number, that the step has filled."""
+        self._extend_keys(sequence)
+        for index in range(sequence.published, filled):
+            self.blocks.publish(sequence.slot, index, sequence.keys[index])
+        sequence.published = filled
 
     def _extend_keys(self, sequence: Sequence) -> None:
         extend_keys(sequence.keys, sequence.tokens, self.blocks.block_size, sequence.request.cache_root)
-
-    def _finish_reason(self, sequence: Sequence, token: int) -> str | None:
-        params = sequence.request.params
-        if token in params.stop_token_ids or (token in self.limits.eos_token_ids and not params.ignore_eos):
-            return "stop"
-        if len(sequence.tokens) >= min(sequence.prompt_length + params.max_tokens, self.limits.max_model_len):
-            return "length"
-        return None

@@ -1,6 +1,7 @@
 """A request on its way through the engine."""
 
 import math
+from collections.abc import Set
 
 from tangram_engine.schedule.request import Request
 
@@ -19,6 +20,7 @@ class Sequence:
     __slots__ = (
         "cached",
         "computed",
+        "end",
         "id",
         "keys",
         "launched",
@@ -28,16 +30,25 @@ class Sequence:
         "request",
         "scheduled",
         "slot",
+        "stop_ids",
         "table",
         "tokens",
         "unknown",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(
+        self, request: Request, max_model_len: int | None = None, eos_token_ids: Set[int] = frozenset()
+    ) -> None:
+        params = request.params
         self.request = request
         # Copies, not properties: each is read several times for every token.
         self.id = request.id
         self.prompt_length = len(request.prompt)
+        self.end = self.prompt_length + params.max_tokens  # length at which the request ends
+        if max_model_len is not None:
+            self.end = min(self.end, max_model_len)
+        eos = () if params.ignore_eos else eos_token_ids
+        self.stop_ids = frozenset(params.stop_token_ids).union(eos)
         self.tokens: list[int] = list(request.prompt)
         self.unknown = 0
         self.computed = 0
@@ -55,7 +66,8 @@ class Sequence:
         """Tokens produced so far whose ids are known."""
         return len(self.tokens) - self.prompt_length
 
-    @property
-    def pending(self) -> int:
-        """Tokens whose keys and values are in no step yet; at least 1 while the sequence lives."""
-        return len(self.tokens) + self.unknown - self.computed
+    def finish_reason(self, token: int) -> str | None:
+        """Why the request ends with `token`, which has just been appended; None if it goes on."""
+        if token in self.stop_ids:
+            return "stop"
+        return "length" if len(self.tokens) >= self.end else None
