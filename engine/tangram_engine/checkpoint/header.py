@@ -8,20 +8,32 @@ import hashlib
 import math
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from .errors import CheckpointError, invalid
+import msgspec
+from msgspec import Meta
+
+from tangram_engine.validation import locate
+
+from .errors import invalid
 from .files import open_inside, strict_object
 from .spec import TensorEntry
 
-HEADER_LIMIT = (
-    16 << 20
-)  # bytes, about 140,000 tensors; the reference reader takes 100 MB, which need 2 GB here
-_MAX_DIMENSIONS = 8
+# Bytes, about 140,000 tensors; the reference reader takes 100 MB, which need 2 GB here.
+HEADER_LIMIT = 16 << 20
 _ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
+_Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    """A tensor as the header describes it."""
+
+    dtype: str
+    shape: Annotated[list[_Natural], Meta(max_length=8)]
+    data_offsets: tuple[_Natural, _Natural]
 
 
 def read_header(directory: Path, name: str) -> tuple[dict[str, TensorEntry], bytes]:
@@ -46,7 +58,7 @@ def read_header(directory: Path, name: str) -> tuple[dict[str, TensorEntry], byt
 def _entries(
     header: dict[str, Any], path: Path, name: str, data_start: int, size: int
 ) -> dict[str, TensorEntry]:
-    _check_metadata(header.pop("__metadata__", None), name)
+    _convert(header.pop("__metadata__", None), dict[str, str] | None, f"{name}: __metadata__")
     entries = {
         tensor: _entry(value, path, f"{name}: tensor {tensor[:200]!r}", data_start, size)
         for tensor, value in header.items()
@@ -55,42 +67,27 @@ def _entries(
     return entries
 
 
-def _check_metadata(metadata: Any, name: str) -> None:
-    if metadata is None:
-        return
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise invalid(f"{name}: __metadata__ must map strings to strings")
+def _convert(value: Any, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise invalid(": ".join(filter(None, [where, *locate(error)]))) from None
 
 
 def _entry(value: Any, path: Path, where: str, data_start: int, size: int) -> TensorEntry:
-    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise invalid(f"{where} must have exactly dtype, shape and data_offsets")
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _ITEM_BYTES:
-        raise invalid(f"{where} has unknown dtype {str(dtype)[:50]!r}")
-    if not _naturals(shape) or len(shape) > _MAX_DIMENSIONS:
-        raise invalid(f"{where}: shape must be at most {_MAX_DIMENSIONS} non-negative integers")
-    if not _naturals(offsets) or len(offsets) != 2:
-        raise invalid(f"{where}: data_offsets must be two non-negative integers")
-    begin, end = offsets
-    if not begin <= end <= size - data_start:
-        raise _outside(where, begin, end, size - data_start)
+    stored: _Stored = _convert(value, _Stored, where)
+    dtype, shape = stored.dtype, tuple(stored.shape)
+    if dtype not in _ITEM_BYTES:
+        raise invalid(f"{where} has unknown dtype {dtype[:50]!r}")
+    begin, end = stored.data_offsets
+    if begin > end:
+        raise invalid(f"{where}: data_offsets run backwards ({begin} to {end})")
+    if end > size - data_start:
+        raise invalid(f"{where} ends at byte {end}, the file holds {size - data_start}: it is truncated")
     wanted = math.prod(shape) * _ITEM_BYTES[dtype]
     if end - begin != wanted:
-        raise invalid(f"{where} has {end - begin} bytes; shape {shape} of {dtype} needs {wanted}")
-    return TensorEntry(file=path, dtype=dtype, shape=tuple(shape), offset=data_start + begin, nbytes=wanted)
-
-
-def _outside(where: str, begin: int, end: int, available: int) -> CheckpointError:
-    if begin > end:
-        return invalid(f"{where}: data_offsets run backwards ({str(begin)[:30]} to {str(end)[:30]})")
-    return invalid(f"{where} ends at byte {str(end)[:30]}, the file holds {available}: it is truncated")
-
-
-def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 1 << 63 for item in value
-    )
+        raise invalid(f"{where} has {end - begin} bytes; shape {stored.shape} of {dtype} needs {wanted}")
+    return TensorEntry(file=path, dtype=dtype, shape=shape, offset=data_start + begin, nbytes=wanted)
 
 
 def _check_coverage(entries: dict[str, TensorEntry], name: str, data_start: int, size: int) -> None:

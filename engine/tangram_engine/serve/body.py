@@ -8,6 +8,8 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from tangram_engine.validation import locate
+
 from .admission import HeldBytes
 from .errors import APIError, bad_request
 from .jsonio import Malformed, check, decode_value
@@ -16,8 +18,6 @@ from .params import CONTENT_KINDS, PROMPT_KINDS, FieldError
 BODY_LIMIT = 4 << 20  # bytes
 _THREAD_FROM = 16 << 10  # bytes; smaller bodies take the event loop a few milliseconds at worst
 _PATH_LIMIT = 200  # characters of a path in an error; keys in it are the client's
-_MESSAGE_LIMIT = 300  # characters; msgspec repeats a string that is none of a Literal's
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PART = re.compile(r"prompt(?=\.)|(messages\.\d+\.content)(?=\.)")  # lists that are named as a whole
 
 M = TypeVar("M")
@@ -39,7 +39,7 @@ def parse(raw: bytes, model: type[M]) -> M:
         check(raw)
         return decode_value(raw, model)
     except Malformed as error:
-        raise bad_request(f"The body is refused as JSON: {error}.", code="invalid_json") from None
+        raise _no_json(str(error)) from None
     except msgspec.ValidationError as error:
         raise _explain(error) from None
 
@@ -77,19 +77,17 @@ def _too_large() -> APIError:
 
 def _explain(error: msgspec.ValidationError) -> APIError:
     """The problem, by the path a client would write: messages.0.content."""
-    message, _, path = str(error).partition(" - at `$")
-    path = path.rstrip("`").replace("[", ".").replace("]", "").lstrip(".")
-    cause, code = error.__cause__, "invalid_value"
+    (path, message), cause, code = locate(error), error.__cause__, "invalid_value"
     if isinstance(cause, FieldError):
         path, code = f"{path}.{cause.field}".lstrip("."), cause.code
-    elif missing := _MISSING.fullmatch(message):
-        path, message = f"{path}.{missing[1]}".lstrip("."), "is missing"
     elif part := _PART.match(path):
         path, message = part[0], CONTENT_KINDS if part[1] else PROMPT_KINDS
     elif cause is None and not path:
-        return bad_request(
-            "The body is refused as JSON: the body must be a JSON object.", code="invalid_json"
-        )
-    path, message = path[:_PATH_LIMIT], message[:_MESSAGE_LIMIT]
+        return _no_json("the body must be a JSON object")
+    path = path[:_PATH_LIMIT]
     named = path and not message.startswith(path)
     return bad_request(f"{path}: {message}" if named else message, param=path or None, code=code)
+
+
+def _no_json(reason: str) -> APIError:
+    return bad_request(f"The body is refused as JSON: {reason}.", code="invalid_json")
