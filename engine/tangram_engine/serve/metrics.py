@@ -8,7 +8,7 @@ from tangram_engine.messages import EngineInfo, StepStats
 
 from .local_metrics import LocalCounter, LocalHistogram
 
-_LABELS = ("model_name", "engine")
+_REJECTIONS = ("max_connections", "max_body_bytes", "max_num_queued_reqs")
 TTFT_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
     80.0, 160.0, 640.0, 2560.0,
@@ -45,126 +45,115 @@ class Metrics:
     def __init__(self, model_name: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they only add series
         self.registry = CollectorRegistry()
-        self._values = (model_name, "0")
-        self._labels = dict(zip(_LABELS, self._values, strict=True))
+        self._labels = {"model_name": model_name, "engine": "0"}
         self._running = 0
-        self.running = self._gauge("vllm:num_requests_running", "Sequences in the running batch")
-        self.waiting = self._gauge("vllm:num_requests_waiting", "Sequences waiting to be run")
+        gauge, counter, histogram = self._gauge, self._counter, self._histogram
+        self.running = gauge("vllm:num_requests_running", "Sequences in the running batch")
+        self.waiting = gauge("vllm:num_requests_waiting", "Sequences waiting to be run")
         # Capacity is all that anything waits for here; vLLM's other reason, "deferred", cannot occur.
-        self._by_reason = Gauge(
+        self._by_reason = gauge(
             "vllm:num_requests_waiting_by_reason",
-            "Sequences waiting to be run, by what they wait for",
-            (*_LABELS, "reason"),
-            registry=self.registry,
-        ).labels(*self._values, "capacity")
-        self.kv_usage = self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1")
-        self.prefix_queries = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up")
-        self.prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
-        self.preemptions = self._counter("vllm:num_preemptions", "Sequences preempted for lack of KV blocks")
-        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens prefilled")
-        self.prompt_cached = self._counter("vllm:prompt_tokens_cached", "Prompt tokens from the prefix cache")
+            "Sequences waiting, by what they wait for",
+            reason="capacity",
+        )
+        self.kv_usage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1")
+        self.prefix_queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up")
+        self.prefix_hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
+        self.preemptions = counter("vllm:num_preemptions", "Sequences preempted for lack of KV blocks")
+        self.prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens prefilled")
+        self.prompt_cached = counter("vllm:prompt_tokens_cached", "Prompt tokens from the prefix cache")
+        self._by_source = self._family("vllm:prompt_tokens_by_source", "Prompt tokens by source", "source")
         self.generation_tokens = LocalCounter(
             "vllm:generation_tokens", "Tokens generated", self._labels, self.registry
         )
-        self._by_source = self._labelled("vllm:prompt_tokens_by_source", "Prompt tokens by source", "source")
-        self._success = self._labelled("vllm:request_success", "Sequences ended", "finished_reason")
-        self._rejections = self._labelled(
-            "vllm:admission_rejections", "Requests refused by a queue limit", "reason"
+        self._success = self._family("vllm:request_success", "Sequences ended", "finished_reason")
+        for reason in ("stop", "length", "abort", "error"):
+            self._success.labels(**self._labels, finished_reason=reason)
+        self._rejections = self._family("vllm:admission_rejections", "Refused by a queue limit", "reason")
+        for reason in _REJECTIONS:
+            self._rejections.labels(**self._labels, reason=reason)
+        self.ttft = histogram("vllm:time_to_first_token_seconds", "Arrival to first token", TTFT_BUCKETS)
+        self.itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens", ITL_BUCKETS)
+        self.tpot = histogram(
+            "vllm:request_time_per_output_token_seconds", "Mean after the first", ITL_BUCKETS
         )
-        for reason in ("max_connections", "max_body_bytes"):
-            self._rejections.labels(*self._values, reason)
-        self.rejected_queue_full = self._rejections.labels(*self._values, "max_num_queued_reqs")
-        self.ttft = self._histogram(
-            "vllm:time_to_first_token_seconds", "Arrival to first token", TTFT_BUCKETS
-        )
-        self.itl = self._histogram("vllm:inter_token_latency_seconds", "Between two tokens", ITL_BUCKETS)
-        self.tpot = self._histogram(
-            "vllm:request_time_per_output_token_seconds", "Mean over a sequence after its first", ITL_BUCKETS
-        )
-        self.e2e = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to end", LATENCY_BUCKETS)
-        self.queue = self._phase("queue", "Arrival to first step")
-        self.prefill = self._phase("prefill", "First step to first token")
-        self.decode = self._phase("decode", "First to last token")
-        self.inference = self._phase("inference", "First step to last token")
-        self.request_preemptions = self._histogram(
+        self.e2e = histogram("vllm:e2e_request_latency_seconds", "Arrival to end")
+        self.queue = histogram("vllm:request_queue_time_seconds", "Arrival to first step")
+        self.prefill = histogram("vllm:request_prefill_time_seconds", "First step to first token")
+        self.decode = histogram("vllm:request_decode_time_seconds", "First to last token")
+        self.inference = histogram("vllm:request_inference_time_seconds", "First step to last token")
+        self.request_preemptions = histogram(
             "vllm:request_num_preemptions", "How often a sequence was preempted", PREEMPTION_BUCKETS
         )
-        self.iteration_tokens = self._histogram(
+        self.iteration_tokens = histogram(
             "vllm:iteration_tokens_total", "Tokens computed in one step", ITERATION_BUCKETS
         )
-        self.params_n = self._histogram("vllm:request_params_n", "The request's n", N_BUCKETS)
-        self.connections = self._gauge("tangram_engine_connections", "Open connections of clients")
-        self.body_bytes = self._gauge(
+        self.params_n = histogram("vllm:request_params_n", "The request's n", N_BUCKETS)
+        self.connections = gauge("tangram_engine_connections", "Open connections of clients")
+        self.body_bytes = gauge(
             "tangram_engine_body_bytes", "Bytes in flight of request bodies, beside 64 KiB of each"
         )
-        self._closed = self._labelled(
+        self._closed = self._family(
             "tangram_engine_connections_closed", "Connections closed by the server, by reason", "reason"
         )
-        self.load_seconds = self._gauge("tangram_engine_load_seconds", "Time to load the weights")
-        self.warmup_seconds = self._gauge("tangram_engine_warmup_seconds", "Time to warm up")
-        self.late_kernels = self._counter(
+        self.load_seconds = gauge("tangram_engine_load_seconds", "Time to load the weights")
+        self.warmup_seconds = gauge("tangram_engine_warmup_seconds", "Time to warm up")
+        self.late_kernels = counter(
             "tangram_engine_late_kernels",
             "Kernels compiled or loaded after the engine was ready; expected: 0",
         )
-        self.silence = self._gauge(
+        self.silence = gauge(
             "tangram_engine_heartbeat_silence_seconds",
             "Time for which the engine process has not answered; it answers between two steps",
         )
-        self.api_keys = self._gauge("tangram_engine_api_keys", "API keys in force; 0: no request needs one")
-        self.api_key_file_refused = self._gauge(
+        self.api_keys = gauge("tangram_engine_api_keys", "API keys in force; 0: no request needs one")
+        self.api_key_file_refused = gauge(
             "tangram_engine_api_key_file_refused",
             "1 while the file of API keys cannot be used and the keys read before stay in force",
         )
-        for reason in ("stop", "length", "abort", "error"):
-            self._success.labels(*self._values, reason)
         self.http = Counter(
             "http_requests", "HTTP requests", ("handler", "method", "status"), registry=self.registry
         )
 
     def engine_ready(self, info: EngineInfo) -> None:
         """Fill what is known once the engine is up; length buckets reach to its context."""
-        bounds = length_buckets(info.max_model_len)
-        self.prompt_length = self._histogram("vllm:request_prompt_tokens", "Prompt length", bounds)
-        self.generation_length = self._histogram(
-            "vllm:request_generation_tokens", "Length of the answer", bounds
-        )
-        self.max_generation_length = self._histogram(
+        gauge, histogram, bounds = self._gauge, self._histogram, length_buckets(info.max_model_len)
+        self.prompt_length = histogram("vllm:request_prompt_tokens", "Prompt length", bounds)
+        self.generation_length = histogram("vllm:request_generation_tokens", "Length of the answer", bounds)
+        self.max_generation_length = histogram(
             "vllm:request_max_num_generation_tokens", "Longest of a request's n answers", bounds
         )
-        self.params_max_tokens = self._histogram(
+        self.params_max_tokens = histogram(
             "vllm:request_params_max_tokens", "The request's max_tokens", bounds
         )
-        self.prefill_computed = self._histogram(
+        self.prefill_computed = histogram(
             "vllm:request_prefill_kv_computed_tokens", "Prompt tokens not found in the cache", bounds
         )
         self.load_seconds.set(info.load_seconds)
         self.warmup_seconds.set(info.warmup_seconds)
         if info.read_bandwidth is not None and info.gemm_flops is not None:
-            self._gauge(
-                "tangram_engine_read_bandwidth_bytes_per_second", "Reads of the device, measured at start"
-            ).set(info.read_bandwidth)
-            self._gauge(
-                "tangram_engine_gemm_flops_per_second", "Matrix products of the device, measured at start"
-            ).set(info.gemm_flops)
-        config = {
-            "block_size": str(info.block_size),
-            "num_gpu_blocks": str(info.num_blocks),
-            "max_num_seqs": str(info.max_num_seqs),
-            "max_num_batched_tokens": str(info.max_num_batched_tokens),
-            "cache_dtype": info.dtype,
-            "enable_prefix_caching": "True",
-        }
-        gauge = Gauge(
-            "vllm:cache_config_info", "KV cache settings", (*_LABELS, *config), registry=self.registry
-        )
-        gauge.labels(*self._values, *config.values()).set(1)
-
-        Gauge(
+            bandwidth = gauge(
+                "tangram_engine_read_bandwidth_bytes_per_second", "Of the device, measured at start"
+            )
+            bandwidth.set(info.read_bandwidth)
+            flops = gauge("tangram_engine_gemm_flops_per_second", "Of the device, measured at start")
+            flops.set(info.gemm_flops)
+        gauge(
+            "vllm:cache_config_info",
+            "KV cache settings",
+            block_size=str(info.block_size),
+            num_gpu_blocks=str(info.num_blocks),
+            max_num_seqs=str(info.max_num_seqs),
+            max_num_batched_tokens=str(info.max_num_batched_tokens),
+            cache_dtype=info.dtype,
+            enable_prefix_caching="True",
+        ).set(1)
+        gauge(
             "tangram_engine_weights_info",
             "1, with what the layers compute in and the format that their weights are kept in",
-            (*_LABELS, "dtype", "format"),
-            registry=self.registry,
-        ).labels(*self._values, info.dtype, info.quantize or info.dtype).set(1)
+            dtype=info.dtype,
+            format=info.quantize or info.dtype,
+        ).set(1)
 
     def step(self, stats: StepStats) -> None:
         """Book one engine step."""
@@ -189,32 +178,28 @@ class Metrics:
         computed = prompt_tokens - cached_tokens
         self.prompt_tokens.inc(prompt_tokens)
         self.prompt_cached.inc(cached_tokens)
-        self._by_source.labels(*self._values, "local_compute").inc(computed)
-        self._by_source.labels(*self._values, "local_cache_hit").inc(cached_tokens)
+        self._by_source.labels(**self._labels, source="local_compute").inc(computed)
+        self._by_source.labels(**self._labels, source="local_cache_hit").inc(cached_tokens)
         self.prefill_computed.observe(computed)
 
     def refused(self, reason: str) -> None:
-        """Count what was refused before its request was understood."""
-        if reason in {"max_connections", "max_body_bytes"}:
-            self._rejections.labels(*self._values, reason).inc()
-        else:
-            self._closed.labels(*self._values, reason).inc()
+        """Count what was refused by a limit, the queue's included, or a connection that was closed."""
+        family = self._rejections if reason in _REJECTIONS else self._closed
+        family.labels(**self._labels, reason=reason).inc()
 
     def ended(self, reason: str) -> None:
         """Count one sequence by how it ended: stop, length, abort or error."""
-        self._success.labels(*self._values, reason).inc()
+        self._success.labels(**self._labels, finished_reason=reason).inc()
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, _LABELS, registry=self.registry).labels(*self._values)
+    def _gauge(self, name: str, text: str, **more: str) -> Gauge:
+        labels = {**self._labels, **more}
+        return Gauge(name, text, tuple(labels), registry=self.registry).labels(**labels)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, _LABELS, registry=self.registry).labels(*self._values)
+        return Counter(name, text, tuple(self._labels), registry=self.registry).labels(**self._labels)
 
-    def _labelled(self, name: str, text: str, label: str) -> Counter:
-        return Counter(name, text, (*_LABELS, label), registry=self.registry)
+    def _family(self, name: str, text: str, label: str) -> Counter:
+        return Counter(name, text, (*self._labels, label), registry=self.registry)
 
-    def _phase(self, name: str, text: str) -> LocalHistogram:
-        return self._histogram(f"vllm:request_{name}_time_seconds", text, LATENCY_BUCKETS)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> LocalHistogram:
+    def _histogram(self, name: str, text: str, buckets: Sequence[float] = LATENCY_BUCKETS) -> LocalHistogram:
         return LocalHistogram(name, text, self._labels, buckets, self.registry)

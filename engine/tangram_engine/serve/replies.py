@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from .generation import Answer, Delta, TokenLogprob
 from .jsonio import dumps, dumps_in_pieces, string
@@ -26,41 +26,27 @@ def usage(answers: Sequence[Answer], n: int) -> Json:
     }
 
 
-class Dialect(Protocol):
-    """How completions and chat completions differ on the wire."""
+class Dialect:
+    """How an answer is written; completions and chat completions differ in what is declared here."""
 
-    def chunk(self, delta: Delta) -> bytes:
-        """One event of a stream for one delta, as JSON; `opening` and `last_chunk` likewise."""
+    prefix: ClassVar[str]  # of the answer's id
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
 
-    def opening(self, index: int) -> list[bytes]:
-        """The events before an answer's first text."""
-
-    def last_chunk(self, counts: Json) -> bytes:
-        """The event that carries the usage."""
-
-    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
-        """The answer without streaming, from the deltas of each index, as JSON."""
-
-
-class _Base:
-    def __init__(
-        self, kind: str, prefix: str, model: str, tools: TextTools, *, usage_in_chunks: bool
-    ) -> None:
-        self._kind = kind
-        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+    def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
+        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._tools = tools
         # OpenAI: when the usage is asked for, every chunk before the last has it as null.
         self._chunk_usage: Json = {"usage": None} if usage_in_chunks else {}
         self._around: dict[int, list[bytes]] = {}  # by index: a chunk before and after its text
 
-    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
-        """See Dialect. Choice by choice: with logprobs, the objects are many times as large as the text."""
-        head = dumps({**self._head, "object": self._kind, "usage": counts})
-        choices = b",".join(dumps_in_pieces(self._choice(parts)) for parts in deltas)
-        return head[:-1] + b',"choices":[' + choices + b"]}"
+    def opening(self, index: int) -> list[bytes]:
+        """The events before an answer's first text."""
+        del index
+        return []
 
     def chunk(self, delta: Delta) -> bytes:
-        """See Dialect. Chunks of one answer that hold nothing but text differ only in that."""
+        """One event of a stream, as JSON. Chunks of one answer with nothing but text differ only in that."""
         if delta.logprobs or delta.finish or not delta.text:
             return dumps(self._chunk(delta))
         around = self._around.get(delta.index)
@@ -70,42 +56,49 @@ class _Base:
             )
         return string(delta.text).join(around)
 
-    def _chunk(self, delta: Delta) -> Json:
-        raise NotImplementedError
-
-    def _choice(self, parts: Sequence[Delta]) -> Json:
-        raise NotImplementedError
-
-    def _envelope(self, choices: list[Json], kind: str, extra: Json) -> Json:
-        return {**self._head, "object": kind, "choices": choices, **extra}
-
-
-class Completion(_Base):
-    """/v1/completions."""
-
-    def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
-        super().__init__("text_completion", "cmpl", model, tools, usage_in_chunks=usage_in_chunks)
-
-    def opening(self, index: int) -> list[bytes]:
-        """Completions start with text at once."""
-        del index
-        return []
-
     def last_chunk(self, counts: Json) -> bytes:
-        """See Dialect."""
-        return dumps(self._envelope([], self._kind, {"usage": counts}))
+        """The event that carries the usage."""
+        return dumps(self._envelope([], {"usage": counts}))
+
+    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
+        """The answer without streaming, from the deltas of each index, as JSON.
+
+        Choice by choice: with logprobs, the objects are many times as large as the text.
+        """
+        head = dumps({**self._head, "object": self.kind, "usage": counts})
+        choices = b",".join(dumps_in_pieces(self._choice(parts, streamed=False)) for parts in deltas)
+        return head[:-1] + b',"choices":[' + choices + b"]}"
 
     def _chunk(self, delta: Delta) -> Json:
-        return self._envelope([self._choice([delta])], self._kind, self._chunk_usage)
+        return self._envelope([self._choice([delta], streamed=True)], self._chunk_usage)
 
-    def _choice(self, parts: Sequence[Delta]) -> Json:
+    def _envelope(self, choices: list[Json], extra: Json) -> Json:
+        return {**self._head, "object": self.chunk_kind, "choices": choices, **extra}
+
+    def _choice(self, parts: Sequence[Delta], *, streamed: bool) -> Json:
         logprobs = [entry for part in parts for entry in part.logprobs]
         return {
             "index": parts[0].index,
-            "text": "".join(part.text for part in parts),
+            **self._text("".join(part.text for part in parts), streamed=streamed),
             "logprobs": self._logprobs(logprobs) if logprobs else None,
             "finish_reason": parts[-1].finish,
         }
+
+    def _text(self, text: str, *, streamed: bool) -> Json:
+        raise NotImplementedError
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
+        raise NotImplementedError
+
+
+class Completion(Dialect):
+    """/v1/completions."""
+
+    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def _text(self, text: str, *, streamed: bool) -> Json:
+        del streamed
+        return {"text": text}
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
         name = self._tools.token_name
@@ -121,40 +114,21 @@ class Completion(_Base):
         }
 
 
-class Chat(_Base):
+class Chat(Dialect):
     """/v1/chat/completions."""
 
-    def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
-        super().__init__("chat.completion", "chatcmpl", model, tools, usage_in_chunks=usage_in_chunks)
+    prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def opening(self, index: int) -> list[bytes]:
         """The role of the answer."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return [dumps(self._envelope([choice], "chat.completion.chunk", self._chunk_usage))]
+        return [dumps(self._envelope([choice], self._chunk_usage))]
 
-    def _chunk(self, delta: Delta) -> Json:
-        choice = {
-            "index": delta.index,
-            "delta": {"content": delta.text} if delta.text else {},
-            "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
-            "finish_reason": delta.finish,
-        }
-        return self._envelope([choice], "chat.completion.chunk", self._chunk_usage)
-
-    def last_chunk(self, counts: Json) -> bytes:
-        """See Dialect."""
-        return dumps(self._envelope([], "chat.completion.chunk", {"usage": counts}))
-
-    def _choice(self, parts: Sequence[Delta]) -> Json:
-        logprobs = [entry for part in parts for entry in part.logprobs]
-        text = "".join(part.text for part in parts)
-        return {
-            "index": parts[0].index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": self._logprobs(logprobs) if logprobs else None,
-            "finish_reason": parts[-1].finish,
-        }
+    def _text(self, text: str, *, streamed: bool) -> Json:
+        if streamed:
+            return {"delta": {"content": text} if text else {}}
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
         return {
