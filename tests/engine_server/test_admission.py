@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 @dataclass
-class FakeTransport:
+class FakeTransport(asyncio.Transport):
     written: bytes = b""
     unsent: int = 0
     end: str = ""

@@ -5,12 +5,12 @@ is kept by closing the one that has waited longest for a request; while every on
 a few spare connections answer probes and metrics alone.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from .errors import unavailable
 
@@ -36,25 +36,9 @@ class AdmissionLimits:
     stall_seconds: float = 30.0  # without a byte of an answer being taken
 
 
-class Transport(Protocol):
-    """What is asked of asyncio's transport."""
-
-    def write(self, data: bytes) -> None:
-        """Queue bytes."""
-
-    def close(self) -> None:
-        """Close once everything is sent."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken."""
-
-
 @dataclass(slots=True)
 class _Connection:
-    transport: Transport
+    transport: asyncio.Transport
     since: float  # when its wait for a request began, or the wait of what it has not read
     spare: bool = False
     answering: bool = False
@@ -85,7 +69,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, key: object, transport: Transport) -> None:
+    def opened(self, key: object, transport: asyncio.Transport) -> None:
         """Book a new connection; another is closed where there would be too many."""
         spare = False
         if len(self._open) - self._spare >= self._limits.connections and not self._close_longest_waiting():

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,7 +21,7 @@ from .jsonio import dumps_in_pieces
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .params import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from .prompts import Preparer, now
+from .prompts import Preparer
 from .replies import Chat, Completion, Dialect, usage
 from .tokenizer import TokenizerError
 
@@ -102,15 +104,7 @@ class Endpoints:
             body = await backend.read(request, TokenizeRequest, held)
             backend.check_model(body.model)
             _, preparer = backend.parts()
-
-            def work() -> tuple[int, ...]:
-                if body.messages is not None:
-                    return preparer.chat_prompt(body)
-                return preparer.count(
-                    body.prompt or "", add_special_tokens=body.add_special_tokens is not False
-                )
-
-            ids = await backend.in_text_thread(work)
+            ids = await backend.in_text_thread(lambda: preparer.tokens(body))
             answer = {"count": len(ids), "max_model_len": preparer.info.max_model_len, "tokens": list(ids)}
             return await self._send(request, answer, held)
 
@@ -136,48 +130,39 @@ class Endpoints:
         raw = await asyncio.get_running_loop().run_in_executor(backend.executor, dumps_in_pieces, answer)
         held.add(len(raw))
         response = web.Response(body=raw, content_type="application/json", charset="utf-8")
+        await self._deliver(request, response)
+        return response
+
+    async def _deliver(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Send a whole answer here and not by aiohttp, so that the drain and the time limit cover it."""
         response.headers["x-request-id"] = request["id"]
-        if backend.lifecycle.leaving:
+        if self._backend.lifecycle.leaving:
             response.force_close()
         await send_whole(request, response)
-        return response
 
     async def _timed(
         self, request: web.Request, model: type[CompletionRequest | ChatRequest]
     ) -> web.StreamResponse:
         """Answer within the time limit. An error after the first event becomes the last event."""
         backend = self._backend
-        arrival = now()
+        arrival = time.monotonic()
         with backend.lifecycle.request(), backend.bodies.hold() as held:
             headers = {"x-request-id": request["id"]}
             events = EventStream(request, headers, close=backend.lifecycle.leaving)
             try:
-                try:
-                    async with asyncio.timeout(backend.max_request_seconds) as limit:
-                        response = await self._answer(request, model, events, arrival, held)
-                        if not response.prepared:
-                            response.headers.update(headers)
-                            if backend.lifecycle.leaving:
-                                response.force_close()
-                            # Here and not by aiohttp, so that the drain and the time limit cover it.
-                            await send_whole(request, response)
-                        return response
-                except TimeoutError:
-                    if not limit.expired():
-                        raise
-                    raise timed_out(backend.max_request_seconds) from None
-            except APIError as error:
-                if not events.started:
-                    raise
-                await events.fail(error)
-                return events.response
+                async with _time_limit(backend.max_request_seconds):
+                    response = await self._answer(request, model, events, arrival, held)
+                    if not response.prepared:
+                        await self._deliver(request, response)
+                    return response
             except ConnectionError:
                 raise
-            except Exception:
+            except Exception as error:
                 if not events.started:  # else a second status line would follow the events
                     raise
-                logger.exception("request %s failed", request["id"])
-                await events.fail(internal())
+                if not isinstance(error, APIError):
+                    logger.exception("request %s failed", request["id"])
+                await events.fail(error if isinstance(error, APIError) else internal())
                 return events.response
 
     async def _answer(
@@ -216,8 +201,19 @@ class Endpoints:
                 return await _whole(generation, dialect, body, backend.executor)
         except APIError as error:
             if error.status == 429:
-                backend.metrics.rejected_queue_full.inc()
+                backend.metrics.refused("max_num_queued_reqs")
             raise
+
+
+@asynccontextmanager
+async def _time_limit(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise timed_out(seconds) from None
 
 
 async def _stream(

@@ -1,5 +1,6 @@
 """Errors a client sees: always an HTTP status and OpenAI's error object, never a trace."""
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from aiohttp import web
@@ -9,26 +10,20 @@ from .jsonio import dumps
 RETRY_SECONDS = 1  # what Retry-After says: the queue moves every step, so soon is sensible
 
 
+@dataclass(eq=False)
 class APIError(Exception):
     """A refusal. `kind` is OpenAI's error type, `param` the path of the field at fault."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        param: str | None = None,
-        code: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.param = param
-        self.code = code
-        self.headers = headers or {}
+    status: int
+    message: str
+    _: KW_ONLY
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""

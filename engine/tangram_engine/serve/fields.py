@@ -1,9 +1,9 @@
 """What becomes of each field of OpenAI's and vLLM's requests that the models in `params` do not read.
 
 A field that would change the answer is refused by its name, unless its value asks for nothing: answering
-otherwise than asked would be worse. A field that cannot change the answer is ignored, and so is one that
-neither API has. Sources: the OpenAI API reference (chat/create, completions/create) and vLLM's protocol.py,
-both of 2026.
+otherwise than asked would be worse. Any other field is skipped: those of the two APIs that cannot change the
+answer are listed, with the reason, in the tests. Sources: the OpenAI API reference (chat/create,
+completions/create) and vLLM's protocol.py, both of 2026.
 """
 
 from collections.abc import Mapping
@@ -11,85 +11,58 @@ from typing import Any
 
 # The values beside null that ask for nothing: mostly the API's default.
 Neutral = tuple[Any, ...]
-
+_ALWAYS: Neutral = ()
 _OFF: Neutral = (False,)
+_NONE: Neutral = ([],)
 _EMPTY: Neutral = ([], {}, "")
 
-REFUSED: Mapping[str, Neutral] = {
+
+def _table(*rows: tuple[str, Neutral]) -> Mapping[str, Neutral]:
+    return {name: neutral for names, neutral in rows for name in names.split()}
+
+
+REFUSED = _table(
     # OpenAI
-    "logit_bias": ({},),
-    "moderation": (),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": _OFF,
+    ("moderation", _ALWAYS),
+    ("logit_bias", ({},)),
+    ("response_format", ({"type": "text"},)),
+    ("service_tier", ("auto", "default")),
+    ("store", _OFF),
     # vLLM: what is drawn
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "length_penalty": (1,),
-    "logits_processors": ([],),
-    "min_tokens": (0,),
-    "repetition_detection": (),
-    "thinking_token_budget": (-1,),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": _OFF,
-    "vllm_xargs": ({},),
-    "watermarking": _OFF,
+    ("allowed_token_ids repetition_detection truncate_prompt_tokens", _ALWAYS),
+    ("bad_words logits_processors", _NONE),
+    ("length_penalty", (1,)),
+    ("min_tokens", (0,)),
+    ("thinking_token_budget", (-1,)),
+    ("use_beam_search watermarking", _OFF),
+    ("vllm_xargs", ({},)),
     # vLLM: structured outputs, under the names of several years
-    "guided_choice": _EMPTY,
-    "guided_grammar": _EMPTY,
-    "guided_json": (),
-    "guided_regex": _EMPTY,
-    "structural_tag": _EMPTY,
-    "structured_outputs": (),
+    ("guided_json structured_outputs", _ALWAYS),
+    ("guided_choice guided_grammar guided_regex structural_tag", _EMPTY),
     # vLLM: what is returned
-    "logprob_token_ids": ([],),
-    "prompt_logprobs": (),
-    "return_token_ids": _OFF,
-    "return_token_offsets": _OFF,
-    "return_tokens_as_token_ids": _OFF,
-    "routed_experts_prompt_start": (0,),
+    ("prompt_logprobs", _ALWAYS),
+    ("logprob_token_ids", _NONE),
+    ("return_token_ids return_token_offsets return_tokens_as_token_ids", _OFF),
+    ("routed_experts_prompt_start", (0,)),
     # vLLM: how it is computed
-    "ec_transfer_params": ({},),
-    "kv_transfer_params": ({},),
-    "priority": (0,),
-}
-REFUSED_IN_COMPLETIONS: Mapping[str, Neutral] = {
-    "echo": _OFF,
-    "prompt_embeds": (),
-    "suffix": ("",),
-}
-REFUSED_IN_CHATS: Mapping[str, Neutral] = {
-    "audio": (),
-    "chat_template": (),
-    "continue_final_message": _OFF,
-    "documents": ([],),
-    "echo": _OFF,
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "include_reasoning": (True,),
-    "modalities": (["text"],),
-    "reasoning_effort": (),
-    "return_prompt_text": _OFF,
-    "tool_choice": ("none", "auto"),  # without tools, both ask for text
-    "tools": ([],),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-}
-REFUSED_IN_MESSAGES: Mapping[str, Neutral] = {
-    "audio": (),
-    "function_call": ({},),
-    "tool_calls": ([],),
-}
-REFUSED_IN_STREAM_OPTIONS: Mapping[str, Neutral] = {
-    "continuous_usage_stats": _OFF,
-    "include_obfuscation": _OFF,
-}
-REFUSED_IN_TOKENIZE: Mapping[str, Neutral] = {
-    "chat_template": (),
-    "continue_final_message": _OFF,
-    "return_token_strs": _OFF,
-    "tools": ([],),
-}
+    ("ec_transfer_params kv_transfer_params", ({},)),
+    ("priority", (0,)),
+)
+REFUSED_IN_COMPLETIONS = _table(("echo", _OFF), ("prompt_embeds", _ALWAYS), ("suffix", ("",)))
+REFUSED_IN_CHATS = _table(
+    ("audio chat_template reasoning_effort web_search_options", _ALWAYS),
+    ("continue_final_message echo return_prompt_text", _OFF),
+    ("documents functions tools", _NONE),
+    ("function_call tool_choice", ("none", "auto")),  # without tools, both ask for text
+    ("include_reasoning", (True,)),
+    ("modalities", (["text"],)),
+    ("verbosity", ("medium",)),
+)
+REFUSED_IN_MESSAGES = _table(("audio", _ALWAYS), ("function_call", ({},)), ("tool_calls", _NONE))
+REFUSED_IN_STREAM_OPTIONS = _table(("continuous_usage_stats include_obfuscation", _OFF))
+REFUSED_IN_TOKENIZE = _table(
+    ("chat_template", _ALWAYS), ("continue_final_message return_token_strs", _OFF), ("tools", _NONE)
+)
 
 
 def asks(value: Any, neutral: Neutral) -> bool:

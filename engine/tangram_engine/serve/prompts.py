@@ -1,6 +1,5 @@
 """What a request wants computed: prompts as token ids, checked against the model's context."""
 
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,11 +76,14 @@ class Preparer:
         with self._errors("messages"):
             return self.text.chat(messages, options, self.info.max_model_len, add_special_tokens=special)
 
-    def count(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        """Token ids of a text that is only counted: its limit is MAX_TOKENIZED. Raises APIError."""
+    def tokens(self, body: TokenizeRequest) -> tuple[int, ...]:
+        """Token ids that are only counted: the limit of a text is MAX_TOKENIZED. Raises APIError."""
+        if body.messages is not None:
+            return self.chat_prompt(body)
+        special = body.add_special_tokens is not False
         with self._errors("prompt"):
             try:
-                return self.text.encode(text, MAX_TOKENIZED, add_special_tokens=add_special_tokens)
+                return self.text.encode(body.prompt or "", MAX_TOKENIZED, add_special_tokens=special)
             except PromptTooLong:
                 raise bad_request(
                     f"prompt: at most {MAX_TOKENIZED} tokens are counted at once", param="prompt"
@@ -106,10 +108,9 @@ class Preparer:
             yield
         except PromptTooLong as error:
             raise self._too_long(str(error), field) from None
-        except TemplateError as error:
-            raise bad_request(f"{field}: {error}", param=field, code="chat_template_error") from None
-        except TokenizerError as error:
-            raise bad_request(f"{field}: {error}", param=field, code="tokenizer_error") from None
+        except (TemplateError, TokenizerError) as error:
+            code = "chat_template_error" if isinstance(error, TemplateError) else "tokenizer_error"
+            raise bad_request(f"{field}: {error}", param=field, code=code) from None
         except TextUnavailable as error:
             raise unavailable(f"{error}; please retry.", "text_process_unavailable") from None
 
@@ -139,8 +140,3 @@ class Preparer:
             f"left for the answer. The prompt has {count}.",
             field,
         )
-
-
-def now() -> float:
-    """The clock of arrivals and latencies."""
-    return time.monotonic()

@@ -188,7 +188,7 @@ def _decoder_steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
     Decoding runs in the API process at every token: a regular expression there could stop all streams.
     """
-    steps = _flat(decoder, [])
+    steps = _flat(decoder)
     for step in steps:
         kind = step["type"]
         if kind == "Replace":
@@ -201,13 +201,10 @@ def _decoder_steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     return steps
 
 
-def _flat(decoder: dict[str, Any], steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     if decoder.get("type") == "Sequence":
-        for part in decoder["decoders"]:
-            _flat(part, steps)
-    elif decoder:
-        steps.append(decoder)
-    return steps
+        return [step for part in decoder["decoders"] for step in _flat(part)]
+    return [decoder] if decoder else []
 
 
 def _template(directory: Path, config: dict[str, Any]) -> str | None:
