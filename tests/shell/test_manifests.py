@@ -116,6 +116,12 @@ def test_the_engine_takes_the_format_of_its_shape(precision: str) -> None:
     assert options.quantize == (None if precision == "bf16" else precision)
 
 
+def test_the_last_lines_of_an_engine_that_ends_are_its_termination_message() -> None:
+    rendered = manifests.deployment(intent(), action(), SETTINGS)
+
+    assert container(rendered)["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_the_engine_takes_the_command_line_of_an_evaluate_job() -> None:
     key = EvaluationKey("ns", "pvc://claim/model", "d", "H100-80GB-SXM", "int4")
     start = StartEvaluation("uid-1", key, replace(SLICE, precision="int4"), ("NVIDIA-H100-80GB-HBM3",))

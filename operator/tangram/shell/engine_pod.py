@@ -121,6 +121,8 @@ def _engine_container(
         "image": settings.engine_image,
         "imagePullPolicy": settings.engine_image_pull_policy,
         "args": _engine_args(intent, action, source),
+        # A start that fails logs its reason last: `kubectl describe pod` shows it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": pod_fields.resources(intent, action.shape, settings),
         "securityContext": pod_fields.container_security(),
