@@ -41,8 +41,8 @@ def test_logits_that_are_not_finite_end_only_their_request(engine, run, greedy, 
     one = engine(lag=lag)
     compute = one._runner.decoder.logits
 
-    def spoilt(hidden):
-        logits = compute(hidden)
+    def spoilt(hidden, out=None):
+        logits = compute(hidden, out)
         if len(logits) == 3:
             logits[1] = float("nan")
         return logits
