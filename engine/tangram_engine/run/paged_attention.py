@@ -59,13 +59,13 @@ class PagedAttention:
         )
         self._scratch = torch.empty(values, dtype=torch.float32, device=device)
         self.resize(num_blocks)
-        empty = torch.zeros(0, dtype=torch.int32, device=device)
-        self._rows, self._positions, self._singles, self._chunked = empty, empty, 0, False
 
     def resize(self, num_blocks: int) -> int:
         """See `Attention.resize`. With the block for padding, unless there are none at all."""
         self._layers: list[Tensor] = []
         self.pool = torch.empty(0, dtype=self._dtype, device=self._device)
+        none = torch.zeros(0, dtype=torch.int32, device=self._device)
+        self.plan_decodes(none, none)  # what the last step planned goes with its pool
         spec, blocks = self._spec, num_blocks + 1 if num_blocks else 0
         shape = (spec.layers, blocks, 2, spec.kv_heads, self._block_size, spec.head_dim)
         self.pool = torch.empty(shape, dtype=self._dtype, device=self._device)
