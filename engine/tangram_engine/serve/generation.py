@@ -157,7 +157,7 @@ class Generation:
         try:
             for answer in self.answers:
                 self._engine.submit(answer.request, self)
-            while self._running or self._hold is not None:
+            while self._running or self._hold is not None or self._failure is not None:
                 if self._hold is not None:
                     await self._hold()
                     self._hold = None
