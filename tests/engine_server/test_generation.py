@@ -31,7 +31,7 @@ class Client:
 
 
 class Sink:
-    """Notes what it is given; holds after every batch once it is told to."""
+    """Keeps what it is given; holds after every batch while `holds` is set."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
