@@ -57,16 +57,19 @@ class Linear(FusedLinear):
     torch.compile uses for frozen weights; without them the plain product does the same.
     """
 
+    _weight: Tensor
+
     def __init__(self, weight: Tensor, bias: Tensor | None, ops: Ops) -> None:
         self._packed = can_pack(weight) and kernel_for_few_rows(weight.dtype, ops) is None
-        self._matrix: Tensor = _reorder(weight, PACKED_FOR_ROWS) if self._packed else weight
-        super().__init__(self._matrix, bias, weight.dtype, ops)
+        super().__init__(
+            _reorder(weight, PACKED_FOR_ROWS) if self._packed else weight, bias, weight.dtype, ops
+        )
 
     def product(self, x: Tensor, norm: RmsNorm | None, residual: Tensor | None) -> Tensor:
         """See `FusedLinear.product`."""
         if not self._packed:
-            return multiply(self.normed(x, norm), self._matrix, self._bias, residual)
-        y: Tensor = _multiply(self.normed(x, norm), self._matrix, self._bias, "none", [], "")
+            return multiply(self.normed(x, norm), self._weight, self._bias, residual)
+        y: Tensor = _multiply(self.normed(x, norm), self._weight, self._bias, "none", [], "")
         return y if residual is None else residual.add_(y)
 
 

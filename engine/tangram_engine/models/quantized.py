@@ -27,18 +27,19 @@ class QuantizedLinear(FusedLinear):
     dequantised into `buffer`, which all matrices share, and multiplied as ever.
     """
 
+    _weight: QuantizedWeight
+
     def __init__(
         self, weight: QuantizedWeight, bias: Tensor | None, buffer: Tensor, ops: Ops, *, scaled: bool
     ) -> None:
         super().__init__(weight, bias, buffer.dtype, ops)
-        self._stored = weight
         self._buffer = buffer
         self._kernels = self._small is not None
         self._scaled = scaled and all(size % 16 == 0 for size in weight.shape)
 
     def product(self, x: Tensor, norm: RmsNorm | None, residual: Tensor | None) -> Tensor:
         """See `FusedLinear.product`."""
-        weight = self._stored
+        weight = self._weight
         if self._scaled and isinstance(weight, Fp8Weight):
             to_fp8 = fp8_rows.fp8_rows if self._kernels else fp8_rows.reference
             y = scaled_product(*to_fp8(x, norm), weight, self._bias, x.dtype)
