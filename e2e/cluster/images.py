@@ -22,6 +22,8 @@ from e2e.cluster.locks import locked
 
 BUILD_TIMEOUT_S, PUSH_TIMEOUT_S = 1800.0, 600.0
 INGEST_ATTEMPTS = 3
+# Builds of one repository that stay on the disk: what runs, what replaces it, and one to go back to.
+KEPT_BUILDS = 3
 PREFIX = "tangram.local"
 # What a company's network needs inside the build; the Dockerfile declares those that it passes on.
 PASSED_ON = (
@@ -103,7 +105,7 @@ def build_image(
     if builder == "docker":
         built = run(["docker", "build", *arguments], timeout_s=BUILD_TIMEOUT_S, check=False)
     else:
-        built = _build_layers(recipe, arguments, progress)
+        built = _build_layers(recipe, name, arguments, progress)
     if built.returncode != 0:
         raise ClusterError(f"building {name} failed:\n{tail(built.stdout + built.stderr, 30)}")
     progress(f"built {name} in {time.monotonic() - start:.0f} s")
@@ -166,7 +168,7 @@ def buildah(
 
 
 def _build_layers(
-    recipe: Recipe, arguments: list[str], progress: Progress
+    recipe: Recipe, name: str, arguments: list[str], progress: Progress
 ) -> subprocess.CompletedProcess[str]:
     """Build one target while no other target of the same Dockerfile is built.
 
@@ -175,9 +177,25 @@ def _build_layers(
     """
     lock = _home() / f"{recipe.dockerfile.replace('/', '-')}.lock"
     with locked(lock, timeout_s=2 * BUILD_TIMEOUT_S, progress=progress):
-        return buildah(
+        built = buildah(
             "build", "--layers", "--isolation=chroot", *arguments, timeout_s=BUILD_TIMEOUT_S, check=False
         )
+        if built.returncode == 0:
+            _forget_builds(name)
+        return built
+
+
+def _forget_builds(name: str) -> None:
+    """Remove the builds of this repository that the layout has dropped; layers that others use stay.
+
+    Under the lock of `_build_layers`: a build beside this one may stand on a layer that goes.
+    """
+    kept = {name, *oci.named(oci_layout())}
+    listed = buildah("images", "--format={{.Name}}:{{.Tag}}", timeout_s=60).stdout.split()
+    for other in listed:
+        if oci.repository(other) == oci.repository(name) and other not in kept:
+            # One that a killed build still holds stays; it is no reason to refuse the new one.
+            buildah("rmi", other, timeout_s=300, check=False)
 
 
 def _scratch() -> Path:
@@ -256,10 +274,22 @@ def load_into_containerd(ctr: Ctr, store: Path, name: str, progress: Progress = 
     image = export_to_layout(name, progress)
     exported = time.monotonic()
     new = _take_in(ctr, store, image)
+    _forget_images(ctr, name)
     now = time.monotonic()
     size = sum(blob.size for blob in new) / 1e6
     times = f"export {exported - start:.1f} s, import {now - exported:.1f} s"
     progress(f"loaded {name}: {len(new)} new layers, {size:.1f} MB ({times})")
+
+
+def _forget_images(ctr: Ctr, name: str) -> None:
+    """Remove from containerd the builds of this repository that the layout has dropped, with their layers."""
+    kept = {name, *oci.named(oci_layout())}
+    listed = ctr("images", "ls", "--quiet").split()
+    dropped = [
+        other for other in listed if oci.repository(other) == oci.repository(name) and other not in kept
+    ]
+    if dropped:
+        ctr("images", "rm", "--sync", *dropped, timeout_s=PUSH_TIMEOUT_S)
 
 
 def _take_in(ctr: Ctr, store: Path, image: oci.LayoutImage) -> list[oci.Blob]:
@@ -301,6 +331,7 @@ def export_to_layout(name: str, progress: Progress = silent) -> oci.LayoutImage:
     with locked(paths.images_dir() / "layout.lock", timeout_s=PUSH_TIMEOUT_S, progress=progress):
         _copy_to_layout(name)
         image = oci.find_in_layout(oci_layout(), name)
+        oci.retain(oci_layout(), name, KEPT_BUILDS)
         oci.prune_layout(oci_layout())
     return image
 

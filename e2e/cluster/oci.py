@@ -103,6 +103,35 @@ def find_in_layout(layout: Path, reference: str) -> LayoutImage:
     return LayoutImage(layers, archive(reference, entry, [manifest, blob(parsed["config"]["digest"])]))
 
 
+def named(layout: Path) -> list[str]:
+    """The references in a layout, the one that `retain` saw last at the end; none where no layout is."""
+    try:
+        index = json.loads((layout / "index.json").read_bytes())
+    except FileNotFoundError:
+        return []
+    names = (entry.get("annotations", {}).get(REFERENCE) for entry in index["manifests"])
+    return [name for name in names if name]
+
+
+def retain(layout: Path, reference: str, builds: int) -> None:
+    """Note the use of `reference`; drop the names of its repository but the `builds` used last."""
+    index = json.loads((layout / "index.json").read_bytes())
+
+    def name(entry: dict[str, Any]) -> str:
+        return str(entry.get("annotations", {}).get(REFERENCE, ""))
+
+    entries = sorted(index["manifests"], key=lambda entry: name(entry) == reference)
+    siblings = [entry for entry in entries if repository(name(entry)) == repository(reference)]
+    dropped = {name(entry) for entry in siblings[:-builds]}
+    index["manifests"] = [entry for entry in entries if name(entry) not in dropped]
+    write_atomically(layout / "index.json", _json(index))
+
+
+def repository(reference: str) -> str:
+    """``host:port/path`` of ``host:port/path:tag``."""
+    return reference.rpartition(":")[0]
+
+
 def prune_layout(layout: Path) -> int:
     """Remove what no named image uses any more (layers of earlier builds); returns the number of blobs."""
     index = json.loads((layout / "index.json").read_bytes())

@@ -268,6 +268,17 @@ def test_an_image_leaves_a_layout_without_its_layers_and_the_layout_forgets_old_
     assert oci.find_in_layout(tmp_path, "a/b:c") == image
 
 
+def test_a_layout_keeps_the_builds_of_a_repository_that_were_used_last(tmp_path: Path) -> None:
+    names = ["host:5000/engine:1", "host:5000/engine:2", "host:5000/base:1", "host:5000/engine:3"]
+    entries = [{"annotations": {"org.opencontainers.image.ref.name": name}} for name in names]
+    (tmp_path / "index.json").write_text(json.dumps({"manifests": entries}))
+
+    oci.retain(tmp_path, "host:5000/engine:1", 2)
+
+    assert oci.named(tmp_path) == ["host:5000/base:1", "host:5000/engine:3", "host:5000/engine:1"]
+    assert oci.named(tmp_path / "absent") == []
+
+
 def test_a_layer_is_linked_into_containerds_store_once(tmp_path: Path) -> None:
     source, store = tmp_path / "layout", tmp_path / "store"
     (source / "blobs/sha256").mkdir(parents=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import images, packages, paths
+from e2e.cluster import images, oci, packages, paths
 from e2e.cluster.local import Local
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -74,3 +74,36 @@ def test_a_changed_file_is_a_new_layer_of_its_own_target_only(context: Path) -> 
     first = build_side_by_side(context)
     (context / "engine").write_text("changed")
     assert len(build_side_by_side(context) - first) == 1
+
+
+def test_old_builds_of_a_repository_leave_the_disk(context: Path) -> None:
+    for tag in ("1", "2", "3", "4", "5"):
+        (context / "engine").write_text(tag)
+        images.export_to_layout(images.build_image("engine", tag=tag, context=context))
+
+    tags = [images.reference("engine", tag=tag) for tag in ("3", "4", "5")]
+    listed = images.buildah("images", "--format={{.Name}}:{{.Tag}}", timeout_s=60).stdout.split()
+    # The builder forgets a build when the next one begins to replace it.
+    assert {name for name in listed if "engine" in name} == {images.reference("engine", tag="2"), *tags}
+    assert oci.named(images.oci_layout()) == tags
+    stored = images.buildah("images", "--all", "--quiet", timeout_s=60).stdout.split()
+    # One image for each build, the base, and the two layers that all builds share.
+    assert len(set(stored)) == 4 + 1 + 2
+
+
+def test_containerd_forgets_what_the_layout_has_dropped(context: Path) -> None:
+    images.export_to_layout(images.build_image("engine", tag="new", context=context))
+    removed: list[str | Path] = []
+
+    def ctr(*words: str | Path, stdin: bytes | Path | None = None, timeout_s: float = 60) -> str:
+        if words[:2] == ("images", "ls"):
+            names = (
+                *(images.reference("engine", tag=tag) for tag in ("old", "new")),
+                "tangram.local/pause:1",
+            )
+            return "\n".join(names)
+        removed.extend(words)
+        return ""
+
+    images._forget_images(ctr, images.reference("engine", tag="new"))
+    assert removed == ["images", "rm", "--sync", images.reference("engine", tag="old")]
