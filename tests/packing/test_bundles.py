@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.packing import ShapeKey
-from tangram.packing.bundles import MOST, Offer, bundles
+from tangram.packing import Offer, ShapeKey
+from tangram.packing.bundles import MOST, bundles
 
 SKU = "H100-80GB-SXM"
-BIG = Offer(ShapeKey(SKU, "3g.40gb"), 10.0, 1.5)
-MID = Offer(ShapeKey(SKU, "2g.20gb"), 5.0, 0.88)
-TINY = Offer(ShapeKey(SKU, "1g.10gb"), 2.0, 0.44)
+BIG = Offer(*ShapeKey(SKU, "3g.40gb"), 10.0, 1.5)
+MID = Offer(*ShapeKey(SKU, "2g.20gb"), 5.0, 0.88)
+TINY = Offer(*ShapeKey(SKU, "1g.10gb"), 2.0, 0.44)
 
 
 def counts(bundle):

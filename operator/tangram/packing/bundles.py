@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tangram.packing.problem import Bundle, Part, ShapeKey
+from tangram.packing.problem import Bundle, Offer, Part, ShapeKey
 
 MOST = 100  # full bundles kept per demand: with 30 good fits were lost, beyond 100 nothing was gained
 _SHORT = 40  # truncated ones
@@ -18,15 +18,6 @@ _ALL_COUNTS = 8  # up to here every truncated count is offered, above it fractio
 _EPSILON = 1e-9
 
 Counts = tuple[tuple[int, int], ...]  # (number of the offer, replicas), sorted
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Offer:
-    """A shape that can serve a demand."""
-
-    shape: ShapeKey
-    rate: float  # requests per second that one replica sustains within the objectives
-    price_per_hour: float  # USD of one replica: its dominant share of the GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,23 @@ class ShapeKey(NamedTuple):
         return text if self.tensor_parallel == 1 else f"{text} TP{self.tensor_parallel}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Offer:
+    """A shape that can serve a demand: what one replica of it carries and costs."""
+
+    sku: str
+    profile: str
+    tensor_parallel: int
+    rate: float  # requests per second that one replica sustains within the objectives
+    price_per_hour: float  # USD of one replica: its dominant share of the GPU, or the GPUs of its gang
+    precision: str = ""  # format of the weights and the cache, for people
+
+    @property
+    def shape(self) -> "ShapeKey":
+        """What one replica stands on."""
+        return ShapeKey(self.sku, self.profile, self.tensor_parallel)
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """One way to serve a demand, whole or in part. No parts: not at all."""
@@ -87,20 +104,26 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One LLMDeployment (exactly one of its bundles is chosen), or raw slices (divisible).
+    """One LLMDeployment (any numbers of replicas of its offers, or one of its bundles), or raw slices.
 
-    A divisible demand has one bundle; any of its replicas may be left unplaced, and a part whose SKU is
-    `ANY_SKU` may be spread over boards. An indivisible one gets an empty bundle if it brings none.
+    Raw slices are divisible: one bundle, any of its replicas may be left unplaced, and a part whose SKU is
+    `ANY_SKU` may be spread over boards. Other demands may always go unserved.
     """
 
     id: str
-    bundles: tuple[Bundle, ...]
+    bundles: tuple[Bundle, ...] = ()
     priority: int = 0  # higher is served first
     spread: Spread = ANYWHERE
     budget_per_hour: float | None = None  # USD; bundles above it are never chosen
     start_h: float = DEFAULT_START_H  # hours until a replica that moved serves again
     divisible: bool = False
     pools: tuple[str, ...] = ()  # of GPUs (`GPUState.pool`) on which it may stand; none: on any
+    offers: tuple[Offer, ...] = ()  # sorted, one per shape; a demand has offers or bundles
+    rate: float = 0.0  # requests per second to be served; 0: only `min_replicas` counts
+    min_replicas: int = 1  # of offers: as many have to be there, whatever their rate
+    max_replicas: int | None = None
+    uniform: bool = False  # all replicas stand on one shape
+    protected: tuple[Part, ...] = ()  # a uniform choice equal to one of these may cost more than the budget
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -95,6 +95,16 @@ def _demand(problem: Problem, demand: Demand) -> None:
     _number(f"{where}.budgetPerHour", demand.budget_per_hour or 0.0)
     if not (0 < demand.spread.node <= 1 and 0 < demand.spread.zone <= 1):
         raise InputError(f"{where}.spread", "shares lie above 0 and at most at 1")
+    if demand.offers and demand.bundles:
+        raise InputError(f"{where}.offers", "a demand has offers or bundles, not both")
+    _number(f"{where}.rate", demand.rate)
+    if demand.min_replicas < 0 or (demand.max_replicas or demand.min_replicas) < demand.min_replicas:
+        raise InputError(f"{where}.maxReplicas", "minReplicas is at least 0 and maxReplicas not below it")
+    _unique(f"{where}.offers", (str(offer.shape) for offer in demand.offers))
+    for offer in demand.offers:
+        _number(f"{where}.offers[{offer.shape}].rate", offer.rate, positive=True)
+        _number(f"{where}.offers[{offer.shape}].pricePerHour", offer.price_per_hour)
+        _shape(problem, f"{where}.offers", Part(*offer.shape, 1))
     if demand.divisible and len(demand.bundles) != 1:
         raise InputError(f"{where}.bundles", "a divisible demand has exactly one")
     for number, bundle in enumerate(demand.bundles):
@@ -135,8 +145,9 @@ def _pool(problem: Problem, pool: GrowablePool) -> None:
 
 def _chain(problem: Problem) -> None:
     """Gangs are packed by capacity per size, which is exact only where each size divides the next."""
-    sizes = sorted({p.tensor_parallel for d in problem.demands for b in d.bundles for p in b.parts})
-    for small, large in pairwise(sizes):
+    sizes = {p.tensor_parallel for d in problem.demands for b in d.bundles for p in b.parts}
+    sizes |= {offer.tensor_parallel for demand in problem.demands for offer in demand.offers}
+    for small, large in pairwise(sorted(sizes)):
         if large % small:
             raise InputError("demands", f"tensor parallelism {small} and {large}: each must divide the next")
 

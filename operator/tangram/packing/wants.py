@@ -3,9 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.fleet import WHOLE_GPU, Spread
+from tangram.packing.bundles import bundles
 from tangram.packing.problem import (
     ANY_SKU,
     DEFAULT_START_H,
@@ -226,16 +227,35 @@ def wants(problem: Problem, prices: Money, held: Iterable[Held]) -> tuple[Want, 
 
 def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...]) -> Want:
     shapes = {part.shape for bundle in demand.bundles for part in bundle.parts if part.sku != ANY_SKU}
-    shapes |= {replica.shape for replica in held}
+    shapes |= {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
     divisible: tuple[tuple[tuple[ShapeKey, ...], int], ...] = ()
     if demand.divisible:
         divisible = tuple((_alternatives(problem, part), part.count) for part in demand.bundles[0].parts)
         shapes |= {shape for alternatives, _ in divisible for shape in alternatives}
     unit = {shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)}
-    options = () if demand.divisible else _options(demand, held, prices)
+    options = () if demand.divisible else _options(_expanded(demand, held), held, prices)
     spread, pools = demand.spread, demand.pools
     own = demand.divisible or any(replica.said for replica in held)
     return Want(demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools, own=own)
+
+
+def _expanded(demand: Demand, held: tuple[Held, ...]) -> Demand:
+    """Return a demand that has offers with the bundles worth choosing from."""
+    if not demand.offers:
+        return demand
+    running = Counter(replica.shape for replica in held)
+    least, most = demand.min_replicas, demand.max_replicas
+    found = bundles(demand.offers, demand.rate, least=least, most=most, running=running)
+    budget = demand.budget_per_hour
+    if demand.uniform:
+        found = tuple(bundle for bundle in found if len(bundle.parts) <= 1)
+    if budget is not None:
+        found = tuple(
+            b
+            for b in found
+            if b.price_per_hour <= budget + 1e-9 or any(b.parts == (part,) for part in demand.protected)
+        )
+    return replace(demand, bundles=found, budget_per_hour=None)
 
 
 def _stranger(owner: str, held: tuple[Held, ...], priority: int) -> Want:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from tangram.packing import Bundle, Part, ShapeKey
-from tangram.packing.bundles import Offer as PackingOffer
+from tangram.packing import Offer as PackingOffer
 from tangram.packing.bundles import bundles
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.shapes import Offer, Sized, replicas
@@ -19,7 +19,7 @@ Room = Mapping[ShapeKey, int]  # most replicas that the fleet could hold
 def menu(sized: Sized, room: Room, running: Mapping[ShapeKey, int]) -> tuple[Bundle, ...]:
     """Return the bundles to choose from, those that the fleet cannot hold left out."""
     wanted = sized.wanted
-    offers = [PackingOffer(o.key, o.rate, o.price_per_hour) for o in sized.offers if room[o.key]]
+    offers = [PackingOffer(*o.key, o.rate, o.price_per_hour) for o in sized.offers if room[o.key]]
     found = bundles(offers, wanted.rps or 0.0, least=wanted.least, most=wanted.most, running=running)
     fit = {b.parts: b for b in found if all(part.count <= room[part.shape] for part in b.parts)}
     for bundle in _by_room(sized, room):
