@@ -68,12 +68,12 @@ def test_what_runs_stays_on_the_menu_topped_up_and_trimmed():
 
 
 def test_shapes_that_serve_nothing_are_left_out():
-    assert bundles((Offer(TINY.shape, 0.0, 0.1),), 1.0) == bundles((), 1.0)
+    assert bundles((Offer(*TINY.shape, 0.0, 0.1),), 1.0) == bundles((), 1.0)
 
 
 OFFERS = st.lists(
     st.builds(
-        Offer,
+        lambda shape, rate, price: Offer(*shape, rate, price),
         st.sampled_from([ShapeKey(f"S{i}", p) for i in range(4) for p in ("1g", "2g", "gpu")]),
         st.floats(0.1, 50.0),
         st.floats(0.05, 20.0),
