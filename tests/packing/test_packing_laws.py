@@ -55,8 +55,24 @@ def test_what_may_not_be_touched_is_not(seed):
             stranger = instance.owner is not None and instance.owner not in known
             if stranger:
                 assert after[site].owner == instance.owner
-            if not instance.movable and gpu.mig_enabled and instance.owner is not None:
-                assert site in after
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_must_not_move_stays_where_it_is_or_is_surplus(seed):
+    problem, packing = packed(seed)
+    after = {(la.id, i.start, i.profile): i.owner for la in packing.layouts for i in la.instances}
+    pinned = {
+        (gpu.id, i.start, i.profile): (i.owner, gpu.sku)
+        for gpu in problem.gpus
+        for i in gpu.instances
+        if i.owner is not None and not i.movable
+    }
+    skus = {gpu.id: gpu.sku for gpu in problem.gpus}
+    sources = {(move.source.gpu, move.source.start, move.source.profile) for move in packing.moves}
+    assert not sources & set(pinned)
+    elsewhere = {(owner, skus[site[0]], site[2]) for site, owner in after.items() if site not in pinned}
+    for site, (owner, sku) in pinned.items():
+        assert after.get(site) == owner or (owner, sku, site[2]) not in elsewhere
 
 
 @pytest.mark.parametrize("seed", SEEDS)

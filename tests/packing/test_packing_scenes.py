@@ -352,3 +352,61 @@ def test_of_pinned_slices_as_many_go_on_as_are_wanted(wanted):
 
     assert [(p, o) for p, _, o in owners(packed, "g0") if o] == [("1g.10gb", "a")] * wanted
     assert [each.demand for each in packed.unmet] == ["b"]
+
+
+def test_a_pinned_replica_that_is_surplus_gives_its_slice_up():
+    gpu = cut(0, Instance("1g.10gb", 4, "old", movable=False))
+    new, old = slice_request("new", "7g.80gb", 1, priority=1), slice_request("old", "1g.10gb", 0)
+
+    packed = solve(Problem((gpu,), (new, old), PRICES, move_budget=0))
+
+    assert owners(packed, "g0") == [("7g.80gb", 0, "new")]
+    assert (packed.unmet, packed.moves, packed.status) == ((), (), "OPTIMAL")
+
+
+@pytest.mark.parametrize("backend", ["nvml", "mig-manager"])
+def test_of_pinned_replicas_those_go_whose_gpu_others_need_as_a_whole(backend):
+    gpus = (
+        cut(0, Instance("1g.10gb", 4, "a", movable=False), backend=backend),
+        cut(1, Instance("1g.10gb", 0, "a", movable=False), Instance("3g.40gb", 4, "b", movable=False)),
+    )
+    demands = (one_of("a", ("1g.10gb", 1, 1)), one_of("b", ("3g.40gb", 1, 1)), one_of("c", ("7g.80gb", 1, 1)))
+
+    packed = solve(Problem(gpus, demands, PRICES))
+
+    assert owners(packed, "g0") == [("7g.80gb", 0, "c")]
+    assert [owner for *_, owner in owners(packed, "g1") if owner] == ["a", "b"]
+    assert (packed.unmet, packed.moves) == ((), ())
+
+
+def test_where_owners_are_not_told_apart_none_gives_up_the_pinned_slice_of_another(monkeypatch):
+    monkeypatch.setattr("tangram.packing.solve._MOST_CLASSES", 1)
+    gpus = tuple(cut(n, Instance("1g.10gb", 0, name, movable=False)) for n, name in enumerate("ab"))
+    demands = (
+        slice_request("a", "1g.10gb", 1),
+        slice_request("b", "1g.10gb", 0),
+        slice_request("c", "7g.80gb", 1),
+    )
+
+    packed = solve(Problem(gpus, demands, PRICES))
+
+    assert owners(packed, "g0") == [("1g.10gb", 0, "a")]
+    assert owners(packed, "g1") == [("7g.80gb", 0, "c")]
+
+
+@pytest.mark.parametrize("budget", [None, 0])
+def test_a_pinned_replica_of_another_profile_than_its_owner_asks_for_never_moves(budget):
+    gpu = cut(0, Instance("1g.10gb", 0, "a", movable=False))
+
+    packed = solve(Problem((gpu,), (slice_request("a", "3g.40gb", 2),), PRICES, move_budget=budget))
+
+    assert (packed.moves, packed.unmet) == ((), ())
+
+
+def test_beside_a_pinned_replica_of_another_profile_the_movable_one_moves():
+    gpu = cut(0, Instance("1g.10gb", 0, "a", movable=False), Instance("2g.20gb", 4, "a"))
+
+    packed = solve(Problem((gpu,), (slice_request("a", "3g.40gb", 2),), PRICES))
+
+    assert [(move.source.profile, move.target.profile) for move in packed.moves] == [("2g.20gb", "3g.40gb")]
+    assert packed.unmet == ()

@@ -99,10 +99,12 @@ class Terms:
         """(replicas, cost) of running shapes given up for shapes that do not run yet.
 
         As many move as both stop and start. Each costs what it says itself, which is not counted here, or
-        what one of the new ones costs: the cheapest are charged.
+        what one of the new ones costs: the cheapest are charged. What is pinned and stops is surplus.
         """
-        running = Counter(shape for shape, *_ in self.held[demand.id])
-        stopped = (running - Counter(parts)).total()
+        held = self.held[demand.id]
+        running, pinned = Counter(h[0] for h in held), Counter(h[0] for h in held if h[4])
+        surplus = (pinned - Counter(parts)).total()
+        stopped = (running - Counter(parts)).total() - surplus
         started = sorted(self.unit(demand, shape) for shape in (Counter(parts) - running).elements())
         moves = min(stopped, len(started))
         return moves, 0 if demand.id in self.own else sum(started[:moves])
@@ -188,8 +190,6 @@ class _Boolean:
         cleared = self.m.new_bool_var("cleared")  # mig-manager: what was there is gone
         if gpu.backend != "mig-manager" or not gpu.cuttable or strangers:
             self.m.add(cleared == 0)
-        if any(i.owner is not None and not i.movable for i in gpu.instances):
-            self.m.add(cleared == 0)
         takers = []
         for option in cut.options:
             here = []
@@ -216,22 +216,12 @@ class _Boolean:
                 self.m.add(a <= used)
                 self.m.add(a <= mig)
         blocked = [cut.option(i.profile, i.start) for i in strangers]
-        pinned = [
-            cut.option(i.profile, i.start) for i in gpu.instances if i.owner in owners and not i.movable
-        ]
         for q in range(cut.memory_slices):
             over = [a for o, here in takers if o.mask >> q & 1 for a in here]
             self.m.add(sum(over) + sum(o.mask >> q & 1 for o in blocked) <= 1)
-        for o, here in takers:
-            for p in pinned:
-                if o.mask & p.mask and o != p:
-                    for a in here:
-                        self.m.add(a == 0)
         for kind, most in cut.engine_caps:
             fixed = sum(dict(o.engines).get(kind, 0) for o in blocked)
-            for p in pinned:  # whoever has it, it stands there
-                fixed += dict(p.engines).get(kind, 0)
-            rest = [dict(o.engines).get(kind, 0) * a for o, here in takers for a in here if o not in pinned]
+            rest = [dict(o.engines).get(kind, 0) * a for o, here in takers for a in here]
             self.m.add(sum(rest) + fixed <= most)
         return used
 
@@ -312,8 +302,12 @@ class _Boolean:
         As many stay or move as last.
         """
         going_on, going = [], []
-        for key, _, keep, cost in [k for k in self.kept[d.id] if k[0] == shape]:
+        pinned = {(h[1], h[2]) for h in self.terms.held[d.id] if h[0] == shape and h[4]}
+        for key, site, keep, cost in [k for k in self.kept[d.id] if k[0] == shape]:
             assert key == shape
+            if site in pinned:
+                going_on.append(keep)
+                continue
             move = self.m.new_bool_var("move")
             going.append(self._goes(cost))
             self.m.add(keep + move + going[-1] <= 1)
@@ -322,8 +316,8 @@ class _Boolean:
             going_on += [keep, move]
         there = [h for h in self.terms.held[d.id] if h[0] == shape]
         kept = {(k[0], k[1]) for k in self.kept[d.id]}
-        for held, gpus, start, cost, _ in there:
-            if (held, (gpus, start)) not in kept:
+        for held, gpus, start, cost, pin in there:
+            if (held, (gpus, start)) not in kept and not pin:
                 move = self.m.new_bool_var("move")
                 going.append(self._goes(cost))
                 self.m.add(move + going[-1] <= 1)

@@ -62,11 +62,12 @@ def _moves(fleet: Fleet, want: Want, assignment: Assignment, left: Counter[str])
     """Pair what stops with what starts: of one shape first, then of others, the cheapest. The rest shrinks.
 
     A replica may move to where it was: mig-manager clears a GPU before it makes the same slice again. Where
-    some only stop, those count as moved whose pool has most moves `left`.
+    some only stop, those count as moved whose pool has most moves `left`. A pinned replica stops as surplus;
+    only beside a new one of its own shape has it moved, which no plan may do and `solve` looks for.
     """
     sites = assignment.sites.get(want.id, ())
     gone = (h for h in want.held if (h.shape, h.gpus, h.start) not in assignment.kept)
-    stopped = sorted(gone, key=lambda h: (_scarcity(fleet, h, left), *_cheap(h)))
+    stopped = sorted(gone, key=lambda h: (h.pinned, _scarcity(fleet, h, left), *_cheap(h)))
     started = [s for s in sites if (s.shape, s.gpus, s.start) not in assignment.kept]
     started.sort(key=lambda spot: (want.unit[spot.shape], spot.shape, spot.gpus, spot.start))
     moves = []
@@ -76,7 +77,8 @@ def _moves(fleet: Fleet, want: Want, assignment: Assignment, left: Counter[str])
             moves.append(_move(want, held, twin, held.cost))
             stopped.remove(held)
             started.remove(twin)
-    for held, spot in zip(stopped, started, strict=False):
+    movable = [held for held in stopped if not held.pinned]
+    for held, spot in zip(movable, started, strict=False):
         moves.append(_move(want, held, spot, held.cost if want.own else want.unit[spot.shape]))
     left.subtract(fleet.guarded.get(move.source.gpu, "") for move in moves)
     return moves

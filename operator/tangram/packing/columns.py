@@ -170,7 +170,7 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
             Slot(
                 placement=Placement(instance.start, instance.profile),
                 label=name(held) if held is not None else None,
-                fixed=stranger or (held is not None and held.pinned),
+                fixed=stranger or (held is not None and held.fixed),
                 stranger=stranger,
             )
         )

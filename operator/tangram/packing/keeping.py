@@ -37,24 +37,26 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
         owned.setdefault(held.shape, {}).setdefault(model.columns.name(held), []).append(held)
     lasting: dict[ShapeKey, Terms] = {}
     moves, stopping, moved_ones = Terms(), dict[str, Terms](), Terms()
-    costs = {held.cost for held in want.held}
+    costs = {held.cost for held in want.held if not held.pinned}
     trades = want.own and not want.hidden and len(want.shapes) > 1
     for shape, groups in sorted(owned.items()):
         taken = model.taken.get((want.id, shape), Terms())
         lasting[shape] = _lasting(model, want, shape, taken)
         staying, moving, pinned = Terms(), Terms(), Terms()
-        differ = len(costs if trades else {held.cost for held in want.held if held.shape == shape}) > 1
+        here = {held.cost for held in want.held if held.shape == shape and not held.pinned}
+        differ = len(costs if trades else here) > 1
         for label, replicas in sorted(groups.items()):
             n, cost = len(replicas), min(held.cost for held in replicas)
             keep = model.cp.new_int_var(0, n, f"keep.{want.id}")
             model.keeps[want.id, shape, label] = keep
             holders.setdefault(label, Terms()).add(keep)
             staying.add(keep)
+            if replicas[0].pinned:  # it stays, or stops as surplus: it never moves
+                pinned.add(keep)
+                continue
             stops = stopping.setdefault(str(label[-2]), Terms())
             stops.constant += n
             stops.add(keep, -1)
-            if replicas[0].pinned:
-                pinned.add(keep)
             if differ:
                 moved = model.cp.new_int_var(0, n, f"move.{want.id}")
                 model.cp.add(keep + moved <= n)
@@ -62,8 +64,7 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
                 model.dollars.add(moved, cost)
         total = len([held for held in want.held if held.shape == shape])
         moved_ones.extend(moving)
-        each = 0 if trades else min(held.cost for held in want.held if held.shape == shape)
-        _balance(model, lasting[shape], staying, moving, each)
+        _balance(model, lasting[shape], staying, moving, 0 if trades or not here else min(here))
         model.cp.add(staying.expression <= taken.expression)
         if pinned.variables:
             n = sum(held.pinned for held in want.held if held.shape == shape)
@@ -76,7 +77,7 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
     _exchange(model, want, lasting, moves)
     if trades and len(costs) > 1:
         model.cp.add(moved_ones.expression >= moves.expression)
-    elif trades:
+    elif trades and costs:
         model.dollars.extend(moves, min(costs))
     model.moves.extend(moves)
     _guard(model, want, moves, stopping)
@@ -84,7 +85,7 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
 
 def _hold(model: Model, want: Want) -> None:
     """Who must not move is not given up either, as long as so many are wanted."""
-    pinned = Counter(held.shape for held in want.held if held.pinned)
+    pinned = want.pinned
     for number, (shapes, count) in enumerate(want.divisible):
         pieces = {shape: model.pieces[want.id, number, shape] for shape in shapes if pinned[shape]}
         if sum(pinned[shape] for shape in pieces) > count:
@@ -138,7 +139,10 @@ def _at_most(model: Model, want: Want, shape: ShapeKey, taken: Terms, most: int)
 
 
 def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms], moves: Terms) -> None:
-    """What runs in one shape and is replaced by another. Fixed by the bundle, wherever its replicas stand."""
+    """What runs in one shape and is replaced by another. Fixed by the bundle, wherever its replicas stand.
+
+    A pinned replica is replaced by none: what is given up of those was surplus.
+    """
     if not want.is_divisible:
         exchange = Exchange(want)
         for variable, option in zip(model.chosen[want.id], want.options, strict=True):
@@ -150,10 +154,12 @@ def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms], moves: T
         return  # there is no other shape
     stopped, started = Terms(), Terms()
     for shape in want.shapes:
-        last = lasting.get(shape, Terms())
-        stopped.constant += sum(held.shape == shape for held in want.held)
+        last, taken = lasting.get(shape, Terms()), model.taken.get((want.id, shape), Terms())
+        stopped.constant += sum(held.shape == shape and not held.pinned for held in want.held)
         stopped.extend(last, -1)
-        started.extend(model.taken.get((want.id, shape), Terms()))
+        if n := want.pinned[shape]:
+            stopped.extend(_at_most(model, want, shape, taken, n))
+        started.extend(taken)
         started.extend(last, -1)
     moves.add(_lesser(model, stopped, started, len(want.held)))
 

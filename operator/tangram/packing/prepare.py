@@ -58,10 +58,14 @@ def by_owner(fleet: Fleet) -> Namer:
 
 
 def by_shape(fleet: Fleet) -> Namer:
-    """Tell only shapes apart: few classes, and moves are counted as if owners could swap slices."""
+    """Tell only shapes apart: few classes, and moves are counted as if owners could swap slices.
+
+    Pinned replicas that may prove surplus keep their owners: the slice of another must not be cut instead.
+    """
 
     def name(held: Held) -> Label:
-        return ("", *_what(held), 0, int(held.pinned), *_where(fleet, held))
+        owner = held.owner if held.pinned and not held.fixed else ""
+        return (owner, *_what(held), 0, int(held.pinned), *_where(fleet, held))
 
     return name
 

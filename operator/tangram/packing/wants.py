@@ -35,6 +35,7 @@ class Held:
     cost: int  # of moving it, in solver units
     gang: str | None = None
     said: bool = False  # somebody said what moving it costs
+    fixed: bool = False  # pinned, and no way to serve its owner does without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,11 @@ class Want:
         return dict(Counter(held.shape for held in self.held))
 
     @property
+    def pinned(self) -> Counter[ShapeKey]:
+        """How many replicas of each shape run now and must not move."""
+        return Counter(held.shape for held in self.held if held.pinned)
+
+    @property
     def shapes(self) -> tuple[ShapeKey, ...]:
         """Every shape that this want may take or holds, sorted."""
         found = {shape for option in self.options for shape, _ in option.parts}
@@ -100,24 +106,24 @@ class Exchange:
     """What bundles of one want replace: what runs is counted once.
 
     What runs beyond what is wanted of its shape stops; what is wanted beyond what runs of its shape starts.
-    As many as both stop and start are moves.
+    As many as both stop and start are moves. A pinned replica stops only as surplus: that is no move.
     """
 
     def __init__(self, want: Want) -> None:
         self._own = want.own
         self._unit = want.unit
-        self._running = want.running
-        self._all = sum(self._running.values())
+        self._running, self._pinned = want.running, want.pinned
+        self._movable = sum(not held.pinned for held in want.held)
 
     def of(self, parts: Iterable[tuple[ShapeKey, int]]) -> tuple[int, int]:
         """Return how many move to another shape, and what starting costs: the cheapest, as many as move.
 
         Where who moves pays its own cost, starting costs nothing.
         """
-        stopped, starting = self._all, []
+        stopped, starting = self._movable, []
         for shape, n in parts:
             last = min(n, self._running.get(shape, 0))
-            stopped -= last
+            stopped -= last - min(n, self._pinned[shape])
             if n > last:
                 starting.append((self._unit[shape], n - last))
         moves = min(stopped, sum(n for _, n in starting))
@@ -236,7 +242,26 @@ def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...
     options = () if demand.divisible else _options(_expanded(demand, held), held, prices)
     spread, pools = demand.spread, demand.pools
     own = demand.divisible or any(replica.said for replica in held)
+    held = _fixed(held, options, divisible)
     return Want(demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools, own=own)
+
+
+def _fixed(
+    held: tuple[Held, ...],
+    options: tuple[Option, ...],
+    divisible: tuple[tuple[tuple[ShapeKey, ...], int], ...],
+) -> tuple[Held, ...]:
+    """Mark the pinned replicas that no choice gives up; those of the other shapes may prove surplus."""
+    pinned = Counter(replica.shape for replica in held if replica.pinned)
+    if not pinned:
+        return held
+    if options:
+        parts = [dict(option.parts) for option in options]
+        needed = {shape for shape, n in pinned.items() if all(each.get(shape, 0) >= n for each in parts)}
+    else:
+        whole = [shapes for shapes, count in divisible if sum(pinned[shape] for shape in shapes) <= count]
+        needed = {shape for shapes in whole for shape in shapes}
+    return tuple(replace(each, fixed=each.pinned and each.shape in needed) for each in held)
 
 
 def _expanded(demand: Demand, held: tuple[Held, ...]) -> Demand:
