@@ -1,8 +1,7 @@
 """Put the packing model together: supply, choices, what stays, spread, headroom."""
 
-from ortools.sat.python import cp_model
-
 from tangram.fleet import WHOLE_GPU
+from tangram.packing import cp_model
 from tangram.packing.columns import Columns, Fleet, fresh_targets
 from tangram.packing.keeping import add_keeping
 from tangram.packing.model import Model, Terms

@@ -8,8 +8,7 @@ nothing.
 
 from collections import Counter
 
-from ortools.sat.python import cp_model
-
+from tangram.packing import cp_model
 from tangram.packing.model import Model, Terms
 from tangram.packing.problem import ShapeKey
 from tangram.packing.targets import Label

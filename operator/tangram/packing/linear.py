@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ortools.linear_solver import linear_solver_pb2  # type: ignore[attr-defined]
 from ortools.linear_solver.python.model_builder_helper import ModelSolverHelper
-from ortools.sat.python import cp_model
 
+from tangram.packing import cp_model
 from tangram.packing.model import Terms
 
 _FINE = 1024  # parts of a unit that dual values are rounded to

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2
 from ortools.math_opt.core.python import solver
-from ortools.sat.python import cp_model
 
+from tangram.packing import cp_model
 from tangram.packing.linear import Row, rows_of
 from tangram.packing.model import Terms
 

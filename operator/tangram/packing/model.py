@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ortools.sat.python import cp_model
-
+from tangram.packing import cp_model
 from tangram.packing.columns import Columns, Kind
 from tangram.packing.problem import GrowablePool, ShapeKey
 from tangram.packing.targets import Label

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 
-from ortools.sat.python import cp_model
-
 from tangram.fleet import WHOLE_GPU
+from tangram.packing import cp_model
 from tangram.packing.columns import Fleet, Kind
 from tangram.packing.model import Grown, Model, Terms
 from tangram.packing.problem import ShapeKey

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ortools.sat.python import cp_model
-
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU, Spread
+from tangram.packing import cp_model
 from tangram.packing.build import build
 from tangram.packing.columns import columns
 from tangram.packing.model import Model, Terms
@@ -124,7 +123,7 @@ class Question:
         if status == cp_model.UNKNOWN and self.thinking.left:  # harder to prove than with all of them fixed
             cp.clear_assumptions()
             for index in assumed:
-                cp.add(cp.get_bool_var_from_proto_index(index) == 1)
+                cp.add(cp.get_int_var_from_proto_index(index) == 1)
             status = self._think(solver, cp)
             if status == cp_model.INFEASIBLE:
                 return Answer(feasible=False, core=frozenset(assumed.values()) | built)

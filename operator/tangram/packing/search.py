@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ortools.sat.python import cp_model
-
+from tangram.packing import cp_model
 from tangram.packing.model import Model, Terms
 from tangram.packing.result import Stage
 from tangram.packing.start import any_stays, first_guess, shortlist, staying
@@ -93,7 +92,7 @@ def solve_model(
     parameters.linearization_level = 2
     parameters.cp_model_probing_level = 0
     parameters.symmetry_level = 0
-    cp.clear_hints()  # type: ignore[no-untyped-call]
+    cp.clear_hints()
     for index, value in (hint or {}).items():
         cp.add_hint(cp.get_int_var_from_proto_index(index), value)
     status = solver.solve(cp)
@@ -167,7 +166,7 @@ class Run:
             keep = set(shortlist(want))
             others = [v.index for i, v in enumerate(model.chosen.get(want.id, ())) if i not in keep]
             if others:
-                unused = [copy.get_bool_var_from_proto_index(index) for index in others]
+                unused = [copy.get_int_var_from_proto_index(index) for index in others]
                 copy.add(cp_model.LinearExpr.sum(unused) == 0)
         self.solution = solve_model(copy, self.budget, share, self._hint(), _START_GAP).solution
 
