@@ -55,7 +55,7 @@ from tangram.fleet import (
 from tangram.fleet.lengths import around
 from tangram.planner.joint.deployment import from_intent
 from tangram.planner.joint.engine import on_this_engine
-from tangram.planner.joint.shapes import Offer, replicas, sized
+from tangram.planner.joint.shapes import ServingShape, replicas, sized
 from tests.support.fleet import IMAGE, NOW, intent, workload
 
 SEED = 7
@@ -310,7 +310,7 @@ def _wanted(each: Intent, facts: Any) -> Any:
     return on_this_engine(from_intent(each, architecture_from_facts(facts)), each)
 
 
-def _offers(each: Intent, facts: Any, prices: dict[str, float]) -> tuple[Offer, ...]:
+def _offers(each: Intent, facts: Any, prices: dict[str, float]) -> tuple[ServingShape, ...]:
     return sized(_wanted(each, facts), frozenset(prices), prices).offers
 
 

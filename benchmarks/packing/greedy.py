@@ -13,7 +13,7 @@ from functools import cache
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Board, GPUState, Problem, ShapeKey, board
 from tangram.packing.geometry import Placement
-from tangram.planner.joint.shapes import Offer, Sized, replicas
+from tangram.planner.joint.shapes import ServingShape, Sized, replicas
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ def _size(key: ShapeKey) -> float:
     return max(_needs(key.sku, key.profile)[0] / cut.compute_slices, mask.bit_count() / cut.memory_slices)
 
 
-def _by_addition(problem: Problem, by_sku: dict[str, list[_GPU]], each: Sized) -> list[Offer]:
+def _by_addition(problem: Problem, by_sku: dict[str, list[_GPU]], each: Sized) -> list[ServingShape]:
     """Offers by what they would add to the cost of the GPUs in use; those without room are left out."""
     found = []
     for number, offer in enumerate(each.offers):

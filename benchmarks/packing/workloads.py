@@ -12,7 +12,7 @@ from tangram.packing import Demand, GPUState, Problem
 from tangram.planner.joint.demands import demand, running_replicas, size_all
 from tangram.planner.joint.deployment import wanted
 from tangram.planner.joint.room import Rooms
-from tangram.planner.joint.shapes import Offer, Sized, replicas
+from tangram.planner.joint.shapes import ServingShape, Sized, replicas
 
 # Model, requests' tokens in and out, objectives (P90, ms; None: not asked).
 SMALL = (
@@ -122,7 +122,7 @@ def demands(deployments: Sequence[Sized], fleet_now: Problem) -> tuple[Demand, .
     return tuple(sorted(found, key=lambda each: each.id))
 
 
-def cheapest_rate(each: Sized) -> Offer:
+def cheapest_rate(each: Sized) -> ServingShape:
     """The offer with the least dollars per request."""
     return min(each.offers, key=lambda o: (o.price_per_hour / o.rate, o.key))
 

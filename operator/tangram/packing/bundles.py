@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tangram.packing.problem import Bundle, Offer, Part, ShapeKey
 
 MOST = 100  # full bundles kept per demand: with 30 good fits were lost, beyond 100 nothing was gained
-_SHORT = 40  # truncated ones
+_SHORT = 240  # truncated ones
 _FRACTIONS = (0.75, 0.5, 0.25)  # of truncated ones
 _ALL_COUNTS = 8  # up to here every truncated count is offered, above it fractions
 _EPSILON = 1e-9
@@ -119,6 +119,7 @@ def _truncated(menu: _Menu) -> Iterator[Counts]:
     for offer in range(len(menu.offers)):
         alone = min(menu.needed(offer), menu.most + 1)
         counts = {alone - 1, *(round(alone * f) for f in _FRACTIONS)}
+        counts |= {2**n for n in range(alone.bit_length())}  # where the fleet has room for few
         if alone <= _ALL_COUNTS:
             counts = set(range(1, alone))
         yield from (((offer, n),) for n in counts if 0 < n < alone)

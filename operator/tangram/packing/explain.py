@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tangram.packing.problem import GPUState, Instance, Problem
-from tangram.packing.question import Family, Name, Question, Thinking, missed, named, skus_of
+from tangram.packing.question import Family, Name, Question, Thinking, missed, named, shapes_of, skus_of
 from tangram.packing.result import Packing
 from tangram.packing.validate import validate
 
@@ -108,8 +108,7 @@ def _spread(question: Question) -> str:
 
 
 def _gang(question: Question) -> str:
-    parts = (part for bundle in question.demand.bundles for part in bundle.parts)
-    sizes = sorted({part.tensor_parallel for part in parts} - {1})
+    sizes = sorted({shape.tensor_parallel for shape in shapes_of(question.demand)} - {1})
     return f"{' or '.join(map(str, sizes))} GPUs of one node"
 
 

@@ -5,10 +5,11 @@ served whole and assumes one literal per family of constraints. Families that ch
 (immovable instances, policy, spread, gangs) are left out by building the model without them.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU, Spread
@@ -17,8 +18,9 @@ from tangram.packing.build import build
 from tangram.packing.columns import columns
 from tangram.packing.model import Model, Terms
 from tangram.packing.prepare import by_owner, by_shape, prepare
-from tangram.packing.problem import ANY_SKU, Demand, GPUState, GrowablePool, Part, Problem, ShapeKey
+from tangram.packing.problem import ANY_SKU, Demand, GPUState, GrowablePool, Offer, Part, Problem, ShapeKey
 from tangram.packing.result import Packing
+from tangram.packing.shortfall import least_unmet, single_shape_bundles
 from tangram.packing.wants import UNMET, Want, held_replicas, money, units, wants
 
 Family = Literal["policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]
@@ -49,7 +51,7 @@ class Thinking:
     seconds: float = 5.0  # CP-SAT's unit: one to three seconds on one core
     each: float = 1.0  # most for one question
     spent: float = 0.0
-    built: int = 0  # bundles in all models that were made: what else took time, as a count
+    built: int = 0  # shapes in all models that were made: what else took time, as a count
     late: Callable[[], bool] | None = None  # whether time is over: a guard, not part of the answer
 
     @property
@@ -101,13 +103,13 @@ class Question:
         kept = frozenset(self.names) if kept is None else kept
         families = {family for family, _ in kept}
         problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
-        self.thinking.built += sum(len(demand.bundles) for demand in problem.demands)
+        self.thinking.built += size(problem)
         model, everyone = _model(problem)
         free = [name for name in self.names if name[0] not in _BUILT]
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
         self._serve(model, everyone)
         if ("budget", "") in literals:
-            _forbid_dear_bundles(model, everyone, self.demand, literals["budget", ""])
+            _keep_to_budget(model, everyone, self.demand, literals["budget", ""])
         _forbid_more_gpus(model, literals)
         self._protect_others(model, everyone, literals["priority", ""])
         for pool, most in self._budgets:
@@ -154,10 +156,7 @@ class Question:
                     taken.add(piece)
             model.cp.add(taken.expression == total)
             return
-        least = min(bundle.unmet for bundle in self.demand.bundles)
-        for variable, option in zip(model.chosen[want.id], want.options, strict=True):
-            if option.index < 0 or self.demand.bundles[option.index].unmet > least:
-                model.cp.add(variable == 0)
+        model.cp.add(_unmet(model, want) <= math.ceil(least_unmet(self.demand) * UNMET - 1e-6))
 
     def _protect_others(self, model: Model, everyone: Iterable[Want], literal: cp_model.IntVar) -> None:
         """Nobody as important, or more, gets less than now."""
@@ -172,11 +171,8 @@ class Question:
                 pieces = [v for (owner, _, _), v in model.pieces.items() if owner == want.id]
                 limit = model.cp.add(cp_model.LinearExpr.sum(pieces) >= placed)
             else:
-                unmet = cp_model.LinearExpr.weighted_sum(
-                    model.chosen[want.id], [option.unmet for option in want.options]
-                )
                 most = UNMET if choice is None else round(choice.unmet * UNMET) + 1
-                limit = model.cp.add(unmet <= most)
+                limit = model.cp.add(_unmet(model, want) <= most)
             if not want.hidden:
                 limit.only_enforce_if(literal)
 
@@ -191,11 +187,21 @@ def named(problem: Problem, demand_id: str) -> Demand:
 
 
 def missed(packing: Packing, demand: Demand) -> float:
-    """Return the share of a demand that a packing leaves unserved, beyond what its best bundle does."""
+    """Return the share of a demand that a packing leaves unserved; 0 where no fleet would serve more."""
     choice = next((choice for choice in packing.choices if choice.demand == demand.id), None)
-    least = min((bundle.unmet for bundle in demand.bundles), default=0.0)
     unmet = 1.0 if choice is None else choice.unmet
-    return unmet if unmet > least + 1 / UNMET else 0.0
+    return unmet if unmet > least_unmet(demand) + 1 / UNMET else 0.0
+
+
+def size(problem: Problem) -> int:
+    """Return how many bundles and offers the demands of a problem have: models are as large."""
+    return sum(len(demand.bundles) + len(demand.offers) for demand in problem.demands)
+
+
+def shapes_of(demand: Demand) -> list[ShapeKey]:
+    """Return the shapes on which replicas of a demand may stand, sorted; a SKU may be open."""
+    listed = {part.shape for bundle in demand.bundles for part in bundle.parts}
+    return sorted(listed | {offer.shape for offer in demand.offers})
 
 
 def _model(problem: Problem) -> tuple[Model, tuple[Want, ...]]:
@@ -239,7 +245,9 @@ def _freed(problem: Problem, gpu: GPUState, dropped: frozenset[Family]) -> GPUSt
 
 
 def _ungang(demand: Demand) -> Demand:
-    """The same GPUs, wherever they are."""
+    """Let as many single GPUs take the place of a gang, wherever they are."""
+    if demand.offers:
+        return _ungang_offers(demand)
     found = []
     for bundle in demand.bundles:
         counts: Counter[ShapeKey] = Counter()
@@ -250,9 +258,31 @@ def _ungang(demand: Demand) -> Demand:
     return replace(demand, bundles=tuple(found))
 
 
+def _ungang_offers(demand: Demand) -> Demand:
+    """Return the demand with the GPUs of its gangs as replicas: whatever gangs can do, these can, too."""
+    pieces: dict[ShapeKey, Offer] = {}
+    for offer in demand.offers:
+        size = offer.tensor_parallel
+        piece = replace(
+            offer, tensor_parallel=1, rate=offer.rate / size, price_per_hour=offer.price_per_hour / size
+        )
+        known = pieces.setdefault(piece.shape, piece)
+        cheaper = min(known.price_per_hour, piece.price_per_hour)
+        pieces[piece.shape] = replace(piece, rate=max(known.rate, piece.rate), price_per_hour=cheaper)
+    sizes = [offer.tensor_parallel for offer in demand.offers]
+    most = None if demand.max_replicas is None else demand.max_replicas * max(sizes)
+    return replace(
+        demand,
+        offers=tuple(sorted(pieces.values())),
+        min_replicas=demand.min_replicas * min(sizes),
+        max_replicas=most,
+    )
+
+
 def _more(problem: Problem, demand: Demand) -> Iterable[GrowablePool]:
+    """Return nodes that do not exist, with as many GPUs of each shape as serve a demand."""
     most: dict[ShapeKey, int] = {}
-    for bundle in demand.bundles:
+    for bundle in single_shape_bundles(demand):
         for part in bundle.parts:
             most[part.shape] = max(most.get(part.shape, 0), part.count)
     for shape, count in sorted(most.items()):
@@ -265,20 +295,25 @@ def _more(problem: Problem, demand: Demand) -> Iterable[GrowablePool]:
 
 def skus_of(problem: Problem, demand: Demand) -> list[str]:
     """Return the SKUs on which a demand could stand, sorted."""
-    named = {part.sku for bundle in demand.bundles for part in bundle.parts}
+    named = {shape.sku for shape in shapes_of(demand)}
     if ANY_SKU in named:
         named |= {gpu.sku for gpu in problem.gpus} | {pool.sku for pool in problem.growable}
     return sorted(named - {ANY_SKU})
 
 
-def _forbid_dear_bundles(
-    model: Model, everyone: Iterable[Want], demand: Demand, literal: cp_model.IntVar
-) -> None:
+def _unmet(model: Model, want: Want) -> Any:
+    """Return what a demand leaves unserved, in parts of `UNMET`, as an expression."""
+    return cp_model.LinearExpr.weighted_sum(model.chosen[want.id], [option.unmet for option in want.options])
+
+
+def _keep_to_budget(model: Model, everyone: Iterable[Want], demand: Demand, literal: cp_model.IntVar) -> None:
+    """Keep a demand within its budget, but for what runs of its minimum, where `literal` holds."""
     if demand.budget_per_hour is None or demand.divisible:
         return
     want = next(want for want in everyone if want.id == demand.id)
     for variable, option in zip(model.chosen[demand.id], want.options, strict=True):
-        if option.price > units(demand.budget_per_hour):
+        protected = any(option.parts == ((part.shape, part.count),) for part in demand.protected)
+        if option.price > units(demand.budget_per_hour) and not protected:
             model.cp.add_implication(literal, variable.negated())
 
 

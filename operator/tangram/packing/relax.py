@@ -5,16 +5,19 @@ shapes again), spread, priority, the move budget. Within a dimension values are 
 value can only help, by halving. Nobody else may lose by it, except to a higher priority: then it says who.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.problem import ANY_SKU, Bundle, Demand, GPUState, Instance, Problem, ShapeKey
-from tangram.packing.question import Question, Thinking, missed, named
+from tangram.packing.question import Question, Thinking, missed, named, size
 from tangram.packing.result import Packing
 from tangram.packing.search import Limits
+from tangram.packing.shortfall import least_unmet, single_shape_bundles
 from tangram.packing.solve import solve
 from tangram.packing.validate import validate
 from tangram.packing.wants import money
@@ -24,13 +27,16 @@ _MOST_SHAPES = 6  # shapes of which more is tried, the cheapest per replica firs
 _MOST_SOLVES = 3  # of one dimension, from the smallest change that is possible on
 # GPUs: who needs more of them than that needs another fleet, and each try would be as large.
 _MOST_ADDED = 1000
+_MOST_BUDGETS = 4096  # tried by halving, so that twelve questions find one
+_MOST_MIXED = 64  # replicas of a mix, up to which every share of them is tried
 _EPSILON = 1e-6
 _SOLVE = 3  # models in one solve
+_FREE: Mapping[ShapeKey, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """An objective that may be loosened: the caller enumerates shapes and bundles again for each value."""
+    """An objective that may be loosened: the caller enumerates shapes again for each value."""
 
     name: str  # TTFT
     unit: str  # ms
@@ -89,7 +95,7 @@ class _Trial:
             return None
         # A solve makes several models, and thinks about them.
         problem = change.problem
-        self.thinking.built += _SOLVE * sum(len(demand.bundles) for demand in problem.demands)
+        self.thinking.built += _SOLVE * size(problem)
         found = solve(problem, self.limits)
         if missed(found, named(problem, self.demand.id)) > 0:
             return None
@@ -172,8 +178,8 @@ def _more(trial: _Trial) -> Iterator[Relaxation]:
 
 
 def _several(trial: _Trial, prices: Mapping[ShapeKey, float]) -> Relaxation | None:
-    """Add what a bundle of several shapes needs, then as little of each as still does."""
-    for bundle in _whole_bundles(trial)[:_MOST_SHAPES]:
+    """Add what a mix of several shapes needs, then as little of each as still does."""
+    for bundle in _mixes(trial)[:_MOST_SHAPES]:
         counts = {part.shape: part.count for part in bundle.parts if part.count}
         if len(counts) < 2 or sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED:
             continue
@@ -216,16 +222,33 @@ def _count(shape: ShapeKey, replicas: int) -> str:
 
 
 def _whole_bundles(trial: _Trial) -> list[Bundle]:
-    """Bundles that serve the demand whole, the cheapest first."""
-    least = min((bundle.unmet for bundle in trial.demand.bundles), default=0.0)
-    found = [bundle for bundle in trial.demand.bundles if bundle.unmet <= least]
+    """Bundles that serve the demand as far as any fleet does, cheapest first; of offers, one shape each."""
+    least = least_unmet(trial.demand)
+    found = [bundle for bundle in single_shape_bundles(trial.demand) if bundle.unmet <= least]
     return sorted(found, key=lambda bundle: (bundle.price_per_hour, bundle.parts))
 
 
+def _mixes(trial: _Trial) -> list[Bundle]:
+    """Bundles of several shapes that serve the demand whole; of offers, the cheapest that budgets allow."""
+    demand, problem = trial.demand, trial.problem
+    if not demand.offers:
+        return _whole_bundles(trial)
+    counts = {part.shape: part.count for bundle in _whole_bundles(trial) for part in bundle.parts}
+    many = sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED
+    if demand.uniform or many or trial.thinking.over:
+        return []
+    alone = replace(problem, gpus=(), growable=(), headroom=(), demands=(replace(demand, pools=()),))
+    fleet = _add(alone, counts, {shape: price for shape, price, _ in _shapes(trial)})
+    trial.thinking.built += _SOLVE * size(fleet)
+    found = solve(fleet, trial.limits)
+    return [Bundle(choice.parts, choice.price_per_hour, choice.unmet) for choice in found.choices]
+
+
 def _shapes(trial: _Trial) -> list[tuple[ShapeKey, float, int]]:
-    """Shapes of bundles that serve the demand whole, with price per replica and how many at most."""
+    """Shapes that serve the demand, with price per replica and how many of them at most."""
     prices, most = money(trial.problem), dict[ShapeKey, int]()
-    for bundle in _whole_bundles(trial):
+    bundles = single_shape_bundles(trial.demand) if trial.demand.offers else _whole_bundles(trial)
+    for bundle in bundles:
         for part in bundle.parts:
             for shape in _named_skus(trial.problem, part.shape):
                 most[shape] = max(most.get(shape, 0), part.count)
@@ -242,14 +265,17 @@ def _named_skus(problem: Problem, shape: ShapeKey) -> list[ShapeKey]:
     return [shape._replace(sku=sku) for sku in fits]
 
 
-def _add(problem: Problem, counts: Mapping[ShapeKey, int]) -> Problem:
-    """Free places, each on a GPU of its own in a place of its own, that cost nothing."""
+def _add(
+    problem: Problem, counts: Mapping[ShapeKey, int], prices: Mapping[ShapeKey, float] = _FREE
+) -> Problem:
+    """Free places, each on a GPU of its own in a place of its own, at `prices` per replica."""
     extra: list[GPUState] = []
     for shape, count in sorted(counts.items()):
         start = _start(problem, shape)
         for number in range(count):
             name = f"\0added-{shape}-{number}"
-            gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=0.0)
+            price = prices.get(shape, 0.0) / shape.tensor_parallel
+            gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=price)
             if shape.profile == WHOLE_GPU:
                 extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.tensor_parallel)]
             elif start is not None:
@@ -275,23 +301,33 @@ def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[Relaxation]:
 
 
 def _dearer(trial: _Trial) -> Iterator[Relaxation]:
-    demand, budget = trial.demand, trial.demand.budget_per_hour
-    if budget is None:
-        return
-    least = min(bundle.unmet for bundle in demand.bundles)
-    prices = {b.price_per_hour for b in demand.bundles if b.unmet <= least and b.price_per_hour > budget}
-    changes = [trial.with_demand(replace(demand, budget_per_hour=p), p) for p in sorted(prices)]
-    found = trial.first(changes)
+    demand = trial.demand
+    budgets = _budgets(trial)
+    found = trial.first([trial.with_demand(replace(demand, budget_per_hour=usd), usd) for usd in budgets])
     if found is not None:
         change, packed = found
         text = f"budget {change.value:.2f} $/h"
         yield Relaxation("budget", "$/h", change.value, text, packed.cost_per_hour)
 
 
+def _budgets(trial: _Trial) -> list[float]:
+    """Return the larger budgets that are worth a try, ascending: prices of bundles, of mixes whole cents."""
+    budget = trial.demand.budget_per_hour
+    if budget is None:
+        return []
+    prices = [bundle.price_per_hour for bundle in _whole_bundles(trial) if bundle.price_per_hour > budget]
+    if trial.demand.bundles or not prices:
+        return sorted(set(prices))
+    low, high = math.floor(budget * 100 + _EPSILON) + 1, math.ceil(max(prices) * 100 - _EPSILON)
+    return [cents / 100 for cents in range(low, high + 1, max(1, (high - low) // _MOST_BUDGETS))]
+
+
 def _closer(trial: _Trial) -> Iterator[Relaxation]:
     """More replicas on one node or in one zone than now: shares that allow one replica more each."""
     demand = trial.demand
     sizes = {bundle.replicas for bundle in _whole_bundles(trial) if bundle.replicas <= _MOST_ADDED}
+    if demand.offers and not demand.uniform and sizes:  # a mix has any number between
+        sizes |= set(range(min(sizes), min(max(sizes), _MOST_MIXED) + 1))
     for name in ("node", "zone"):
         share = getattr(demand.spread, name)
         if share >= 1:
@@ -306,7 +342,7 @@ def _closer(trial: _Trial) -> Iterator[Relaxation]:
         if found is not None:
             change, packed = found
             where = "on one node" if name == "node" else "in one zone"
-            text = f"up to {change.value:.0%} of the replicas {where}"
+            text = f"up to {math.ceil(change.value * 100 - _EPSILON)}% of the replicas {where}"
             yield Relaxation("spread", f"share per {name}", change.value, text, packed.cost_per_hour)
 
 

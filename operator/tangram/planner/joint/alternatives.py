@@ -7,10 +7,10 @@ from tangram.capacity.sizing import Constraint, Rejection
 from tangram.catalog import share
 from tangram.fleet import Shape
 from tangram.packing import Choice
-from tangram.planner.joint.menu import unmet
+from tangram.packing.shortfall import unmet_share
 from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapeless import SETTINGS
-from tangram.planner.joint.shapes import Offer, Sized, replicas
+from tangram.planner.joint.shapes import ServingShape, Sized, replicas
 
 MOST = 5
 _SERVING = 3  # of them at least, shapes that would serve, where there are so many
@@ -59,20 +59,20 @@ def shape_document(shape: Shape, count: int) -> dict[str, Any]:
     }
 
 
-def _loser(each: Sized, offer: Offer, choice: Choice, rooms: Rooms) -> dict[str, Any]:
+def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms) -> dict[str, Any]:
     wanted, count = each.wanted, replicas(each.wanted, offer)
     cost = count * offer.price_per_hour
     reason, message = _why(each, offer, count, choice, rooms)
     return {
         "chosen": [shape_document(offer.shape, count)],
         "costPerHour": round(cost, 6),
-        "unmet": round(unmet(wanted, ((offer, count),)), 6),
+        "unmet": round(unmet_share(wanted.rps or 0.0, count * offer.rate, wanted.least, count), 6),
         "rejectedBecause": reason,
         "message": message,
     }
 
 
-def _why(each: Sized, offer: Offer, count: int, choice: Choice, rooms: Rooms) -> tuple[str, str]:
+def _why(each: Sized, offer: ServingShape, count: int, choice: Choice, rooms: Rooms) -> tuple[str, str]:
     wanted, cost = each.wanted, count * offer.price_per_hour
     if wanted.most is not None and count > wanted.most:
         return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {wanted.most}"

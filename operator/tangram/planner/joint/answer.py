@@ -42,7 +42,7 @@ def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
         "deployments": [_deployment(wanted, asked, choices, rooms) for wanted in given.deployments],
         "requests": _requests(given, packing),
         "moves": [_move(move) for move in packing.moves],
-        "unmet": _unmet(asked, packing),
+        "unmet": _unmet(asked, packing, rooms),
         "notes": list(given.notes),
     }
 
@@ -154,7 +154,7 @@ def _requests(given: FleetInput, packing: Packing) -> list[dict[str, Any]]:
     ]
 
 
-def _unmet(asked: Joint, packing: Packing) -> list[dict[str, Any]]:
+def _unmet(asked: Joint, packing: Packing, rooms: Rooms) -> list[dict[str, Any]]:
     counts = {request.name: request.count for request in asked.given.requests}
     said = {wanted.id: wanted.priority for wanted in asked.given.deployments}
     return [
@@ -163,7 +163,7 @@ def _unmet(asked: Joint, packing: Packing) -> list[dict[str, Any]]:
             "priority": said.get(item.demand, item.priority),
             "share": _round(item.share),
             **({"count": round(item.share * counts[item.demand])} if item.demand in counts else {}),
-            "reason": reason(asked, item, packing.status),
+            "reason": reason(asked, item, packing, rooms),
         }
         for item in packing.unmet
     ]

@@ -1,4 +1,4 @@
-"""LLMDeployments as demands of the packing: every shape sized once, bundles of those that serve."""
+"""LLMDeployments as demands of the packing: every shape sized once, offers of those that serve."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,12 +9,10 @@ from tangram.catalog import gpu as catalog_gpu
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Bundle, Demand, Part, Problem, ShapeKey
 from tangram.planner.joint.deployment import Wanted
-from tangram.planner.joint.menu import menu
 from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapes import Sized, Slices, sized
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
-_ANY_ROOM = 10**6
 
 
 def size_all(
@@ -53,17 +51,32 @@ def _loaded(each: Sized) -> Wanted:
 
 
 def demand(each: Sized, rooms: Rooms, running: Running) -> Demand:
-    """Return one LLMDeployment for the solver."""
+    """Return one LLMDeployment for the solver: its offers, or what runs where nothing else can be had."""
     inside, mine = rooms.inside(each.wanted.pools), running.get(each.wanted.id, {})
-    room = {offer.key: inside.of(offer.key) for offer in each.offers}
     # A gang that runs may go on where no new one of its size would be put, on a part of a node.
-    gangs = {key: count + mine.get(key, 0) for key, count in room.items() if key.tensor_parallel > 1}
-    return _demand(each, room | gangs, running)
+    gangs = {shape for shape in mine if shape.tensor_parallel > 1}
+    placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.offers)
+    if each.wanted.uniform and mine and not placeable:
+        return _as_it_runs(each, mine)
+    return offered(each, running)
 
 
-def wide_demand(each: Sized, running: Running) -> Demand:
-    """Return the same, with what the fleet has no room for on its menu, too."""
-    return _demand(each, {offer.key: _ANY_ROOM for offer in each.offers}, running)
+def offered(each: Sized, running: Running) -> Demand:
+    """Return one LLMDeployment with everything that serves it, whether the fleet has room for that or not."""
+    wanted = each.wanted
+    return Demand(
+        id=wanted.id,
+        priority=wanted.priority,
+        spread=wanted.spread,
+        budget_per_hour=wanted.budget_per_hour,
+        pools=wanted.pools,
+        offers=tuple(sorted(shape.offer for shape in each.offers if shape.rate > 0)),
+        rate=wanted.rps or 0.0,
+        min_replicas=wanted.least,
+        max_replicas=wanted.most,
+        uniform=wanted.uniform,
+        protected=_protected(each, running.get(wanted.id, {})),
+    )
 
 
 def slices_there(fleet: Problem) -> Slices:
@@ -78,28 +91,8 @@ def slices_there(fleet: Problem) -> Slices:
 
 
 def stays(demand: Demand) -> bool:
-    """Whether nothing but what runs is on the menu: no move of it could be carried out."""
+    """Whether it may have nothing but what runs: no move of it could be carried out."""
     return [bool(bundle.parts) and bundle.unmet == 1 for bundle in demand.bundles] == [True]
-
-
-def _demand(each: Sized, room: Mapping[ShapeKey, int], running: Running) -> Demand:
-    wanted, mine = each.wanted, running.get(each.wanted.id, {})
-    bundles = menu(each, room, mine)
-    if wanted.uniform and mine and not any(bundle.parts for bundle in bundles):
-        return _as_it_runs(each, mine)
-    kept, budget = _kept(each, mine), wanted.budget_per_hour
-    if budget is not None and kept:
-        bundles = tuple(b for b in bundles if b.price_per_hour <= budget + 1e-9 or b.parts in kept)
-        over = (b.price_per_hour for b in bundles if b.parts in kept)
-        budget = max(budget, *over, 0.0)
-    return Demand(
-        id=wanted.id,
-        bundles=bundles,
-        priority=wanted.priority,
-        spread=wanted.spread,
-        budget_per_hour=budget,
-        pools=wanted.pools,
-    )
 
 
 def _as_it_runs(each: Sized, running: Mapping[ShapeKey, int]) -> Demand:
@@ -112,15 +105,12 @@ def _as_it_runs(each: Sized, running: Mapping[ShapeKey, int]) -> Demand:
     return Demand(each.wanted.id, (Bundle(tuple(parts), per_hour, unmet=1.0),), each.wanted.priority)
 
 
-def _kept(each: Sized, running: Mapping[ShapeKey, int]) -> set[tuple[Part, ...]]:
+def _protected(each: Sized, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
     """Return what runs of the minimum: a budget does not take it down, here as in the cluster."""
-    if not each.wanted.uniform:
-        return set()
-    return {
-        (Part(key.sku, key.profile, key.tensor_parallel, min(count, each.wanted.least)),)
-        for key, count in running.items()
-        if each.wanted.least
-    }
+    least = each.wanted.least
+    if not (each.wanted.uniform and least):
+        return ()
+    return tuple(Part(*key, min(count, least)) for key, count in sorted(running.items()))
 
 
 def running_replicas(fleet: Problem) -> Running:

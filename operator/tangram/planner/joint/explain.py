@@ -43,7 +43,8 @@ def _forced(
 ) -> dict[str, Any]:
     only = Bundle(parts, other["costPerHour"], other.get("unmet", 0.0))
     demands = tuple(
-        replace(d, bundles=(only,), budget_per_hour=None) if d.id == who else d for d in asked.problem.demands
+        replace(d, bundles=(only,), offers=(), budget_per_hour=None) if d.id == who else d
+        for d in asked.problem.demands
     )
     forced = solve(replace(asked, problem=replace(asked.problem, demands=demands)))
     lost = sum(u.share for u in forced.unmet) - sum(u["share"] for u in plan["unmet"])

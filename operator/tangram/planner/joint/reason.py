@@ -1,29 +1,59 @@
 """Why a demand is not served whole, in one sentence, from what is known without solving again."""
 
-from tangram.packing import Unmet
+from tangram.packing import Packing, Unmet
+from tangram.packing.shortfall import least_unmet
 from tangram.planner.joint import profiles
 from tangram.planner.joint.problem import Joint
-from tangram.planner.joint.shapes import Sized, replicas
+from tangram.planner.joint.room import Rooms
+from tangram.planner.joint.shapes import Sized
+
+_ROUNDING = 1 + 1e-9  # of sums of rates and prices
 
 
-def reason(asked: Joint, item: Unmet, status: str) -> str:
-    """Return the reason of one entry of `unmet`."""
+def reason(asked: Joint, item: Unmet, packing: Packing, rooms: Rooms) -> str:
+    """Return the reason of one entry of `unmet`. What it claims is proved: otherwise it claims less."""
     each = asked.sized.get(item.demand)
-    given_up = "what runs stays: no better plan was found in time" if status == "FALLBACK" else ""
+    given_up = "what runs stays: no better plan was found in time" if packing.status == "FALLBACK" else ""
     if each is None:
         return _no_board(asked, item.demand) or given_up or item.reason
     if (missing := nowhere(each, asked)) or not each.offers:
         return missing or each.wanted.impossible or _no_shape(each)
-    if given_up:
-        return given_up
+    return given_up or _excluded(asked, item, each, rooms) or _left(item, packing)
+
+
+def _excluded(asked: Joint, item: Unmet, each: Sized, rooms: Rooms) -> str:
+    """Return what rules it out on its own, whatever else there is; the empty string where nothing does."""
+    wanted = each.wanted
     demand = next(d for d in asked.problem.demands if d.id == item.demand)
-    if any(bundle.unmet == 0 for bundle in demand.bundles):
-        return item.reason
-    most = each.wanted.most
-    if most is not None and all(replicas(each.wanted, offer) > most for offer in each.offers):
-        return f"scaling.maxReplicas allows {most} replicas, too few for its traffic on any shape"
-    where = f"what is in {' and '.join(each.wanted.pools)}" if each.wanted.pools else "the whole fleet"
+    if demand.offers and least_unmet(demand) > 0:
+        return f"scaling.maxReplicas allows {wanted.most} replicas, too few for its traffic on any shape"
+    if wanted.budget_per_hour is not None and _least_price(each) > wanted.budget_per_hour * _ROUNDING:
+        return f"placement.budgetPerHour of {wanted.budget_per_hour:.2f} $/h is too little for all of it"
+    inside = rooms.inside(wanted.pools)
+    there = inside.most({shape.key: 1.0 for shape in each.offers})
+    carried = inside.most({shape.key: shape.rate for shape in each.offers})
+    if wanted.uniform:
+        counts = [(inside.of(shape.key), shape.rate) for shape in each.offers]
+        there, carried = max(n for n, _ in counts), max(n * rate for n, rate in counts)
+    if there >= wanted.least and carried * _ROUNDING >= (wanted.rps or 0.0):
+        return ""
+    where = f"what is in {' and '.join(wanted.pools)}" if wanted.pools else "the whole fleet"
     return f"{where} has no room for all of it"
+
+
+def _least_price(each: Sized) -> float:
+    """Return a bound on USD per hour of all mixes that serve it whole."""
+    rate, least = each.wanted.rps or 0.0, each.wanted.least
+    return max(
+        rate * min(shape.price_per_hour / shape.rate for shape in each.offers),
+        least * min(shape.price_per_hour for shape in each.offers),
+    )
+
+
+def _left(item: Unmet, packing: Packing) -> str:
+    """Return the packing's own reason, where it is proved that no plan serves its priority better."""
+    proved = any(stage.name == f"unmet[{item.priority}]" and stage.proved for stage in packing.stages)
+    return item.reason if proved else "no better place was found for it within the limits"
 
 
 def nowhere(each: Sized, asked: Joint) -> str:

@@ -1,11 +1,12 @@
-"""How many replicas of one shape a fleet could hold if all that may move were gone: a bound, quickly."""
+"""Bounds on the replicas that a fleet could hold if all that may move were gone: of one shape, and mixed."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Instance, Problem, ShapeKey
+from tangram.packing.geometry import maximal_layouts
 
 Slots = tuple[tuple[str, int], ...]  # (profile, start)
 
@@ -19,15 +20,16 @@ class Rooms:
         self._planned = frozenset(planned)
         self._found: dict[ShapeKey, int] = {}
         self._inside: dict[tuple[str, ...], Rooms] = {}
-        # GPUs to be cut, by what stays on them; slices of GPUs that are not cut, by SKU and profile.
-        self._cut: Counter[tuple[str, Slots]] = Counter()
-        self._fixed: Counter[ShapeKey] = Counter()
+        # GPUs by SKU, what stays on those that may be cut, and whether they may be taken whole.
+        self._gpus: Counter[tuple[str, Slots | None, bool]] = Counter()
+        self._fixed: Counter[ShapeKey] = Counter()  # slices of GPUs that are not cut
         whole: Counter[tuple[str, str, bool]] = Counter()  # GPUs by node, SKU and NVLink
         sizes = Counter(gpu.node for gpu in problem.gpus)
         for gpu in problem.gpus:
             strangers = tuple(i for i in gpu.instances if self._stays(i))
-            self._slices(gpu, strangers)
-            if not strangers and (gpu.convertible or not gpu.mig_enabled):
+            uncut = not strangers and (gpu.convertible or not gpu.mig_enabled)
+            self._gpus[gpu.sku, self._slots(gpu, strangers), uncut] += 1
+            if uncut:
                 whole[gpu.node, gpu.sku, gpu.nvlink] += 1
         self._whole = Counter((sku, link, n, sizes[node]) for (node, sku, link), n in whole.items())
 
@@ -50,19 +52,47 @@ class Rooms:
             self._found[key] = self._whole_gpus(key) if key.profile == WHOLE_GPU else self._mig_slices(key)
         return self._found[key]
 
+    def most(self, values: Mapping[ShapeKey, float]) -> float:
+        """Return a bound on the sum of the values of all replicas that there is room for, in any mix."""
+        per_gpu: dict[str, float] = {}  # as a whole GPU, or as its share of a gang
+        for key, value in values.items():
+            if key.profile == WHOLE_GPU:
+                per_gpu[key.sku] = max(per_gpu.get(key.sku, 0.0), value / key.tensor_parallel)
+        total = sum(values.get(key, 0.0) * count for key, count in self._fixed.items())
+        for (sku, slots, whole), gpus in self._gpus.items():
+            total += gpus * max(self._cut_value(sku, slots, values), per_gpu.get(sku, 0.0) if whole else 0.0)
+        for pool in self.problem.growable:
+            cut = self._cut_value(pool.sku, (), values) if pool.mig_enabled else per_gpu.get(pool.sku, 0.0)
+            total += pool.max_nodes * pool.node_size * cut
+        return total
+
     def _stays(self, instance: Instance) -> bool:
         return instance.owner is not None and not instance.movable and instance.owner not in self._planned
 
-    def _slices(self, gpu: GPUState, strangers: tuple[Instance, ...]) -> None:
+    def _slots(self, gpu: GPUState, strangers: tuple[Instance, ...]) -> Slots | None:
+        """Return what stays on a GPU that may be cut; None: it may not, and its slices are counted."""
         if gpu.convertible or (gpu.mig_enabled and gpu.cuttable):
-            self._cut[gpu.sku, tuple((i.profile, i.start) for i in strangers)] += 1
-        elif gpu.mig_enabled:
+            return tuple((i.profile, i.start) for i in strangers)
+        if gpu.mig_enabled:
             self._fixed.update(ShapeKey(gpu.sku, i.profile) for i in gpu.instances if i not in strangers)
+        return None
+
+    def _cut_value(self, sku: str, slots: Slots | None, values: Mapping[ShapeKey, float]) -> float:
+        """Return the largest sum of values of slices on one GPU beside those that stay."""
+        board = self.problem.board(sku)
+        if board is None or slots is None or not any(key.sku == sku for key in values):
+            return 0.0
+        sums = []
+        for layout in maximal_layouts(board):
+            there = {(placed.profile, placed.start) for placed in layout}
+            if there.issuperset(slots):
+                sums.append(sum(values.get(ShapeKey(sku, profile), 0.0) for profile, _ in there - {*slots}))
+        return max(sums, default=0.0)
 
     def _mig_slices(self, key: ShapeKey) -> int:
         found = self._fixed[key]
-        for (sku, strangers), gpus in self._cut.items():
-            if sku == key.sku:
+        for (sku, strangers, _), gpus in self._gpus.items():
+            if sku == key.sku and strangers is not None:
                 found += gpus * self._beside(key, strangers)
         new = sum(
             p.max_nodes * p.node_size for p in self.problem.growable if p.sku == key.sku and p.mig_enabled

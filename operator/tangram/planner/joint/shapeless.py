@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from tangram.packing import Demand
 from tangram.planner.joint.shapes import Sized
 
 _NEAREST = 12  # rejected shapes that are asked what would help
@@ -41,8 +40,3 @@ def settings(each: Sized) -> Iterator[tuple[str, dict[str, float]]]:
         told = [(*SETTINGS[name], float(value)) for name, value in found.changes]
         text = " and ".join(f"{label} {value:g}{unit}" for _, label, unit, value in told)
         yield text, {field: value if unit else int(value) for field, _, unit, value in told}
-
-
-def serves(demand: Demand) -> bool:
-    """Whether some bundle serves it whole."""
-    return any(bundle.unmet == 0 for bundle in demand.bundles)

@@ -1,6 +1,5 @@
 """What each LLMDeployment could run on in this fleet: rate and price of every shape, or what kills it."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,8 @@ from tangram.capacity.sizing.shapes import shapes
 from tangram.catalog import share
 from tangram.catalog.prices import Prices
 from tangram.fleet import MIGPolicy, Shape
-from tangram.packing import ShapeKey
+from tangram.packing import Offer, ShapeKey
+from tangram.packing.shortfall import replicas_needed
 from tangram.planner.joint.deployment import ANY, AS_STORED, UNLOADED_RPS, Wanted
 from tangram.planner.reports import NOT_EVALUATED, refused
 
@@ -19,7 +19,7 @@ Slices = frozenset[tuple[str, str]]  # (SKU, profile)
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ServingShape:
     """One shape that serves: what one replica carries within the objectives, and costs."""
 
     shape: Shape
@@ -31,6 +31,11 @@ class Offer:
     def key(self) -> ShapeKey:
         """What the packing knows it by."""
         return ShapeKey(self.shape.sku, self.shape.profile, self.shape.tensor_parallel)
+
+    @property
+    def offer(self) -> Offer:
+        """What the packing may choose."""
+        return Offer(*self.key, self.rate, self.price_per_hour, self.shape.precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Sized:
     """All shapes of one LLMDeployment."""
 
     wanted: Wanted
-    offers: tuple[Offer, ...]  # cheapest for its traffic first, one precision for each piece of hardware
+    offers: tuple[ServingShape, ...]  # cheapest for its traffic first, one format per piece of hardware
     assessed: Assessed
 
     @property
@@ -59,7 +64,7 @@ class Sized:
         """Shapes that do not serve it."""
         return self.assessed.rejected
 
-    def offer(self, key: ShapeKey) -> Offer | None:
+    def offer(self, key: ShapeKey) -> ServingShape | None:
         """Return the offer that stands on `key`."""
         return next((offer for offer in self.offers if offer.key == key), None)
 
@@ -82,8 +87,8 @@ def sized(
             rejected.append(unpriced(shape))
         else:
             per_hour = shape.tensor_parallel * price * share(shape.sku, shape.profile)
-            offers.append(Offer(shape, found.rate, per_hour, found.unverified))
-    return Sized(wanted, _best_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
+            offers.append(ServingShape(shape, found.rate, per_hour, found.unverified))
+    return Sized(wanted, _fastest_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
 
 
 def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Shape, ...]:
@@ -132,18 +137,15 @@ def _format(wanted: Wanted) -> str:
     return wanted.architecture.precision if wanted.precision == AS_STORED else wanted.precision
 
 
-def _best_formats(wanted: Wanted, offers: list[Offer]) -> tuple[Offer, ...]:
-    """Of the formats on one shape keep the checkpoint's own, unless another needs fewer replicas."""
-    best: dict[ShapeKey, Offer] = {}
+def _fastest_formats(wanted: Wanted, offers: list[ServingShape]) -> tuple[ServingShape, ...]:
+    """Of the formats on one shape, which cost the same, keep the fastest; the checkpoint's own on ties."""
+    best: dict[ShapeKey, ServingShape] = {}
     own = wanted.architecture.precision
-    for offer in sorted(offers, key=lambda o: (o.shape.precision != own, o.shape.precision)):
-        kept = best.get(offer.key)
-        if kept is None or replicas(wanted, offer) < replicas(wanted, kept):
-            best[offer.key] = offer
+    for offer in sorted(offers, key=lambda o: (-o.rate, o.shape.precision != own, o.shape.precision)):
+        best.setdefault(offer.key, offer)
     return tuple(sorted(best.values(), key=lambda o: (replicas(wanted, o) * o.price_per_hour, o.key)))
 
 
-def replicas(wanted: Wanted, offer: Offer) -> int:
+def replicas(wanted: Wanted, offer: ServingShape) -> int:
     """Return how many replicas of one shape serve all of the demand."""
-    needed = 0 if wanted.rps is None else math.ceil(wanted.rps / offer.rate * (1 - 1e-9))
-    return max(wanted.least, needed)
+    return replicas_needed(wanted.rps or 0.0, offer.rate, wanted.least)

@@ -6,17 +6,18 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.packing import Demand, Packing, Problem
-from tangram.planner.joint.demands import slices_there, wide_demand
+from tangram.packing.shortfall import least_unmet
+from tangram.planner.joint.demands import offered, slices_there
 from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.reason import nowhere
-from tangram.planner.joint.shapeless import lacking, serves, settings
+from tangram.planner.joint.shapeless import lacking, settings
 from tangram.planner.joint.shapes import Sized, sized
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
 _MOST = 8  # explained in one plan, the most important first
 _GPUS = 4000  # that many GPUs' worth of explanations: each takes as long as the fleet is large
-_BUILT = 50_000  # bundles in models made for explanations, after which no other is begun: some seconds
+_BUILT = 50_000  # shapes in models made for explanations, after which no other is begun: some seconds
 _THINKING_S = 2.0  # deterministic, for each question: what rules it out, and what would help
 _MOST_TRIED = 3  # settings with which a shape would serve
 _SOLVE = 3  # models in one solve
@@ -51,10 +52,11 @@ def short(asked: Joint, packing: Packing, who: str) -> dict[str, Any]:
 
 
 def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> tuple[dict[str, Any], int]:
-    """Return the same, and how many bundles there were in the models made for it."""
+    """Return the same, and how many shapes there were in the models made for it."""
     if not any(u.demand == who and u.share > 0 for u in packing.unmet):
         return {}, 0
     from tangram.packing.explain import Thinking, core  # noqa: PLC0415 - loads the solver
+    from tangram.packing.question import size  # noqa: PLC0415
     from tangram.packing.relax import relaxations  # noqa: PLC0415
 
     each = asked.sized.get(who)
@@ -62,7 +64,7 @@ def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> t
         return {"because": [f"placement: {missing}"], "relaxations": []}, 0
     if each is not None and not each.offers:
         told = {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
-        return told, _MOST_TRIED * _SOLVE * sum(len(demand.bundles) for demand in asked.problem.demands)
+        return told, _MOST_TRIED * _SOLVE * size(asked.problem)
     problem = _wide(asked, who)
     thinking = [Thinking(), Thinking()]
     if limits is not None:
@@ -93,7 +95,7 @@ def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict
     tried, who = 0, each.wanted.id
     for text, changes in settings(each):
         changed = _demand_with(asked, who, changes)
-        if tried == _MOST_TRIED or not serves(changed):
+        if tried == _MOST_TRIED or least_unmet(changed) > 0:
             continue
         tried += 1
         demands = tuple(changed if d.id == who else d for d in asked.problem.demands)
@@ -119,11 +121,11 @@ def _each_solve(limits: Limits | None) -> Any:
 
 
 def _wide(asked: Joint, who: str) -> Problem:
-    """Return the problem with what would serve a demand whole on its menu, though the fleet has no room."""
+    """Return the problem with what would serve a demand whole, though only what it runs can be had."""
     each = asked.sized.get(who)
     if each is None or not each.offers:
         return asked.problem
-    demands = (wide_demand(each, asked.running) if d.id == who else d for d in asked.problem.demands)
+    demands = (offered(each, asked.running) if d.id == who else d for d in asked.problem.demands)
     return replace(asked.problem, demands=tuple(demands))
 
 
@@ -155,6 +157,6 @@ def _demand_with(asked: Joint, who: str, changes: Mapping[str, Any]) -> Demand:
     hourly = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
     looser = replace(wanted, request=replace(wanted.request, **changes))
     try:
-        return wide_demand(sized(looser, skus, hourly, slices_there(asked.problem)), asked.running)
+        return offered(sized(looser, skus, hourly, slices_there(asked.problem)), asked.running)
     except InputError as error:
         raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
