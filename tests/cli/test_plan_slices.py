@@ -194,6 +194,49 @@ def test_a_slice_that_only_new_nodes_have_is_a_reason_to_add_one(planner):
     assert plan["objective"] == 0.5
 
 
+def growing(name, sku, price, most=1, **nodes):
+    """A pool without nodes yet, of one GPU each."""
+    nodes = {"max": most, "sku": sku, "gpusPerNode": 1, "migEnabled": True} | nodes
+    sku = nodes.pop("sku")
+    spec = {"nodeSelector": {"g": name}, "migPolicy": "Full", "sku": sku, "nodes": nodes}
+    return {"kind": "GPUPool", "metadata": {"name": name}, "spec": {**spec, "pricePerGPUHour": price}}
+
+
+A100 = "A100-80GB-SXM"
+L4 = inventory({"id": "x", "sku": "L4"}, prices={"L4": 0.5})
+
+
+@pytest.mark.parametrize("profile", ["3g.40gb", "3g", "gpu"])
+@pytest.mark.parametrize("fleet", [L4, inventory(gpu("x", "7g.80gb@0=other"))], ids=["L4", "full"])
+def test_of_growing_pools_the_cheapest_is_taken_whatever_its_name(planner, fleet, profile):
+    cut = profile != "gpu"
+    pools = growing("a", A100, "5", migEnabled=cut), growing("b", H100, "2.45", migEnabled=cut)
+    held_too = inventory({**gpu("x", "gpu@0=other", sku="L4"), "migEnabled": False}, prices={"L4": 0.5})
+
+    plan = planner.plan(held_too if fleet is L4 else fleet, *pools, request("r", profile, 1))
+
+    assert (plan["unmet"], plan["newNodes"]) == ([], [{"pool": "b", "count": 1}])
+    assert plan["gap"] == 0
+
+
+def test_a_request_takes_nodes_of_several_growing_pools_where_one_is_too_small(planner):
+    pools = growing("a", A100, "5"), growing("b", H100, "2.5")
+
+    plan = planner.plan(L4, *pools, request("r", "3g.40gb", 4))
+
+    assert plan["unmet"] == []
+    assert plan["newNodes"] == [{"pool": "a", "count": 1}, {"pool": "b", "count": 1}]
+    assert plan["costPerHour"] == 7.5
+
+
+def test_a_request_takes_gpus_that_there_are_and_nodes_that_are_added(planner):
+    pools = growing("a", A100, "9"), growing("b", H100, "2.5")
+
+    plan = planner.plan(inventory(gpu("x", sku=A100)), *pools, request("r", "3g.40gb", 4))
+
+    assert (plan["unmet"], plan["newNodes"]) == ([], [{"pool": "b", "count": 1}])
+
+
 def test_a_replica_that_changes_its_slice_moves_at_the_cost_that_was_said(planner):
     fleet = inventory(gpu("g0", "1g.10gb@0=r"), gpu("g1", "1g.10gb@0=s"), gpu("g2"), moveCost=3)
 

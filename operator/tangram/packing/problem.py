@@ -163,6 +163,11 @@ class Problem:
     boards: tuple[tuple[str, Board], ...] = ()  # (SKU, discovered geometry) instead of the catalog's
     move_budgets: tuple[tuple[str, int], ...] = ()  # (pool, most replicas that may move away from its GPUs)
 
+    @property
+    def skus(self) -> tuple[str, ...]:
+        """The SKUs of the GPUs and of nodes that may be added, sorted."""
+        return tuple(sorted({gpu.sku for gpu in self.gpus} | {pool.sku for pool in self.growable}))
+
     def board(self, sku: str) -> Board | None:
         """Return the geometry of `sku`: discovered, else the catalog's; None: it cannot be cut."""
         return next((found for name, found in self.boards if name == sku), None) or board(sku)

@@ -297,7 +297,7 @@ def skus_of(problem: Problem, demand: Demand) -> list[str]:
     """Return the SKUs on which a demand could stand, sorted."""
     named = {shape.sku for shape in shapes_of(demand)}
     if ANY_SKU in named:
-        named |= {gpu.sku for gpu in problem.gpus} | {pool.sku for pool in problem.growable}
+        named |= set(problem.skus)
     return sorted(named - {ANY_SKU})
 
 

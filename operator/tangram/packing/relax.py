@@ -258,9 +258,10 @@ def _shapes(trial: _Trial) -> list[tuple[ShapeKey, float, int]]:
 def _named_skus(problem: Problem, shape: ShapeKey) -> list[ShapeKey]:
     if shape.sku != ANY_SKU:
         return [shape]
-    skus = sorted({gpu.sku for gpu in problem.gpus})
     fits = [
-        s for s in skus if shape.profile == WHOLE_GPU or _start(problem, shape._replace(sku=s)) is not None
+        s
+        for s in problem.skus
+        if shape.profile == WHOLE_GPU or _start(problem, shape._replace(sku=s)) is not None
     ]
     return [shape._replace(sku=sku) for sku in fits]
 

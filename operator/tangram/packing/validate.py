@@ -126,10 +126,10 @@ def _shape(problem: Problem, where: str, part: Part) -> None:
         return
     if part.tensor_parallel > 1:
         raise InputError(where, f"{part.shape}: slices have no NVLink; tensor parallelism needs whole GPUs")
-    skus = {gpu.sku for gpu in problem.gpus} if part.sku == ANY_SKU else {part.sku}
-    boards = [problem.board(sku) for sku in sorted(skus)]
+    skus = problem.skus if part.sku == ANY_SKU else (part.sku,)
+    boards = [problem.board(sku) for sku in skus]
     if skus and not any(board is not None and part.profile in board.profiles for board in boards):
-        raise InputError(where, f"{part.profile!r} is no MIG profile of {', '.join(sorted(skus))}")
+        raise InputError(where, f"{part.profile!r} is no MIG profile of {', '.join(skus)}")
 
 
 def _pool(problem: Problem, pool: GrowablePool) -> None:

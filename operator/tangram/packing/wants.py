@@ -297,10 +297,9 @@ def _stranger(owner: str, held: tuple[Held, ...], priority: int) -> Want:
 def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
     if part.sku != ANY_SKU:
         return (part.shape,)
-    skus = sorted({gpu.sku for gpu in problem.gpus} | {pool.sku for pool in problem.growable})
     if part.profile == WHOLE_GPU:
-        return tuple(ShapeKey(sku, WHOLE_GPU, part.tensor_parallel) for sku in skus)
-    boards = ((sku, problem.board(sku)) for sku in skus)
+        return tuple(ShapeKey(sku, WHOLE_GPU, part.tensor_parallel) for sku in problem.skus)
+    boards = ((sku, problem.board(sku)) for sku in problem.skus)
     return tuple(ShapeKey(s, part.profile) for s, b in boards if b is not None and part.profile in b.profiles)
 
 

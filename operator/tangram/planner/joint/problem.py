@@ -36,12 +36,11 @@ class Joint:
 def joint(given: FleetInput) -> Joint:
     """Return the packing problem. Raises `InputError` for what contradicts itself."""
     fleet = _fleet(given)
-    skus = frozenset({g.sku for g in fleet.gpus} | {pool.sku for pool in fleet.growable})
+    skus = frozenset(fleet.skus)
     hourly = money(fleet)
     prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if given.deployments else {}
     sized = size_all(given.deployments, skus, prices, slices_there(fleet))
-    here = frozenset(g.sku for g in fleet.gpus)
-    raw = [_raw(request, here, skus) for request in given.requests]
+    raw = [_raw(request, skus) for request in given.requests]
     taken = sorted({request.name for request in given.requests} & {each.id for each in given.deployments})
     if taken:
         raise InputError(
@@ -117,25 +116,21 @@ def _raw_move_cost(at: GPUState, given: FleetInput) -> float:
     return RAW_MOVE_SHARE * hourly
 
 
-def _raw(request: SliceRequest, here: frozenset[str], skus: frozenset[str]) -> Demand:
-    """`here`: SKUs of GPUs that there are; `skus`: those of nodes that may come, too."""
+def _raw(request: SliceRequest, skus: frozenset[str]) -> Demand:
+    """`skus`: those of GPUs that there are, and of nodes that may be added."""
     profile = _full_name(request, {request.sku} if request.sku else skus)
-    sku = _only_sku(request, profile, here, skus)
+    sku = _only_sku(request, profile, skus)
     return raw_demand(request.name, profile, request.count, sku=sku, priority=request.priority)
 
 
-def _only_sku(request: SliceRequest, profile: str, here: frozenset[str], skus: frozenset[str]) -> str:
+def _only_sku(request: SliceRequest, profile: str, skus: frozenset[str]) -> str:
     """Return the SKU that has to serve a request, `ANY_SKU` where any may. Raises `InputError`."""
-
-    def having(among: Iterable[str]) -> list[str]:
-        return sorted(sku for sku in among if profiles.has(sku, profile))
-
+    if request.sku is None and (not skus or any(profiles.has(sku, profile) for sku in skus)):
+        return ANY_SKU
     if request.sku is None:
-        if not here or having(here):
-            return ANY_SKU
-        known = having(skus) or _boards_with(profile)  # the latter: no GPU has it, all of it stays unmet
+        known = _boards_with(profile)  # no GPU of the fleet has it: all of it stays unmet
     else:
-        known = having({request.sku})
+        known = [request.sku] if profiles.has(request.sku, profile) else []
     if not known:
         which = " or ".join(sorted({request.sku} if request.sku else skus))
         raise InputError(f"SliceRequest {request.name}: profile", f"{profile!r} is no MIG profile of {which}")
