@@ -1,12 +1,12 @@
 """Formats in plans of an observed fleet: those that the operator would use, and why not the others."""
 
-from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance
+from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape
 from tangram.packing import ShapeKey
 from tangram.planner.joint.observed import observed
 from tangram.planner.joint.pack import Limits
 from tangram.planner.joint.problem import joint
 from tangram.planner.joint.recommend import inputs_hash, recommend
-from tests.support.fleet import FACTS_8B, intent, node, snapshot
+from tests.support.fleet import FACTS_8B, intent, node, snapshot, workload
 
 SKU = "H100-80GB-SXM"
 KEY = EvaluationKey("ns", "image:///m/8b", FACTS_8B.digest, SKU, "int4")
@@ -65,3 +65,30 @@ def test_a_plan_tells_of_a_slice_that_waits_for_an_evaluation() -> None:
         for each in found["alternatives"]
     }
     assert because[("1g.10gb", "int4")] == "NotEvaluated"
+
+
+LARGE = ShapeKey(SKU, "3g.40gb", 1)
+TOLERANT = PrecisionTolerance(0.05, 0.9)
+
+
+def test_of_the_formats_on_one_slice_the_fastest_is_offered() -> None:
+    offers = {
+        form: sized(intent("a", "image:///m/8b", precision=form)).offer(LARGE) for form in ("bf16", "int4")
+    }
+
+    best = sized(wants(tolerance=TOLERANT), reports=((KEY, REPORT),)).offer(LARGE)
+
+    assert best is not None
+    assert best.rate == max(each.rate for each in offers.values() if each is not None)
+
+
+def test_a_slice_on_which_replicas_run_keeps_their_format() -> None:
+    who = wants(tolerance=TOLERANT)
+    seen = {"reports": ((KEY, REPORT),)}
+
+    for form in ("bf16", "int4"):
+        ours = workload(who, Shape(SKU, "3g.40gb", 1, form))
+        found = sized(who, workloads=(ours,), **seen)
+
+        assert found.offer(LARGE).shape.precision == form
+        assert found.offer(ShapeKey(SKU, "1g.10gb", 1)).shape.precision == "int4"

@@ -62,6 +62,7 @@ class Wanted:
     uniform: bool = False
     # What it runs on and how many of those the scaling law wants: any other shape has to carry as much.
     present: tuple[ShapeKey, int] | None = None
+    formats_running: tuple[tuple[ShapeKey, str], ...] = ()  # of weights, by the shape that replicas stand on
     impossible: str = ""  # why nothing can serve it, whatever the fleet has
     # Where precision is Any: the formats of the engine, its reports about quantised ones. None: any format.
     formats: tuple[str, ...] = ()

@@ -92,7 +92,8 @@ def _deployments(
                 intent.uid,
                 facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image)),
             )
-            present = _present(intent, workloads.get(uid, []), wishes.get(uid), counted.get(uid))
+            mine = workloads.get(uid, [])
+            present = _present(intent, mine, wishes.get(uid), counted.get(uid))
             wanted: Wanted | str
             if uid in still:
                 wanted = still[uid]
@@ -104,7 +105,8 @@ def _deployments(
             if isinstance(wanted, Wanted):
                 pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
                 share = minimum_share(intent.resources, snapshot.pod_needs)
-                found.append(replace(wanted, present=present, pools=pools, minimum_share=share))
+                wanted = replace(wanted, present=present, formats_running=_formats(mine))
+                found.append(replace(wanted, pools=pools, minimum_share=share))
                 continue
             why = wanted
         kept.add(intent.uid)
@@ -158,3 +160,14 @@ def _present(
     count = min(max(there, intent.min_replicas), intent.max_replicas)
     shape = best.shape if counted is None else counted
     return ShapeKey(shape.sku, shape.profile, shape.tensor_parallel), count
+
+
+def _formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
+    """Return the format in which replicas run on each shape: of several, that of the most available ones."""
+    found = {}
+    for each in sorted(workloads, key=lambda w: (w.available, w.replicas, w.shape, w.name, w.uid)):
+        if each.replicas:
+            found[ShapeKey(each.shape.sku, each.shape.profile, each.shape.tensor_parallel)] = (
+                each.shape.precision
+            )
+    return tuple(sorted(found.items()))

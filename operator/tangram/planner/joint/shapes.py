@@ -138,10 +138,18 @@ def _format(wanted: Wanted) -> str:
 
 
 def _fastest_formats(wanted: Wanted, offers: list[ServingShape]) -> tuple[ServingShape, ...]:
-    """Of the formats on one shape, which cost the same, keep the fastest; the checkpoint's own on ties."""
+    """Of the formats on one shape, which cost the same, keep the fastest; the checkpoint's own on ties.
+
+    Where replicas run on that shape, keep theirs: a replica that stays serves no more than it does now.
+    """
     best: dict[ShapeKey, ServingShape] = {}
-    own = wanted.architecture.precision
-    for offer in sorted(offers, key=lambda o: (-o.rate, o.shape.precision != own, o.shape.precision)):
+    own, running = wanted.architecture.precision, dict(wanted.formats_running)
+
+    def rank(offer: ServingShape) -> tuple[bool, float, bool, str]:
+        form = offer.shape.precision
+        return running.get(offer.key, form) != form, -offer.rate, form != own, form
+
+    for offer in sorted(offers, key=rank):
         best.setdefault(offer.key, offer)
     return tuple(sorted(best.values(), key=lambda o: (replicas(wanted, o) * o.price_per_hour, o.key)))
 
