@@ -371,3 +371,29 @@ def test_without_its_name_or_a_report_no_quantised_format_is_chosen(world):
             )
             assert owner.precision == "Any"
             assert not known[key].misses(owner.tolerance)
+
+
+@given(worlds())
+@settings(max_examples=150, deadline=None)
+def test_at_rest_no_unit_is_idle_on_which_a_replica_that_has_no_room_could_stand(world):
+    """Of the shape that it runs on, or of any that may be used where it runs on none."""
+    observed, wanted = world
+    cluster = Cluster(replace(observed, pools=()), tuple(replace(i, pools=()) for i in wanted))
+    for _ in range(8):
+        made = plan(cluster.observed, cluster.intents, NOW)
+        cluster.perform(made)
+        cluster.settle()
+
+    idle = dict(capacity(cluster.observed))
+    skus = {n.name: n.sku for n in cluster.observed.nodes if n.usable}
+    for claim in cluster.observed.claims:
+        if claim.owner_uid is not None:
+            idle[skus[claim.node], claim.resource] -= claim.count
+    running = {w.owner_uid for w in cluster.observed.workloads if w.replicas}
+    for decision in made.decisions:
+        if decision.placed_reason == "InsufficientCapacity" and decision.shape is not None:
+            shapes = {decision.shape}
+            if decision.owner_uid not in running:
+                lost = decision.alternatives
+                shapes |= {a.shape for a in lost if a.rejected_because == "NotEnoughGPUs"}
+            assert [s for s in shapes if idle.get((s.sku, s.resource), 0) > 0] == []

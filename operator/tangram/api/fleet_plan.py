@@ -162,6 +162,11 @@ class FleetPlanSpec(Model):
     gap: Annotated[str, StringConstraints(max_length=16)] = Field(
         description='Relative gap between objective and bound, in percent; "0.00%" is proved optimal.'
     )
+    one_shape_per_deployment: ShortText | None = Field(
+        default=None,
+        description="What it costs at most that all replicas of an LLMDeployment have one shape: this plan "
+        "beside free mixes of shapes.",
+    )
     gpus: ShortText = Field(description='GPUs in use over all GPUs, as text: "3/6".')
     gpus_in_use: Count = Field(
         alias="gpusInUse", description="GPUs in use under this plan, those of new nodes included."

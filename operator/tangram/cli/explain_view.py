@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from tangram.cli.output import terminal_width
-from tangram.cli.plan_table import MARK, money, shape_name
+from tangram.cli.plan_headline import money
+from tangram.cli.plan_table import MARK, shape_name
 
 _WIDTH = 100  # of a pipe or file, where lines are wrapped all the same: this is prose
 _LABEL = 10

@@ -6,23 +6,20 @@ from typing import Any
 import click
 
 from tangram.cli.output import Column, counted, note, notes, table
+from tangram.cli.plan_headline import headline, money, one_shape
 from tangram.cli.plan_steps import show_steps
 from tangram.cli.plan_strips import show_strips
 from tangram.fleet import WHOLE_GPU
 
 MARK = "*"
 _MOST_MOVES = 20
-_CENT = 0.005
-_PROVED = {
-    "OPTIMAL": "Proved best",
-    "FEASIBLE": "The best found within the limits",
-    "FALLBACK": "Nothing better was found in time: what runs stays",
-}
 
 
 def show(plan: Mapping[str, Any], *, observed: bool = False) -> None:
     """Print the plan. `observed`: of a cluster, where FleetPlans have its name."""
-    note(_summary(plan), indent="  ")
+    note(headline(plan), indent="  ")
+    if (mixes := one_shape(plan)) is not None:
+        note(mixes, indent="  ")
     if "whatIf" in plan:
         note(_compared(plan), indent="  ")
     for section in (_deployments, _requests, _layouts, _moves, show_steps, _unmet):
@@ -37,26 +34,6 @@ def shape_name(shape: Mapping[str, Any]) -> str:
     """Return `H100-80GB-SXM:3g.40gb`, `L40S TP2`."""
     name = shape["sku"] if shape["profile"] == WHOLE_GPU else f"{shape['sku']}:{shape['profile']}"
     return name if shape["tensorParallel"] == 1 else f"{name} TP{shape['tensorParallel']}"
-
-
-def money(usd: float) -> str:
-    """Return USD with as many digits as people pay."""
-    return f"{usd:.2f}" if usd >= 0.005 or usd == 0 else f"{usd:.4f}"
-
-
-def _summary(plan: Mapping[str, Any]) -> str:
-    idle = f", {money(plan['idlePerHour'])} of it for idle parts" if plan["idlePerHour"] >= _CENT else ""
-    moves = (
-        f", {counted(len(plan['moves']), 'move')} for {money(plan['moveCost'])} $"
-        if plan["moves"]
-        else ", no moves"
-    )
-    new = "".join(f", {counted(each['count'], 'new node')} in {each['pool']}" for each in plan["newNodes"])
-    return (
-        f"{_PROVED[plan['status']]}: {plan['gpusInUse']} of {len(plan['gpus'])} GPUs in use,"
-        f" {money(plan['costPerHour'])} $/h{idle}{new}{moves}. Objective {money(plan['objective'])} $"
-        f" over {plan['horizonHours']:g} h, bound {money(plan['bound'])} $, gap {plan['gap']:.2%}."
-    )
 
 
 def _compared(plan: Mapping[str, Any]) -> str:

@@ -96,11 +96,13 @@ def pick(wishes: tuple[Wish, ...], free: Free, prices: Prices) -> tuple[Pick, ..
     menus, errors = _each(wishes, lambda wish: _ways(wish, free))
     if errors:
         raise WishesFailed(errors)
-    in_turn = _in_turn(menus, list(free))
+    in_turn = _filled_up(wishes, _in_turn(menus, list(free)), free)
     if all(got.rank == menu[0].rank for got, menu in zip(in_turn, menus, strict=True)):
         return tuple(way.pick for way in in_turn)  # each has what is best for it alone: nothing is better
     try:
-        together = _together(menus, free, prices) or _by_windows(menus, free, prices)
+        together = _together(menus, free, prices)
+        if together is None:
+            together = _filled_up(wishes, _by_windows(menus, free, prices), free)
     except Exception as error:
         _, alone = _each(menus, lambda menu: _solved([menu], free, prices))
         if 0 < len(alone) < len(menus):
@@ -183,6 +185,26 @@ def _in_turn(menus: Sequence[list[_Way]], left: list[int]) -> list[_Way]:
         for group, n in way.pick.units:
             left[group] -= n
         found.append(way)
+    return found
+
+
+def _filled_up(wishes: Sequence[Wish], ways: list[_Way], free: Free) -> list[_Way]:
+    """Let wishes, in their order, have more of the units that are left, until none could have more.
+
+    Menus hold some counts and some placings only, as there would be room for if nothing else were placed.
+    """
+    left, found, growing = Counter(dict(enumerate(free))), list(ways), True
+    for way in found:
+        left.subtract(dict(way.pick.units))
+    while growing:  # each round lowers what some wish lacks: it ends
+        growing = False
+        for number, (wish, way) in enumerate(zip(wishes, found, strict=True)):
+            own = left + Counter(dict(way.pick.units))
+            best = _ways(wish, tuple(own[group] for group in range(len(free))))[0]
+            if best.unmet < way.unmet - _EPSILON:
+                left = own
+                left.subtract(dict(best.pick.units))
+                found[number], growing = best, True
     return found
 
 

@@ -1,5 +1,6 @@
 """A packing as the document that people and programs read. Its JSON Schema is cli/plan.schema.json."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,10 +34,7 @@ def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
         "idlePerHour": _round(packing.idle_per_hour),
         "moveCost": _round(packing.move_cost),
         "horizonHours": problem.horizon_h,
-        "stages": [
-            {"name": s.name, "value": _round(s.value), "bound": _round(s.bound), "proved": s.proved}
-            for s in packing.stages
-        ],
+        "stages": _stages(asked, packing),
         "gpus": [_gpu(layout, gpus.get(layout.id), given, growing) for layout in packing.layouts],
         "newNodes": [{"pool": pool, "count": count} for pool, count in packing.grown],
         "deployments": [_deployment(wanted, asked, choices, rooms) for wanted in given.deployments],
@@ -49,6 +47,15 @@ def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
 
 def _round(value: float) -> float:
     return round(value, _DIGITS)
+
+
+def _stages(asked: Joint, packing: Packing) -> list[dict[str, Any]]:
+    demands = Counter(f"unmet[{demand.priority}]" for demand in asked.problem.demands)
+    return [
+        {"name": s.name, "value": _round(s.value), "bound": _round(s.bound), "proved": s.proved}
+        | ({"demands": demands[s.name]} if s.name in demands else {})
+        for s in packing.stages
+    ]
 
 
 def _gpu(

@@ -50,8 +50,11 @@ class Watch:
 _FREELY = Limits()
 
 
-def pack(asked: Joint, limits: Limits = _FREELY) -> Packing:
-    """Return the packing of the whole fleet. Raises `InputError` where the problem contradicts itself."""
+def pack(asked: Joint, limits: Limits = _FREELY, deterministic_s: float | None = None) -> Packing:
+    """Return the packing of the whole fleet. Raises `InputError` where the problem contradicts itself.
+
+    `deterministic_s`: CP-SAT's own seconds of work; None: by the size of the model.
+    """
     validate(asked.problem)
     from tangram.packing.search import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
     from tangram.packing.solve import solve  # noqa: PLC0415
@@ -59,5 +62,5 @@ def pack(asked: Joint, limits: Limits = _FREELY) -> Packing:
     clock = limits.clock
     began = clock() if clock is not None else 0.0
     elapsed = None if clock is None else lambda: clock() - began
-    given = SolverLimits(wall_s=limits.wall_s, clock=elapsed)
+    given = SolverLimits(deterministic_s=deterministic_s, wall_s=limits.wall_s, clock=elapsed)
     return named(solve(merged(asked.problem), given), asked.problem)

@@ -19,6 +19,7 @@ from tangram.planner.joint.deployment import identity
 from tangram.planner.joint.edition import edition
 from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.observed import observed
+from tangram.planner.joint.one_shape import one_shape_document
 from tangram.planner.joint.pack import Limits, pack
 from tangram.planner.joint.problem import Joint, joint
 from tangram.planner.joint.reach import reached
@@ -26,9 +27,9 @@ from tangram.planner.joint.short import explanations
 from tangram.planner.joint.steps import steps_document
 
 _HASH_DIGITS = 12
-# Of the time there is: until when the solver may think, think again, and reasons be looked for; and how long
-# steps may take. All of them are bounded by counts first: these only matter where there is little time.
-_SOLVING, _AGAIN, _EXPLAINING, _STEPS = 0.6, 0.72, 0.8, 0.1
+# Of the time there is: until when the solver may think, think again, reasons be looked for, and free mixes be
+# compared; and how long steps may take. Counts bound all of them first: they matter where time is short.
+_SOLVING, _AGAIN, _EXPLAINING, _MIXING, _STEPS = 0.6, 0.72, 0.8, 0.9, 0.1
 _FREELY = Limits()
 
 
@@ -133,6 +134,8 @@ def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
     document |= way.steps
     for wanted, found in zip(given.deployments, document["deployments"], strict=True):
         found.update(told.get(wanted.id, {}))
+    if not watch.late() and (mixes := one_shape_document(asked, packing, watch.part(_MIXING))) is not None:
+        document["oneShapePerDeployment"] = mixes
     return Planned(asked, packing, document)
 
 

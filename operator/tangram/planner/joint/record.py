@@ -62,6 +62,9 @@ def record(document: Document, *, inputs_hash: str) -> dict[str, Any]:
         "totalMoves": len(document["moves"]),
         "totalSteps": len(document.get("steps", ())),
     }
+    mixes = document.get("oneShapePerDeployment")
+    if mixes is not None:
+        spec["oneShapePerDeployment"] = _cut(mixes["text"])
     missing = document.get("stepsMissing")
     if missing is not None:
         spec["stepsMissing"] = _cut(missing["text"], _TEXT)
