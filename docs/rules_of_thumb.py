@@ -25,6 +25,7 @@ from tangram.catalog import Architecture, known_model
 from tangram.fleet import WHOLE_GPU, Shape
 
 ENGINE = "vllm"
+AT_ONCE = 256  # requests: so many that hardware limits the rate, and not the engine's --max-num-seqs
 H100, L40S, H200 = "H100-80GB-SXM", "L40S", "H200-141GB-SXM"
 KIB, GB = 1024, 1e9
 # Azure's conversation trace of 2023 (Splitwise, ISCA 2024): means, tokens.
@@ -74,7 +75,16 @@ def _single_stream(model: StepModel) -> float:
 
 def _chat(name: str, form: str, sku: str = H100, tp: int = 1, profile: str = WHOLE_GPU) -> Row:
     """What `tangram size` says of one shape for chat within P90 TTFT 1 s and P90 TPOT 50 ms."""
-    request = SizingRequest(PROMPT, ANSWER, 1.0, ttft_ms=1000, tpot_ms=50, engine=ENGINE, kv_precision="bf16")
+    request = SizingRequest(
+        PROMPT,
+        ANSWER,
+        1.0,
+        ttft_ms=1000,
+        tpot_ms=50,
+        engine=ENGINE,
+        kv_precision="bf16",
+        max_running=AT_ONCE,
+    )
     found = size(_model(name), request, among=[Shape(sku, profile, tp, form)])
     if not found.rows:
         raise LookupError(f"{name} {form} on {sku} {profile} TP{tp}: {found.rejected[0].message}")

@@ -1,8 +1,10 @@
 """`tangram plan` of LLMDeployments: shapes by capacity, chosen jointly, every other with its reason."""
 
+import json
+
 import pytest
 
-from tests.support.plans import H100, Planner, gpu, held, inventory, used
+from tests.support.plans import H100, Planner, gpu, held, inventory, run, used
 
 LLAMA = "pvc://models/llama-3.1-8b"
 STRICT = {"tpot": {"percentile": 90, "milliseconds": 3}}
@@ -50,6 +52,25 @@ def of(plan, name="chat"):
 
 def replicas(found):
     return sum(shape["replicas"] for shape in found["chosen"])
+
+
+def test_plan_and_size_give_one_rate_to_one_slice(planner):
+    """Objectives so loose that the default of the requests at a time is what limits the rate."""
+    objectives = {
+        "ttft": {"percentile": 90, "milliseconds": 5000},
+        "tpot": {"percentile": 90, "milliseconds": 100},
+    }
+    traffic = {"requestsPerSecond": 1, "inputTokens": {"mean": 256}, "outputTokens": {"mean": 128}}
+    there = {**gpu("g", "3g.40gb@0"), "cuttable": False}
+    flags = ["--model", "llama-3.1-8b", "--ttft-ms", 5000, "--tpot-ms", 100, "--input", 256, "--output", 128]
+    only = ["--max-model-len", 8192, "--sku", H100, "--mig", "3g.40gb", "--precision", "bf16"]
+
+    plan = planner.plan(inventory(there), deployment("chat", objectives=objectives, traffic=traffic))
+    status, out, _ = run("size", *flags, *only, "-o", "json")
+
+    ((shape,), (row,)) = of(plan)["chosen"], json.loads(out)["rows"]
+    assert (status, shape["replicas"]) == (0, 1)
+    assert shape["requestsPerSecond"] == pytest.approx(row["max_rps_per_replica"], rel=1e-3)
 
 
 def test_a_deployment_gets_the_cheapest_shapes_that_carry_its_traffic(planner):

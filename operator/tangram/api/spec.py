@@ -33,7 +33,7 @@ from tangram.api.values import (
     weight_format,
     whole,
 )
-from tangram.fleet import DEFAULT_REQUEST_S, MIGPolicy
+from tangram.fleet import DEFAULT_REQUEST_S, DEFAULT_RUNNING_REQUESTS, MIGPolicy
 
 TENSOR_PARALLEL_ON_SLICES = (
     "placement.mig Required needs 1 in placement.tensorParallel: a replica on a MIG slice is never split"
@@ -101,7 +101,7 @@ class EngineSpec(Model):
         "bound: max_position_embeddings of the checkpoint.",
     )
     max_running_requests: StrictInt = Field(
-        default=64,
+        default=DEFAULT_RUNNING_REQUESTS,
         ge=1,
         le=4096,
         description="Most requests that one replica processes at a time; further requests wait in its queue.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tangram.capacity.footprint import Footprint
 from tangram.catalog import InputError
+from tangram.fleet import DEFAULT_RUNNING_REQUESTS
 
 MIB = 1024 * 1024
 
@@ -42,7 +43,7 @@ class Limits:
     """How an engine is started. Raises `InputError` for what no engine would accept."""
 
     max_model_len: int  # tokens of prompt and output together
-    max_running: int = 64  # requests in one step
+    max_running: int = DEFAULT_RUNNING_REQUESTS  # requests in one step
     utilisation: float = UTILISATION
     max_batched_tokens: int | None = None  # tokens in one step; None: the engine's default
     block_size: int = BLOCK_TOKENS

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 
 from tangram.capacity.decode_times import DecodeTimes, Steps
 from tangram.capacity.traffic import Request
+from tangram.fleet import DEFAULT_RUNNING_REQUESTS
 
 # Closer than this is at the same time: durations are summed step by step or run by run, and rounded.
 _INSTANT_S = 1e-6
@@ -23,7 +24,8 @@ _INSTANT_S = 1e-6
 class EngineLimits:
     """What an engine may do in one step and hold at one time."""
 
-    max_running: int = 256  # requests that decode or prefill at the same time (--max-num-seqs)
+    # Requests that decode or prefill at the same time (--max-num-seqs).
+    max_running: int = DEFAULT_RUNNING_REQUESTS
     max_batched_tokens: int = 8192  # tokens of one step, prompts and decodes together
     kv_tokens: int | None = None  # room of the KV cache in tokens; None: never the limit
     block_tokens: int = 16  # tokens of one KV block

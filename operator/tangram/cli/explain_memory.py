@@ -11,7 +11,7 @@ from tangram.catalog.prices import nearest
 from tangram.cli.memory_account import Asked, account_document, show_account
 from tangram.cli.model_option import ModelSource, model_options, read_model
 from tangram.cli.output import document, output_option
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import DEFAULT_RUNNING_REQUESTS, WHOLE_GPU
 
 # Fields of errors from below, as they are called here.
 _FLAGS = {
@@ -37,7 +37,13 @@ _FLAGS = {
 )
 @click.option("--kv", default="bf16", show_default=True, help="Format of the KV cache: bf16, fp16 or fp8.")
 @click.option("--max-model-len", type=int, help="Longest request in tokens.  [default: the model's context]")
-@click.option("--max-num-seqs", type=int, default=64, show_default=True, help="Most requests in one step.")
+@click.option(
+    "--max-num-seqs",
+    type=int,
+    default=DEFAULT_RUNNING_REQUESTS,
+    show_default=True,
+    help="Most requests in one step.",
+)
 @click.option("--max-num-batched-tokens", type=int, help="Tokens in one step.  [default: by SMs]")
 @click.option("--gpu-memory-utilization", type=float, default=UTILISATION, show_default=True, help="Share.")
 @click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per block of the cache.")

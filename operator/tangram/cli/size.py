@@ -16,6 +16,7 @@ from tangram.cli.size_document import sizing_document
 from tangram.cli.size_filters import chosen
 from tangram.cli.size_simulate import simulated
 from tangram.cli.size_table import show, show_simulated
+from tangram.fleet import DEFAULT_RUNNING_REQUESTS
 
 INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 
@@ -49,7 +50,13 @@ INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 @click.option(
     "--max-model-len", type=int, help="Longest request to accept.  [default: covers P99 of the lengths]"
 )
-@click.option("--max-running", type=int, default=256, show_default=True, help="Most requests in one step.")
+@click.option(
+    "--max-running",
+    type=int,
+    default=DEFAULT_RUNNING_REQUESTS,
+    show_default=True,
+    help="Most requests in one step.",
+)
 @click.option(
     "--simulate", "row", type=int, metavar="ROW", help="Run the step simulation for this row as well."
 )

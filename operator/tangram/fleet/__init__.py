@@ -10,6 +10,7 @@ from tangram.fleet.evaluation import (
 from tangram.fleet.fault import Fault, describe
 from tangram.fleet.intent import (
     DEFAULT_REQUEST_S,
+    DEFAULT_RUNNING_REQUESTS,
     DRAIN_S,
     EXIT_S,
     FieldManager,
@@ -67,6 +68,7 @@ from tangram.fleet.snapshot import (
 
 __all__ = [
     "DEFAULT_REQUEST_S",
+    "DEFAULT_RUNNING_REQUESTS",
     "DRAIN_S",
     "EXIT_S",
     "LAYOUT",

@@ -13,6 +13,7 @@ from tangram.fleet.priority import Refusal
 _TOLERANCE = PrecisionTolerance()
 
 DEFAULT_REQUEST_S = 600
+DEFAULT_RUNNING_REQUESTS = 64  # of one replica at a time: `--max-num-seqs`, the engine's own default
 DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
 EXIT_S = 10  # the engine's last words to clients, the end of its processes
 

@@ -14,7 +14,7 @@ from tangram.capacity.traffic import Tokens, lengths_of
 from tangram.catalog import InputError, share
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.precision import kv_bytes
-from tangram.fleet import Lengths, Shape
+from tangram.fleet import DEFAULT_RUNNING_REQUESTS, Lengths, Shape
 
 LOWEST_RPS, HIGHEST_RPS = 1e-6, 1e6  # a request in eleven days is no load to size for
 LONGEST_TOKENS = 10_000_000
@@ -39,7 +39,7 @@ class SizingRequest:
     engine_version: str | None = None
     kv_precision: str = "bf16"
     max_model_len: int | None = None  # None: what covers P99 of the lengths
-    max_running: int = 256
+    max_running: int = DEFAULT_RUNNING_REQUESTS
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
