@@ -7,7 +7,7 @@ from typing import Any
 
 from tangram.fleet import ApplyDeployment, Intent, Plan, Shape, StartInspection
 from tangram.planner import plan, status, transitions
-from tangram.planner.status import unjudged
+from tangram.planner.status_block import unjudged
 from tangram.scaling import ScalingParams
 from tangram.shell import manifests, reduce
 from tangram.shell.isolation import FaultLog, name_of

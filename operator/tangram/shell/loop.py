@@ -16,7 +16,7 @@ from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, InvalidInten
 from tangram.planner import status as render_status
 from tangram.planner import transitions
 from tangram.planner.node_devices import left_out_notes
-from tangram.planner.status import unjudged
+from tangram.planner.status_block import unjudged
 from tangram.shell.advisor import Advisor
 from tangram.shell.backoff import Backoff, Penalties
 from tangram.shell.client import ApiError
