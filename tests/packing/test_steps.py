@@ -194,7 +194,8 @@ def test_a_full_fleet_in_which_nobody_has_a_minimum_gets_where_it_is_wanted(gpus
 def test_who_is_stuck_does_not_keep_the_others_from_getting_where_they_are_wanted():
     stuck, wanted = halves("chat", "code")
     full, moved = full_ends(2, 8)
-    problem = problem_of(*stuck.gpus, *full.gpus)
+    others = [replace(each, sku="A100-80GB-SXM") for each in full.gpus]  # no place of theirs suits the stuck
+    problem = problem_of(*stuck.gpus, *others)
     packing = packing_of(*wanted.layouts, *moved.layouts)
     pace, minimum, most = rules(problem, packing, permitted=99)
     held = {"chat": 1, "code": 1}
@@ -382,3 +383,42 @@ def test_who_only_grows_waits_where_others_need_the_room_on_their_way():
 
     assert found.complete
     assert kinds(found)[-2:] == [("start-replica", "new"), ("wait-available", "new")]
+
+
+def cleared(name, *instances):
+    """A GPU of node n0 of which mig-manager has to change the counts."""
+    return gpu(name, *instances, node="n0", backend="mig-manager")
+
+
+def test_a_replica_waits_on_a_gpu_that_mig_manager_has_yet_to_clear():
+    before = problem_of(
+        cleared("a", ("1g.10gb", 4, None), ("1g.10gb", 5, None), ("1g.10gb", 6, "chat")),
+        cleared("b", ("1g.10gb", 6, "code")),
+    )
+    wanted = packing_of(
+        layout("a", (4, "2g.20gb", "code"), (6, "1g.10gb", "chat")),
+        layout("b", (5, "1g.10gb", None), (6, "1g.10gb", "code")),
+    )
+
+    found = transition(before, wanted)
+
+    assert found.complete
+    assert not any(step.restart for step in found.steps)
+    pace, minimum, most = rules(before, wanted, 0)
+    perform(before, wanted, pace, minimum, most, found.steps).check_ends_as(wanted)
+
+
+def test_growth_takes_no_slice_through_which_the_others_have_to_go():
+    before = problem_of(
+        cleared("a", ("1g.10gb", 4, "code"), ("1g.10gb", 5, "chat"), ("1g.10gb", 6, "code")),
+        cleared("b", ("1g.10gb", 6, "code")),
+    )
+    wanted = packing_of(
+        layout("a", (4, "1g.10gb", "code"), (5, "1g.10gb", "chat"), (6, "1g.10gb", "chat")),
+        layout("b", (5, "1g.10gb", "code"), (6, "1g.10gb", "code")),
+    )
+
+    found = transition(before, wanted, Pace((("chat", 0), ("code", 2))))
+
+    assert found.complete
+    assert [(step.owner, step.gpus) for step in found.steps if step.restart] == [("code", ("b",))]

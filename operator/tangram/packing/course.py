@@ -39,6 +39,7 @@ class Course:
     wanted: int  # replicas that have to come
     restarts: bool = True  # may replicas be taken down before their replacement serves?
     patient: bool = False  # do demands that only grow wait until the others are where they go?
+    returning: bool = False  # of ways to free a place, first those after which all that stop come back there?
     last: Seat | None = None  # for which a way was taken
     hopeless: set[Seat] = field(default_factory=set)  # places that could not be freed after all
     effort: Effort = field(default_factory=Effort)
@@ -145,6 +146,8 @@ class Course:
     def _make(self, seat: Seat, *, temporary: bool) -> None:
         """Make the slice, or the whole GPUs, that a replica needs and that nobody holds."""
         world = self.world
+        if temporary and world.exists(seat):  # what mig-manager has yet to clear serves until then
+            return
         self._modes(world.gpu(seat.gpus[0]).node)
         for gpu in seat.gpus:
             self._mode(gpu, on=seat.profile != WHOLE_GPU)
@@ -239,6 +242,8 @@ class Course:
     def _best(self, goals: list[Seat]) -> Way | None:
         """Return the cheapest way to free one of these places. Without effort left: without spare places."""
         self.effort.left -= _FREE * len(goals)
+        if self.returning:
+            goals = [goal for goal in goals if self._all_return(goal)] or goals
         order: list[Cost] = []
         for goal in goals:
             least = self._at_least(goal)
@@ -255,9 +260,17 @@ class Course:
                 best = way
         return best
 
+    def _all_return(self, goal: Seat) -> bool:
+        """Whether the GPU of a goal offers a place to a replica of each demand that has to stop for it."""
+        stops = Counter(self.waiting.owners(goal))
+        places = Counter(each.owner for each in self.pending if each.gpus[0] == goal.gpus[0])
+        return stops <= places and self._at_least(goal) is not None
+
     def _at_least(self, goal: Seat) -> Cost | None:
         """Return what freeing a place costs at least; None: it cannot be freed."""
         impossible, owners = self.world.ends.impossible, self.waiting.owners(goal)
+        if self.patient and not self.crews[goal.owner].old:
+            return None
         if not owners or goal in self.hopeless or any(gpu in impossible for gpu in goal.gpus):
             return None
         gone = dict.fromkeys(owners, 0)
@@ -343,7 +356,7 @@ class Course:
             if spare is None:
                 self._stop(seat, restart=early)
                 continue
-            if not self._is_open(spare):  # engines that an earlier spare place took
+            if not (self.world.exists(spare) or self._is_open(spare)):  # an earlier spare place took engines
                 break
             self._start(spare, temporary=True)
             self.waiting.goes(spare)
@@ -389,6 +402,7 @@ def course(
     *,
     restarts: bool = True,
     patient: bool = False,
+    returning: bool = False,
     effort: Effort | None = None,
 ) -> Course:
     """Return one attempt, run to its end, or to the end of `effort`."""
@@ -413,7 +427,7 @@ def course(
     script = Script(both.gpus, pace.per_node)
     world = World(problem, both, kept)
     waiting = Waiting.of(world, pending, leaving)
-    found = Course(world, script, crews, waiting, fixed, len(pending), restarts, patient)
+    found = Course(world, script, crews, waiting, fixed, len(pending), restarts, patient, returning)
     found.effort = effort or found.effort
     found.run()
     return found

@@ -83,8 +83,13 @@ class _Case:
         found = course(self.problem, both, self.pace, effort=self.effort)
         if _arrived(found) or self.effort.over:
             return found
-        patient = course(self.problem, both, self.pace, patient=True, effort=self.effort)
-        return patient if _arrived(patient) else found
+        for returning in (False, True):
+            other = course(
+                self.problem, both, self.pace, patient=True, returning=returning, effort=self.effort
+            )
+            if _arrived(other):
+                return other
+        return found
 
     def works(self) -> bool:
         return not self.effort.over and _arrived(self.run())

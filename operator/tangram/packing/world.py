@@ -203,6 +203,11 @@ class World:
             gone.add(extra.pop(0))
         return None
 
+    def exists(self, seat: Seat) -> bool:
+        """Whether a replica could start on its slice as the GPU is cut now."""
+        gpu, place = seat.gpus[0], Placement(seat.start, seat.profile)
+        return place in self.slices[gpu] and seat.start not in self.holders[gpu]
+
     def places(self, seat: Seat, taken: Mapping[str, int], effort: Effort) -> Iterator[Seat]:
         """Yield where else a replica could stand right now: slices that exist first. `taken`: not there."""
         if seat.profile == WHOLE_GPU:
@@ -242,7 +247,7 @@ class World:
     def _places(self, name: str, profile: str) -> Iterator[Placement]:
         """Yield where slices of a profile may lie on a GPU that is in use as MIG has it, the last first."""
         board = self.board(name)
-        if board is None or not self.mig_on[name] or not self.ends.mig_on[name] or name in self.uncleared:
+        if board is None or not self.mig_on[name] or not self.ends.mig_on[name]:
             return
         for option in reversed(board.options):
             if option.profile == profile:
