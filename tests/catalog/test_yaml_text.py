@@ -67,6 +67,68 @@ def test_a_bomb_takes_little_memory(text):
     assert peak < 4 << 20
 
 
+def merges_inside(levels):
+    """Merges that are nested without a name of their own."""
+    return "a0: &a0 {k: 1}\nb: " + "{<<: [*a0, " * levels + "*a0" + "]}" * levels
+
+
+def merged_and_held(levels):
+    """Each mapping is merged into the next and is a value of it."""
+    lines = (f"a{i}: &a{i} {{<<: *a{i - 1}, k{i}: *a{i - 1}}}\n" for i in range(1, levels))
+    return "a0: &a0 {k: 1}\n" + "".join(lines)
+
+
+@pytest.mark.parametrize("levels", range(8, 20))
+@pytest.mark.parametrize("form", [merges, aliases, merges_inside, merged_and_held])
+def test_a_few_hundred_bytes_become_little_whether_refused_or_not(monkeypatch, form, levels):
+    constructed = []
+    construct = yaml_text._Loader.construct_mapping
+
+    def counting(loader, node, deep=False):
+        found = construct(loader, node, deep)
+        constructed.append(len(node.value))  # with what merges write into it
+        return found
+
+    monkeypatch.setattr(yaml_text._Loader, "construct_mapping", counting)
+    text, refusal = form(levels), ""
+    tracemalloc.start()
+    try:
+        list(documents(text, "file.yaml"))
+    except InputError as error:
+        refusal = str(error)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+    limit = 5_000 + 10 * len(text)
+    assert not refusal or f"more than {limit:,} nodes" in refusal
+    assert sum(constructed) <= (0 if refusal else limit + len(text))
+    assert peak < 1 << 20
+
+
+def test_a_mapping_with_merges_may_be_merged_before_its_own_turn():
+    text = "d: &d {a: 1}\nbase: {inner: &n {<<: *d, a: 2}}\nk: {<<: *n, b: 3}\n"
+
+    (found,) = documents(text, "f")
+
+    assert found == {"d": {"a": 1}, "base": {"inner": {"a": 2}}, "k": {"a": 2, "b": 3}}
+
+
+@pytest.mark.parametrize("text", ["{<<: *d, a: 2, a: 3}", "{<<: *d, 1: x, 0x1: y}", "{~: x, null: y}"])
+def test_a_key_that_is_there_twice_is_refused_beside_merges_and_in_other_words(text):
+    with pytest.raises(InputError, match="is there twice"):
+        list(documents(f"d: &d {{a: 1}}\nk: {text}\n", "f"))
+
+
+@pytest.mark.parametrize(
+    "text", ["!!bool maybe", "!!int ''", "!!float ''", "!!int x", "!!timestamp 99999-01-01", "2001-99-99"]
+)
+def test_a_value_that_is_not_what_its_tag_says_is_an_error_with_its_line(text):
+    with pytest.raises(InputError, match=r"is no (bool|int|float|timestamp)") as refused:
+        list(documents(f"kind: x\nvalue: {text}\n", "f"))
+    assert refused.value.field == "f:2"
+
+
 def test_a_bomb_names_its_line():
     with pytest.raises(InputError) as refused:
         list(documents("kind: x\n" + merges(26), "file.yaml"))

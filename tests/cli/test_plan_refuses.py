@@ -256,3 +256,16 @@ def test_a_merged_key_may_be_set_again(tmp_path):
 
     assert status == 0
     assert "3 L4 empty" in out
+
+
+@pytest.mark.parametrize(
+    "text", ["kind: WORD", "kind: Inventory\nprices:\n  ? WORD\n  : 1", "kind: Inventory\n? WORD\n: 1"]
+)
+def test_a_word_of_a_million_letters_is_refused_in_one_short_line(tmp_path, text):
+    path = tmp_path / "long.yaml"
+    path.write_text(text.replace("WORD", "k" * 1_000_000))
+
+    status, out, err = run("plan", "-f", path)
+
+    assert (status, out) == (2, "")
+    assert len(err) < 400 + len(str(path))

@@ -13,11 +13,13 @@ import yaml
 
 from tangram.catalog import yaml_text
 from tangram.catalog.errors import InputError
+from tangram.catalog.fields import short
 from tangram.catalog.lookup import find_gpu, gpu, skus
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # No GPU-hour costs more than this; a price above it is a price per month or in another currency.
 HIGHEST_USD_PER_HOUR = 1000.0
+LONGEST_NAME = 200  # characters of a GPU's name: likeness to a longer one takes seconds to measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,14 @@ def _sku(node: yaml.Node, line: str) -> str:
         raise InputError(line, "must be of the form `SKU: usd_per_gpu_hour`")
     if node.value in skus():
         return str(node.value)
-    raise InputError(line, f"no GPU is called {node.value!r}{nearest(node.value)}; `tangram gpus` lists them")
+    name = node.value
+    raise InputError(line, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
 
 
 def nearest(name: str) -> str:
     """Return `, nearest is X` for a misspelt SKU, nothing where no SKU is like it."""
+    if len(name) > LONGEST_NAME:
+        return ""
     if meant := find_gpu(name):
         return f", nearest is {meant.sku}"
     by_lower = {sku.lower(): sku for sku in skus()}

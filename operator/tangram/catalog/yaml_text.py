@@ -5,16 +5,22 @@ Aliases and merges (`<<`) are counted as if they were written out, before anythi
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from tangram.catalog.fields import short
+
 DEEPEST = 200  # no document of ours has ten levels; far deeper ones would end the process in libyaml
 MOST_DOCUMENTS = 20_000  # each costs more than a line; a List holds any number
-# Nodes that aliases and merges may add: as many as are written, and never fewer than this. Dumps of clusters
-# share a few labels; a bomb of twenty lines has a million.
+# Nodes that aliases and merges may add: as many as are written and never fewer than FREE_ALIASES, but no more
+# than the text has characters for. Dumps of clusters share a few labels, an Inventory that merges one GPU
+# into all adds three nodes per character; a bomb of twenty lines has a million.
 FREE_ALIASES = 100_000
+ALIASES_OF_ANY_TEXT = 5_000
+ALIASES_PER_CHARACTER = 10
 LONGEST_NUMBER = 500  # characters; base 60 (`1:30:00`) takes quadratic time in PyYAML
 MOST_DIRECTIVES = 100  # libyaml compares each `%TAG` with all before it
 
@@ -27,6 +33,21 @@ _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 ERRORS = (yaml.YAMLError, ValueError, ArithmeticError, RecursionError)
 """What reading YAML raises; `told` makes a line and a sentence of it."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """Nodes of a stream so far, against what its text may become."""
+
+    characters: int
+    written: int = 0
+    added: int = 0  # by aliases and merges
+
+    @property
+    def most(self) -> int:
+        """How many nodes aliases and merges may add."""
+        by_text = ALIASES_OF_ANY_TEXT + ALIASES_PER_CHARACTER * self.characters
+        return min(max(FREE_ALIASES, self.written), by_text)
 
 
 def load_all(text: str) -> Iterator[Any]:
@@ -57,19 +78,19 @@ def compose(text: str) -> Any:
     _shallow(text)
     root = yaml.compose(text, Loader=_Fast)
     if root is not None:
-        _bounded(root)
+        _bound(root, _Account(len(text)))
     return root
 
 
 def compose_all(text: str) -> Iterator[Any]:
     """Yield the documents of `text` as nodes with their places. Raises one of `ERRORS`."""
     _shallow(text)
-    written = added = 0
+    account = _Account(len(text))
     nodes: Iterator[Any] = yaml.compose_all(text, Loader=_Fast)
     for number, root in enumerate(nodes, 1):
         if number > MOST_DOCUMENTS:
             raise yaml.MarkedYAMLError(problem=f"more than {MOST_DOCUMENTS:,} documents")
-        written, added = _bounded(root, written, added)
+        _bound(root, account)
         yield root
 
 
@@ -82,24 +103,53 @@ def told(error: BaseException) -> tuple[str, str]:
 class _Loader(_Fast):  # type: ignore[misc]
     """Refuses bombs, and an object that has a key twice, as kubectl does: YAML itself would take the last."""
 
-    _written = _added = 0  # nodes of the stream so far, and what aliases add to them
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._account = _Account(len(text))
+        self._own: dict[int, list[Any]] = {}  # by id of a node with merges: the keys that it has itself
 
     def construct_document(self, node: Any) -> Any:
-        self._written, self._added = _bounded(node, self._written, self._added)
+        _bound(node, self._account)
+        self._own.clear()  # ids of another document's nodes
         return super().construct_document(node)
 
+    def flatten_mapping(self, node: Any) -> None:
+        """Write the merges of a mapping out. One that another merges has been written out before its turn."""
+        if any(key.tag == _MERGE for key, _ in node.value):
+            self._own[id(node)] = [key for key, _ in node.value if key.tag != _MERGE]
+        super().flatten_mapping(node)
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        own = list(node.value) if isinstance(node, yaml.MappingNode) else []
         found: dict[Any, Any] = super().construct_mapping(node, deep)
-        if len(found) < len(own):
+        if len(found) < len(node.value):
             seen = set()
-            for key, _ in own:
-                if key.tag != _MERGE and (key.tag, key.value) in seen:
+            for key in self._own.get(id(node), [key for key, _ in node.value]):
+                meant = self.construct_object(key, deep=True)
+                if meant in seen:
                     raise yaml.MarkedYAMLError(
-                        problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
+                        problem=f"the key {short(meant)} is there twice", problem_mark=key.start_mark
                     )
-                seen.add((key.tag, key.value))
+                seen.add(meant)
         return found
+
+
+def _checked(construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the constructor with errors that name the line, whatever PyYAML raises."""
+
+    def checked(loader: Any, node: Any) -> Any:
+        try:
+            return construct(loader, node)
+        except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            kind = node.tag.removeprefix("tag:yaml.org,2002:")
+            raise yaml.MarkedYAMLError(
+                problem=f"{short(node.value)} is no {kind}", problem_mark=node.start_mark
+            ) from error
+
+    return checked
+
+
+for _tag in (*_NUMBERS, "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"):
+    _Loader.add_constructor(_tag, _checked(_Loader.yaml_constructors[_tag]))
 
 
 def _shallow(text: str) -> None:
@@ -122,10 +172,10 @@ def _too_deep(where: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels deep", problem_mark=where.start_mark)
 
 
-def _bounded(root: Any, written: int = 0, added: int = 0) -> tuple[int, int]:
-    """Return how many nodes are written in the stream, and how many its aliases add, with those of `root`.
+def _bound(root: Any, account: _Account) -> None:
+    """Count the nodes of a document, as written and with its aliases and merges written out.
 
-    Raises for a document that is too large or too deep once its aliases are written out.
+    Raises for a document that is too large or too deep once they are.
     """
     sizes: dict[int, int] = {}  # nodes as written out, by id
     depths: dict[int, int] = {}
@@ -151,12 +201,14 @@ def _bounded(root: Any, written: int = 0, added: int = 0) -> tuple[int, int]:
         depths[id(node)] = 1 + max((depths[id(child)] for child in children), default=0)
         if depths[id(node)] > DEEPEST + 1:
             raise _too_deep(node)
-        if added + sizes[id(node)] - len(sizes) > max(FREE_ALIASES, written + len(sizes)):
+        account.written += 1
+        if account.added + sizes[id(node)] - len(sizes) > account.most:
             raise yaml.MarkedYAMLError(
-                problem="its aliases and merges make too much of it: write them out, or split the file",
+                problem=f"its aliases and merges make too much of it, more than {account.most:,} nodes: write"
+                " them out, or split the file",
                 problem_mark=node.start_mark,
             )
-    return written + len(sizes), added + sizes[id(root)] - len(sizes)
+    account.added += sizes[id(root)] - len(sizes)
 
 
 def _children(node: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tangram.api import PriorityClasses, classes_of_files
 from tangram.api.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
+from tangram.catalog.fields import short
 from tangram.cli.documents import BOM, documents, file_text
 from tangram.cli.lengths import resolved
 from tangram.cli.plan_snapshot import SNAPSHOT, Document, Observed, applied, beside, read_class
@@ -118,7 +119,7 @@ def _parts(document: Any, where: str, passed: _Passed, depth: int = 0) -> Iterat
     elif isinstance(kind, str) and kind and (kind in _OUTCOMES or _foreign(document, GROUP)):
         passed.kinds[kind if kind.isprintable() else repr(kind)] += 1
     else:
-        raise InputError(where, f"kind is {kind!r}; known are {', '.join(KINDS)}")
+        raise InputError(where, f"kind is {short(kind)}; known are {', '.join(KINDS)}")
 
 
 def _foreign(document: Mapping[str, Any], group: str) -> bool:

@@ -72,7 +72,7 @@ def sku_of(name: str, field: str) -> str:
     """Return the catalog's name of a GPU in any usual spelling. Raises `InputError(field, ...)`."""
     found = gpu(name) or find_gpu(name)
     if found is None:
-        raise InputError(field, f"no GPU is called {name!r}{nearest(name)}; `tangram gpus` lists them")
+        raise InputError(field, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
     return found.sku
 
 
@@ -112,7 +112,7 @@ def prices(fields: Fields, key: str = "prices") -> tuple[tuple[str, float], ...]
     found: dict[str, float] = {}
     for name in given.values:
         value = price(given, name)
-        known = sku_of(str(name), f"{given.where}: {name}")
+        known = sku_of(str(name), given.error(str(name), "").field)
         if value is None or known in found:
             raise given.error(str(name), "has no price" if value is None else f"{known} has a price already")
         found[known] = value
