@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 
 from tangram.catalog import InputError
 from tangram.packing import from_json, slice_request, to_json
-from tangram.packing.seats import ends
 from tangram.packing.solve import Limits, solve
-from tangram.packing.steps import Pace, Transition
-from tangram.packing.transition import transition
+from tangram.packing.transition import Pace, Transition, end_states, transition
 from tests.support.packing_problems import small
 from tests.support.packing_simulator import Refused, SimulatedFleet
 from tests.support.packing_transitions import (
@@ -309,11 +307,11 @@ def test_a_packing_says_where_the_driver_puts_slices_of_a_gpu_that_it_gives_to_m
     problem = replace(problem_of(empty("a")), demands=demands)
 
     packing = solve(problem)
-    both = ends(problem, packing)
+    both = end_states(problem, packing)
 
     (cut,) = packing.layouts
     assert [(p.start, p.profile) for p in cut.instances] == [(p.start, p.profile) for p in both.slices["a"]]
-    placed = {(seat.owner, seat.profile, seat.start) for seat in both.wanted}
+    placed = {(each.owner, each.profile, each.start) for each in both.wanted}
     assert {(p.owner, p.profile, p.start) for p in cut.instances if p.owner} == placed
 
 
@@ -360,7 +358,7 @@ def test_the_simulated_fleet_refuses_scripts_with_a_step_left_out(seed):
 def test_the_wanted_end_of_a_layout_that_nobody_names_is_the_layout_as_it_is():
     problem, _ = halves("chat", "code")
 
-    both = ends(problem, packing_of())
+    both = end_states(problem, packing_of())
 
     assert both.now == both.wanted == both.kept
 

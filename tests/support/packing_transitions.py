@@ -7,7 +7,7 @@ from dataclasses import replace
 from tangram.packing import GPULayout, GPUState, GrowablePool, Instance, Packing, Placed, Problem
 from tangram.packing.board import board
 from tangram.packing.geometry import creation_order, layouts, maximal_layouts, multiset
-from tangram.packing.steps import Pace
+from tangram.packing.transition import Pace
 
 H100 = "H100-80GB-SXM"
 SLICES = frozenset(("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"))

@@ -3,8 +3,7 @@
 from typing import Any
 
 from tangram.packing import Packing
-from tangram.packing.steps import Missing, Pace, Spare, Step
-from tangram.packing.transition import transition
+from tangram.packing.transition import Missing, Pace, Spare, Step, transition
 from tangram.planner.joint.pack import Limits
 from tangram.planner.joint.problem import Joint
 

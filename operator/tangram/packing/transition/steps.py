@@ -1,4 +1,4 @@
-"""What has to be done, in which order, to get from the fleet as it is to the layout that is wanted.
+"""Steps: what has to be done, in which order, from the fleet as it is to the layout that is wanted.
 
 A step names one effect. It is idempotent: where `done_when` holds already, there is nothing to do. A step may
 begin as soon as every step in `after` is done and its `precondition` holds in the world; steps that do not
@@ -25,7 +25,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """One effect. Which fields say something depends on `kind`."""
+    """One effect. Which fields hold something depends on `kind`."""
 
     number: int
     kind: Kind
@@ -37,7 +37,7 @@ class Step:
     layout: tuple[Placement, ...] = ()  # set-geometry: where the driver puts the slices
     mig_enabled: bool = False  # set-mode
     pool: str = ""  # add-node
-    temporary: bool = False  # a slot on the way: what starts here moves on, what is created goes again
+    temporary: bool = False  # part of a detour
     restart: bool = False  # drain-replica: before its replacement serves, as the minimum permits
     after: tuple[int, ...] = ()  # numbers of steps that come first
 
@@ -58,12 +58,12 @@ class Step:
         return gpus if self.profile in {"", WHOLE_GPU} else f"{self.profile}@{self.start} of {gpus}"
 
     def __str__(self) -> str:
-        who = f" {self.owner}" if self.owner else ""
+        owner = f" {self.owner}" if self.owner else ""
         more = " ".join(map(str, self.layout)) or ("on" if self.mig_enabled else "off") * (
             self.kind == "set-mode"
         )
         marks = " (temporary)" * self.temporary + " (restart)" * self.restart
-        return f"{self.number}. {self.kind}{who} {self.at or self.node} {more}".rstrip() + marks
+        return f"{self.number}. {self.kind}{owner} {self.at or self.node} {more}".rstrip() + marks
 
 
 _PRECONDITION: dict[str, str] = {
@@ -90,7 +90,7 @@ _DONE: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much may happen at once, and what must never stop."""
+    """How much may happen at once, and how many replicas stay available."""
 
     min_available: tuple[tuple[str, int], ...] = ()  # (demand, replicas); absent: as many as run and stay
     per_demand: int = 1  # replicas of one demand that start at once, above what it has anyway
@@ -99,7 +99,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Spare:
-    """Room that is missing."""
+    """Free places that are missing."""
 
     sku: str
     profile: str
@@ -112,12 +112,12 @@ class Spare:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Missing:
-    """Why some replicas cannot get where they are wanted. Either of the remedies was tried and suffices."""
+    """Why some replicas cannot get where they are wanted. Either remedy was tried and suffices."""
 
     blocked: tuple[str, ...]  # what cannot be reached
-    spares: tuple[Spare, ...] = ()  # free places that would do; none: more room does not help
-    min_available: tuple[tuple[str, int], ...] = ()  # lower minima that would do; none: they do not help
-    reasons: tuple[str, ...] = ()  # of what neither helps
+    spares: tuple[Spare, ...] = ()  # free places that suffice; none: more room does not help
+    min_available: tuple[tuple[str, int], ...] = ()  # lower minima that suffice; none: they do not help
+    reasons: tuple[str, ...] = ()  # what neither helps against
 
     def __str__(self) -> str:
         lower = " and ".join(f"minAvailable {n} of {demand!r}" for demand, n in self.min_available)

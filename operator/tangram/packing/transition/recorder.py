@@ -1,9 +1,9 @@
-"""Steps as they are written down one by one, each with the earlier steps that it has to wait for.
+"""Steps as they are recorded one by one, each with the earlier steps for which it has to wait.
 
-The order of writing works. `after` keeps what makes it work in every other order too: a slot's history, the
-operations on one GPU, a demand's minimum and surge, how many replicas start at once on a node.
-Sequence: a drain waits for every earlier arrival of its demand, so that never more is gone than in the order
-of writing; a start waits for every earlier drain, so that never more is there.
+The order of recording works. `after` keeps what makes every other order work too: the history of a slice, the
+operations on one GPU, a demand's budget, how many replicas start at once on a node. A drain waits for every
+earlier arrival of its demand, so that never more replicas are unavailable than in the order of recording; a
+start waits for every earlier drain, so that never more of them surge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry import Layout, Placement
 from tangram.packing.problem import GPUState
-from tangram.packing.seats import Seat
-from tangram.packing.steps import Kind, Step
+from tangram.packing.transition.end_states import ReplicaPlacement
+from tangram.packing.transition.steps import Kind, Step
 
 Site = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Script:
-    """What has been written so far, and who did what last."""
+class StepRecorder:
+    """The steps so far, and the last of them that touched each GPU, slice, node and demand."""
 
     gpus: Mapping[str, GPUState]
     per_node: int
@@ -36,67 +36,67 @@ class Script:
     drains: dict[str, int] = field(default_factory=dict)  # demand -> last
 
     def add_node(self, pool: str, node: str, gpus: tuple[str, ...]) -> None:
-        """Write: a new node of `pool`."""
-        number = self._write("add-node", node, gpus, (), pool=pool)
+        """Record a new node of `pool`."""
+        number = self._record("add-node", node, gpus, (), pool=pool)
         self.operated |= dict.fromkeys(gpus, number)
 
     def mode(self, gpu: str, *, on: bool) -> None:
-        """Write: MIG mode of `gpu`, which nobody uses. Under mig-manager nobody uses the node."""
+        """Record the MIG mode of `gpu`, which is empty; under mig-manager its node is."""
         state = self.gpus[gpu]
         after = [*self._operation(gpu), *self._left([gpu])]
         if state.backend == "mig-manager":
             after += self._left(g.id for g in self.gpus.values() if g.node == state.node)
             after += self._quiet(state.node)
-        number = self._write("set-mode", state.node, (gpu,), after, mig_enabled=on)
+        number = self._record("set-mode", state.node, (gpu,), after, mig_enabled=on)
         self.operated[gpu] = number
         if state.backend == "mig-manager":
             self.node_geometry[state.node] = number
 
     def create(self, gpu: str, placement: Placement, *, temporary: bool) -> None:
-        """Write: one more slice."""
+        """Record one more slice."""
         number = self._slice("create-slice", gpu, placement, self._operation(gpu), temporary=temporary)
         self.made[gpu, placement.start] = number
 
     def destroy(self, gpu: str, placement: Placement) -> None:
-        """Write: one slice less; whoever held it has left."""
+        """Record one slice less; the replica on it has left."""
         left = self.vacated.get((gpu, placement.start))
         after = [*self._operation(gpu), *([] if left is None else [left])]
         self._slice("destroy-slice", gpu, placement, after, temporary=False)
 
     def geometry(self, gpu: str, layout: Layout) -> None:
-        """Write: mig-manager clears `gpu` and makes `layout`."""
+        """Record that mig-manager clears `gpu` and creates `layout`."""
         node = self.gpus[gpu].node
         after = [*self._operation(gpu), *self._left([gpu]), *self._quiet(node)]
-        number = self._write("set-geometry", node, (gpu,), after, layout=layout)
+        number = self._record("set-geometry", node, (gpu,), after, layout=layout)
         self.operated[gpu] = self.node_geometry[node] = number
         self.made |= {(gpu, placement.start): number for placement in layout}
 
-    def bring(self, seat: Seat, *, temporary: bool) -> None:
-        """Write: a replica starts and is available."""
-        node = self.gpus[seat.gpus[0]].node
+    def start(self, replica: ReplicaPlacement, *, temporary: bool) -> None:
+        """Record that a replica starts and is available."""
+        node = self.gpus[replica.gpus[0]].node
         earlier = self.node_starts.setdefault(node, [])
-        after = [self.vacated[site] for site in seat.sites if site in self.vacated]
-        if seat.profile == WHOLE_GPU:
-            after += [self.operated[gpu] for gpu in seat.gpus if gpu in self.operated]
+        after = [self.vacated[site] for site in replica.sites if site in self.vacated]
+        if replica.profile == WHOLE_GPU:
+            after += [self.operated[gpu] for gpu in replica.gpus if gpu in self.operated]
         else:
-            after += [self.made[site] for site in seat.sites if site in self.made]
-        after += [found for found in (self.node_geometry.get(node), self.drains.get(seat.owner)) if found]
+            after += [self.made[site] for site in replica.sites if site in self.made]
+        after += [found for found in (self.node_geometry.get(node), self.drains.get(replica.owner)) if found]
         after += [earlier[-1][0]] if earlier else []
         after += [earlier[-self.per_node][1]] if len(earlier) >= self.per_node else []
-        start = self._replica("start-replica", seat, after, temporary=temporary)
-        wait = self._replica("wait-available", seat, [start], temporary=temporary)
+        start = self._replica("start-replica", replica, after, temporary=temporary)
+        wait = self._replica("wait-available", replica, [start], temporary=temporary)
         earlier.append((start, wait))
-        self.arrived |= dict.fromkeys(seat.sites, wait)
-        self.arrivals.setdefault(seat.owner, []).append(wait)
+        self.arrived |= dict.fromkeys(replica.sites, wait)
+        self.arrivals.setdefault(replica.owner, []).append(wait)
 
-    def drain(self, seat: Seat, *, restart: bool = False) -> None:
-        """Write: a replica stops and its pod is gone."""
-        after = self.arrivals.pop(seat.owner, [])
-        after += [self.arrived[site] for site in seat.sites if site in self.arrived]
-        after += [self.drains[seat.owner]] if seat.owner in self.drains else []
-        number = self._replica("drain-replica", seat, after, restart=restart)
-        self.drains[seat.owner] = number
-        for site in seat.sites:
+    def drain(self, replica: ReplicaPlacement, *, restart: bool = False) -> None:
+        """Record that a replica stops and its pod is gone."""
+        after = self.arrivals.pop(replica.owner, [])
+        after += [self.arrived[site] for site in replica.sites if site in self.arrived]
+        after += [self.drains[replica.owner]] if replica.owner in self.drains else []
+        number = self._replica("drain-replica", replica, after, restart=restart)
+        self.drains[replica.owner] = number
+        for site in replica.sites:
             self.vacated[site] = self.emptied.setdefault(site[0], {})[site] = number
 
     def _operation(self, gpu: str) -> list[int]:
@@ -113,7 +113,7 @@ class Script:
     def _slice(
         self, kind: Kind, gpu: str, placement: Placement, after: Iterable[int], *, temporary: bool
     ) -> int:
-        number = self._write(
+        number = self._record(
             kind,
             self.gpus[gpu].node,
             (gpu,),
@@ -128,26 +128,26 @@ class Script:
     def _replica(
         self,
         kind: Kind,
-        seat: Seat,
+        replica: ReplicaPlacement,
         after: Iterable[int],
         *,
         temporary: bool = False,
         restart: bool = False,
     ) -> int:
-        node = self.gpus[seat.gpus[0]].node
-        return self._write(
+        node = self.gpus[replica.gpus[0]].node
+        return self._record(
             kind,
             node,
-            seat.gpus,
+            replica.gpus,
             after,
-            profile=seat.profile,
-            start=seat.start,
-            owner=seat.owner,
+            profile=replica.profile,
+            start=replica.start,
+            owner=replica.owner,
             temporary=temporary,
             restart=restart,
         )
 
-    def _write(
+    def _record(
         self, kind: Kind, node: str, gpus: tuple[str, ...], after: Iterable[int], **more: object
     ) -> int:
         number = len(self.steps) + 1

@@ -1,4 +1,4 @@
-"""The fleet half way: which slices exist, who holds them, what stands in the way of a replica."""
+"""The fleet between two steps: slices, the replicas on them, what blocks a place, where there is room."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,19 +9,19 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing.board import Board
 from tangram.packing.geometry import Placement, check
 from tangram.packing.problem import GPUState, Problem
-from tangram.packing.seats import Ends, Seat
+from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
 
 Region = Mapping[str, int]  # GPU -> memory slices as a mask
 Shape = tuple[str, str, int]  # SKU, profile, GPUs
-_CUT = 8  # what asking the geometry costs
+_GEOMETRY = 8  # effort of one check of a layout
 
 
 @dataclass(slots=True)
 class Effort:
-    """How much thinking is left, in GPUs and replicas looked at: a count, so equal inputs end equal."""
+    """Search effort that is left, in GPUs and replicas looked at: a count, so that equal inputs end equal."""
 
     left: int = 10_000_000
-    late: Callable[[], bool] | None = None  # whether there is no time left, whatever is left of the count
+    late: Callable[[], bool] | None = None  # whether a time limit is over, whatever is left of the count
 
     @property
     def over(self) -> bool:
@@ -30,7 +30,7 @@ class Effort:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether even what needs no thought has to end."""
+        """Whether the time limit is over."""
         return self.late is not None and self.late()
 
 
@@ -38,21 +38,21 @@ class Effort:
 class Openings:
     """Where slices of one profile of one SKU are free or can be made: only changes are looked at again."""
 
-    stale: set[str]  # GPUs of which nobody knows
-    existing: list[str] = field(default_factory=list)  # GPUs with such a slice that nobody holds, sorted
+    stale: set[str]  # GPUs to look at
+    existing: list[str] = field(default_factory=list)  # GPUs with such a free slice, sorted
     creatable: list[str] = field(default_factory=list)  # GPUs where one can be made, sorted
 
 
 @dataclass(slots=True)
-class World:
-    """State between two steps."""
+class FleetState:
+    """State between two steps, with indexes of what is looked up often."""
 
     problem: Problem
-    ends: Ends
-    kept: frozenset[Seat]  # go on undisturbed
+    ends: EndStates
+    kept: frozenset[ReplicaPlacement]  # serve on undisturbed
     mig_on: dict[str, bool] = field(default_factory=dict)
     slices: dict[str, set[Placement]] = field(default_factory=dict)
-    holders: dict[str, dict[int, Seat]] = field(default_factory=dict)  # GPU -> start -> who
+    holders: dict[str, dict[int, ReplicaPlacement]] = field(default_factory=dict)  # GPU -> start -> replica
     uncleared: set[str] = field(default_factory=set)  # mig-manager has yet to clear these
     by_node: dict[str, list[str]] = field(default_factory=dict)
     by_sku: dict[str, list[str]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class World:
     _openings: dict[str, dict[str, Openings]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin with the fleet as it is."""
+        """Start from the present end."""
         self.uncleared |= self.ends.cleared
         for name, gpu in self.ends.gpus.items():
             cut = (Placement(i.start, i.profile) for i in gpu.instances) if gpu.mig_enabled else ()
@@ -72,8 +72,8 @@ class World:
             self.by_node.setdefault(gpu.node, []).append(name)
             self.by_sku.setdefault(gpu.sku, []).append(name)
             self.nodes.setdefault(gpu.sku, {})[gpu.node] = None
-        for seat in self.ends.now:
-            self.sit(seat)
+        for replica in self.ends.now:
+            self.place(replica)
 
     def gpu(self, name: str) -> GPUState:
         """Return what never changes about a GPU."""
@@ -86,9 +86,9 @@ class World:
             self._boards[sku] = self.problem.board(sku)
         return self._boards[sku]
 
-    def shape(self, seat: Seat) -> Shape:
-        """Return what a replica stands on."""
-        return self.gpu(seat.gpus[0]).sku, seat.profile, len(seat.gpus)
+    def shape(self, replica: ReplicaPlacement) -> Shape:
+        """Return the shape under a replica."""
+        return self.gpu(replica.gpus[0]).sku, replica.profile, len(replica.gpus)
 
     def awaiting_mode(self, node: str) -> list[str]:
         """Return the GPUs whose MIG mode has to change, which mig-manager does only on an empty node."""
@@ -100,40 +100,40 @@ class World:
             and name not in self.ends.impossible
         ]
 
-    def sit(self, seat: Seat) -> None:
+    def place(self, replica: ReplicaPlacement) -> None:
         """Put a replica on its place."""
-        for gpu, start in seat.sites:
-            self.holders[gpu][start] = seat
-            self.changed(gpu)
+        for gpu, start in replica.sites:
+            self.holders[gpu][start] = replica
+            self._changed(gpu)
 
-    def leave(self, seat: Seat) -> None:
+    def remove(self, replica: ReplicaPlacement) -> None:
         """Take a replica from its place."""
-        for gpu, start in seat.sites:
+        for gpu, start in replica.sites:
             del self.holders[gpu][start]
-            self.changed(gpu)
+            self._changed(gpu)
 
-    def cut(self, gpu: str, placement: Placement) -> None:
-        """Make a slice."""
+    def create_slice(self, gpu: str, placement: Placement) -> None:
+        """Create a slice."""
         self.slices[gpu].add(placement)
-        self.changed(gpu)
+        self._changed(gpu)
 
-    def uncut(self, gpu: str, placement: Placement) -> None:
-        """Take a slice away."""
+    def destroy_slice(self, gpu: str, placement: Placement) -> None:
+        """Destroy a slice."""
         self.slices[gpu].discard(placement)
-        self.changed(gpu)
+        self._changed(gpu)
 
     def clear(self, gpu: str, layout: Iterable[Placement] = ()) -> None:
-        """Take all slices of a GPU away and make others."""
+        """Replace all slices of a GPU."""
         self.slices[gpu] = set(layout)
-        self.changed(gpu)
+        self._changed(gpu)
 
-    def changed(self, gpu: str) -> None:
+    def _changed(self, gpu: str) -> None:
         """Note that other places of a GPU may be free now."""
         for openings in self._openings.get(self.gpu(gpu).sku, {}).values():
             openings.stale.add(gpu)
 
     def mask(self, gpu: str, placement: Placement) -> int:
-        """Return the memory slices of a placement, all where nobody knows."""
+        """Return the memory slices of a placement; all of them for one that the board does not list."""
         key = self.gpu(gpu).sku, placement
         if key not in self._masks:
             board = self.board(gpu)
@@ -141,32 +141,32 @@ class World:
             self._masks[key] = option.mask if option is not None else -1
         return self._masks[key]
 
-    def region(self, seat: Seat) -> Region:
-        """Return what a replica takes up, or needs to be empty before it may come."""
-        return dict(self._needs(seat))
+    def region(self, replica: ReplicaPlacement) -> Region:
+        """Return what has to be empty before a replica may start."""
+        return dict(self._needs(replica))
 
-    def _needs(self, seat: Seat) -> Iterator[tuple[str, int]]:
-        for name in seat.gpus:
+    def _needs(self, replica: ReplicaPlacement) -> Iterator[tuple[str, int]]:
+        for name in replica.gpus:
             gpu = self.gpu(name)
-            toggles = self.mig_on[name] != (seat.profile != WHOLE_GPU)
+            toggles = self.mig_on[name] != (replica.profile != WHOLE_GPU)
             if toggles and gpu.backend == "mig-manager":  # resets the node's GPUs
                 yield from ((other, -1) for other in self.by_node[gpu.node])
-            elif toggles or seat.profile == WHOLE_GPU or name in self.uncleared:
+            elif toggles or replica.profile == WHOLE_GPU or name in self.uncleared:
                 yield name, -1
             else:
-                yield name, self.mask(name, Placement(seat.start, seat.profile))
+                yield name, self.mask(name, Placement(replica.start, replica.profile))
 
-    def blockers(self, seat: Seat) -> list[Seat]:
-        """Return who has to leave before a wanted replica may come, sorted."""
-        found: set[Seat] = set()
-        for gpu, mask in self.region(seat).items():
+    def blockers(self, replica: ReplicaPlacement) -> list[ReplicaPlacement]:
+        """Return the replicas that have to leave before a wanted one may start, sorted."""
+        found: set[ReplicaPlacement] = set()
+        for gpu, mask in self.region(replica).items():
             for held in self.holders[gpu].values():
                 if held.profile == WHOLE_GPU or mask & self.mask(gpu, Placement(held.start, held.profile)):
                     found.add(held)
-        gpu = seat.gpus[0]
-        if seat.profile != WHOLE_GPU and self.mig_on[gpu] and gpu not in self.uncleared:
+        gpu = replica.gpus[0]
+        if replica.profile != WHOLE_GPU and self.mig_on[gpu] and gpu not in self.uncleared:
             stay = {Placement(h.start, h.profile) for h in self.holders[gpu].values() if h not in found}
-            if not self.fits(gpu, stay | {Placement(seat.start, seat.profile)}):  # engines, compute
+            if not self.fits(gpu, stay | {Placement(replica.start, replica.profile)}):  # engines, compute
                 found |= {h for h in self.holders[gpu].values() if h not in self.kept}
         return sorted(found)
 
@@ -183,10 +183,10 @@ class World:
                 self._fitting[key] = False
         return self._fitting[key]
 
-    def in_the_way(self, gpu: str, placement: Placement) -> list[Placement] | None:
+    def obstructing(self, gpu: str, placement: Placement) -> list[Placement] | None:
         """Return the free slices to destroy so that `placement` can be created. None: it cannot be.
 
-        Those that overlap it; where engines or compute run short, those too that nobody wants in the end.
+        Those that overlap it; where engines or compute run short, those too that the end does not have.
         """
         state = self.gpu(gpu)
         if not state.cuttable or state.backend == "mig-manager" or not self.mig_on[gpu]:
@@ -203,44 +203,46 @@ class World:
             gone.add(extra.pop(0))
         return None
 
-    def exists(self, seat: Seat) -> bool:
+    def exists(self, replica: ReplicaPlacement) -> bool:
         """Whether a replica could start on its slice as the GPU is cut now."""
-        gpu, place = seat.gpus[0], Placement(seat.start, seat.profile)
-        return place in self.slices[gpu] and seat.start not in self.holders[gpu]
+        gpu, place = replica.gpus[0], Placement(replica.start, replica.profile)
+        return place in self.slices[gpu] and replica.start not in self.holders[gpu]
 
-    def places(self, seat: Seat, taken: Mapping[str, int], effort: Effort) -> Iterator[Seat]:
+    def places(
+        self, replica: ReplicaPlacement, taken: Mapping[str, int], effort: Effort
+    ) -> Iterator[ReplicaPlacement]:
         """Yield where else a replica could stand right now: slices that exist first. `taken`: not there."""
-        if seat.profile == WHOLE_GPU:
-            yield from self._whole(seat, taken, effort)
+        if replica.profile == WHOLE_GPU:
+            yield from self._whole(replica, taken, effort)
             return
-        openings = self._open(seat, effort)
+        openings = self._open(replica, effort)
         for name in openings.existing:
             effort.left -= 1
-            for place in self._free(name, seat.profile):
+            for place in self._free(name, replica.profile):
                 if not self.mask(name, place) & taken.get(name, 0):
-                    yield Seat(seat.owner, seat.profile, (name,), place.start)
+                    yield ReplicaPlacement(replica.owner, replica.profile, (name,), place.start)
         for name in openings.creatable:
             effort.left -= 1
-            for place in self._makeable(name, seat.profile, effort):
+            for place in self._creatable(name, replica.profile, effort):
                 if not self.mask(name, place) & taken.get(name, 0):
-                    yield Seat(seat.owner, seat.profile, (name,), place.start)
+                    yield ReplicaPlacement(replica.owner, replica.profile, (name,), place.start)
 
-    def has_place(self, seat: Seat, effort: Effort) -> bool:
-        """Whether there is any other place at all where a replica could stand right now."""
-        if seat.profile == WHOLE_GPU:
-            return any(True for _ in self._whole(seat, {}, effort))
-        openings = self._open(seat, effort)
+    def has_place(self, replica: ReplicaPlacement, effort: Effort) -> bool:
+        """Whether there is another place where a replica could stand right now."""
+        if replica.profile == WHOLE_GPU:
+            return any(True for _ in self._whole(replica, {}, effort))
+        openings = self._open(replica, effort)
         return bool(openings.existing or openings.creatable)
 
-    def _open(self, seat: Seat, effort: Effort) -> Openings:
+    def _open(self, replica: ReplicaPlacement, effort: Effort) -> Openings:
         """Return the GPUs with other places for slices like this one."""
-        sku = self.gpu(seat.gpus[0]).sku
+        sku = self.gpu(replica.gpus[0]).sku
         known = self._openings.setdefault(sku, {})
-        found = known.setdefault(seat.profile, Openings(set(self.by_sku[sku])))
+        found = known.setdefault(replica.profile, Openings(set(self.by_sku[sku])))
         effort.left -= 1 + len(found.stale)
         for name in sorted(found.stale):
-            _note(found.existing, name, any(True for _ in self._free(name, seat.profile)))
-            _note(found.creatable, name, any(True for _ in self._makeable(name, seat.profile, effort)))
+            _note(found.existing, name, any(True for _ in self._free(name, replica.profile)))
+            _note(found.creatable, name, any(True for _ in self._creatable(name, replica.profile, effort)))
         found.stale.clear()
         return found
 
@@ -257,19 +259,21 @@ class World:
         slices, holders = self.slices[name], self.holders[name]
         return (p for p in self._places(name, profile) if p in slices and p.start not in holders)
 
-    def _makeable(self, name: str, profile: str, effort: Effort) -> Iterator[Placement]:
+    def _creatable(self, name: str, profile: str, effort: Effort) -> Iterator[Placement]:
         state = self.gpu(name)
         if not state.cuttable or state.backend == "mig-manager":
             return
         for place in self._places(name, profile):
             if place not in self.slices[name]:
-                effort.left -= _CUT
-                if self.in_the_way(name, place) is not None:
+                effort.left -= _GEOMETRY
+                if self.obstructing(name, place) is not None:
                     yield place
 
-    def _whole(self, seat: Seat, taken: Mapping[str, int], effort: Effort) -> Iterator[Seat]:
-        size = len(seat.gpus)
-        for node in self.nodes[self.gpu(seat.gpus[0]).sku]:
+    def _whole(
+        self, replica: ReplicaPlacement, taken: Mapping[str, int], effort: Effort
+    ) -> Iterator[ReplicaPlacement]:
+        size = len(replica.gpus)
+        for node in self.nodes[self.gpu(replica.gpus[0]).sku]:
             members = self.by_node[node]
             effort.left -= len(members)
             free = [
@@ -279,7 +283,7 @@ class World:
             ]
             linked = size == 1 or size == len(members) or all(self.gpu(name).nvlink for name in free)
             if len(free) >= size and linked:
-                yield Seat(seat.owner, WHOLE_GPU, tuple(free[:size]))
+                yield ReplicaPlacement(replica.owner, WHOLE_GPU, tuple(free[:size]))
 
 
 def _note(names: list[str], name: str, there: bool) -> None:

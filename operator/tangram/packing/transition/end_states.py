@@ -1,7 +1,7 @@
-"""Who is where, and who is wanted where: the two ends of a transition, with the slices under them."""
+"""The two ends of a transition: where replicas stand and are wanted, with the slices under them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry import Layout, Placement, creation_order, multiset
@@ -10,7 +10,7 @@ from tangram.packing.result import Packing, Placed
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Seat:
+class ReplicaPlacement:
     """One replica at one place: a slice of one GPU, or whole GPUs of one node."""
 
     owner: str
@@ -31,28 +31,38 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """What is and what is wanted. `wanted` says where the driver will really put slices."""
+class NewNode:
+    """A node that a growable pool gets, with its empty GPUs."""
+
+    pool: str
+    node: str
+    gpus: tuple[GPUState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndStates:
+    """What is and what is wanted. `wanted` has slices where the driver really puts them."""
 
     gpus: Mapping[str, GPUState]  # those of new nodes too, sorted by id
-    new_nodes: tuple[tuple[str, str, tuple[str, ...]], ...]  # (pool, node, GPUs)
-    now: frozenset[Seat]
-    wanted: frozenset[Seat]
+    new_nodes: tuple[NewNode, ...]  # not attached yet
+    now: frozenset[ReplicaPlacement]
+    wanted: frozenset[ReplicaPlacement]
     slices: Mapping[str, Layout]  # GPU -> slices when all is done
     mig_on: Mapping[str, bool]  # GPU -> MIG mode when all is done
     cleared: frozenset[str]  # mig-manager has to clear these GPUs
     impossible: Mapping[str, str]  # GPU -> why its layout cannot be made
 
     @property
-    def kept(self) -> frozenset[Seat]:
+    def kept(self) -> frozenset[ReplicaPlacement]:
         """Replicas that go on undisturbed."""
         return frozenset(s for s in self.now & self.wanted if s.gpus[0] not in self.cleared)
 
 
-def ends(problem: Problem, packing: Packing) -> Ends:
-    """Return both ends of the transition from `problem` to `packing`."""
-    new_nodes = _new_nodes(problem, packing)
-    gpus = {gpu.id: gpu for gpu in problem.gpus} | {g.id: g for _, _, found in new_nodes for g in found}
+def end_states(problem: Problem, packing: Packing, new_nodes: tuple[NewNode, ...] | None = None) -> EndStates:
+    """Return both ends of the transition from `problem` to `packing`. `new_nodes`: those not attached yet."""
+    if new_nodes is None:
+        new_nodes = nodes_of_growth(problem, packing)
+    gpus = {gpu.id: gpu for gpu in (*problem.gpus, *(g for each in new_nodes for g in each.gpus))}
     layouts = {layout.id: layout.instances for layout in packing.layouts}
     slices: dict[str, Layout] = {}
     mig_on: dict[str, bool] = {}
@@ -76,11 +86,11 @@ def ends(problem: Problem, packing: Packing) -> Ends:
             slices[name] = tuple(Placement(p.start, p.profile) for p in moved)
             if not gpu.mig_enabled or multiset(slices[name]) != _counts(gpu):
                 cleared.add(name)
-    return Ends(
+    return EndStates(
         gpus=dict(sorted(gpus.items())),
-        new_nodes=tuple((pool, node, tuple(g.id for g in found)) for pool, node, found in new_nodes),
-        now=frozenset(_seats(gpus, {g.id: _as_placed(g) for g in problem.gpus})),
-        wanted=frozenset(_seats(gpus, placed)),
+        new_nodes=new_nodes,
+        now=frozenset(_replicas(gpus, {g.id: _as_placed(g) for g in problem.gpus})),
+        wanted=frozenset(_replicas(gpus, placed)),
         slices=slices,
         mig_on=mig_on,
         cleared=frozenset(cleared),
@@ -96,53 +106,56 @@ def _counts(gpu: GPUState) -> tuple[tuple[str, int], ...]:
     return multiset(Placement(i.start, i.profile) for i in gpu.instances)
 
 
-def _new_nodes(problem: Problem, packing: Packing) -> list[tuple[str, str, tuple[GPUState, ...]]]:
+def nodes_of_growth(problem: Problem, packing: Packing) -> tuple[NewNode, ...]:
+    """Return the nodes by which `packing` grows the pools of `problem`."""
     grown = dict(packing.grown)
     found = []
     for pool in problem.growable:
         for node in new_nodes(problem, pool, grown.get(pool.name, 0)):
-            gpu = GPUState("", node, pool.sku, pool.zone, pool.name, mig_enabled=pool.mig_enabled)
-            ids = [f"{node}/{index}" for index in range(pool.node_size)]
-            found.append((pool.name, node, tuple(_named(gpu, name, nvlink=pool.nvlink) for name in ids)))
-    return found
-
-
-def _named(gpu: GPUState, name: str, *, nvlink: bool) -> GPUState:
-    return GPUState(name, gpu.node, gpu.sku, gpu.zone, gpu.pool, mig_enabled=gpu.mig_enabled, nvlink=nvlink)
+            gpu = GPUState(
+                "", node, pool.sku, pool.zone, pool.name, mig_enabled=pool.mig_enabled, nvlink=pool.nvlink
+            )
+            gpus = tuple(replace(gpu, id=f"{node}/{index}") for index in range(pool.node_size))
+            found.append(NewNode(pool.name, node, gpus))
+    return tuple(found)
 
 
 def _by_counts(problem: Problem, gpu: GPUState, asked: tuple[Placed, ...]) -> tuple[Placed, ...] | None:
-    """Where mig-manager, which knows counts only, will have what is asked for. None: nowhere.
+    """Return where mig-manager, which knows counts only, puts what is asked for. None: nowhere.
 
-    Slices that offer the same counts already are left as they are. Owners stay where they are if they can.
+    Slices that offer the same counts already are left as they are. Replicas stay where they are if they can.
     """
     wanted = multiset(Placement(p.start, p.profile) for p in asked)
-    now = {(i.start, i.profile): i.owner for i in gpu.instances} if gpu.mig_enabled else {}
-    made: Iterable[tuple[int, str]]
+    owners: dict[tuple[int, str], str | None] = {}
     if gpu.mig_enabled and wanted == _counts(gpu):
-        made = sorted(now)
+        owners = {(i.start, i.profile): i.owner for i in gpu.instances}
+        free = sorted(owners)
     else:
         board = problem.board(gpu.sku)
         order = creation_order(board, wanted) if board is not None else None
         if order is None:
             return None
-        made, now = sorted((p.start, p.profile) for p in order), {}
-    free = list(made)
+        free = sorted((p.start, p.profile) for p in order)
     found: list[Placed] = []
-    owned = sorted(
+    unplaced = sorted(
         (p for p in asked if p.owner is not None), key=lambda p: ((p.start, p.profile) not in free, p)
     )
-    for p in owned:
-        fits = [slot for slot in free if slot[1] == p.profile]
-        slot = min(fits, key=lambda s: (now.get(s) != p.owner, s[0] != p.start, s))
-        free.remove(slot)
-        found.append(Placed(slot[0], p.profile, p.owner, p.gang))
+    for stays in (True, False):
+        for p in list(unplaced):
+            fits = [s for s in free if s[1] == p.profile and (not stays or owners.get(s) == p.owner)]
+            if fits:
+                slot = min(fits, key=lambda s: (s[0] != p.start, s))
+                free.remove(slot)
+                unplaced.remove(p)
+                found.append(Placed(slot[0], p.profile, p.owner, p.gang))
     return tuple(
         sorted([*found, *(Placed(start, profile) for start, profile in free)], key=lambda p: p.start)
     )
 
 
-def _seats(gpus: Mapping[str, GPUState], placed: Mapping[str, tuple[Placed, ...]]) -> Iterable[Seat]:
+def _replicas(
+    gpus: Mapping[str, GPUState], placed: Mapping[str, tuple[Placed, ...]]
+) -> Iterable[ReplicaPlacement]:
     gangs: dict[tuple[str, str, str], list[str]] = {}
     for name, instances in sorted(placed.items()):
         for p in instances:
@@ -151,6 +164,6 @@ def _seats(gpus: Mapping[str, GPUState], placed: Mapping[str, tuple[Placed, ...]
             if p.profile == WHOLE_GPU and p.gang is not None:
                 gangs.setdefault((p.owner, gpus[name].node, p.gang), []).append(name)
             else:
-                yield Seat(p.owner, p.profile, (name,), p.start)
+                yield ReplicaPlacement(p.owner, p.profile, (name,), p.start)
     for (owner, _, _), members in sorted(gangs.items()):
-        yield Seat(owner, WHOLE_GPU, tuple(members))
+        yield ReplicaPlacement(owner, WHOLE_GPU, tuple(members))

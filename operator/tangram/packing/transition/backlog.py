@@ -1,0 +1,174 @@
+"""Replicas that have still to arrive and to leave, by node and owner: a change touches few of them."""
+
+from bisect import bisect, bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from tangram.fleet import WHOLE_GPU
+from tangram.packing.geometry import Placement
+from tangram.packing.transition.end_states import ReplicaPlacement
+from tangram.packing.transition.fleet_state import FleetState, Region, Shape
+
+
+@dataclass(slots=True)
+class LeavingReplicas:
+    """Replicas of one owner that have to leave, by how many others wait for each."""
+
+    replicas: set[ReplicaPlacement] = field(default_factory=set)
+    stale: set[ReplicaPlacement] = field(default_factory=set)  # counted anew before the next query
+    counts: dict[ReplicaPlacement, int] = field(default_factory=dict)
+    ranked: list[tuple[int, ReplicaPlacement]] = field(default_factory=list)  # a heap with outdated entries
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Places on which replicas have to arrive (`pending`, sorted), replicas that leave (`leaving`)."""
+
+    fleet: FleetState
+    pending: dict[ReplicaPlacement, None]
+    leaving: set[ReplicaPlacement]
+    fresh: set[ReplicaPlacement] = field(default_factory=set)  # goals whose node changed since the last look
+    changed_owners: set[str] = field(default_factory=set)  # whose replicas changed since then
+    _goals_at: dict[str, dict[ReplicaPlacement, None]] = field(default_factory=dict)
+    _parked: dict[str, list[ReplicaPlacement]] = field(default_factory=dict)  # goals at a surge limit
+    _shapes_of: dict[str, Counter[Shape]] = field(default_factory=dict)  # goals of an owner
+    _examples: dict[Shape, ReplicaPlacement] = field(default_factory=dict)
+    _leaving_of: dict[str, LeavingReplicas] = field(default_factory=dict)
+    _leaving_at: dict[str, set[ReplicaPlacement]] = field(default_factory=dict)
+    # Valid until something changes on a node: what its goals need, and which replicas block them.
+    _regions: dict[str, list[Region]] = field(default_factory=dict)
+    _blockers: dict[str, dict[ReplicaPlacement, list[ReplicaPlacement]]] = field(default_factory=dict)
+    _counts: dict[str, dict[ReplicaPlacement, int]] = field(default_factory=dict)
+    _owners: dict[str, dict[ReplicaPlacement, tuple[str, ...]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, fleet: FleetState, pending: Iterable[ReplicaPlacement], leaving: Iterable[ReplicaPlacement]
+    ) -> "Backlog":
+        """Return what is to be done in `fleet`."""
+        made = cls(fleet, dict.fromkeys(sorted(pending)), set())
+        for goal in made.pending:
+            made._goals_at.setdefault(made._node(goal), {})[goal] = None
+            shape = fleet.shape(goal)
+            made._shapes_of.setdefault(goal.owner, Counter())[shape] += 1
+            made._examples.setdefault(shape, goal)
+        for replica in leaving:
+            made.add_leaving(replica)
+        made.fresh |= made.pending.keys()
+        return made
+
+    def add_leaving(self, replica: ReplicaPlacement) -> None:
+        """Note a replica that has to leave."""
+        self.leaving.add(replica)
+        self._leaving_at.setdefault(self._node(replica), set()).add(replica)
+        mine = self._leaving_of.setdefault(replica.owner, LeavingReplicas())
+        mine.replicas.add(replica)
+        mine.stale.add(replica)
+        self.changed_owners.add(replica.owner)
+
+    def arrived(self, replica: ReplicaPlacement, *, temporary: bool) -> None:
+        """Note that a replica is on its place, for good or on a detour."""
+        if not temporary:
+            del self.pending[replica]
+            del self._goals_at[self._node(replica)][replica]
+            self._shapes_of[replica.owner] -= Counter([self.fleet.shape(replica)])
+            self._unpark(replica)
+        self._touch(replica)
+
+    def left(self, replica: ReplicaPlacement) -> None:
+        """Note that a replica has left."""
+        self.leaving.discard(replica)
+        self._leaving_at.get(self._node(replica), set()).discard(replica)
+        if replica.owner in self._leaving_of:
+            self._leaving_of[replica.owner].replicas.discard(replica)
+        self._touch(replica)
+
+    def park(self, replica: ReplicaPlacement) -> None:
+        """Note a free goal whose owner is at its surge limit."""
+        parked = self._parked.setdefault(replica.owner, [])
+        at = bisect_left(parked, replica)
+        if at == len(parked) or parked[at] != replica:
+            parked.insert(at, replica)
+
+    def next_parked(self, owner: str, after: ReplicaPlacement | None) -> ReplicaPlacement | None:
+        """Take the first such goal behind another, else the first of all. None: there is none."""
+        parked = self._parked.get(owner)
+        if not parked:
+            return None
+        at = bisect(parked, after) if after is not None else 0
+        return parked.pop(at if at < len(parked) else 0)
+
+    def _unpark(self, replica: ReplicaPlacement) -> None:
+        parked = self._parked.get(replica.owner, [])
+        at = bisect_left(parked, replica)
+        if at < len(parked) and parked[at] == replica:
+            del parked[at]
+
+    def leaving_of(self, owner: str) -> Collection[ReplicaPlacement]:
+        """Return the replicas of one owner that have to leave."""
+        return self._leaving_of[owner].replicas if owner in self._leaving_of else ()
+
+    def most_wanted(self, owner: str) -> ReplicaPlacement:
+        """Return the one of them that most others wait for."""
+        mine = self._leaving_of[owner]
+        for replica in mine.stale & mine.replicas:
+            mine.counts[replica] = count = self.wanting(replica)
+            heappush(mine.ranked, (-count, replica))
+        mine.stale.clear()
+        while True:
+            count, replica = mine.ranked[0]
+            if replica in mine.replicas and mine.counts[replica] == -count:
+                return replica
+            heappop(mine.ranked)
+
+    def shapes_of(self, owner: str) -> dict[Shape, ReplicaPlacement]:
+        """Return the shapes on which replicas of one owner have to arrive, each with an example."""
+        return {shape: self._examples[shape] for shape in self._shapes_of.get(owner, ())}
+
+    def blockers(self, goal: ReplicaPlacement) -> list[ReplicaPlacement]:
+        """Return the replicas that have to leave before a wanted one may start, sorted."""
+        known = self._blockers.setdefault(self._node(goal), {})
+        if goal not in known:
+            known[goal] = self.fleet.blockers(goal)
+        return known[goal]
+
+    def owners(self, goal: ReplicaPlacement) -> tuple[str, ...]:
+        """Return the owners of the blockers of a goal; none where one of the blockers stays."""
+        known = self._owners.setdefault(self._node(goal), {})
+        if goal not in known:
+            there = self.blockers(goal)
+            known[goal] = tuple(s.owner for s in there) if self.leaving.issuperset(there) else ()
+        return known[goal]
+
+    def wanting(self, replica: ReplicaPlacement) -> int:
+        """Return how many goals wait for what a replica takes up. What they need lies on one node."""
+        node = self._node(replica)
+        known = self._counts.setdefault(node, {})
+        if replica not in known:
+            if node not in self._regions:
+                self._regions[node] = [self.fleet.region(goal) for goal in self._goals_at.get(node, ())]
+            masks = [(gpu, self.mask(replica, gpu)) for gpu in replica.gpus]
+            known[replica] = sum(
+                any(mask & region.get(gpu, 0) for gpu, mask in masks) for region in self._regions[node]
+            )
+        return known[replica]
+
+    def mask(self, replica: ReplicaPlacement, gpu: str) -> int:
+        """Return the memory slices that a replica takes up of a GPU."""
+        if replica.profile == WHOLE_GPU:
+            return -1
+        return self.fleet.mask(gpu, Placement(replica.start, replica.profile))
+
+    def _touch(self, replica: ReplicaPlacement) -> None:
+        node = self._node(replica)
+        self.changed_owners.add(replica.owner)
+        self.fresh |= self._goals_at.get(node, {}).keys()
+        for there in self._leaving_at.get(node, ()):
+            self._leaving_of[there.owner].stale.add(there)
+        for known in (self._regions, self._blockers, self._owners, self._counts):
+            known.pop(node, None)
+
+    def _node(self, replica: ReplicaPlacement) -> str:
+        return self.fleet.gpu(replica.gpus[0]).node

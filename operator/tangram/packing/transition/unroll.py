@@ -1,0 +1,77 @@
+"""The steps of a transition: attempts under one policy after the other, until one arrives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tangram.catalog import InputError
+from tangram.packing.problem import Problem
+from tangram.packing.result import Packing
+from tangram.packing.transition.end_states import EndStates, NewNode, end_states
+from tangram.packing.transition.fleet_state import Effort
+from tangram.packing.transition.planner import Policy, TransitionPlanner, attempt
+from tangram.packing.transition.rollout import Budgets, budgets_of
+from tangram.packing.transition.steps import Pace, Step
+
+# Growth at once where there is room for all; else after the moves; else with restarts that come back at once.
+_POLICIES = (Policy(), Policy(patient=True), Policy(patient=True, returning=True))
+_SAFE = Policy(restarts=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A transition that may be tried under other circumstances."""
+
+    problem: Problem
+    packing: Packing
+    pace: Pace
+    budgets: Budgets | None = None  # None: those of `pace`
+    new_nodes: tuple[NewNode, ...] | None = None  # None: those by which the packing grows the problem
+    effort: Effort = field(default_factory=Effort)
+
+    def attempts(self) -> TransitionPlanner:
+        """Return the first attempt that arrives, else the first of all."""
+        first: TransitionPlanner | None = None
+        for policy in _POLICIES:
+            found = self._attempt(policy, self.effort)
+            if found.has_arrived:
+                return found
+            first = first or found
+            if self.effort.over:
+                break
+        assert first is not None  # noqa: S101 - there are policies
+        return first
+
+    def safe_steps(self, found: TransitionPlanner, effort: Effort) -> tuple[Step, ...]:
+        """Return the steps of `found`, or as many as leave none down that has to come back."""
+        if found.has_arrived:
+            return tuple(found.recorder.steps)
+        safe = self._attempt(_SAFE, effort)
+        further = found if found.safe_prefix[0] > safe.safe_prefix[0] else safe
+        return tuple(further.recorder.steps[: further.safe_prefix[1]])
+
+    def works(self) -> bool:
+        """Whether an attempt arrives before the effort is over."""
+        return not self.effort.over and self.attempts().has_arrived
+
+    def ends(self) -> EndStates:
+        """Return both ends."""
+        return end_states(self.problem, self.packing, self.new_nodes)
+
+    def _attempt(self, policy: Policy, effort: Effort) -> TransitionPlanner:
+        ends = self.ends()
+        return attempt(self.problem, ends, self.budgets or budgets_of(ends, self.pace), policy, effort)
+
+
+def effort_of(effort: int | None, late: Callable[[], bool] | None) -> Effort:
+    """Return the effort of one search; without a count, the default."""
+    return Effort(late=late) if effort is None else Effort(effort, late)
+
+
+def check_pace(pace: Pace) -> None:
+    """Raise `InputError` for a pace at which nothing could move."""
+    for name, least in (("per_demand", pace.per_demand), ("per_node", pace.per_node)):
+        if least < 1:
+            raise InputError(f"pace.{name}", f"must be at least 1, is {least}")
+    for demand, n in pace.min_available:
+        if n < 0:
+            raise InputError(f"pace.min_available.{demand}", f"must be zero or more, is {n}")
