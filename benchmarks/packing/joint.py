@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from benchmarks.packing import greedy
-from benchmarks.packing.report import Outcome, Table
+from benchmarks.packing.report import FORMER, Outcome, Table
 from benchmarks.packing.stats import half_width, percent
 from benchmarks.packing.workloads import LARGE, SMALL, Nodes, demands, draw, fleet
 from tangram.packing import Problem
@@ -70,11 +72,24 @@ def trial(kinds: tuple[Nodes, ...], count: int, seed: int) -> Trial:
     )
 
 
+FLEETS = {"six SKUs": MIXED, "one SKU": ONE_SKU}
+SEEDS = range(12)
+
+
+def answers() -> dict[str, list[dict[str, Any]]]:
+    """What this version of the planner answers, to compare later ones with."""
+    return {
+        f"{name} {count}": [asdict(trial(kinds, count, seed)) for seed in SEEDS]
+        for name, kinds in FLEETS.items()
+        for count in SIZES
+    }
+
+
 def run(*, quick: bool) -> Outcome:
-    seeds = range(2) if quick else range(12)
-    cases = [("six SKUs", MIXED), ("one SKU", ONE_SKU)]
+    seeds = SEEDS[:2] if quick else SEEDS
+    former = json.loads(FORMER.read_text())["joint"]
     rows, figures, failed = [], {}, []
-    for name, kinds in cases[: 1 if quick else 2]:
+    for name, kinds in list(FLEETS.items())[: 1 if quick else None]:
         for count in SIZES[: 1 if quick else 3]:
             trials = [trial(kinds, count, seed) for seed in seeds]
             served = [t for t in trials if t.served]
@@ -84,10 +99,16 @@ def run(*, quick: bool) -> Outcome:
             ]
             failed += [f"{name}, {count} models: somebody was not served"] * (len(trials) - len(served))
             gaps = [1 - t.bound / t.joint for t in served]
+            then = [
+                _clean(old["joint"] / t.joint - 1)
+                for old, t in zip(former[f"{name} {count}"], trials, strict=False)
+                if old["served"] and t.served
+            ]
             figures[f"{name} {count}"] = {
                 "saved": saved,
                 "saved_marginal": marginal,
                 "gaps": gaps,
+                "former": then,
                 "seconds": [t.seconds for t in trials],
             }
             rows.append(
@@ -100,6 +121,7 @@ def run(*, quick: bool) -> Outcome:
                     f"{percent(marginal)}",
                     f"{100 * statistics.fmean(marginal):.1f} ± {100 * half_width(marginal):.1f} %",
                     f"{100 * max(gaps):.2f} %",
+                    f"{percent(then)}",
                     f"{statistics.median(t.seconds for t in trials):.1f}",
                 )
             )
@@ -115,6 +137,7 @@ def run(*, quick: bool) -> Outcome:
             "cheapest addition over joint",
             "mean, 95 %",
             "largest gap",
+            "former menu over joint",
             "median seconds",
         ),
         tuple(rows),
@@ -124,7 +147,8 @@ def run(*, quick: bool) -> Outcome:
             "Cheapest addition is the stronger baseline: largest model first, the shape that adds least to the cost of the GPUs "
             "in use, best fit. An instance is a random set of the models of workloads.py "
             f"with traffic worth {SPEND['low']}..{SPEND['high']} USD/h on the cheapest shape. Both may cut every GPU that MIG "
-            "can cut, or leave it whole. Prices are the catalog's defaults.",
+            "can cut, or leave it whole. Prices are the catalog's defaults. The former menu is "
+            "the planner that chose one of at most 140 bundles for each model (data/former_menu.json).",
         ),
     )
     question = (

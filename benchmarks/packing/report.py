@@ -12,6 +12,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 KEPT = HERE / "results"
+FORMER = HERE / "data" / "former_menu.json"  # what the planner with a menu of bundles answered
 REPORT = HERE / "RESULTS.md"
 
 

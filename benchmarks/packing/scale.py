@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.packing import greedy
-from benchmarks.packing.report import HERE, Outcome, Table, machine
+from benchmarks.packing import greedy, joint
+from benchmarks.packing.report import FORMER, HERE, Outcome, Table, machine
 from benchmarks.packing.workloads import LARGE, SMALL, TINY, Nodes, demands, draw, fleet
 from tangram.fleet import Spread
 from tangram.packing import GPUState, Instance, Packing, Problem
@@ -37,7 +37,6 @@ CHURNED = (0.5, 1.2)  # times the traffic that deployments had, by then
 APART = 0.5  # of the replicas of a deployment, most on one node
 POOLS = ("east", "west")  # of every second node each
 GUARD_S = 0.5  # wall-clock guard of the plan that has next to no time
-FORMER = HERE / "data" / "former_menu.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,21 +250,20 @@ def _in_a_process(name: str, seed: int, state: str) -> dict[str, Any]:
 
 def keep_former() -> None:
     """Store this version's answers as those that later ones are compared with."""
-    found = {}
-    for name, seed in seeds():
-        for state in STATES:
-            found[f"{name} {seed} {state}"] = _in_a_process(name, seed, state)
-            print(name, seed, state, found[f"{name} {seed} {state}"].get("solve_cpu_s"), flush=True)
-            revision = subprocess.run(
-                ["git", "rev-parse", "HEAD"], check=True, stdout=subprocess.PIPE, text=True
-            )
-            record = {
-                "command": "python -m benchmarks.packing.scale former",
-                "revision": revision.stdout.strip(),
-                "machine": machine(),
-                "answers": found,
-            }
-            FORMER.write_text(json.dumps(record, indent=1) + "\n")
+    found = {
+        f"{name} {seed} {state}": _in_a_process(name, seed, state)
+        for name, seed in seeds()
+        for state in STATES
+    }
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], check=True, stdout=subprocess.PIPE, text=True)
+    record = {
+        "command": "python -m benchmarks.packing.scale former",
+        "revision": revision.stdout.strip(),
+        "machine": machine(),
+        "answers": found,
+        "joint": joint.answers(),
+    }
+    FORMER.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _worst(case: Case, label: str, plan: dict[str, Any]) -> list[str]:
