@@ -410,3 +410,55 @@ def test_beside_a_pinned_replica_of_another_profile_the_movable_one_moves():
 
     assert [(move.source.profile, move.target.profile) for move in packed.moves] == [("2g.20gb", "3g.40gb")]
     assert packed.unmet == ()
+
+
+def test_idle_parts_are_those_of_each_gpu_by_itself():
+    """On one GPU 4g.40gb claims more than half of the compute, 3g.40gb half of the memory: all is claimed."""
+    gpus = (cut(0), cut(1, Instance("1g.10gb", 0, "b", movable=False), cuttable=False))
+    demands = (slice_request("a4", "4g.40gb", 1), slice_request("a3", "3g.40gb", 1))
+
+    packed = solve(Problem(gpus, demands, PRICES))
+
+    assert packed.gpus_in_use == 2
+    assert packed.idle_per_hour == pytest.approx(3.0 * 6 / 7)
+
+
+def reason_of(name: str, problem: Problem) -> str:
+    return next(each.reason for each in solve(problem).unmet if each.demand == name)
+
+
+def test_a_pinned_replica_that_is_given_up_is_no_reason_to_go_short():
+    gpu = cut(0, Instance("1g.10gb", 0, "old", movable=False))
+    demands = (slice_request("new", "7g.80gb", 2), slice_request("old", "1g.10gb", 0))
+
+    assert reason_of("new", Problem((gpu,), demands, PRICES)) == "no room left: 1 of 2 are placed"
+
+
+def test_on_an_idle_gpu_that_may_not_be_cut_there_is_room_for_nothing_else():
+    gpus = (cut(0, Instance("1g.10gb", 0), cuttable=False), cut(1, Instance("7g.80gb", 0), cuttable=False))
+    first = slice_request("first", "7g.80gb", 1, priority=1)
+
+    problem = Problem(gpus, (slice_request("a", "3g.40gb", 1), first), PRICES)
+
+    assert reason_of("a", problem) == "no GPU has what it asks for, and none may be cut for it"
+
+
+def test_demands_of_higher_priority_are_a_reason_only_where_they_stand_in_the_way():
+    gpus = (cut(0, Instance("7g.80gb", 0), cuttable=False), cut(1, Instance("3g.40gb", 0), cuttable=False))
+    first = slice_request("first", "7g.80gb", 1, priority=1)
+
+    problem = Problem(gpus, (slice_request("a", "3g.40gb", 2), first), PRICES)
+
+    assert reason_of("a", problem) == "no room left: 1 of 2 are placed"
+
+
+def test_a_move_budget_that_is_spent_is_part_of_the_reason():
+    gpus = (
+        cut(0, Instance("1g.10gb", 0, "s")),
+        cut(1, Instance("1g.10gb", 0, "s")),
+    )
+    demands = (slice_request("a", "7g.80gb", 1), slice_request("s", "1g.10gb", 2, priority=1))
+
+    reason = reason_of("a", Problem(gpus, demands, PRICES, move_budget=0))
+
+    assert reason == "no room left after demands of higher priority within the move budget"

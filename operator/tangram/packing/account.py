@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.assign import Assignment
 from tangram.packing.columns import Fleet
-from tangram.packing.problem import Part, ShapeKey
+from tangram.packing.problem import GPUState, Part, ShapeKey
 from tangram.packing.result import Choice, Move, Site, Unmet
 from tangram.packing.wants import MONEY, UNMET, Held, Money, Want
 from tangram.packing.work import Spot
@@ -40,18 +40,18 @@ def account(
     move_cost = sum(move.cost for move in moves)
     cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
     cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
-    busy = _busy(fleet, prices, assignment)
     choices = [_choice(prices, want, chosen.get(want.id), assignment) for want in wants if not want.hidden]
-    rivals = _rivals(fleet, wants, assignment) if any(choice.unmet > 0 for choice in choices) else None
+    short = any(choice.unmet > 0 for choice in choices)
+    room = _Room.of(fleet, wants, assignment, spent=_spent(fleet, moves)) if short else None
     return Account(
         cost_per_hour=cost,
-        idle_per_hour=max(0.0, cost - busy),
+        idle_per_hour=_idle(fleet, prices, assignment),
         move_cost=move_cost,
         objective=cost * fleet.problem.horizon_h + move_cost,
         choices=tuple(choices),
         moves=moves,
         unmet=tuple(
-            Unmet(want.id, want.priority, choice.unmet, _why(want, assignment, rivals))
+            Unmet(want.id, want.priority, choice.unmet, _why(want, assignment, room))
             for want, choice in zip((w for w in wants if not w.hidden), choices, strict=True)
             if choice.unmet > 0
         ),
@@ -106,17 +106,20 @@ def _gang(want: Want, spot: Spot) -> str | None:
     return f"{want.id}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None
 
 
-def _busy(fleet: Fleet, prices: Money, assignment: Assignment) -> float:
-    """USD per hour of what replicas stand on, at the price of the GPU that they stand on."""
+def _idle(fleet: Fleet, prices: Money, assignment: Assignment) -> float:
+    """USD per hour of what no replica stands on, of GPUs in use and of all on new nodes.
+
+    Slices that share a GPU may claim more than all of it: one's compute, another's memory. Then none is idle.
+    """
     gpus = {gpu.id: gpu for gpu in fleet.problem.gpus} | dict(assignment.new_gpus)
     total = 0.0
     for layout in assignment.layouts:
-        gpu = gpus[layout.id]
-        price = fleet.problem.price(gpu)
-        for placed in layout.instances:
-            if placed.owner is not None:
-                whole = placed.profile == WHOLE_GPU
-                total += price * (1.0 if whole else prices.share(ShapeKey(gpu.sku, placed.profile)))
+        if layout.in_use or layout.id in assignment.new_gpus:
+            gpu = gpus[layout.id]
+            taken = [ShapeKey(gpu.sku, placed.profile) for placed in layout.instances if placed.owner]
+            whole = any(shape.profile == WHOLE_GPU for shape in taken)
+            share = 1.0 if whole else sum(prices.share(shape) for shape in taken)
+            total += fleet.problem.price(gpu) * max(0.0, 1.0 - share)
     return total
 
 
@@ -137,47 +140,88 @@ def _choice(prices: Money, want: Want, chosen: int | None, assignment: Assignmen
     return Choice(want.id, option.index, parts, price, unmet)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rivals:
-    """Who takes room, by SKU."""
-
-    wants: Mapping[str, tuple[Want, ...]]  # with replicas there
-    pinned: Mapping[str, frozenset[str]]  # owners of what must not move
-
-
-def _rivals(fleet: Fleet, wants: tuple[Want, ...], assignment: Assignment) -> _Rivals:
-    there: dict[str, list[Want]] = {}
-    for want in wants:
-        for sku in sorted({spot.shape.sku for spot in assignment.sites.get(want.id, ())}):
-            there.setdefault(sku, []).append(want)
-    pinned: dict[str, set[str]] = {}
-    for gpu in fleet.problem.gpus:
-        owners = (i.owner for i in gpu.instances if not i.movable and i.owner is not None)
-        pinned.setdefault(gpu.sku, set()).update(owners)
-    return _Rivals(
-        {sku: tuple(found) for sku, found in there.items()},
-        {sku: frozenset(owners) for sku, owners in pinned.items()},
+def _spent(fleet: Fleet, moves: tuple[Move, ...]) -> bool:
+    """Whether some move budget allows no further move."""
+    problem = fleet.problem
+    away = Counter(fleet.guarded.get(move.source.gpu, "") for move in moves)
+    most = len(moves) if problem.move_budget is None else problem.move_budget
+    return (problem.move_budget is not None and len(moves) >= most) or any(
+        away[pool] >= budget for pool, budget in problem.move_budgets
     )
 
 
-def _why(want: Want, assignment: Assignment, rivals: _Rivals | None) -> str:
-    if any(owner == want.id for owner, _ in assignment.short):
-        return "spread leaves no room on other nodes"
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What stands where, as far as it matters to a demand that goes short."""
+
+    gpus: tuple[GPUState, ...]  # new ones, too
+    owners: Mapping[str, frozenset[str]]  # of what stands on a GPU when the plan is carried out
+    pinned: Mapping[str, frozenset[str]]  # those of them that must not move
+    wants: Mapping[str, Want]
+    spent: bool  # a move budget allows no further move
+
+    @classmethod
+    def of(cls, fleet: Fleet, wants: tuple[Want, ...], assignment: Assignment, *, spent: bool) -> "_Room":
+        """Return it for a plan."""
+        gpus = (*fleet.problem.gpus, *assignment.new_gpus.values())
+        owners = {
+            layout.id: frozenset(placed.owner for placed in layout.instances if placed.owner is not None)
+            for layout in assignment.layouts
+        }
+        fixed = {
+            gpu.id: frozenset(i.owner for i in gpu.instances if i.owner is not None and not i.movable)
+            for gpu in fleet.problem.gpus
+        }
+        pinned = {gpu.id: fixed.get(gpu.id, frozenset()) & owners[gpu.id] for gpu in gpus}
+        return cls(gpus, owners, pinned, {want.id: want for want in wants}, spent)
+
+    def offering(self, want: Want) -> list[str]:
+        """Return the GPUs on which a want could stand if nothing else stood there, by id."""
+        found = {
+            gpu.id: any(_offers(gpu, shape) for shape in want.shapes)
+            for gpu in self.gpus
+            if not want.pools or gpu.pool in want.pools
+        }
+        return [gpu_id for gpu_id, offers in found.items() if offers]
+
+
+def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
+    """Whether a GPU is, has or may be cut into what one replica stands on."""
+    if gpu.sku != shape.sku:
+        return False
+    if shape.profile == WHOLE_GPU:
+        return gpu.convertible or not gpu.mig_enabled
+    may_cut = gpu.convertible or (gpu.mig_enabled and gpu.cuttable)
+    return may_cut or any(each.profile == shape.profile for each in gpu.instances)
+
+
+def _why(want: Want, assignment: Assignment, room: _Room | None) -> str:
+    """Return why a want goes short: only what the plan itself shows."""
     if want.least_unmet:
-        return "no bundle within its budget serves it whole"
-    assert rivals is not None  # noqa: S101 - somebody is unmet
-    skus = {shape.sku for shape in want.shapes}
-    there = [each for sku in skus for each in rivals.wants.get(sku, ()) if each.id != want.id]
-    before = {
+        return "no mix of replicas within its budget and limits serves it whole"
+    assert room is not None  # noqa: S101 - a want is unmet
+    where, spread = room.offering(want), min(want.spread.node, want.spread.zone) < 1
+    if not where:
+        return "no GPU has what it asks for, and none may be cut for it"
+    crowded = any(owner == want.id for owner, _ in assignment.short)
+    if spread and (crowded or not all(room.owners[gpu] for gpu in where)):
+        return "spread leaves no room on other nodes"
+    before = _before(want, where, room)
+    if before or room.spent:
+        after, within = f" after {before}" * bool(before), " within the move budget" * room.spent
+        return f"no room left{after}{within}"
+    total = sum(count for _, count in want.divisible)
+    placed = f": {len(assignment.sites.get(want.id, ()))} of {total} are placed"
+    return f"no room left{placed if want.is_divisible else ' for all of it'}"
+
+
+def _before(want: Want, where: list[str], room: _Room) -> str:
+    """Return what stands on the GPUs `where` and has precedence over a want, in words."""
+    there = [room.wants[name] for gpu in where for name in room.owners[gpu] - {want.id} if name in room.wants]
+    kinds = {
         "demands of higher priority": any(e.priority > want.priority and not e.hidden for e in there),
         "what others run": any(each.hidden for each in there),
-        "what must not move": any(rivals.pinned.get(sku, frozenset()) - {want.id} for sku in skus),
+        "what must not move": any(room.pinned[gpu] - {want.id} for gpu in where),
     }
-    *first, last = [text for text, holds in before.items() if holds] or [""]
-    after = " and ".join(filter(None, (", ".join(first), last)))
-    if after:
-        return f"no room left after {after}"
-    if not want.is_divisible:
-        return "no room left for all of it"
-    total = sum(count for _, count in want.divisible)
-    return f"no room left: {len(assignment.sites.get(want.id, ()))} of {total} are placed"
+    *first, last = [text for text, holds in kinds.items() if holds] or [""]
+    return " and ".join(filter(None, (", ".join(first), last)))

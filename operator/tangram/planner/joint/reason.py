@@ -15,7 +15,7 @@ def reason(asked: Joint, item: Unmet, packing: Packing, rooms: Rooms) -> str:
     each = asked.sized.get(item.demand)
     given_up = "what runs stays: no better plan was found in time" if packing.status == "FALLBACK" else ""
     if each is None:
-        return _no_board(asked, item.demand) or given_up or item.reason
+        return _no_board(asked, item.demand) or given_up or _left(item, packing)
     if (missing := nowhere(each, asked)) or not each.offers:
         return missing or each.wanted.impossible or _no_shape(each)
     return given_up or _excluded(asked, item, each, rooms) or _left(item, packing)
