@@ -1,17 +1,18 @@
 """Every relaxation is applied here once more and solved: it suffices, and the next smaller one does not."""
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Bundle, Demand, GPUState, Instance, Part, Problem, Spread, slice_request
+from tangram.packing import Bundle, Demand, GPUState, Instance, Offer, Part, Problem, Spread, slice_request
 from tangram.packing.explain import Thinking
 from tangram.packing.relax import Knob, relaxations
 from tangram.packing.search import Limits
 from tangram.packing.solve import solve
-from tests.support.packing_problems import small
+from tests.support.packing_problems import hourly, small
 
 H100 = "H100-80GB-SXM"
 SHORT = Limits(deterministic_s=2)
@@ -169,14 +170,36 @@ def outcome(before, demand, after):
 
 def smaller(demand, relaxation):
     if relaxation.dimension == "spread":  # shares are rounded up to replicas
-        sizes = {bundle.replicas for bundle in demand.bundles}
+        sizes = {bundle.replicas for bundle in demand.bundles} or range(1, 65)
         return max(k / n for n in sizes for k in range(1, n + 1) if k / n < relaxation.value - 1e-6)
-    return relaxation.value - (0.001 if relaxation.dimension == "budget" else 1)
+    cents = 0.001 if demand.bundles else 0.01
+    return relaxation.value - (cents if relaxation.dimension == "budget" else 1)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 6])
-def test_each_relaxation_suffices_and_the_next_smaller_does_not(seed):
-    problem = small(seed)
+def offered(seed):
+    """The same fleets, for demands that take any mix of the shapes of their bundles."""
+    problem, rng = small(seed), random.Random(seed)
+
+    def changed(demand):
+        if demand.divisible:
+            return demand
+        parts = {part.shape: part for bundle in demand.bundles for part in bundle.parts}
+        offers = []
+        for shape, part in sorted(parts.items()):
+            price = hourly(replace(part, count=1))
+            offers.append(Offer(*shape, round(price * rng.uniform(2, 4), 2), price))
+        rate = rng.choice((2, 5, 8)) * max(offer.rate for offer in offers)
+        budget = rng.choice((None, rate / 4))
+        return replace(demand, bundles=(), offers=tuple(offers), rate=rate, budget_per_hour=budget)
+
+    return replace(problem, demands=tuple(map(changed, problem.demands)))
+
+
+@pytest.mark.parametrize(
+    ("made", "seed"), [*((small, n) for n in (0, 1, 2, 3, 6)), *((offered, n) for n in (1, 3, 5, 6))]
+)
+def test_each_relaxation_suffices_and_the_next_smaller_does_not(made, seed):
+    problem = made(seed)
     packing = solve(problem, SHORT)
     judged = 0
     for demand in problem.demands:
@@ -185,7 +208,7 @@ def test_each_relaxation_suffices_and_the_next_smaller_does_not(seed):
                 continue
             little = applied(problem, demand, relaxation, smaller(demand, relaxation))
             enough, less = (outcome(packing, demand, solve(p, SHORT)) for p in (much, little))
-            least = min(b.unmet for b in demand.bundles)
+            least = min((b.unmet for b in demand.bundles), default=0.0)
             assert enough[0] <= least + 1e-5, relaxation.text
             rank = {d.id: d.priority for d in problem.demands}
             equals = relaxation.dimension == "priority" and relaxation.value - 1
@@ -193,6 +216,42 @@ def test_each_relaxation_suffices_and_the_next_smaller_does_not(seed):
             assert less[0] > least + 1e-5 or hurt, relaxation.text
             judged += 1
     assert judged
+
+
+def offers(*each, budget=None, **more):
+    found = tuple(sorted(Offer(H100, profile, 1, rate, price) for profile, rate, price in each))
+    return Demand("chat", offers=found, budget_per_hour=budget, **more)
+
+
+def test_of_offers_as_few_replicas_are_added_as_the_rate_lacks():
+    demand = offers(("3g.40gb", 5.0, 1.5), ("7g.80gb", 9.0, 3.0), rate=18.0)
+
+    found = helps(fleet([cut("a")], demand))
+
+    assert texts(found) == [f"add 2 3g.40gb on {H100}"]
+
+
+def test_a_budget_that_serves_by_a_mix_is_found_to_the_cent():
+    demand = offers(("3g.40gb", 5.0, 1.5), ("4g.40gb", 6.0, 1.755), rate=11.0, budget=3.0)
+
+    found = helps(fleet([cut("a")], demand))
+
+    assert "budget 3.26 $/h" in texts(found)
+
+
+def test_where_a_budget_excludes_each_shape_alone_a_mix_is_added():
+    demand = offers(("3g.40gb", 5.0, 1.5), ("1g.10gb", 1.0, 0.44), rate=6.0, budget=2.0)
+    full = cut("a", Instance("7g.80gb", 0, "x", movable=False))
+
+    found = helps(fleet([full], demand))
+
+    assert texts(found) == [f"add one 1g.10gb on {H100} and one 3g.40gb on {H100}"]
+
+
+def test_what_max_replicas_leave_unserved_is_not_missing():
+    demand = offers(("7g.80gb", 9.0, 3.0), rate=90.0, max_replicas=1)
+
+    assert helps(fleet([cut("a")], demand)) == ()
 
 
 def test_relaxations_are_the_same_every_time():

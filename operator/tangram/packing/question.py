@@ -20,7 +20,7 @@ from tangram.packing.model import Model, Terms
 from tangram.packing.prepare import by_owner, by_shape, prepare
 from tangram.packing.problem import ANY_SKU, Demand, GPUState, GrowablePool, Offer, Part, Problem, ShapeKey
 from tangram.packing.result import Packing
-from tangram.packing.shortfall import least_unmet, single_shape_bundles
+from tangram.packing.shortfall import least_unmet, served_parts, single_shape_bundles
 from tangram.packing.wants import UNMET, Want, held_replicas, money, units, wants
 
 Family = Literal["policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]
@@ -42,6 +42,8 @@ _MOST_CLASSES = 300
 _MORE = "\0more/"  # name of pools that stand for GPUs that there are not
 _ANY_NUMBER = 10**6  # of moves
 _SEED = 7
+_FINER = 1024  # what is served is counted so much finer than what is unmet: sums of replicas lose nothing
+_NANO = 10**9  # parts of a dollar in which budgets are compared
 
 
 @dataclass(slots=True)
@@ -107,11 +109,13 @@ class Question:
         model, everyone = _model(problem)
         free = [name for name in self.names if name[0] not in _BUILT]
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
-        self._serve(model, everyone)
+        demands = {demand.id: demand for demand in problem.demands}
+        self._serve(model, everyone, demands)
         if ("budget", "") in literals:
-            _keep_to_budget(model, everyone, self.demand, literals["budget", ""])
+            asked = replace(demands[self.demand.id], budget_per_hour=self.demand.budget_per_hour)
+            _keep_to_budget(model, everyone, asked, literals["budget", ""])
         _forbid_more_gpus(model, literals)
-        self._protect_others(model, everyone, literals["priority", ""])
+        self._protect_others(model, everyone, demands, literals["priority", ""])
         for pool, most in self._budgets:
             moves = model.moves if pool is None else model.leaving.get(pool, Terms())
             model.cp.add(moves.expression <= most).only_enforce_if(literals["moves", ""])
@@ -147,7 +151,7 @@ class Question:
         self.thinking.spent += max(0.001, solver.response_proto.deterministic_time)
         return status
 
-    def _serve(self, model: Model, everyone: Iterable[Want]) -> None:
+    def _serve(self, model: Model, everyone: Iterable[Want], demands: Mapping[str, Demand]) -> None:
         want = next(want for want in everyone if want.id == self.demand.id)
         if want.is_divisible:
             total, taken = sum(n for _, n in want.divisible), Terms()
@@ -156,9 +160,18 @@ class Question:
                     taken.add(piece)
             model.cp.add(taken.expression == total)
             return
-        model.cp.add(_unmet(model, want) <= math.ceil(least_unmet(self.demand) * UNMET - 1e-6))
+        least = least_unmet(self.demand)  # rounded up, as what is unmet is
+        most = math.floor(least * UNMET) + 1 if least else 0
+        for limit in _serve_but(model, want, demands[want.id], most):
+            model.cp.add(limit)
 
-    def _protect_others(self, model: Model, everyone: Iterable[Want], literal: cp_model.IntVar) -> None:
+    def _protect_others(
+        self,
+        model: Model,
+        everyone: Iterable[Want],
+        demands: Mapping[str, Demand],
+        literal: cp_model.IntVar,
+    ) -> None:
         """Nobody as important, or more, gets less than now."""
         served = {choice.demand: choice for choice in self.packing.choices}
         for want in everyone:
@@ -169,12 +182,14 @@ class Question:
                 total = sum(n for _, n in want.divisible)
                 placed = sum(p.count for p in choice.parts) if choice is not None else total
                 pieces = [v for (owner, _, _), v in model.pieces.items() if owner == want.id]
-                limit = model.cp.add(cp_model.LinearExpr.sum(pieces) >= placed)
+                limits = [cp_model.LinearExpr.sum(pieces) >= placed]
             else:
                 most = UNMET if choice is None else round(choice.unmet * UNMET) + 1
-                limit = model.cp.add(_unmet(model, want) <= most)
-            if not want.hidden:
-                limit.only_enforce_if(literal)
+                limits = _serve_but(model, want, demands[want.id], most)
+            for limit in limits:
+                added = model.cp.add(limit)
+                if not want.hidden:
+                    added.only_enforce_if(literal)
 
 
 def named(problem: Problem, demand_id: str) -> Demand:
@@ -301,20 +316,47 @@ def skus_of(problem: Problem, demand: Demand) -> list[str]:
     return sorted(named - {ANY_SKU})
 
 
-def _unmet(model: Model, want: Want) -> Any:
-    """Return what a demand leaves unserved, in parts of `UNMET`, as an expression."""
-    return cp_model.LinearExpr.weighted_sum(model.chosen[want.id], [option.unmet for option in want.options])
+def _serve_but(model: Model, want: Want, demand: Demand, unmet: int) -> list[Any]:
+    """Return the limits that leave no more than `unmet` parts of `UNMET` of a demand unserved."""
+    if not demand.offers:
+        shares = [option.unmet for option in want.options]
+        return [cp_model.LinearExpr.weighted_sum(model.chosen[want.id], shares) <= unmet]
+    served, there = Terms(), Terms()
+    for offer in demand.offers:
+        taken = model.taken.get((want.id, offer.shape), Terms())
+        there.extend(taken)
+        served.extend(taken, served_parts(offer.rate, demand.rate, UNMET * _FINER) if demand.rate else 0)
+    limits = (
+        [UNMET * there.expression >= (UNMET - unmet) * demand.min_replicas] if demand.min_replicas else []
+    )
+    return limits + ([served.expression >= (UNMET - unmet) * _FINER] if demand.rate else [])
 
 
 def _keep_to_budget(model: Model, everyone: Iterable[Want], demand: Demand, literal: cp_model.IntVar) -> None:
     """Keep a demand within its budget, but for what runs of its minimum, where `literal` holds."""
     if demand.budget_per_hour is None or demand.divisible:
         return
+    if demand.offers:
+        _keep_offers_to_budget(model, demand, demand.budget_per_hour, literal)
+        return
     want = next(want for want in everyone if want.id == demand.id)
     for variable, option in zip(model.chosen[demand.id], want.options, strict=True):
-        protected = any(option.parts == ((part.shape, part.count),) for part in demand.protected)
-        if option.price > units(demand.budget_per_hour) and not protected:
+        if option.price > units(demand.budget_per_hour):
             model.cp.add_implication(literal, variable.negated())
+
+
+def _keep_offers_to_budget(model: Model, demand: Demand, budget: float, literal: cp_model.IntVar) -> None:
+    price, limited = Terms(), list[Any]([literal])
+    taken = {offer.shape: model.taken.get((demand.id, offer.shape), Terms()) for offer in demand.offers}
+    for offer in demand.offers:
+        price.extend(taken[offer.shape], math.floor(offer.price_per_hour * _NANO))
+    for part in demand.protected:
+        flag = model.cp.new_bool_var(f"protected.{part.shape}")
+        limited.append(flag.negated())
+        for shape, terms in taken.items():
+            exact = part.count if shape == part.shape else 0
+            model.cp.add(terms.expression == exact).only_enforce_if(flag)
+    model.cp.add(price.expression <= math.floor(budget * _NANO) + 1).only_enforce_if(*limited)
 
 
 def _forbid_more_gpus(model: Model, literals: Mapping[Name, cp_model.IntVar]) -> None:

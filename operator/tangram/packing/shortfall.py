@@ -5,6 +5,7 @@ Unserved is the missing share of the rate or of the minimum of replicas, whichev
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 
 from tangram.packing.problem import Bundle, Demand, Offer, Part, ShapeKey
 
@@ -18,6 +19,15 @@ def unmet_share(rate: float, served: float, least: int, replicas: int) -> float:
     missing = max(0.0, 1 - served / rate) if rate else 0.0
     absent = max(0.0, 1 - replicas / least) if least else 0.0
     return max(missing if missing > _ROUNDING else 0.0, absent)
+
+
+def served_parts(rate: float, wanted: float, whole: int) -> int:
+    """Return the parts that a replica of `rate` serves of `wanted` requests per second; `whole` are all.
+
+    Rounded up, so that replicas that reach the rate but for a rounding of floating point serve all of it.
+    """
+    exact = Fraction(rate) / Fraction(wanted) * (1 + Fraction(1, 10**9))
+    return min(whole, math.ceil(whole * exact))
 
 
 def replicas_needed(rate: float, offer_rate: float, least: int) -> int:
