@@ -13,6 +13,10 @@ from tangram.planner.joint.shapeless import SETTINGS
 from tangram.planner.joint.shapes import ServingShape, Sized, replicas
 
 MOST = 5
+_FLEET = {
+    True: "costs no more by its share of GPUs, but the whole fleet would neither cost less nor serve more",
+    False: "costs no more by its share of GPUs, but no better plan of the whole fleet was found with it",
+}
 _SERVING = 3  # of them at least, shapes that would serve, where there are so many
 REASONS = {
     Constraint.PRECISION: "Precision",
@@ -27,14 +31,17 @@ REASONS = {
 }
 
 
-def alternatives(each: Sized, choice: Choice, rooms: Rooms) -> list[dict[str, Any]]:
-    """Return up to five: the cheapest other shapes that serve, then those that are nearest to serving."""
+def alternatives(each: Sized, choice: Choice, rooms: Rooms, *, proved: bool) -> list[dict[str, Any]]:
+    """Return up to five: the cheapest other shapes that serve, then those that are nearest to serving.
+
+    `proved`: no plan of the fleet serves more, or as much for less.
+    """
     taken = {part.shape for part in choice.parts}
     serving = [offer for offer in each.offers if offer.key not in taken or len(taken) > 1]
     nearest = sorted(each.rejected, key=lambda r: (r.excess, str(r.shape), r.shape.precision))
     rest = _one_per_shape(nearest, {offer.key for offer in each.offers})
     most_serving = max(_SERVING, MOST - len(rest))
-    found = [_loser(each, offer, choice, rooms) for offer in serving[:most_serving]]
+    found = [_loser(each, offer, choice, rooms, proved) for offer in serving[:most_serving]]
     return found + [_rejected(each, r) for r in rest[: MOST - len(found)]]
 
 
@@ -59,10 +66,10 @@ def shape_document(shape: Shape, count: int) -> dict[str, Any]:
     }
 
 
-def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms) -> dict[str, Any]:
+def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms, proved: bool) -> dict[str, Any]:
     wanted, count = each.wanted, replicas(each.wanted, offer)
     cost = count * offer.price_per_hour
-    reason, message = _why(each, offer, count, choice, rooms)
+    reason, message = _why(each, offer, count, choice, rooms) or ("Fleet", _FLEET[proved])
     return {
         "chosen": [shape_document(offer.shape, count)],
         "costPerHour": round(cost, 6),
@@ -72,7 +79,10 @@ def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms) -> di
     }
 
 
-def _why(each: Sized, offer: ServingShape, count: int, choice: Choice, rooms: Rooms) -> tuple[str, str]:
+def _why(
+    each: Sized, offer: ServingShape, count: int, choice: Choice, rooms: Rooms
+) -> tuple[str, str] | None:
+    """Return what speaks against a shape by itself; None: nothing."""
     wanted, cost = each.wanted, count * offer.price_per_hour
     if wanted.most is not None and count > wanted.most:
         return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {wanted.most}"
@@ -83,10 +93,7 @@ def _why(each: Sized, offer: ServingShape, count: int, choice: Choice, rooms: Ro
         return "NotEnoughGPUs", f"needs {count} replicas, the fleet has room for {room} if it were empty"
     if choice.unmet == 0 and cost > choice.price_per_hour + 1e-9:
         return "Dearer", f"costs {cost - choice.price_per_hour:.2f} $/h more by its share of GPUs"
-    return (
-        "Fleet",
-        "costs no more by its share of GPUs, but the fleet as a whole would cost more or serve less",
-    )
+    return None
 
 
 def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:

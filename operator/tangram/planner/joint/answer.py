@@ -24,6 +24,7 @@ def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
     gpus = {gpu.id: gpu for gpu in problem.gpus}
     growing = {pool.name: pool.sku for pool in problem.growable}
     choices, rooms = {choice.demand: choice for choice in packing.choices}, Rooms(problem, asked.sized)
+    proved = packing.status == "OPTIMAL"
     return {
         "objective": _round(packing.objective),
         "bound": _round(packing.bound),
@@ -37,7 +38,7 @@ def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
         "stages": _stages(asked, packing),
         "gpus": [_gpu(layout, gpus.get(layout.id), given, growing) for layout in packing.layouts],
         "newNodes": [{"pool": pool, "count": count} for pool, count in packing.grown],
-        "deployments": [_deployment(wanted, asked, choices, rooms) for wanted in given.deployments],
+        "deployments": [_deployment(wanted, asked, choices, rooms, proved) for wanted in given.deployments],
         "requests": _requests(given, packing),
         "moves": [_move(move) for move in packing.moves],
         "unmet": _unmet(asked, packing, rooms),
@@ -92,7 +93,9 @@ def _move(move: Move) -> dict[str, Any]:
     }
 
 
-def _deployment(wanted: Wanted, asked: Joint, choices: Mapping[str, Choice], rooms: Rooms) -> dict[str, Any]:
+def _deployment(
+    wanted: Wanted, asked: Joint, choices: Mapping[str, Choice], rooms: Rooms, proved: bool
+) -> dict[str, Any]:
     each, choice = asked.sized.get(wanted.id), choices.get(wanted.id)
     found: dict[str, Any] = {
         "name": wanted.name,
@@ -113,7 +116,7 @@ def _deployment(wanted: Wanted, asked: Joint, choices: Mapping[str, Choice], roo
         "chosen": [_chosen(part.shape, part.count, each) for part in choice.parts],
         "costPerHour": _round(choice.price_per_hour),
         "unmet": _round(choice.unmet),
-        "alternatives": alternatives(each, choice, rooms),
+        "alternatives": alternatives(each, choice, rooms, proved=proved),
         "notes": [*wanted.notes, *_notes(wanted, choice)],
     }
 
