@@ -462,3 +462,12 @@ def test_a_move_budget_that_is_spent_is_part_of_the_reason():
     reason = reason_of("a", Problem(gpus, demands, PRICES, move_budget=0))
 
     assert reason == "no room left after demands of higher priority within the move budget"
+
+
+def test_a_pinned_replica_on_a_shape_that_its_model_does_not_use_stays_beside_new_ones():
+    gpu = cut(0, Instance("1g.10gb", 0, "a", movable=False))
+
+    packed = solve(Problem((gpu,), (one_of("a", ("3g.40gb", 1, 1)),), PRICES, move_budget=0))
+
+    assert owners(packed, "g0") == [("1g.10gb", 0, "a"), ("3g.40gb", 4, "a")]
+    assert (packed.unmet, packed.moves, packed.status) == ((), (), "OPTIMAL")

@@ -77,6 +77,11 @@ class Terms:
             found.append((parts, price, unmet))
         if pinned:  # given up only by who is served as well as can be without it, and starts nothing instead
             best = min((unmet for *_, unmet in found), default=UNMET)
+            asked = {s for parts, _, _ in found for s in parts}
+            beside = {s: n for s, n in pinned.items() if s not in asked}  # it stays, and serves nothing
+            more = round(sum(self.hourly(s) * n for s, n in beside.items()) * MONEY)
+            if beside:
+                found += [(parts | beside, price + more, unmet) for parts, price, unmet in found]
             found = [
                 (parts, price, unmet)
                 for parts, price, unmet in found

@@ -321,11 +321,20 @@ def _options(demand: Demand, held: tuple[Held, ...], prices: Money) -> tuple[Opt
 def _with_what_is_pinned(offered: list[Option], held: tuple[Held, ...], prices: Money) -> tuple[Option, ...]:
     """Return the options that keep every replica that must not move, or serve as well as any with fewer.
 
-    Where none of them is sure to find room, what is pinned goes on alone, and serves nothing that counts.
+    What is pinned on a shape that no option has stays beside the others, and serves nothing. Where none of
+    the options is sure to find room, what is pinned goes on alone.
     """
     running = Counter(replica.shape for replica in held)
     pinned = Counter(replica.shape for replica in held if replica.pinned)
     least = min((option.unmet for option in offered), default=UNMET)
+    known = {shape for option in offered for shape, _ in option.parts}
+    beside = tuple((shape, n) for shape, n in sorted(pinned.items()) if shape not in known)
+    hourly = units(sum(prices.shape_hour(shape) * n for shape, n in beside))
+    if beside:
+        offered = offered + [
+            replace(each, parts=tuple(sorted((*each.parts, *beside))), price=each.price + hourly)
+            for each in offered
+        ]
 
     def keeps(option: Option) -> bool:
         parts = Counter(dict(option.parts))
