@@ -141,10 +141,13 @@ def test_several_mixes_are_feasible_distinct_and_the_best_comes_first(seed):
         space, prices = instance(rng)
 
         bound, mixes = several(space, prices, 5)
+        rough, suggested = several(space, prices, 5, quick=True)
 
         assert len(set(mixes)) == len(mixes) <= 5
         assert set(mixes) <= every_mix(space)
         assert (bound, mixes[0]) == minimum(space, prices)
+        assert set(suggested) <= every_mix(space)
+        assert rough <= bound <= prices.cost(space, suggested[0])
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 17, 300, 700])

@@ -38,23 +38,28 @@ def useful_replicas(space: MixSpace, prices: MixPrices, index: int) -> int:
 
 
 class LabelSearch:
-    """The labels of one pricing problem. `bound`: no mix costs less. tight: keep to max_replicas and budget.
+    """The labels of mixes with at least and at most so many replicas. `bound`: none of them costs less.
+
+    tight: keep to the budget.
 
     What changing shapes costs is split: min(replicas, held) pay, and each that keeps its shape is paid back.
     """
 
-    def __init__(self, space: MixSpace, prices: MixPrices, *, tight: bool) -> None:
+    def __init__(
+        self, space: MixSpace, prices: MixPrices, numbers: tuple[int, int | None], *, tight: bool
+    ) -> None:
         self._space, self._prices = space, prices
         self._budget = space.budget if tight else None
-        self._limit = space.max_replicas if tight else None
-        self._first = sum(space.smallest)
+        self._limit = numbers[1]
+        self._stay = sum(space.smallest)
+        self._first = max(self._stay, numbers[0])
         held = space.held if prices.exchanged else 0
         enough = max(space.min_replicas, len(prices.replicas) - 1, held, self._first)
         # More replicas than the last cost the same or, with a limit, are none.
         self._last = enough if self._limit is None else self._limit
-        numbers = range(self._first, self._last + 1)
-        self._numbers = [(prices.of_number(n) + prices.exchanged * min(n, held)) << _SHIFT for n in numbers]
-        self._missing = [space.missing_replicas(n) for n in numbers]
+        counts = range(self._first, self._last + 1)
+        self._numbers = [(prices.of_number(n) + prices.exchanged * min(n, held)) << _SHIFT for n in counts]
+        self._missing = [space.missing_replicas(n) for n in counts]
         self._counted = (
             self._limit is not None
             or len(set(self._numbers)) > 1
@@ -72,7 +77,7 @@ class LabelSearch:
         shape = self._space.shapes[index]
         top = useful_replicas(self._space, self._prices, index)
         if self._limit is not None:
-            top = min(top, shape.least + self._limit - self._first)
+            top = min(top, shape.least + self._limit - self._stay)
         if self._budget is not None and shape.price > 0:
             top = min(
                 top, shape.least + (self._budget - self._space.spent(self._space.smallest)) // shape.price
@@ -204,9 +209,8 @@ class LabelSearch:
         return sorted(found.values())
 
     def _within_limits(self, number: int, spent: int) -> bool:
-        return (self._limit is None or number <= self._limit) and (
-            self._budget is None or spent <= self._budget
-        )
+        few_enough = self._limit is None or number <= self._limit
+        return self._first <= number and few_enough and (self._budget is None or spent <= self._budget)
 
     def _bases(self) -> list[list[_Option]]:
         """Return the least mix, what runs, what the multipliers suggest, and that with one or two fewer."""
@@ -261,7 +265,11 @@ class LabelSearch:
                 labels.sort(key=lambda label: label[4])
                 dropped = min(dropped, -(-(self._root + labels[keep][4]) >> _SHIFT))
                 labels = labels[:keep]
-        found = [(self._total(*label[:3]), self._mix(label, order)) for label in labels]
+        found = [
+            (self._total(*label[:3]), self._mix(label, order))
+            for label in labels
+            if self._within_limits(label[1], label[3]) or not self._counted
+        ]
         return [pair for pair in found if pair[0] <= most], dropped
 
     def _stages(self, gap: int) -> list[list[_Option]]:
@@ -330,7 +338,9 @@ class LabelSearch:
     def _undominated(self, labels: list[_Label]) -> list[_Label]:
         """Drop labels that serve no more than another at no lower cost, whatever follows."""
         labels.sort(key=lambda label: (-label[0], label[2], label[3]))
-        dominance = Dominance(self._numbers, self._first, self._space.min_replicas, self._limit is not None)
+        dominance = Dominance(
+            self._numbers, self._first, self._space.min_replicas, limited=self._limit is not None
+        )
         if self._budget is None:
             return [label for label in labels if dominance.admits(label[1], label[2])]
         kept: list[_Label] = []
@@ -363,10 +373,10 @@ class Dominance:
     A label with other replicas than another pays for their number at most the steepest step each.
     """
 
-    def __init__(self, numbers: list[int], first: int, min_replicas: int, limited: bool) -> None:
+    def __init__(self, numbers: list[int], first: int, min_replicas: int, *, limited: bool) -> None:
         steps = [b - a for a, b in pairwise(numbers)]
         self._up, self._down = max(0, *steps, 0), max(0, *(-step for step in steps), 0)
-        self._min_replicas, self._limited = min_replicas, limited
+        self._enough, self._limited = max(min_replicas, first), limited
         # By number of replicas: least cost of labels with at most, and at least, as many, less their steps.
         self._fewer: list[int | None] = [None] * (first + len(numbers))
         self._more = list(self._fewer)
@@ -379,7 +389,7 @@ class Dominance:
             least_more is not None and least_more <= more
         ):
             return False
-        enough = number >= self._min_replicas
+        enough = number >= self._enough
         for at in range(number, len(self._fewer) if enough else number + 1):
             known = self._fewer[at]
             if known is not None and known <= fewer:
