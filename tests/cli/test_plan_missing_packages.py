@@ -27,7 +27,8 @@ def without(monkeypatch):
 
 
 def test_without_the_solver_a_plan_says_what_to_install(planner, without):
-    solver = [f"tangram.packing.{name}" for name in ("solve", "search", "model", "settle", "start")]
+    names = ("solve", "choose", "search", "model", "settle", "start", "master", "program", "cp_model")
+    solver = [f"tangram.packing.{name}" for name in names]
     without("ortools", *solver)
 
     line = planner.refused(FLEET, request("new", "3g.40gb", 1))

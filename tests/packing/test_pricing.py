@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
+from tangram.packing.mix import UNMET
 from tangram.packing.mixes import SERVICE_PER_UNMET, WHOLE, MixPrices, MixShape, MixSpace, service_units
 from tangram.packing.pricing import enumerate_within, minimum, several
-from tangram.packing.wants import UNMET
 
 RATE = 60.0
 

@@ -33,7 +33,7 @@ def best(rate, a, b):
     return min((max(0.0, 1 - (4 * n + 10 * m) / rate), n * PRICES[A] + m * PRICES[B]) for n, m in mixes)
 
 
-@pytest.mark.parametrize(("rate", "a", "b"), [(14.0, 4, 1), (14.0, 4, 2), (22.0, 4, 1)])
+@pytest.mark.parametrize(("rate", "a", "b"), [(14.0, 4, 1), (14.0, 4, 2), (22.0, 4, 1), (30.0, 3, 1)])
 def test_the_difference_reaches_to_the_best_mix(rate, a, b):
     problem = asked(rate, a=a, b=b)
 

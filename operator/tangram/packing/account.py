@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.assign import Assignment
 from tangram.packing.columns import Fleet
+from tangram.packing.mix import UNMET
 from tangram.packing.problem import GPUState, Part, ShapeKey
 from tangram.packing.result import Choice, Move, Site, Unmet
-from tangram.packing.wants import MONEY, UNMET, Held, Money, Want
+from tangram.packing.wants import MONEY, Held, Money, Option, Want
 from tangram.packing.work import Spot
 
 
@@ -31,10 +32,10 @@ def account(
     fleet: Fleet,
     prices: Money,
     wants: tuple[Want, ...],
-    chosen: Mapping[str, int],
+    chosen: Mapping[str, Option],
     assignment: Assignment,
 ) -> Account:
-    """Return the bill of `assignment`; `chosen`: the number of the option taken, by want."""
+    """Return the bill of `assignment`; `chosen`: the option taken, by want."""
     left = Counter(dict(fleet.problem.move_budgets))
     moves = tuple(move for want in wants for move in _moves(fleet, want, assignment, left))
     move_cost = sum(move.cost for move in moves)
@@ -123,15 +124,14 @@ def _idle(fleet: Fleet, prices: Money, assignment: Assignment) -> float:
     return total
 
 
-def _choice(prices: Money, want: Want, chosen: int | None, assignment: Assignment) -> Choice:
+def _choice(prices: Money, want: Want, option: Option | None, assignment: Assignment) -> Choice:
     placed = Counter(spot.shape for spot in assignment.sites.get(want.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
     price = sum(prices.shape_hour(shape) * n for shape, n in placed.items())
-    if want.is_divisible or chosen is None:
+    if want.is_divisible or option is None:
         total = sum(count for _, count in want.divisible)
         unmet = (total - sum(placed.values())) / total if total else 0.0
         return Choice(want.id, 0, parts, price, unmet)
-    option = want.options[chosen]
     unmet = option.unmet / UNMET
     if option.replicas > sum(placed.values()):  # spread left no room for some
         unmet = 1 - (1 - unmet) * sum(placed.values()) / option.replicas

@@ -4,11 +4,13 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import cp_model
 from tangram.packing.columns import Columns, Fleet, fresh_targets
 from tangram.packing.keeping import add_keeping
+from tangram.packing.mix import UNMET
+from tangram.packing.mixing import add_mix, limit_mix
 from tangram.packing.model import Model, Terms
 from tangram.packing.offers import add_gangs, add_gpus, add_growth
 from tangram.packing.problem import ShapeKey
 from tangram.packing.spreading import add_spreading
-from tangram.packing.wants import UNMET, Money, Want, units
+from tangram.packing.wants import Money, Want, units
 
 
 def build(fleet: Fleet, prices: Money, wants: tuple[Want, ...], columns: Columns) -> Model:
@@ -21,6 +23,9 @@ def build(fleet: Fleet, prices: Money, wants: tuple[Want, ...], columns: Columns
     _demand(model)
     add_keeping(model)
     add_spreading(model, fleet)
+    for want in wants:
+        if want.mix is not None:
+            limit_mix(model, want, want.mix)
     _headroom(model, fleet)
     if fleet.problem.move_budget is not None:
         model.cp.add(model.moves.expression <= fleet.problem.move_budget)
@@ -34,6 +39,9 @@ def _choices(model: Model, prices: Money) -> None:
         unmet = model.unmet.setdefault(want.priority, Terms())
         if want.is_divisible:
             _divide(model, prices, want, unmet)
+            continue
+        if want.mix is not None:
+            add_mix(model, prices, want, want.mix)
             continue
         mine = [model.cp.new_bool_var(f"{want.id}.{option.index}") for option in want.options]
         model.cp.add_exactly_one(mine)

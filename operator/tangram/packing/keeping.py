@@ -9,6 +9,7 @@ nothing.
 from collections import Counter
 
 from tangram.packing import cp_model
+from tangram.packing.mixing import exchange, lasting
 from tangram.packing.model import Model, Terms
 from tangram.packing.problem import ShapeKey
 from tangram.packing.targets import Label
@@ -34,13 +35,13 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
     owned: dict[ShapeKey, dict[Label, list[Held]]] = {}
     for held in want.held:
         owned.setdefault(held.shape, {}).setdefault(model.columns.name(held), []).append(held)
-    lasting: dict[ShapeKey, Terms] = {}
+    last: dict[ShapeKey, Terms] = {}
     moves, stopping, moved_ones = Terms(), dict[str, Terms](), Terms()
     costs = {held.cost for held in want.held if not held.pinned}
     trades = want.own and not want.hidden and len(want.shapes) > 1
     for shape, groups in sorted(owned.items()):
         taken = model.taken.get((want.id, shape), Terms())
-        lasting[shape] = _lasting(model, want, shape, taken)
+        last[shape] = _lasting(model, want, shape, taken)
         staying, moving, pinned = Terms(), Terms(), Terms()
         here = {held.cost for held in want.held if held.shape == shape and not held.pinned}
         differ = len(costs if trades else here) > 1
@@ -63,17 +64,17 @@ def _keep(model: Model, want: Want, holders: dict[Label, Terms]) -> None:
                 model.dollars.add(moved, cost)
         total = len([held for held in want.held if held.shape == shape])
         moved_ones.extend(moving)
-        _balance(model, lasting[shape], staying, moving, 0 if trades or not here else min(here))
-        model.cp.add(staying.expression <= taken.expression)
+        _balance(model, last[shape], staying, moving, 0 if trades or not here else min(here))
+        model.cp.add(staying.expression <= last[shape].expression)
         if pinned.variables:
             n = sum(held.pinned for held in want.held if held.shape == shape)
-            least = lasting[shape] if n == total else _at_most(model, want, shape, taken, n)
+            least = last[shape] if n == total else _at_most(model, want, shape, taken, n)
             model.cp.add(pinned.expression >= least.expression)
-        moves.extend(lasting[shape])
+        moves.extend(last[shape])
         moves.extend(staying, -1)
     if want.is_divisible and not want.has_places:
         _hold(model, want)
-    _exchange(model, want, lasting, moves)
+    _exchange(model, want, last, moves)
     if trades and len(costs) > 1:
         model.cp.add(moved_ones.expression >= moves.expression)
     elif trades and costs:
@@ -127,6 +128,10 @@ def _lasting(model: Model, want: Want, shape: ShapeKey, taken: Terms) -> Terms:
 
 def _at_most(model: Model, want: Want, shape: ShapeKey, taken: Terms, most: int) -> Terms:
     found = Terms()
+    if want.mix is not None:
+        if shape in want.mix.shapes:
+            found.add(lasting(model, want, shape, most))
+        return found
     if want.is_divisible:
         found.add(model.lesser(most, taken))
         return found
@@ -137,29 +142,38 @@ def _at_most(model: Model, want: Want, shape: ShapeKey, taken: Terms, most: int)
     return found
 
 
-def _exchange(model: Model, want: Want, lasting: dict[ShapeKey, Terms], moves: Terms) -> None:
-    """What runs in one shape and is replaced by another. Fixed by the bundle, wherever its replicas stand.
+def _exchange(model: Model, want: Want, last: dict[ShapeKey, Terms], moves: Terms) -> None:
+    """What runs in one shape and is replaced by another. Fixed by the mix, wherever its replicas stand.
 
     A pinned replica is replaced by none: what is given up of those was surplus.
     """
+    if want.mix is not None:
+        if len(want.shapes) > 1:
+            exchange(model, want)
+            mine = model.mixes[want.id]
+            if mine.exchanged is not None:
+                moves.add(mine.exchanged)
+            if mine.starts is not None:
+                model.dollars.add(mine.starts)
+        return
     if not want.is_divisible:
-        exchange = Exchange(want)
+        replaced = Exchange(want)
         for variable, option in zip(model.chosen[want.id], want.options, strict=True):
-            count, cost = exchange.of(option.parts)
+            count, cost = replaced.of(option.parts)
             moves.add(variable, count)
             model.dollars.add(variable, cost)
         return
-    if len({shape for shapes, _ in want.divisible for shape in shapes} | set(lasting)) == 1:
+    if len({shape for shapes, _ in want.divisible for shape in shapes} | set(last)) == 1:
         return  # there is no other shape
     stopped, started = Terms(), Terms()
     for shape in want.shapes:
-        last, taken = lasting.get(shape, Terms()), model.taken.get((want.id, shape), Terms())
+        here, taken = last.get(shape, Terms()), model.taken.get((want.id, shape), Terms())
         stopped.constant += sum(held.shape == shape and not held.pinned for held in want.held)
-        stopped.extend(last, -1)
+        stopped.extend(here, -1)
         if n := want.pinned[shape]:
             stopped.extend(_at_most(model, want, shape, taken, n))
         started.extend(taken)
-        started.extend(last, -1)
+        started.extend(here, -1)
     moves.add(_lesser(model, stopped, started, len(want.held)))
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Any
 
+from tangram.packing.mix import UNMET
 from tangram.packing.mixes import SERVICE_PER_UNMET, Mix, MixPrices, MixSpace, price_of_count
-from tangram.packing.wants import UNMET
 
 _SHIFT = 30  # costs and multipliers are kept in 2**-30 of the prices' unit
 _STEPS = 12  # of one line search: piecewise linear functions of a few dozen pieces end in fewer

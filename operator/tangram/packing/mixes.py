@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from tangram.packing.wants import UNMET
+from tangram.packing.mix import SCALE, UNMET
 
-# Units of service per unit of unmet demand: rounding 700 replicas up adds 1e-9 of the demand.
-SERVICE_PER_UNMET = 1_000_000
+SERVICE_PER_UNMET = SCALE
 WHOLE = UNMET * SERVICE_PER_UNMET  # units of service of a demand that is met
 _TOLERANCE = Fraction(1, 10**9)  # rates are sums of floats: one that misses the whole by this much is whole
 

@@ -40,7 +40,8 @@ class Terms:
     @property
     def most(self) -> int:
         """An upper bound, for factors of zero and more."""
-        domains = (int(variable.proto.domain[-1]) for variable in self.variables)
+        # A negative index into the compiled list of a domain reads past its end.
+        domains = (int(list(variable.proto.domain)[-1]) for variable in self.variables)
         return self.constant + sum(f * n for f, n in zip(self.factors, domains, strict=True))
 
     def value(self, solution: list[int]) -> int:
@@ -60,6 +61,21 @@ class Grown:
 
 
 @dataclass(slots=True)
+class MixTerms:
+    """The variables of one demand's mix. The master problem knows it by columns: their values of these."""
+
+    counts: dict[ShapeKey, cp_model.IntVar] = field(default_factory=dict)
+    unmet: cp_model.IntVar | None = None
+    lasting: dict[tuple[ShapeKey, int], cp_model.IntVar] = field(default_factory=dict)  # lesser of both
+    caps: dict[tuple[float, int], cp_model.IntVar] = field(
+        default_factory=dict
+    )  # (share, fixed): most at a place
+    exchanged: cp_model.IntVar | None = None  # replicas that change their shape
+    starts: cp_model.IntVar | None = None  # what starting them costs
+    inner: set[int] = field(default_factory=set)  # indices of these and of every other variable of the mix
+
+
+@dataclass(slots=True)
 class Model:
     """The variables by meaning, and the objectives by name."""
 
@@ -73,6 +89,7 @@ class Model:
     chosen: dict[str, list[cp_model.IntVar]] = field(default_factory=dict)  # want -> one per option
     pieces: dict[tuple[str, int, ShapeKey], cp_model.IntVar] = field(default_factory=dict)  # divisible
     taken: dict[tuple[str, ShapeKey], Terms] = field(default_factory=dict)  # replicas by want and shape
+    mixes: dict[str, MixTerms] = field(default_factory=dict)  # of wants that have one
     keeps: dict[tuple[str, ShapeKey, Label], cp_model.IntVar] = field(default_factory=dict)
     spots: dict[tuple[str, ShapeKey, Place], cp_model.IntVar] = field(default_factory=dict)  # spread wants
     supply: dict[tuple[ShapeKey, Place], Terms] = field(default_factory=dict)
@@ -86,6 +103,12 @@ class Model:
     recut: Terms = field(default_factory=Terms)
     stranded: Terms = field(default_factory=Terms)
     headroom: Terms = field(default_factory=Terms)
+
+    def inner(self, want: str, most: int, name: str) -> cp_model.IntVar:
+        """Return a variable from 0 to `most` that only the mix of one want decides."""
+        variable = self.cp.new_int_var(0, most, f"{name}.{want}")
+        self.mixes[want].inner.add(variable.index)
+        return variable
 
     def lesser(self, constant: int, terms: Terms) -> cp_model.IntVar:
         """Return a variable that is the lesser of the two."""

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from tangram.packing.build import build
 from tangram.packing.columns import Columns, Fleet, columns
 from tangram.packing.linear import Relaxation, Relaxed
+from tangram.packing.mix import UNMET
 from tangram.packing.mixed import rounded
 from tangram.packing.model import Model, Terms
 from tangram.packing.prepare import by_shape, emptied
 from tangram.packing.result import Stage
 from tangram.packing.search import Budget, Run, solve_model
 from tangram.packing.start import carried, first_guess, shortlist, staying
-from tangram.packing.wants import MONEY, UNMET, Money, Want
+from tangram.packing.wants import MONEY, Money, Want
 
 MANY = 1500  # bundles in all
 _FEW = (8, 64)  # bundles per demand that are looked at first; more where those do not fit together

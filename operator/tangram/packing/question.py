@@ -16,12 +16,13 @@ from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing import cp_model
 from tangram.packing.build import build
 from tangram.packing.columns import columns
+from tangram.packing.mix import UNMET
 from tangram.packing.model import Model, Terms
 from tangram.packing.prepare import by_owner, by_shape, prepare
 from tangram.packing.problem import ANY_SKU, Demand, GPUState, GrowablePool, Offer, Part, Problem, ShapeKey
 from tangram.packing.result import Packing
 from tangram.packing.shortfall import least_unmet, served_parts, single_shape_bundles
-from tangram.packing.wants import UNMET, Want, held_replicas, money, units, wants
+from tangram.packing.wants import Want, held_replicas, money, units, wants
 
 Family = Literal["policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]
 

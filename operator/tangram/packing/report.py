@@ -9,7 +9,7 @@ from tangram.packing.columns import Columns, Fleet
 from tangram.packing.result import Packing, Stage
 from tangram.packing.search import Run
 from tangram.packing.settle import chosen_options, counts_of, nothing_changes
-from tangram.packing.wants import MONEY, Money, Want
+from tangram.packing.wants import MONEY, Money, Option, Want
 from tangram.packing.work import Counts
 
 
@@ -24,7 +24,7 @@ class Report:
 
     def packing(self, run: Run) -> Packing:
         """Return the packing behind the last solution of `run`."""
-        chosen, settled = chosen_options(self.everyone, self.first)
+        chosen, settled = chosen_options(self.everyone, self.first, self.prices)
         found, whole = self._write(run.model.columns, settled, chosen, counts_of(run, settled))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
         bound = max(0.0, min(dollars.bound, found.objective))
@@ -45,7 +45,7 @@ class Report:
     def nothing_changes(self) -> Packing:
         """Return what there is to say when time ran out before anything was found."""
         nothing = Run(self.first.model, self.first.budget)
-        chosen, settled = chosen_options(self.everyone, nothing)
+        chosen, settled = chosen_options(self.everyone, nothing, self.prices)
         grouped = self.first.model.columns
         found, _ = self._write(grouped, settled, chosen, nothing_changes(grouped, settled))
         unmet: dict[int, float] = {}
@@ -58,7 +58,7 @@ class Report:
         return replace(found, gap=1.0 if found.objective > 0 or found.unmet else 0.0, stages=tuple(stages))
 
     def _write(
-        self, grouped: Columns, settled: tuple[Want, ...], chosen: Mapping[str, int], counts: Counts
+        self, grouped: Columns, settled: tuple[Want, ...], chosen: Mapping[str, Option], counts: Counts
     ) -> tuple[Packing, bool]:
         """Return the packing without its stages, and whether every replica found its place."""
         assignment = assign(self.fleet, settled, grouped, counts)

@@ -163,6 +163,11 @@ class Run:
         for want in model.wants:
             if stays and staying(want) is None:
                 continue
+            if want.mix is not None:
+                if stays:
+                    for shape, count in model.mixes[want.id].counts.items():
+                        copy.add(copy.get_int_var_from_proto_index(count.index) == want.running.get(shape, 0))
+                continue
             keep = set(shortlist(want))
             others = [v.index for i, v in enumerate(model.chosen.get(want.id, ())) if i not in keep]
             if others:

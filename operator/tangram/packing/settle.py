@@ -8,7 +8,7 @@ from tangram.packing.problem import ShapeKey
 from tangram.packing.search import Run
 from tangram.packing.start import as_it_is, pieces_as_they_run
 from tangram.packing.targets import Label
-from tangram.packing.wants import Option, Want
+from tangram.packing.wants import Money, Option, Want, option_of
 from tangram.packing.work import Counts
 
 
@@ -18,29 +18,38 @@ def loses(want: Want) -> bool:
     return any(n > parts.get(shape, 0) for shape, n in want.running.items())
 
 
-def chosen_options(everyone: tuple[Want, ...], run: Run) -> tuple[dict[str, int], tuple[Want, ...]]:
-    """Return which option each want gets, and the wants with nothing left to choose.
+def chosen_options(
+    everyone: tuple[Want, ...], run: Run, prices: Money
+) -> tuple[dict[str, Option], tuple[Want, ...]]:
+    """Return the option that each want gets, and the wants with nothing left to choose.
 
     Without a solution: what goes on without touching anything, as much of it as there is.
     """
-    chosen, settled = {}, []
+    chosen, settled = dict[str, Option](), []
     for want in everyone:
         if want.is_divisible:
             option = _pieces(want, run)
         else:
-            chosen[want.id] = _option(want, run)
-            option = want.options[chosen[want.id]]
-        settled.append(replace(want, options=(option,), divisible=()))
+            option = chosen[want.id] = chosen_option(want, run, prices)
+        settled.append(replace(want, options=(option,), divisible=(), mix=None))
     return chosen, tuple(settled)
 
 
-def _option(want: Want, run: Run) -> int:
+def chosen_option(want: Want, run: Run, prices: Money) -> Option:
+    """Return what a solution has for a want; without one, what goes on without touching anything."""
+    if run.solution is not None and want.id in run.model.mixes:
+        counts = run.model.mixes[want.id].counts
+        return option_of(want, prices, {shape: run.solution[v.index] for shape, v in counts.items()})
     if run.solution is not None:
         values = [run.solution[v.index] for v in run.model.chosen[want.id]]
-        return values.index(1)
+        options = next(each.options for each in run.model.wants if each.id == want.id)
+        return options[values.index(1)]
     running = want.running
-    possible = [i for i, o in enumerate(want.options) if all(n <= running.get(s, 0) for s, n in o.parts)]
-    return min(possible, key=lambda i: (want.options[i].unmet, want.options[i].price, i))
+    if want.mix is not None:
+        possible = [option_of(want, prices, counts) for counts in want.mix.within(running)]
+    else:
+        possible = [o for o in want.options if all(n <= running.get(s, 0) for s, n in o.parts)]
+    return min(possible, key=lambda option: (option.unmet, option.price, option.parts))
 
 
 def _pieces(want: Want, run: Run) -> Option:

@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from tangram.packing import narrow
 from tangram.packing.build import build
+from tangram.packing.choose import Chooser
 from tangram.packing.columns import Fleet, columns
+from tangram.packing.mix import UNMET
 from tangram.packing.model import Terms
 from tangram.packing.prepare import by_fate, by_owner, by_shape, prepare
 from tangram.packing.problem import Problem
@@ -21,7 +23,7 @@ from tangram.packing.result import Packing, Stage
 from tangram.packing.search import Budget, Limits, Run
 from tangram.packing.settle import chosen_options, loses
 from tangram.packing.validate import validate
-from tangram.packing.wants import MONEY, UNMET, Money, Want, held_replicas, money, wants
+from tangram.packing.wants import MONEY, Money, Want, held_replicas, money, wants
 
 __all__ = ["Limits", "solve"]
 
@@ -142,6 +144,19 @@ def _choose(
     assert grouped is not None  # noqa: S101 - without a limit there are columns
     run = Run(build(fleet, prices, everyone, grouped), budget)
     budget.open(len(run.model.cp.proto.variables))
+    if any(want.mix is not None for want in everyone):
+        size = len(run.model.cp.proto.variables)
+        chooser = Chooser(fleet, prices, everyone, grouped, budget, run.model)
+        run = chooser.choose()
+        if run.solution is not None:
+            if all(stage.name != "dollars" for stage in run.stages):  # time was over before
+                run.note("dollars", run.model.dollars, MONEY, 0.0)
+            elif chooser.small and run.complete:
+                whole = chooser.everything()
+                run = run if whole.solution is None else whole
+            _share(run, size)
+            run.whole = True  # from here on mixes are settled
+        return run, found is not None
     if sum(len(want.options) for want in everyone) > narrow.MANY:
         size = len(run.model.cp.proto.variables)
         run = narrow.Narrowing(fleet, prices, everyone, grouped, budget, run.model).choose()
@@ -189,7 +204,10 @@ def _share(run: Run, variables: int) -> None:
     if run.budget.is_large(variables) or not (run.whole or run.complete):
         run.note("share", run.model.share, MONEY, 0.0)
     else:
-        run.minimise("share", run.model.share, MONEY, 0.3)
+        replicas = Terms()  # at equal share few large ones rather than many small ones
+        for count in run.model.taken.values():
+            replicas.extend(count)
+        run.minimise("share", run.model.share, MONEY, 0.3, replicas)
 
 
 def _fix(run: Run) -> None:
@@ -199,6 +217,9 @@ def _fix(run: Run) -> None:
         for variable in variables:
             if solution[variable.index]:
                 model.cp.add(variable == 1)
+    for mix in model.mixes.values():
+        for count in mix.counts.values():
+            model.cp.add(count == solution[count.index])
     for piece in model.pieces.values():
         model.cp.add(piece == solution[piece.index])
 
@@ -207,7 +228,7 @@ def _settle(
     fleet: Fleet, prices: Money, everyone: tuple[Want, ...], first: Run, budget: Budget
 ) -> Run | None:
     """Lay out the chosen bundles on a model that tells owners apart as far as that matters now."""
-    _, settled = chosen_options(everyone, first)
+    _, settled = chosen_options(everyone, first, prices)
     losers = frozenset(want.id for want in settled if loses(want))
     grouped = columns(fleet, by_fate(fleet, losers, costs=True), _MOST_SETTLED)
     grouped = grouped or columns(fleet, by_fate(fleet, losers, costs=False))

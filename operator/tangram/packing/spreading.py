@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from tangram.fleet.intent import cap
 from tangram.packing.columns import Fleet
+from tangram.packing.mixing import most_at_a_place
 from tangram.packing.model import Model, Place, Terms
 from tangram.packing.problem import ShapeKey
 from tangram.packing.wants import Want
@@ -74,9 +75,14 @@ def _spread(
             _cap(model, want, terms, want.spread.zone, sum(n for at, n in fixed.items() if zones[at] == zone))
     for grown in model.grown:
         if grown.kind.place in here and want.spread.node < 1:
-            most = max((cap(want.spread.node, o.replicas) for o in want.options), default=0)
-            most = most or cap(want.spread.node, sum(n for _, n in want.divisible))
+            most = cap(want.spread.node, _most_replicas(want))
             model.cp.add(here[grown.kind.place].expression <= most * grown.nodes)
+
+
+def _most_replicas(want: Want) -> int:
+    if want.mix is not None:
+        return sum(item.most for item in want.mix.items)
+    return max((option.replicas for option in want.options), default=sum(n for _, n in want.divisible))
 
 
 def _nodes(fleet: Fleet) -> dict[Place, str]:
@@ -110,6 +116,9 @@ def _stay_in_place(model: Model, want: Want) -> None:
 
 def _cap(model: Model, want: Want, here: Terms, share: float, fixed: int) -> None:
     """Limit the replicas in one place, `fixed` of which must not move: more than the share, if need be."""
+    if want.mix is not None:
+        model.cp.add(here.expression <= most_at_a_place(model, want, want.mix, share, fixed))
+        return
     if not want.is_divisible:
         most = Terms()
         for variable, option in zip(model.chosen[want.id], want.options, strict=True):

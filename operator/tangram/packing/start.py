@@ -1,5 +1,6 @@
 """Where the search starts: what runs goes on as it is, the rest takes the cheapest. Usually near the best."""
 
+from collections.abc import Iterable
 from itertools import chain
 
 from tangram.packing.columns import StateClass
@@ -9,8 +10,12 @@ from tangram.packing.wants import Want
 
 
 def staying(want: Want) -> int | None:
-    """Return which option is exactly what runs now, if that leaves as little unmet as any."""
+    """Return which option is exactly what runs now, if that leaves as little unmet as any; of a mix, 0."""
     running, least = want.running, want.least_unmet
+    if want.mix is not None:
+        return (
+            0 if running and want.mix.unmet(running) == least and want.mix.allows(running, running) else None
+        )
     for number, option in enumerate(want.options):
         if option.unmet == least and dict(option.parts) == running:
             return number
@@ -39,6 +44,9 @@ def first_guess(model: Model) -> dict[int, int]:
         if want.is_divisible:
             pieces = pieces_as_they_run(want)
             guess |= {model.pieces[want.id, *key].index: n for key, n in pieces.items()}
+        elif stays is not None and want.mix is not None:
+            running, mine = want.running, model.mixes[want.id].counts
+            guess |= {v.index: running.get(shape, 0) for shape, v in mine.items()}
         elif stays is not None:
             chosen = model.chosen[want.id]
             guess |= {v.index: int(number == stays) for number, v in enumerate(chosen)}
@@ -94,8 +102,17 @@ def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
     pairs += [(old.spots[key], variable) for key, variable in new.spots.items() if key in old.spots]
     guess = {after.index: solution[before.index] for before, after in pairs}
     for want, was in zip(new.wants, old.wants, strict=True):
-        chosen = (solution[variable.index] for variable in old.chosen.get(want.id, ()))
-        taken = {o.index for o, value in zip(was.options, chosen, strict=True) if value}
+        parts = dict(_parts(old, was, solution))
         for option, variable in zip(want.options, new.chosen.get(want.id, ()), strict=True):
-            guess[variable.index] = int(option.index in taken)
+            guess[variable.index] = int(dict(option.parts) == parts)
+        if want.id in new.mixes:
+            guess |= {v.index: parts.get(shape, 0) for shape, v in new.mixes[want.id].counts.items()}
     return guess
+
+
+def _parts(model: Model, want: Want, solution: list[int]) -> Iterable[tuple[ShapeKey, int]]:
+    """Return the replicas that a solution has for a want, by shape."""
+    if want.id in model.mixes:
+        return ((shape, solution[v.index]) for shape, v in model.mixes[want.id].counts.items())
+    chosen = (solution[variable.index] for variable in model.chosen.get(want.id, ()))
+    return next((option.parts for option, value in zip(want.options, chosen, strict=True) if value), ())

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.fleet import WHOLE_GPU, Spread
-from tangram.packing.bundles import bundles
+from tangram.packing.geometry import maximal_multisets
+from tangram.packing.mix import UNMET, Mix, mix_of
 from tangram.packing.problem import (
     ANY_SKU,
     DEFAULT_START_H,
@@ -19,8 +20,6 @@ from tangram.packing.problem import (
 )
 
 MONEY = 100_000  # solver units per USD: a hundredth of a millicent is below every price
-# Solver units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
-UNMET = 720_720
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,6 +67,7 @@ class Want:
     pools: tuple[str, ...] = ()  # in which it may stand; none: anywhere
     # Who gets another shape pays its own cost of moving, as somebody said. Else: the start of the new one.
     own: bool = False
+    mix: Mix | None = None  # any counts of its shapes; a want has options, or a mix, or is divisible
 
     @property
     def has_places(self) -> bool:
@@ -77,11 +77,13 @@ class Want:
     @property
     def is_divisible(self) -> bool:
         """Whether single replicas may be left out."""
-        return not self.options
+        return not self.options and self.mix is None
 
     @property
     def least_unmet(self) -> int:
         """What the best bundle leaves unserved; 0 for a divisible want."""
+        if self.mix is not None:
+            return self.mix.least_unmet
         return min((option.unmet for option in self.options), default=0)
 
     @property
@@ -99,7 +101,16 @@ class Want:
         """Every shape that this want may take or holds, sorted."""
         found = {shape for option in self.options for shape, _ in option.parts}
         found |= {shape for shapes, _ in self.divisible for shape in shapes}
+        found |= set(self.mix.shapes) if self.mix is not None else set()
         return tuple(sorted(found | {held.shape for held in self.held}))
+
+
+def option_of(want: Want, prices: "Money", counts: Mapping[ShapeKey, int]) -> Option:
+    """Return a mix of a want as one bundle."""
+    assert want.mix is not None  # noqa: S101 - asked for only of wants that have one
+    parts = tuple(sorted((shape, n) for shape, n in counts.items() if n))
+    price = sum(units(prices.shape_hour(shape)) * n for shape, n in parts)
+    return Option(-1, parts, price, want.mix.unmet(counts))
 
 
 class Exchange:
@@ -222,7 +233,8 @@ def wants(problem: Problem, prices: Money, held: Iterable[Held]) -> tuple[Want, 
     by_owner: dict[str, list[Held]] = {}
     for replica in held:
         by_owner.setdefault(replica.owner, []).append(replica)
-    found = [_want(problem, prices, d, tuple(by_owner.pop(d.id, ()))) for d in problem.demands]
+    room = _Room(problem)
+    found = [_want(problem, prices, d, tuple(by_owner.pop(d.id, ())), room) for d in problem.demands]
     top = max((demand.priority for demand in problem.demands), default=0) + 1
     for owner, theirs in by_owner.items():
         movable = tuple(replica for replica in theirs if not replica.pinned)
@@ -231,7 +243,29 @@ def wants(problem: Problem, prices: Money, held: Iterable[Held]) -> tuple[Want, 
     return tuple(sorted(found, key=lambda want: want.id))
 
 
-def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...]) -> Want:
+class _Room:
+    """The most replicas of a shape that a fleet could hold if it were empty, nodes that may come included."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._gpus = Counter(gpu.sku for gpu in problem.gpus)
+        for pool in problem.growable:
+            self._gpus[pool.sku] += pool.node_size * pool.max_nodes
+        self._found: dict[ShapeKey, int] = {}
+
+    def __call__(self, shape: ShapeKey) -> int:
+        if shape not in self._found:
+            self._found[shape] = self._gpus[shape.sku] * self._on_one(shape) // shape.tensor_parallel
+        return self._found[shape]
+
+    def _on_one(self, shape: ShapeKey) -> int:
+        board = None if shape.profile == WHOLE_GPU else self._problem.board(shape.sku)
+        if board is None:
+            return 1
+        return max((dict(each).get(shape.profile, 0) for each in maximal_multisets(board)), default=0)
+
+
+def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...], room: _Room) -> Want:
     shapes = {part.shape for bundle in demand.bundles for part in bundle.parts if part.sku != ANY_SKU}
     shapes |= {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
     divisible: tuple[tuple[tuple[ShapeKey, ...], int], ...] = ()
@@ -239,11 +273,16 @@ def _want(problem: Problem, prices: Money, demand: Demand, held: tuple[Held, ...
         divisible = tuple((_alternatives(problem, part), part.count) for part in demand.bundles[0].parts)
         shapes |= {shape for alternatives, _ in divisible for shape in alternatives}
     unit = {shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)}
-    options = () if demand.divisible else _options(_expanded(demand, held), held, prices)
+    options = () if demand.divisible or demand.offers else _options(demand, held, prices)
+    pinned = Counter(replica.shape for replica in held if replica.pinned)
+    hourly = {shape: prices.shape_hour(shape) for shape in pinned}
+    mix = mix_of(demand, pinned, hourly, room) if demand.offers else None
     spread, pools = demand.spread, demand.pools
     own = demand.divisible or any(replica.said for replica in held)
     held = _fixed(held, options, divisible)
-    return Want(demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools, own=own)
+    return Want(
+        demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools, own=own, mix=mix
+    )
 
 
 def _fixed(
@@ -262,25 +301,6 @@ def _fixed(
         whole = [shapes for shapes, count in divisible if sum(pinned[shape] for shape in shapes) <= count]
         needed = {shape for shapes in whole for shape in shapes}
     return tuple(replace(each, fixed=each.pinned and each.shape in needed) for each in held)
-
-
-def _expanded(demand: Demand, held: tuple[Held, ...]) -> Demand:
-    """Return a demand that has offers with the bundles worth choosing from."""
-    if not demand.offers:
-        return demand
-    running = Counter(replica.shape for replica in held)
-    least, most = demand.min_replicas, demand.max_replicas
-    found = bundles(demand.offers, demand.rate, least=least, most=most, running=running)
-    budget = demand.budget_per_hour
-    if demand.uniform:
-        found = tuple(bundle for bundle in found if len(bundle.parts) <= 1)
-    if budget is not None:
-        found = tuple(
-            b
-            for b in found
-            if b.price_per_hour <= budget + 1e-9 or any(b.parts == (part,) for part in demand.protected)
-        )
-    return replace(demand, bundles=found, budget_per_hour=None)
 
 
 def _stranger(owner: str, held: tuple[Held, ...], priority: int) -> Want:
