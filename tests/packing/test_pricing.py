@@ -166,3 +166,14 @@ def test_a_rate_missed_by_less_than_1e9_of_it_is_met_and_one_missed_by_more_is_n
 def test_a_space_without_a_feasible_mix_is_refused():
     with pytest.raises(ValueError, match="no mix is feasible"):
         MixSpace((MixShape(WHOLE, 3, held=2, least=2),), max_replicas=1)
+
+
+def test_a_mix_with_fewer_replicas_than_run_does_not_pass_for_one_with_as_many():
+    shapes = (
+        MixShape(service_units(RATE / 7, RATE), 3),
+        MixShape(service_units(33.0, RATE), 5, held=2, least=1),
+    )
+    space = MixSpace(shapes, max_replicas=3)
+    prices = MixPrices((((None, 2),), ((1, 6), (None, 5))), replicas=(-3, 2, -2, -2, -2), exchanged=2)
+
+    assert minimum(space, prices) == (8, (0, 1))

@@ -60,12 +60,9 @@ class LabelSearch:
         counts = range(self._first, self._last + 1)
         self._numbers = [(prices.of_number(n) + prices.exchanged * min(n, held)) << _SHIFT for n in counts]
         self._missing = [space.missing_replicas(n) for n in counts]
-        self._counted = (
-            self._limit is not None
-            or len(set(self._numbers)) > 1
-            or space.min_replicas > 1
-            or not space.whole
-        )
+        limited = self._limit is not None or self._first > self._stay
+        priced = len(set(self._numbers)) > 1 or space.min_replicas > 1 or not space.whole
+        self._counted = limited or priced
         self._corners = [self._corners_of(index) for index in range(len(space.shapes))]
         self._multipliers = self._ascend()
         self._root = self._dual(self._multipliers)[0]
