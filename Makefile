@@ -58,21 +58,25 @@ tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm
 
 .PHONY: unit
 unit: setup ## The fast tests: no cluster, no API server
-	$(BIN)/pytest -m "not apiserver and not cluster and not faults"
+	$(BIN)/pytest -m "not apiserver and not cluster and not faults and not campaign"
 
 .PHONY: explore
 explore: setup ## The property tests, on other random examples each time
-	$(BIN)/pytest -m "not apiserver and not cluster and not faults" --hypothesis-profile explore \
+	$(BIN)/pytest -m "not apiserver and not cluster and not faults and not campaign" --hypothesis-profile explore \
 		$$(grep -rl --include='test_*.py' hypothesis tests)
 
 .PHONY: test
 test: check tools ## All tests: unit, engine, real API server, whole local cluster
-	$(BIN)/pytest -m "not faults and not cluster"
+	$(BIN)/pytest -m "not faults and not cluster and not campaign"
 	$(MAKE) e2e
 
 .PHONY: e2e
 e2e: setup tools ## What a person lives through, on a real cluster on this machine
 	$(BIN)/pytest -m cluster --timeout 900 tests e2e
+
+.PHONY: campaign
+campaign: setup ## Thousands of packing instances against optimisers that know no columns
+	$(BIN)/pytest -m campaign --timeout 3600 tests/packing
 
 .PHONY: test-faults
 test-faults: setup tools ## Kill the operator at every write, break every call: the whole campaign

@@ -103,16 +103,27 @@ def best_of_all_mixes(problem):
     return run.stages
 
 
-@pytest.mark.parametrize("batch", range(4))
+def check(seed):
+    problem = small_fleet(seed)
+    packed = solve(problem)
+    for stage, best in zip(packed.stages, best_of_all_mixes(problem), strict=False):
+        blur = 2e-4 if stage.name == "dollars" else 2e-6  # roundings of prices, of GPUs and moves
+        assert stage.name == best.name, seed
+        assert stage.value == pytest.approx(best.value, abs=blur), seed
+        assert stage.bound <= best.value + blur, seed
+
+
+@pytest.mark.parametrize("batch", range(5))
 def test_every_stage_is_as_good_as_of_the_model_of_all_mixes(batch):
     for seed in range(batch * 12, batch * 12 + 12):
-        problem = small_fleet(seed)
-        packed = solve(problem)
-        for stage, best in zip(packed.stages, best_of_all_mixes(problem), strict=False):
-            blur = 2e-4 if stage.name == "dollars" else 2e-6  # roundings of prices, of GPUs and moves
-            assert stage.name == best.name, seed
-            assert stage.value == pytest.approx(best.value, abs=blur), seed
-            assert stage.bound <= best.value + blur, seed
+        check(seed)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("batch", range(20))
+def test_two_thousand_fleets_are_planned_as_well_as_by_the_model_of_all_mixes(batch):
+    for seed in range(1000 + batch * 100, 1100 + batch * 100):
+        check(seed)
 
 
 def test_a_gpu_serves_as_much_as_any_two_slices_of_it_can():

@@ -42,7 +42,7 @@ def test_a_small_mixed_fleet_is_packed_as_well_as_gpu_by_gpu(batch):
         assert agree(problem, boolean_optimum(problem)), seed
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("batch", range(20))
 def test_a_thousand_tiny_fleets_are_packed_as_well_as_by_brute_force(batch):
     for seed in range(1000 + batch * 50, 1050 + batch * 50):
@@ -50,7 +50,7 @@ def test_a_thousand_tiny_fleets_are_packed_as_well_as_by_brute_force(batch):
         assert agree(problem, brute_force_optimum(problem)), seed
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("batch", range(20))
 def test_a_thousand_small_fleets_are_packed_as_well_as_gpu_by_gpu(batch):
     for seed in range(1000 + batch * 50, 1050 + batch * 50):
