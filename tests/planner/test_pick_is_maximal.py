@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tangram.planner.pick import Offer, Wish, pick
+from tangram.planner.pick import UnitOffer, Wish, pick
 
 
 def fleet(seed):
@@ -22,7 +22,7 @@ def fleet(seed):
             least = rng.choice((0, 1, 1, min(2, wanted)))
             price = rng.choice((0.5, 1.0, 2.0))
             offers.append(
-                Offer(some, wanted, most, least, min(held, wanted), price, apart=rng.random() < 0.8)
+                UnitOffer(some, wanted, most, least, min(held, wanted), price, apart=rng.random() < 0.8)
             )
         wishes.append(Wish(tuple(offers)))
     return tuple(wishes), free, tuple(rng.choice((0.5, 1.0, 2.0)) for _ in range(groups))

@@ -23,20 +23,20 @@ from ortools.sat.python.cp_model_helper import (
 )
 from ortools.util.python.sorted_interval_list import Domain
 
-__all__ = ["Constraint", "CpModel", "CpSolver", "CpSolverStatus", "IntVar", "LinearExpr", "Literal"]
+__all__ = ["CpModel", "CpSolver", "CpSolverStatus", "IntVar", "LinearExpr", "Literal", "ModelConstraint"]
 
 UNKNOWN, FEASIBLE = CpSolverStatus.UNKNOWN, CpSolverStatus.FEASIBLE
 INFEASIBLE, OPTIMAL = CpSolverStatus.INFEASIBLE, CpSolverStatus.OPTIMAL
 _ENDLESS = (-(2**63), 2**63 - 1)  # bounds that stand for none
 
 
-class Constraint:
+class ModelConstraint:
     """One constraint of a model."""
 
     def __init__(self, proto: Any) -> None:
         self.proto = proto
 
-    def only_enforce_if(self, *literals: Literal) -> "Constraint":
+    def only_enforce_if(self, *literals: Literal) -> "ModelConstraint":
         """Let the constraint hold only where all of these are true."""
         self.proto.enforcement_literal.extend([literal.index for literal in literals])
         return self
@@ -60,7 +60,7 @@ class CpModel:
         """Return a variable of this model by its number."""
         return IntVar(self.proto, range(len(self.proto.variables))[index])
 
-    def add(self, condition: Any) -> Constraint:
+    def add(self, condition: Any) -> ModelConstraint:
         """Add a linear condition. Raises `TypeError` for anything else, and where factors are not whole."""
         if not isinstance(condition, BoundedLinearExpression) or not condition.ok:
             raise TypeError(f"not a linear condition on whole numbers: {condition}")
@@ -69,27 +69,29 @@ class CpModel:
         made.linear.coeffs.extend(condition.coeffs)
         bounds = condition.bounds.flattened_intervals()
         made.linear.domain.extend([each if each in _ENDLESS else each - offset for each in bounds])
-        return Constraint(made)
+        return ModelConstraint(made)
 
-    def add_exactly_one(self, literals: Iterable[Literal]) -> Constraint:
+    def add_exactly_one(self, literals: Iterable[Literal]) -> ModelConstraint:
         """Let one of `literals` be true and the others false."""
         made = self.proto.constraints.add()
         made.exactly_one.literals.extend([literal.index for literal in literals])
-        return Constraint(made)
+        return ModelConstraint(made)
 
-    def add_implication(self, condition: Literal, result: Literal) -> Constraint:
+    def add_implication(self, condition: Literal, result: Literal) -> ModelConstraint:
         """Let `result` be true where `condition` is."""
         made = self.proto.constraints.add()
         made.bool_and.literals.append(result.index)
-        return Constraint(made).only_enforce_if(condition)
+        return ModelConstraint(made).only_enforce_if(condition)
 
-    def add_min_equality(self, target: LinearExpr, expressions: Iterable[LinearExpr | int]) -> Constraint:
+    def add_min_equality(
+        self, target: LinearExpr, expressions: Iterable[LinearExpr | int]
+    ) -> ModelConstraint:
         """Let `target` be the least of `expressions`: its negation is the most of theirs."""
         made = self.proto.constraints.add()
         _negate(target, made.lin_max.target)
         for each in expressions:
             _negate(each, made.lin_max.exprs.add())
-        return Constraint(made)
+        return ModelConstraint(made)
 
     def minimize(self, expression: LinearExpr) -> None:
         """Set the objective, in place of any other."""

@@ -30,7 +30,7 @@ Group = int  # number of a group of units that are alike
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class UnitOffer:
     """A shape that would serve, for one wish; the list of a wish is in order of preference."""
 
     groups: tuple[Group, ...]  # where its replicas may stand, in the order in which they are to be used
@@ -50,7 +50,7 @@ class Offer:
 class Wish:
     """What one LLMDeployment could use. Wishes stand in the order of their turns."""
 
-    offers: tuple[Offer, ...]
+    offers: tuple[UnitOffer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _ways(wish: Wish, free: Free) -> list[_Way]:
     return found[: sunk + 1]
 
 
-def _counts(offer: Offer, free: Free) -> list[int]:
+def _counts(offer: UnitOffer, free: Free) -> list[int]:
     """Counts that take new units: all that is wanted, else what there is room for and some below that."""
     top = min(offer.wanted, offer.most, offer.held + sum(free[group] for group in offer.groups))
     low = max(offer.held + 1, offer.least, 1)

@@ -14,7 +14,7 @@ from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload
 from tangram.planner.candidates import Candidate, Offers
 from tangram.planner.isolation import StepsFailed, fault_of, for_each
 from tangram.planner.judge import TPOT, TTFT, rate, replicas_for
-from tangram.planner.pick import Offer, Pick, Wish, WishesFailed, pick
+from tangram.planner.pick import Pick, UnitOffer, Wish, WishesFailed, pick
 from tangram.planner.reasons import Reason
 from tangram.planner.rollout import is_rolling
 from tangram.planner.room import Room, Unit, kind_of
@@ -266,10 +266,10 @@ def _offer(
     groups: Mapping[Unit, int],
     *,
     least: int,
-) -> Offer:
+) -> UnitOffer:
     uid, kind = case.intent.uid, kind_of(candidate.shape)
     most = min(_affordable(case, candidate, offered), case.most(candidate.shape))
-    return Offer(
+    return UnitOffer(
         groups=tuple(groups[unit] for unit in room.units(uid, kind)),
         wanted=wanted,
         most=most,
@@ -342,7 +342,7 @@ def _nearest(ask: _Ask, room: Room) -> int:
     )
 
 
-def _over_budget(case: Case, candidate: Candidate, offer: Offer, offered: Offers) -> str:
+def _over_budget(case: Case, candidate: Candidate, offer: UnitOffer, offered: Offers) -> str:
     beside = _beside(case, candidate, offered)
     still = f", beside {beside:.2f} $/h for what runs until then" if beside else ""
     return (
