@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 
+from tangram.packing.label_search import PricingEffort
 from tangram.packing.mix import UNMET
 from tangram.packing.mixes import SERVICE_PER_UNMET, WHOLE, MixPrices, MixShape, MixSpace, service_units
 from tangram.packing.pricing import enumerate_within, minimum, several
@@ -177,3 +178,23 @@ def test_a_mix_with_fewer_replicas_than_run_does_not_pass_for_one_with_as_many()
     prices = MixPrices((((None, 2),), ((1, 6), (None, 5))), replicas=(-3, 2, -2, -2, -2), exchanged=2)
 
     assert minimum(space, prices) == (8, (0, 1))
+
+
+def test_a_search_ends_with_its_labels_and_keeps_a_valid_bound():
+    rng = random.Random(3)
+    shapes = tuple(MixShape(service_units(rng.uniform(0.9, 1.1), 60.0), 60, held=3) for _ in range(12))
+    space = MixSpace(shapes, min_replicas=20)
+    prices = MixPrices(
+        tuple([(3, rng.randint(10**6, 10**6 + 10**4)), (None, 10**6)] for _ in shapes),
+        unmet=10**4,
+        replicas=tuple(rng.randint(0, 10**5) for _ in range(60)),
+        exchanged=10**5,
+    )
+    few, many = PricingEffort(2_000), PricingEffort(10**9)
+
+    short, _ = several(space, prices, 4, effort=few)
+    long, (best, *_) = several(space, prices, 4, effort=many)
+
+    assert few.over
+    assert 10**9 - many.labels > 4_000
+    assert short <= long <= prices.cost(space, best)

@@ -92,7 +92,7 @@ class Chooser:
         for priority, terms in self.full.unmet.items():
             total.extend(terms)
             least[priority] = sum(want.least_unmet for want in self.everyone if want.priority == priority)
-        bounded = self.master.minimise(total, _LP_S)
+        bounded = self.master.minimise(total, _LP_S, self.budget.late)
         if not bounded.feasible or bounded.bound > sum(least.values()):
             return False
         for priority in sorted(least, reverse=True):
@@ -107,7 +107,7 @@ class Chooser:
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing; False: nothing was found."""
         terms = _terms(self.full, goal)
-        bounded = self.master.minimise(terms, _LP_S)
+        bounded = self.master.minimise(terms, _LP_S, self.budget.late)
         if not bounded.feasible:
             return False
         bound = _rounded(terms, bounded.bound)

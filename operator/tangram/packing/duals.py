@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from tangram.fleet.intent import cap
+from tangram.packing.label_search import PricingEffort
 from tangram.packing.mix import Counts, Mix
 from tangram.packing.mixes import WHOLE, MixPrices, MixShape, MixSpace
 from tangram.packing.model import MixTerms
@@ -58,14 +59,14 @@ class Pricer:
             tuple(dict(counts).get(shape, 0) for shape in self._shapes) for counts in (*mix.always, *nothing)
         )
 
-    def minimum(self, priced: Sequence[int]) -> tuple[int, list[Counts]]:
+    def minimum(self, priced: Sequence[int], effort: PricingEffort) -> tuple[int, list[Counts]]:
         """Return the least that any mix costs, or less, and the mixes that cost least.
 
         `priced`: what a unit of each of the model's variables costs, by its index.
         """
         bounds, found = [], set[Counts]()
         for space, extra in self._spaces:
-            bound, mixes = several(space, self._prices(priced, extra), _BEST, _SLACK)
+            bound, mixes = several(space, self._prices(priced, extra), _BEST, _SLACK, effort=effort)
             bounds.append(bound)
             for mix in mixes:
                 counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)

@@ -9,6 +9,7 @@ computed in integers, so bounds are proofs whatever the multipliers are.
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -35,6 +36,18 @@ def useful_replicas(space: MixSpace, prices: MixPrices, index: int) -> int:
     served = -(-space.whole // shape.service) if shape.service else 0
     bent = sum(length or 0 for length, _ in segments)
     return min(shape.room, max(served, space.min_replicas, bent, shape.held, shape.least))
+
+
+@dataclass(slots=True)
+class PricingEffort:
+    """How many labels may still be made: a count, so that equal problems end equal."""
+
+    labels: int
+
+    @property
+    def over(self) -> bool:
+        """Whether there are none left."""
+        return self.labels <= 0
 
 
 class LabelSearch:
@@ -238,11 +251,13 @@ class LabelSearch:
             if more > 1:
                 yield index, more - 1
 
-    def within(self, most: int, keep: int, *, every: bool = False) -> tuple[list[tuple[int, Mix]], int]:
+    def within(
+        self, most: int, keep: int, *, every: bool = False, effort: PricingEffort | None = None
+    ) -> tuple[list[tuple[int, Mix]], int]:
         """Return (cost, mix) of mixes that cost at most `most`, and the least that dropped labels cost.
 
         At most `keep` labels per shape stay. The cheapest mix is returned unless its label was dropped; with
-        `every` all mixes are, unless theirs were.
+        `every` all mixes are, unless theirs were. Where `effort` ends, nothing is found, and all is dropped.
         """
         gap, dropped = (most << _SHIFT) - self._root, most + 1
         if gap < 0:
@@ -254,6 +269,10 @@ class LabelSearch:
         for index, need in zip(order, later, strict=True):
             if len(stages[index]) > 1 or stages[index][0][1]:
                 labels = self._extend(labels, stages[index], need, gap)
+                if effort is not None:
+                    effort.labels -= len(labels)
+                    if effort.over:
+                        return [], min(dropped, self.bound)
             else:
                 labels = [(*label[:5], (0, label[5])) for label in labels]
             if not every:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tangram.packing.duals import Pricer, mix_values
+from tangram.packing.label_search import PricingEffort
 from tangram.packing.linear import Row, rows_of
 from tangram.packing.mix import Counts
 from tangram.packing.model import MixTerms, Model, Terms
@@ -19,6 +20,7 @@ from tangram.packing.wants import Want
 
 _FINE = 1024  # parts of a unit that dual values are rounded to
 _ROUNDS = 40
+_MOST_LABELS = 1_000_000  # of one goal, some seconds; after that the bound is that of multipliers alone
 _CLOSE = 0.0005  # of the bound: more columns would not raise it by more
 _ZERO = 1e-6  # weights below it are rounding errors
 
@@ -85,6 +87,7 @@ class Master:
         cells = ((self._low[i], self._high[i], self._entries.get(i, ())) for i in self._outer)
         self._program.add(cells)
         self._goal: dict[int, int] = {}
+        self._effort = PricingEffort(_MOST_LABELS)
         for block in self._blocks.values():
             self.add(block.want.id, _first(block.want))
 
@@ -120,7 +123,7 @@ class Master:
 
     def minimise(self, goal: Terms, seconds: float, late: Callable[[], bool] | None = None) -> Bounded:
         """Return a bound of `goal`, and what the restricted master holds when no column lowers its cost."""
-        self._goal = _factors(goal)
+        self._goal, self._effort = _factors(goal), PricingEffort(_MOST_LABELS)
         costs = [self._goal.get(index, 0) for index in self._outer]
         costs += [0] * (len(self._program.costs) - len(costs))
         for block in self._blocks.values():
@@ -169,7 +172,7 @@ class Master:
                 total += priced[i] * (self._low[i] if priced[i] > 0 else self._high[i])
         new = {}
         for want, block in self._blocks.items():
-            bound, mixes = block.pricer.minimum(priced)
+            bound, mixes = block.pricer.minimum(priced, self._effort)
             total += bound
             known = duals[block.row] * _FINE
             if bound < known - _FINE:

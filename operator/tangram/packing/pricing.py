@@ -5,7 +5,7 @@ Prices and costs are integers in any one unit; every bound is a proof, whatever 
 
 from collections.abc import Iterator
 
-from tangram.packing.label_search import LabelSearch, useful_replicas
+from tangram.packing.label_search import LabelSearch, PricingEffort, useful_replicas
 from tangram.packing.mixes import Mix, MixPrices, MixSpace
 
 # Passes: the quarters of the gap in which mixes are sought, and how many labels are kept per shape. Labels
@@ -13,6 +13,7 @@ from tangram.packing.mixes import Mix, MixPrices, MixSpace
 # where nothing runs.
 _Passes = tuple[tuple[int, int], ...]
 _PASSES: _Passes = ((4, 20), (1, 20_000), (2, 20_000), (4, 20_000))
+_Effort = PricingEffort | None
 
 
 def minimum(space: MixSpace, prices: MixPrices, slack: int = 0) -> tuple[int, Mix]:
@@ -25,13 +26,19 @@ def minimum(space: MixSpace, prices: MixPrices, slack: int = 0) -> tuple[int, Mi
 
 
 def several(
-    space: MixSpace, prices: MixPrices, limit: int, slack: int = 0, *, quick: bool = False
+    space: MixSpace,
+    prices: MixPrices,
+    limit: int,
+    slack: int = 0,
+    *,
+    quick: bool = False,
+    effort: _Effort = None,
 ) -> tuple[int, list[Mix]]:
     """Return a lower bound as `minimum` does, and distinct mixes, cheapest first, diverse.
 
     quick: without a search, in a third to two thirds of the time; the bound is that of the multipliers alone.
     """
-    bound, ranked = _solve(space, prices, slack, () if quick else _PASSES)
+    bound, ranked = _solve(space, prices, slack, () if quick else _PASSES, effort)
     return bound, [mix for _, mix in ranked[:limit]]
 
 
@@ -57,7 +64,7 @@ def enumerate_within(space: MixSpace, prices: MixPrices, most: int, limit: int) 
 
 
 def _solve(
-    space: MixSpace, prices: MixPrices, slack: int, passes: _Passes
+    space: MixSpace, prices: MixPrices, slack: int, passes: _Passes, effort: _Effort = None
 ) -> tuple[int, list[tuple[int, Mix]]]:
     """Return a lower bound, and (cost, mix) of the mixes found, the cheapest first."""
     found = {(prices.cost(space, mix), mix) for mix in space.extra}
@@ -68,7 +75,7 @@ def _solve(
         found |= singles
     elif space.allows(space.smallest):
         for tight in (False, True):  # limits that do not bind only cost time
-            bound, ranked = _search(space, prices, slack, passes, tight=tight)
+            bound, ranked = _search(space, prices, slack, passes, effort, tight=tight)
             found |= {pair for pair in ranked if space.allows(pair[1])}
             if tight or space.allows(min(ranked)[1]):
                 bounds.append(bound)
@@ -77,24 +84,26 @@ def _solve(
 
 
 def _search(
-    space: MixSpace, prices: MixPrices, slack: int, passes: _Passes, *, tight: bool
+    space: MixSpace, prices: MixPrices, slack: int, passes: _Passes, effort: _Effort, *, tight: bool
 ) -> tuple[int, list[tuple[int, Mix]]]:
     searches = [LabelSearch(space, prices, n, tight=tight) for n in _ranges(space, prices, tight=tight)]
     ranked = [pair for search in searches for pair in search.start()]
     searches.sort(key=lambda search: search.bound)  # the most promising one first
-    bounds = [_bound(search, ranked, slack, passes) for search in searches]
+    bounds = [_bound(search, ranked, slack, passes, effort) for search in searches]
     return min(min(ranked)[0], *bounds), ranked
 
 
-def _bound(search: LabelSearch, ranked: list[tuple[int, Mix]], slack: int, passes: _Passes) -> int:
+def _bound(
+    search: LabelSearch, ranked: list[tuple[int, Mix]], slack: int, passes: _Passes, effort: _Effort
+) -> int:
     """Return a lower bound of the mixes of a search, and of the cheapest one known; add those found."""
     bound = search.bound
     for quarters, labels in passes:
         cost = min(ranked)[0]
-        if bound >= cost - slack:
+        if bound >= cost - slack or (effort is not None and effort.over):
             break
         sought = min(cost - slack - 1, bound + (cost - bound) * quarters // 4)
-        found, dropped = search.within(sought, labels)
+        found, dropped = search.within(sought, labels, effort=effort)
         ranked += found
         bound = max(bound, min([sought + 1, dropped, *(cost for cost, _ in found)]))
     return bound

@@ -51,6 +51,11 @@ class Budget:
         wall = None if self.limits.wall_s is None else max(self.least_s, (self.limits.wall_s - spent) * part)
         return max(0.01, (self.total_s - self.spent_s) * share), wall
 
+    def late(self) -> bool:
+        """Whether the wall-clock guard is over; never where none was given."""
+        spent = self.limits.clock() if self.limits.clock is not None else self.wall_s
+        return self.limits.wall_s is not None and spent >= self.limits.wall_s
+
     def is_large(self, variables: int) -> bool:
         """Whether only a good answer is looked for, not the best."""
         return (self.large or variables > _LARGE) and self.limits.gap is None
