@@ -7,7 +7,7 @@ import pytest
 
 from tangram.catalog import share
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread
+from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, slice_request
 from tangram.packing.build import build
 from tangram.packing.columns import columns
 from tangram.packing.prepare import by_owner, prepare
@@ -169,3 +169,24 @@ def test_a_rate_beyond_all_measure_is_bounded_by_the_room_of_the_fleet():
     (choice,) = solve(problem).choices
 
     assert choice.unmet == 1.0
+
+
+def test_a_request_that_finds_no_room_takes_none_from_the_bound_of_a_demand():
+    offer = Offer(H100, "7g.80gb", 1, 8.0, 3.0)
+    for priority in (0, 1):
+        problem = Problem(
+            (GPUState("g", "n", H100, mig_enabled=True),),
+            (
+                Demand("d", offers=(offer,), rate=8.0, priority=1),
+                slice_request("raw", "3g.40gb", 1, sku=H100),
+            ),
+            prices=((H100, 3.0),),
+        )
+        demands = tuple(replace(d, priority=priority if d.id == "raw" else 1) for d in problem.demands)
+
+        packed = solve(replace(problem, demands=demands))
+
+        unmet = [stage for stage in packed.stages if stage.name.startswith("unmet")]
+        assert sum(stage.value for stage in unmet) == 1, priority
+        assert all(stage.bound <= stage.value for stage in unmet), priority
+        assert unmet[0].value == (0 if priority == 0 else 1), priority

@@ -39,10 +39,11 @@ class Terms:
 
     @property
     def most(self) -> int:
-        """An upper bound, for factors of zero and more."""
+        """An upper bound."""
         # A negative index into the compiled list of a domain reads past its end.
-        domains = (int(list(variable.proto.domain)[-1]) for variable in self.variables)
-        return self.constant + sum(f * n for f, n in zip(self.factors, domains, strict=True))
+        domains = (list(variable.proto.domain) for variable in self.variables)
+        pairs = zip(self.factors, domains, strict=True)
+        return self.constant + sum(f * int(domain[-1] if f > 0 else domain[0]) for f, domain in pairs)
 
     def value(self, solution: list[int]) -> int:
         """Return what it is worth in a solution."""
