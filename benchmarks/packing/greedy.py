@@ -12,7 +12,7 @@ from functools import cache
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Board, GPUState, Problem, ShapeKey, board
-from tangram.packing.geometry import Placement
+from tangram.packing.geometry.layouts import Placement
 from tangram.planner.joint.shapes import ServingShape, Sized, replicas
 
 

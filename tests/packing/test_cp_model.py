@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tangram.packing import cp_model
+from tangram.packing.model import cp_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plan"
 

@@ -7,8 +7,8 @@ import pytest
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Bundle, Demand, GPUState, Instance, Part, Problem, Spread, from_json, to_json
-from tangram.packing.explain import Core, Thinking, core
-from tangram.packing.search import Limits
+from tangram.packing.explanation.explain import Core, Thinking, core
+from tangram.packing.search.stages import Limits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small
 

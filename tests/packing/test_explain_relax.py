@@ -8,9 +8,9 @@ import pytest
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Bundle, Demand, GPUState, Instance, Offer, Part, Problem, Spread, slice_request
-from tangram.packing.explain import Thinking
-from tangram.packing.relax import Knob, relaxations
-from tangram.packing.search import Limits
+from tangram.packing.explanation.explain import Thinking
+from tangram.packing.explanation.relax import Knob, relaxations
+from tangram.packing.search.stages import Limits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import hourly, small
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tangram import catalog
 from tangram.catalog import InputError
-from tangram.packing.board import Board, board
-from tangram.packing.geometry import (
+from tangram.packing.geometry.board import Board, board
+from tangram.packing.geometry.layouts import (
     IllegalLayout,
     Placement,
     check,

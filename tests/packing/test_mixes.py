@@ -8,12 +8,12 @@ import pytest
 from tangram.catalog import share
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, slice_request
-from tangram.packing.build import build
-from tangram.packing.columns import columns
-from tangram.packing.prepare import by_owner, prepare
-from tangram.packing.search import Budget, Limits, Run
+from tangram.packing.model.build import build
+from tangram.packing.model.classes import gpu_classes
+from tangram.packing.model.grouping import by_owner, prepare
+from tangram.packing.problem.prepared import MONEY, held_replicas, prepared_demands, prices_of
+from tangram.packing.search.stages import Budget, Limits, Run
 from tangram.packing.solve import solve
-from tangram.packing.wants import MONEY, held_replicas, money, wants
 
 H100, A100 = "H100-80GB-SXM", "A100-40GB-SXM"
 PRICES = {H100: 3.0, A100: 1.3}
@@ -88,10 +88,10 @@ def small_fleet(seed):
 
 def best_of_all_mixes(problem):
     """Minimise stage after stage on the model of all mixes: no columns, no bound but CP-SAT's own."""
-    prices = money(problem)
-    everyone = wants(problem, prices, held_replicas(problem, prices))
+    prices = prices_of(problem)
+    everyone = prepared_demands(problem, prices, held_replicas(problem, prices))
     fleet = prepare(problem, everyone)
-    grouped = columns(fleet, by_owner(fleet))
+    grouped = gpu_classes(fleet, by_owner(fleet))
     run = Run(build(fleet, prices, everyone, grouped), Budget(Limits(deterministic_s=200)))
     run.budget.open(1)
     for priority in sorted(run.model.unmet, reverse=True):

@@ -18,7 +18,7 @@ from tangram.packing import (
     to_json,
     validate,
 )
-from tangram.packing.geometry import IllegalLayout
+from tangram.packing.geometry.layouts import IllegalLayout
 
 SKU = "H100-80GB-SXM"
 GPU = GPUState("g0", "n0", SKU, mig_enabled=True)

@@ -9,8 +9,8 @@ import pytest
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Packing, Problem, from_json, to_json
-from tangram.packing.board import board
-from tangram.packing.geometry import Placement, check
+from tangram.packing.geometry.board import board
+from tangram.packing.geometry.layouts import Placement, check
 from tangram.packing.solve import Limits, solve
 from tests.support.packing_problems import small
 

@@ -7,10 +7,17 @@ from fractions import Fraction
 
 import pytest
 
-from tangram.packing.label_search import PricingEffort
-from tangram.packing.mix import UNMET
-from tangram.packing.mixes import SERVICE_PER_UNMET, WHOLE, MixPrices, MixShape, MixSpace, service_units
-from tangram.packing.pricing import enumerate_within, minimum, several
+from tangram.packing.problem.mix import UNMET
+from tangram.packing.search.label_search import PricingEffort
+from tangram.packing.search.mix_space import (
+    SERVICE_PER_UNMET,
+    WHOLE,
+    MixPrices,
+    MixShape,
+    MixSpace,
+    service_units,
+)
+from tangram.packing.search.pricing import enumerate_within, minimum, several
 
 RATE = 60.0
 

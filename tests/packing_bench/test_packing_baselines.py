@@ -13,7 +13,7 @@ from benchmarks.packing.online import BEST, DECREASING, FIRST, LEAST, POLICIES, 
 from benchmarks.packing.static import REFERENCE, requests
 from benchmarks.packing.workloads import SMALL, Nodes, cheapest_rate, deployment, fleet, menu
 from tangram.packing import Problem, board
-from tangram.packing.geometry import check, maximal_multisets
+from tangram.packing.geometry.layouts import check, maximal_multisets
 
 ROWS = [row for row in csv.DictReader(REFERENCE.read_text().splitlines()) if int(row["seed"]) < 2]
 
@@ -44,7 +44,7 @@ def test_nobody_overlaps_and_only_legal_starts_are_used_while_requests_come_and_
 
 
 def _placement(start, profile):
-    from tangram.packing.geometry import Placement
+    from tangram.packing.geometry.layouts import Placement
 
     return Placement(start, planner.NAMES[profile])
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from tangram.catalog.lookup import gpu as facts
-from tangram.packing.board import board
-from tangram.packing.geometry import Placement, check, layouts
+from tangram.packing.geometry.board import board
+from tangram.packing.geometry.layouts import Placement, check, layouts
 from tangram.planner.joint.answer import plan_document
 from tangram.planner.joint.inventory import inventory, slice_request
 from tangram.planner.joint.join import join

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Bundle, Demand, GPUState, Instance, Part, Problem, Spread
-from tangram.packing.board import board
-from tangram.packing.geometry import layouts
+from tangram.packing.geometry.board import board
+from tangram.packing.geometry.layouts import layouts
 
 H100, A30 = "H100-80GB-SXM", "A30"
 PRICES = ((A30, 0.7), (H100, 3.07))

@@ -12,8 +12,8 @@ from ortools.sat.python import cp_model
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import ANY_SKU, Demand, Problem
-from tangram.packing.board import board
-from tangram.packing.geometry import layouts
+from tangram.packing.geometry.board import board
+from tangram.packing.geometry.layouts import layouts
 
 MONEY, UNMET = 100_000, 720_720
 

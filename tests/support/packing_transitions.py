@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import replace
 
 from tangram.packing import GPULayout, GPUState, GrowablePool, Instance, Packing, Placed, Problem
-from tangram.packing.board import board
-from tangram.packing.geometry import creation_order, layouts, maximal_layouts, multiset
+from tangram.packing.geometry.board import board
+from tangram.packing.geometry.layouts import creation_order, layouts, maximal_layouts, multiset
 from tangram.packing.transition import Pace
 
 H100 = "H100-80GB-SXM"

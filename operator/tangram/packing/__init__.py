@@ -4,9 +4,10 @@
 """
 
 from tangram.fleet import Spread
-from tangram.packing.board import Board, Option, board
-from tangram.packing.codec import from_json, to_json
-from tangram.packing.problem import (
+from tangram.packing.geometry.board import Board, Option, board
+from tangram.packing.problem.codec import from_json, to_json
+from tangram.packing.problem.result import Choice, GPULayout, Move, Packing, Placed, Site, Stage, Unmet
+from tangram.packing.problem.statement import (
     ANY_SKU,
     Bundle,
     Demand,
@@ -20,8 +21,7 @@ from tangram.packing.problem import (
     ShapeKey,
     slice_request,
 )
-from tangram.packing.result import Choice, GPULayout, Move, Packing, Placed, Site, Stage, Unmet
-from tangram.packing.validate import validate
+from tangram.packing.problem.validate import validate
 
 __all__ = [
     "ANY_SKU",

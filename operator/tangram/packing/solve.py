@@ -10,20 +10,26 @@ for these bundles.
 from collections import Counter
 from dataclasses import replace
 
-from tangram.packing import narrow
-from tangram.packing.build import build
-from tangram.packing.choose import Chooser
-from tangram.packing.columns import Fleet, columns
-from tangram.packing.mix import UNMET
-from tangram.packing.model import Terms
-from tangram.packing.prepare import by_fate, by_owner, by_shape, prepare
-from tangram.packing.problem import Problem
-from tangram.packing.report import Report
-from tangram.packing.result import Packing, Stage
-from tangram.packing.search import Budget, Limits, Run
-from tangram.packing.settle import chosen_options, loses
-from tangram.packing.validate import validate
-from tangram.packing.wants import MONEY, Money, Want, held_replicas, money, wants
+from tangram.packing.assignment.report import Report
+from tangram.packing.assignment.settle import chosen_options, loses
+from tangram.packing.model.build import build
+from tangram.packing.model.classes import Fleet, gpu_classes
+from tangram.packing.model.grouping import by_fate, by_owner, by_shape, prepare
+from tangram.packing.model.variables import Terms
+from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.prepared import (
+    MONEY,
+    PreparedDemand,
+    Prices,
+    held_replicas,
+    prepared_demands,
+    prices_of,
+)
+from tangram.packing.problem.result import Packing, Stage
+from tangram.packing.problem.statement import Problem
+from tangram.packing.problem.validate import validate
+from tangram.packing.search.choose import Chooser
+from tangram.packing.search.stages import Budget, Limits, Run
 
 __all__ = ["Limits", "solve"]
 
@@ -44,8 +50,8 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
 
 def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
     validate(problem)
-    prices = money(problem)
-    whole = wants(problem, prices, held_replicas(problem, prices))
+    prices = prices_of(problem)
+    whole = prepared_demands(problem, prices, held_replicas(problem, prices))
     fleet = prepare(problem, whole)
     budget = Budget(limits)
     found = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
@@ -55,12 +61,14 @@ def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
     return found, budget
 
 
-def _attempt(fleet: Fleet, prices: Money, whole: tuple[Want, ...], budget: Budget, most: int) -> Packing:
+def _attempt(
+    fleet: Fleet, prices: Prices, whole: tuple[PreparedDemand, ...], budget: Budget, most: int
+) -> Packing:
     """Return the best packing found. Owners are told apart when the bundles are chosen if that makes no more
     than `most` classes; else only afterwards, and it may take more moves than were counted.
     """
     first, exact = _choose(fleet, prices, whole, budget, most)
-    everyone = first.model.wants
+    everyone = first.model.demands
     report = Report(fleet, prices, everyone, first)
     stays = Report(fleet, prices, whole, first)  # with every bundle: narrowed ones may lack what runs
     if first.solution is None:
@@ -78,10 +86,10 @@ def _attempt(fleet: Fleet, prices: Money, whole: tuple[Want, ...], budget: Budge
 
 
 def _nothing_changes(problem: Problem) -> Packing:
-    prices = money(problem)
-    whole = wants(problem, prices, held_replicas(problem, prices))
+    prices = prices_of(problem)
+    whole = prepared_demands(problem, prices, held_replicas(problem, prices))
     fleet = prepare(problem, whole)
-    grouped = columns(fleet, by_shape(fleet))
+    grouped = gpu_classes(fleet, by_shape(fleet))
     assert grouped is not None  # noqa: S101 - without a limit there are columns
     run = Run(build(fleet, prices, whole, grouped), Budget(_NO_LIMITS))
     return Report(fleet, prices, whole, run).nothing_changes()
@@ -136,15 +144,15 @@ def _moves_too_much(problem: Problem, found: Packing) -> bool:
 
 
 def _choose(
-    fleet: Fleet, prices: Money, everyone: tuple[Want, ...], budget: Budget, most: int
+    fleet: Fleet, prices: Prices, everyone: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> tuple[Run, bool]:
     """Choose the bundles. True: with every owner told apart, so that the dollars are exact."""
-    found = columns(fleet, by_owner(fleet), most)
-    grouped = found or columns(fleet, by_shape(fleet))
+    found = gpu_classes(fleet, by_owner(fleet), most)
+    grouped = found or gpu_classes(fleet, by_shape(fleet))
     assert grouped is not None  # noqa: S101 - without a limit there are columns
     run = Run(build(fleet, prices, everyone, grouped), budget)
     budget.open(len(run.model.cp.proto.variables))
-    if any(want.mix is not None for want in everyone):
+    if any(demand.mix is not None for demand in everyone):
         size = len(run.model.cp.proto.variables)
         chooser = Chooser(fleet, prices, everyone, grouped, budget, run.model)
         run = chooser.choose()
@@ -157,15 +165,6 @@ def _choose(
             _share(run, size)
             run.whole = True  # from here on mixes are settled
         return run, found is not None
-    if sum(len(want.options) for want in everyone) > narrow.MANY:
-        size = len(run.model.cp.proto.variables)
-        run = narrow.Narrowing(fleet, prices, everyone, grouped, budget, run.model).choose()
-        if run.solution is not None:
-            if all(stage.name != "dollars" for stage in run.stages):  # time was over before
-                run.note("dollars", run.model.dollars, MONEY, 0.0)
-            _share(run, size)
-            run.whole = True  # from here on bundles are settled
-        return run, found is not None
     if not _serve_all(run, everyone):
         run = Run(build(fleet, prices, everyone, grouped), budget)
         priorities = sorted(run.model.unmet, reverse=True)
@@ -176,10 +175,10 @@ def _choose(
     return run, found is not None
 
 
-def _serve_all(run: Run, everyone: tuple[Want, ...]) -> bool:
+def _serve_all(run: Run, everyone: tuple[PreparedDemand, ...]) -> bool:
     """Try the usual case first: everybody gets their best bundle. One solve instead of one per priority."""
     for priority in sorted(run.model.unmet, reverse=True):
-        least = sum(want.least_unmet for want in everyone if want.priority == priority)
+        least = sum(demand.least_unmet for demand in everyone if demand.priority == priority)
         run.model.cp.add(run.model.unmet[priority].expression <= least)
         run.stages.append(Stage(f"unmet[{priority}]", least / UNMET, least / UNMET, proved=True))
     run.start(run.model.dollars, 0.15)
@@ -225,13 +224,13 @@ def _fix(run: Run) -> None:
 
 
 def _settle(
-    fleet: Fleet, prices: Money, everyone: tuple[Want, ...], first: Run, budget: Budget
+    fleet: Fleet, prices: Prices, everyone: tuple[PreparedDemand, ...], first: Run, budget: Budget
 ) -> Run | None:
     """Lay out the chosen bundles on a model that tells owners apart as far as that matters now."""
     _, settled = chosen_options(everyone, first, prices)
-    losers = frozenset(want.id for want in settled if loses(want))
-    grouped = columns(fleet, by_fate(fleet, losers, costs=True), _MOST_SETTLED)
-    grouped = grouped or columns(fleet, by_fate(fleet, losers, costs=False))
+    losers = frozenset(demand.id for demand in settled if loses(demand))
+    grouped = gpu_classes(fleet, by_fate(fleet, losers, costs=True), _MOST_SETTLED)
+    grouped = grouped or gpu_classes(fleet, by_fate(fleet, losers, costs=False))
     assert grouped is not None  # noqa: S101 - without a limit there are columns
     run = Run(build(fleet, prices, settled, grouped), budget)
     if not run.minimise("dollars", run.model.dollars, MONEY, 0.5):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.problem import Bundle, Demand, GPUState, Part, Problem
+from tangram.packing.problem.statement import Bundle, Demand, GPUState, Part, Problem
 
 _COUNTS = 10  # up to so many counts of one shape that serve only in part
 _WINDOW = 24  # in shortage so many are decided jointly, each before the next; then those after them
@@ -247,7 +247,7 @@ def _solved(
 
     None: for whom it found nothing, which is on no menu.
     """
-    from tangram.packing.search import Limits  # noqa: PLC0415 - loads the solver
+    from tangram.packing.search.stages import Limits  # noqa: PLC0415 - loads the solver
     from tangram.packing.solve import solve  # noqa: PLC0415
 
     demands = tuple(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.geometry import Placement
+from tangram.packing.geometry.layouts import Placement
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.fleet_state import FleetState, Region, Shape
 

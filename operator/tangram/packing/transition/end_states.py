@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.geometry import Layout, Placement, creation_order, multiset
-from tangram.packing.problem import GPUState, Problem, new_nodes
-from tangram.packing.result import Packing, Placed
+from tangram.packing.geometry.layouts import Layout, Placement, creation_order, multiset
+from tangram.packing.problem.result import Packing, Placed
+from tangram.packing.problem.statement import GPUState, Problem, new_nodes
 
 
 @dataclass(frozen=True, slots=True, order=True)

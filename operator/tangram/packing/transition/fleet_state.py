@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.board import Board
-from tangram.packing.geometry import Placement, check
-from tangram.packing.problem import GPUState, Problem
+from tangram.packing.geometry.board import Board
+from tangram.packing.geometry.layouts import Placement, check
+from tangram.packing.problem.statement import GPUState, Problem
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
 
 Region = Mapping[str, int]  # GPU -> memory slices as a mask

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.geometry import Placement
-from tangram.packing.problem import Problem
+from tangram.packing.geometry.layouts import Placement
+from tangram.packing.problem.statement import Problem
 from tangram.packing.transition.backlog import Backlog
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
 from tangram.packing.transition.fleet_state import Effort, FleetState, Shape

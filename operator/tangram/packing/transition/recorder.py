@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.geometry import Layout, Placement
-from tangram.packing.problem import GPUState
+from tangram.packing.geometry.layouts import Layout, Placement
+from tangram.packing.problem.statement import GPUState
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.steps import Kind, Step
 

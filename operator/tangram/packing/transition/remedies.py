@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.geometry import Placement
-from tangram.packing.problem import GPUState, Instance, Problem, ShapeKey
-from tangram.packing.result import Packing
+from tangram.packing.geometry.layouts import Placement
+from tangram.packing.problem.result import Packing
+from tangram.packing.problem.statement import GPUState, Instance, Problem, ShapeKey
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.fleet_state import Effort
 from tangram.packing.transition.planner import TransitionPlanner

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing.geometry import Placement
+from tangram.packing.geometry.layouts import Placement
 
 Kind = Literal[
     "add-node",  # a growable pool gets one node

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tangram.catalog import InputError
-from tangram.packing.problem import Problem
-from tangram.packing.result import Packing
+from tangram.packing.problem.result import Packing
+from tangram.packing.problem.statement import Problem
 from tangram.packing.transition.end_states import EndStates, NewNode, end_states
 from tangram.packing.transition.fleet_state import Effort
 from tangram.packing.transition.planner import Policy, TransitionPlanner, attempt

@@ -7,7 +7,7 @@ from tangram.capacity.sizing import Constraint, Rejection
 from tangram.catalog import share
 from tangram.fleet import Shape
 from tangram.packing import Choice
-from tangram.packing.shortfall import unmet_share
+from tangram.packing.problem.shortfall import unmet_share
 from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapeless import SETTINGS
 from tangram.planner.joint.shapes import ServingShape, Sized, replicas

@@ -6,7 +6,7 @@ from typing import Any
 from tangram.catalog.fields import Fields
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Headroom, Instance
-from tangram.packing.board import board
+from tangram.packing.geometry.board import board
 from tangram.planner.joint import read
 from tangram.planner.joint.nouns import FleetInput, SliceRequest, Terms
 from tangram.planner.joint.profiles import full

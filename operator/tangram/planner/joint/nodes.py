@@ -14,7 +14,7 @@ from tangram.catalog import InputError, profile_of_resource
 from tangram.catalog.fields import Fields
 from tangram.fleet import WHOLE_GPU, Node, Pool, declared_skus, resource_name
 from tangram.packing import Board, GPUState, Instance, board
-from tangram.packing.geometry import Multiset, layout_of, multisets
+from tangram.packing.geometry.layouts import Multiset, layout_of, multisets
 from tangram.planner.device_rules import NodeFacts
 from tangram.planner.joint import read
 from tangram.planner.node_devices import gpu_node

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.packing import Demand, Packing, Stage
-from tangram.packing.wants import money
+from tangram.packing.problem.prepared import prices_of
 from tangram.planner.joint.pack import Limits, pack
 from tangram.planner.joint.problem import Joint
 
@@ -22,7 +22,7 @@ def one_shape_document(asked: Joint, packing: Packing, limits: Limits) -> dict[s
     problem = asked.problem
     if packing.status == "FALLBACK" or not any(d.uniform and len(d.offers) > 1 for d in problem.demands):
         return None
-    prices = money(problem)
+    prices = prices_of(problem)
 
     def mixed(demand: Demand) -> Demand:
         budget = demand.budget_per_hour

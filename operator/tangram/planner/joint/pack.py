@@ -56,7 +56,7 @@ def pack(asked: Joint, limits: Limits = _FREELY, deterministic_s: float | None =
     `deterministic_s`: CP-SAT's own seconds of work; None: by the size of the model.
     """
     validate(asked.problem)
-    from tangram.packing.search import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
+    from tangram.packing.search.stages import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
     from tangram.packing.solve import solve  # noqa: PLC0415
 
     clock = limits.clock

@@ -8,8 +8,8 @@ from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem
 from tangram.packing import slice_request as raw_demand
-from tangram.packing.problem import price_of
-from tangram.packing.wants import money
+from tangram.packing.problem.prepared import prices_of
+from tangram.packing.problem.statement import price_of
 from tangram.planner.joint import profiles
 from tangram.planner.joint.demands import Running, demand, running_replicas, size_all, slices_there, stays
 from tangram.planner.joint.nouns import FleetInput, SliceRequest
@@ -37,7 +37,7 @@ def joint(given: FleetInput) -> Joint:
     """Return the packing problem. Raises `InputError` for what contradicts itself."""
     fleet = _fleet(given)
     skus = frozenset(fleet.skus)
-    hourly = money(fleet)
+    hourly = prices_of(fleet)
     prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if given.deployments else {}
     sized = size_all(given.deployments, skus, prices, slices_there(fleet))
     raw = [_raw(request, skus) for request in given.requests]

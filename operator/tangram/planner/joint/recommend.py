@@ -12,7 +12,7 @@ from typing import Any
 
 from tangram.fleet import LAYOUT, Advice, FleetSnapshot, Intent, InvalidIntent, Relaxation
 from tangram.packing import GPUState, Packing, validate
-from tangram.packing.codec import to_json
+from tangram.packing.problem.codec import to_json
 from tangram.planner.isolation import Still, isolated
 from tangram.planner.joint.answer import plan_document
 from tangram.planner.joint.deployment import identity

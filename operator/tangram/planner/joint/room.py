@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Instance, Problem, ShapeKey
-from tangram.packing.geometry import maximal_layouts
+from tangram.packing.geometry.layouts import maximal_layouts
 
 Slots = tuple[tuple[str, int], ...]  # (profile, start)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.packing import Demand, Packing, Problem
-from tangram.packing.shortfall import least_unmet
+from tangram.packing.problem.shortfall import least_unmet
 from tangram.planner.joint.demands import offered, slices_there
 from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
@@ -55,9 +55,9 @@ def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> t
     """Return the same, and how many shapes there were in the models made for it."""
     if not any(u.demand == who and u.share > 0 for u in packing.unmet):
         return {}, 0
-    from tangram.packing.explain import Thinking, core  # noqa: PLC0415 - loads the solver
-    from tangram.packing.question import size  # noqa: PLC0415
-    from tangram.packing.relax import relaxations  # noqa: PLC0415
+    from tangram.packing.explanation.explain import Thinking, core  # noqa: PLC0415 - loads the solver
+    from tangram.packing.explanation.question import size  # noqa: PLC0415
+    from tangram.packing.explanation.relax import relaxations  # noqa: PLC0415
 
     each = asked.sized.get(who)
     if each is not None and (missing := nowhere(each, asked)):
@@ -111,7 +111,7 @@ def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict
 
 
 def _each_solve(limits: Limits | None) -> Any:
-    from tangram.packing.search import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
+    from tangram.packing.search.stages import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
 
     if limits is None:
         return None
@@ -130,7 +130,7 @@ def _wide(asked: Joint, who: str) -> Problem:
 
 
 def _knobs(asked: Joint, who: str) -> list[Any]:
-    from tangram.packing.relax import Knob  # noqa: PLC0415 - loads the solver
+    from tangram.packing.explanation.relax import Knob  # noqa: PLC0415 - loads the solver
 
     each = asked.sized.get(who)
     if each is None:

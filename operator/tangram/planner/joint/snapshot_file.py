@@ -12,7 +12,7 @@ from tangram.api.facts import Facts
 from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields
 from tangram.fleet import CheckpointFacts, FleetSnapshot, Intent, InvalidIntent
-from tangram.packing.codec import camel, from_json, to_json
+from tangram.packing.problem.codec import camel, from_json, to_json
 from tangram.planner.joint import read
 
 KIND = "Snapshot"

@@ -1,0 +1,233 @@
+"""What an assignment costs, counted from the GPUs and not from the model: moves, dollars, what is idle."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tangram.fleet import WHOLE_GPU
+from tangram.packing.assignment.assign import Assignment
+from tangram.packing.assignment.sites import Spot
+from tangram.packing.model.classes import Fleet
+from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, Prices, RunningReplica
+from tangram.packing.problem.result import Choice, Move, Site, Unmet
+from tangram.packing.problem.statement import GPUState, Part, ShapeKey
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The bill."""
+
+    cost_per_hour: float  # USD: GPUs in use and new nodes
+    idle_per_hour: float  # USD: the part of it that no replica stands on
+    move_cost: float  # USD
+    objective: float  # USD over the horizon
+    choices: tuple[Choice, ...]
+    moves: tuple[Move, ...]
+    unmet: tuple[Unmet, ...]
+
+
+def account(
+    fleet: Fleet,
+    prices: Prices,
+    demands: tuple[PreparedDemand, ...],
+    chosen: Mapping[str, Option],
+    assignment: Assignment,
+) -> Account:
+    """Return the bill of `assignment`; `chosen`: the option taken, by demand."""
+    left = Counter(dict(fleet.problem.move_budgets))
+    moves = tuple(move for demand in demands for move in _moves(fleet, demand, assignment, left))
+    move_cost = sum(move.cost for move in moves)
+    cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
+    cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
+    choices = [
+        _choice(prices, demand, chosen.get(demand.id), assignment) for demand in demands if not demand.hidden
+    ]
+    short = any(choice.unmet > 0 for choice in choices)
+    room = _Room.of(fleet, demands, assignment, spent=_spent(fleet, moves)) if short else None
+    return Account(
+        cost_per_hour=cost,
+        idle_per_hour=_idle(fleet, prices, assignment),
+        move_cost=move_cost,
+        objective=cost * fleet.problem.horizon_h + move_cost,
+        choices=tuple(choices),
+        moves=moves,
+        unmet=tuple(
+            Unmet(demand.id, demand.priority, choice.unmet, _why(demand, assignment, room))
+            for demand, choice in zip((w for w in demands if not w.hidden), choices, strict=True)
+            if choice.unmet > 0
+        ),
+    )
+
+
+def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: Counter[str]) -> list[Move]:
+    """Pair what stops with what starts: of one shape first, then of others, the cheapest. The rest shrinks.
+
+    A replica may move to where it was: mig-manager clears a GPU before it makes the same slice again. Where
+    some only stop, those count as moved whose pool has most moves `left`. A pinned replica stops as surplus;
+    only beside a new one of its own shape has it moved, which no plan may do and `solve` looks for.
+    """
+    sites = assignment.sites.get(demand.id, ())
+    gone = (h for h in demand.held if (h.shape, h.gpus, h.start) not in assignment.kept)
+    stopped = sorted(gone, key=lambda h: (h.pinned, _scarcity(fleet, h, left), *_cheap(h)))
+    started = [s for s in sites if (s.shape, s.gpus, s.start) not in assignment.kept]
+    started.sort(key=lambda spot: (demand.unit[spot.shape], spot.shape, spot.gpus, spot.start))
+    moves = []
+    for held in list(stopped):
+        twin = next((spot for spot in started if spot.shape == held.shape), None)
+        if twin is not None:
+            moves.append(_move(demand, held, twin, held.cost))
+            stopped.remove(held)
+            started.remove(twin)
+    movable = [held for held in stopped if not held.pinned]
+    for held, spot in zip(movable, started, strict=False):
+        moves.append(_move(demand, held, spot, held.cost if demand.own else demand.unit[spot.shape]))
+    left.subtract(fleet.guarded.get(move.source.gpu, "") for move in moves)
+    return moves
+
+
+def _scarcity(fleet: Fleet, held: RunningReplica, left: Counter[str]) -> float:
+    pool = fleet.guarded.get(held.gpus[0])
+    return -math.inf if pool is None else -left[pool]
+
+
+def _cheap(held: RunningReplica) -> tuple[int, ShapeKey, tuple[str, ...], int]:
+    return held.cost, held.shape, held.gpus, held.start
+
+
+def _move(demand: PreparedDemand, held: RunningReplica, spot: Spot, cost: float) -> Move:
+    return Move(
+        demand.id,
+        Site(held.gpus[0], held.shape.profile, held.start, held.gang),
+        Site(spot.gpus[0], spot.shape.profile, spot.start, _gang(demand, spot)),
+        cost / MONEY,
+    )
+
+
+def _gang(demand: PreparedDemand, spot: Spot) -> str | None:
+    return f"{demand.id}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None
+
+
+def _idle(fleet: Fleet, prices: Prices, assignment: Assignment) -> float:
+    """USD per hour of what no replica stands on, of GPUs in use and of all on new nodes.
+
+    Slices that share a GPU may claim more than all of it: one's compute, another's memory. Then none is idle.
+    """
+    gpus = {gpu.id: gpu for gpu in fleet.problem.gpus} | dict(assignment.new_gpus)
+    total = 0.0
+    for layout in assignment.layouts:
+        if layout.in_use or layout.id in assignment.new_gpus:
+            gpu = gpus[layout.id]
+            taken = [ShapeKey(gpu.sku, placed.profile) for placed in layout.instances if placed.owner]
+            whole = any(shape.profile == WHOLE_GPU for shape in taken)
+            share = 1.0 if whole else sum(prices.share(shape) for shape in taken)
+            total += fleet.problem.price(gpu) * max(0.0, 1.0 - share)
+    return total
+
+
+def _choice(prices: Prices, demand: PreparedDemand, option: Option | None, assignment: Assignment) -> Choice:
+    placed = Counter(spot.shape for spot in assignment.sites.get(demand.id, ()))
+    parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
+    price = sum(prices.shape_hour(shape) * n for shape, n in placed.items())
+    if demand.is_divisible or option is None:
+        total = sum(count for _, count in demand.divisible)
+        unmet = (total - sum(placed.values())) / total if total else 0.0
+        return Choice(demand.id, 0, parts, price, unmet)
+    unmet = option.unmet / UNMET
+    if option.replicas > sum(placed.values()):  # spread left no room for some
+        unmet = 1 - (1 - unmet) * sum(placed.values()) / option.replicas
+    else:
+        price = option.price / MONEY
+    return Choice(demand.id, option.index, parts, price, unmet)
+
+
+def _spent(fleet: Fleet, moves: tuple[Move, ...]) -> bool:
+    """Whether some move budget allows no further move."""
+    problem = fleet.problem
+    away = Counter(fleet.guarded.get(move.source.gpu, "") for move in moves)
+    most = len(moves) if problem.move_budget is None else problem.move_budget
+    return (problem.move_budget is not None and len(moves) >= most) or any(
+        away[pool] >= budget for pool, budget in problem.move_budgets
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What stands where, as far as it matters to a demand that goes short."""
+
+    gpus: tuple[GPUState, ...]  # new ones, too
+    owners: Mapping[str, frozenset[str]]  # of what stands on a GPU when the plan is carried out
+    pinned: Mapping[str, frozenset[str]]  # those of them that must not move
+    demands: Mapping[str, PreparedDemand]
+    spent: bool  # a move budget allows no further move
+
+    @classmethod
+    def of(
+        cls, fleet: Fleet, demands: tuple[PreparedDemand, ...], assignment: Assignment, *, spent: bool
+    ) -> "_Room":
+        """Return it for a plan."""
+        gpus = (*fleet.problem.gpus, *assignment.new_gpus.values())
+        owners = {
+            layout.id: frozenset(placed.owner for placed in layout.instances if placed.owner is not None)
+            for layout in assignment.layouts
+        }
+        fixed = {
+            gpu.id: frozenset(i.owner for i in gpu.instances if i.owner is not None and not i.movable)
+            for gpu in fleet.problem.gpus
+        }
+        pinned = {gpu.id: fixed.get(gpu.id, frozenset()) & owners[gpu.id] for gpu in gpus}
+        return cls(gpus, owners, pinned, {demand.id: demand for demand in demands}, spent)
+
+    def offering(self, demand: PreparedDemand) -> list[str]:
+        """Return the GPUs on which a demand could stand if nothing else stood there, by id."""
+        found = {
+            gpu.id: any(_offers(gpu, shape) for shape in demand.shapes)
+            for gpu in self.gpus
+            if not demand.pools or gpu.pool in demand.pools
+        }
+        return [gpu_id for gpu_id, offers in found.items() if offers]
+
+
+def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
+    """Whether a GPU is, has or may be cut into what one replica stands on."""
+    if gpu.sku != shape.sku:
+        return False
+    if shape.profile == WHOLE_GPU:
+        return gpu.convertible or not gpu.mig_enabled
+    may_cut = gpu.convertible or (gpu.mig_enabled and gpu.cuttable)
+    return may_cut or any(each.profile == shape.profile for each in gpu.instances)
+
+
+def _why(demand: PreparedDemand, assignment: Assignment, room: _Room | None) -> str:
+    """Return why a demand goes short: only what the plan itself shows."""
+    if demand.least_unmet:
+        return "no mix of replicas within its budget and limits serves it whole"
+    assert room is not None  # noqa: S101 - a demand is unmet
+    where, spread = room.offering(demand), min(demand.spread.node, demand.spread.zone) < 1
+    if not where:
+        return "no GPU has what it asks for, and none may be cut for it"
+    crowded = any(owner == demand.id for owner, _ in assignment.short)
+    if spread and (crowded or not all(room.owners[gpu] for gpu in where)):
+        return "spread leaves no room on other nodes"
+    before = _before(demand, where, room)
+    if before or room.spent:
+        after, within = f" after {before}" * bool(before), " within the move budget" * room.spent
+        return f"no room left{after}{within}"
+    total = sum(count for _, count in demand.divisible)
+    placed = f": {len(assignment.sites.get(demand.id, ()))} of {total} are placed"
+    return f"no room left{placed if demand.is_divisible else ' for all of it'}"
+
+
+def _before(demand: PreparedDemand, where: list[str], room: _Room) -> str:
+    """Return what stands on the GPUs `where` and has precedence over a demand, in words."""
+    there = [
+        room.demands[name] for gpu in where for name in room.owners[gpu] - {demand.id} if name in room.demands
+    ]
+    kinds = {
+        "demands of higher priority": any(e.priority > demand.priority and not e.hidden for e in there),
+        "what others run": any(each.hidden for each in there),
+        "what must not move": any(room.pinned[gpu] - {demand.id} for gpu in where),
+    }
+    *first, last = [text for text, holds in kinds.items() if holds] or [""]
+    return " and ".join(filter(None, (", ".join(first), last)))

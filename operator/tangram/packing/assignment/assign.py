@@ -1,0 +1,284 @@
+"""From counts to GPUs: which one becomes what, and whose replica stands where. Deterministic.
+
+Any GPU of a class would do for the objective, so the order of names decides. Replicas stay where they are
+when the layout keeps their slice; new ones go to slices that exist before ones that have to be cut, and to
+the high end first, where they spoil least.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from tangram.fleet import WHOLE_GPU
+from tangram.fleet.intent import cap
+from tangram.packing.assignment.fill import fill, urgency
+from tangram.packing.assignment.sites import (
+    Counts,
+    Owner,
+    Spot,
+    Unit,
+    Work,
+    give,
+    quotas,
+    room_by_place,
+    spot_of,
+)
+from tangram.packing.geometry.board import Board
+from tangram.packing.geometry.layouts import IllegalLayout, Placement, check, creation_order, multiset
+from tangram.packing.model.classes import Fleet, GPUClasses, GrownClass, Kind, Namer
+from tangram.packing.model.targets import Label, Target
+from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
+from tangram.packing.problem.result import GPULayout, Placed
+from tangram.packing.problem.statement import GPUState, ShapeKey, new_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where everything stands."""
+
+    layouts: tuple[GPULayout, ...]
+    sites: Mapping[str, tuple[Spot, ...]]  # by demand
+    kept: frozenset[tuple[ShapeKey, tuple[str, ...], int]]  # sites whose replica goes on undisturbed
+    short: Mapping[tuple[str, ShapeKey], int]  # replicas for which spread left no room
+    new_gpus: Mapping[str, GPUState]
+
+
+def assign(
+    fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses, counts: Counts
+) -> Assignment:
+    """Name the GPUs behind `counts`."""
+    new = [
+        _new_gpus(fleet, made, nodes) for made, (nodes, _) in zip(classes.grown, counts.grown, strict=True)
+    ]
+    work = Work(fleet, {gpu.id: gpu for gpu in (*fleet.problem.gpus, *chain(*new))}, quotas=quotas(counts))
+    for gpu in fleet.problem.gpus:
+        for instance in gpu.instances:
+            if instance.owner is not None and (gpu.id, instance.start) not in fleet.held:
+                work.owner[gpu.id, instance.start] = Owner(instance.owner, instance.profile, instance.gang)
+    _cut(work, classes, counts)
+    work.units = _whole(work, classes, counts) + _grow(work, classes, counts, new)
+    _gangs(work, counts)
+    quota = None if counts.keeps is None else Counter(counts.keeps)
+    for demand in demands:
+        _stay(work, demand, counts, classes.name, quota)
+    _slots(work)
+    for demand in sorted(demands, key=lambda w: urgency(w, counts)):
+        fill(work, demand, counts)
+    owned: dict[str, dict[int, Owner]] = {}
+    for (gpu_id, start), owner in work.owner.items():
+        owned.setdefault(gpu_id, {})[start] = owner
+    layouts = tuple(_layout(work, gpu, owned.get(name, {})) for name, gpu in sorted(work.gpus.items()))
+    sites = {demand: tuple(found) for demand, found in sorted(work.sites.items())}
+    return Assignment(
+        layouts, sites, frozenset(work.kept), dict(work.short), {gpu.id: gpu for gpu in chain(*new)}
+    )
+
+
+def _cut(work: Work, classes: GPUClasses, counts: Counts) -> None:
+    for group, n in zip(classes.existing, counts.classes, strict=True):
+        if not group.is_node:
+            chosen = _repeat(group.targets, n)
+            for (gpu,), target in zip(group.members, chosen, strict=True):
+                work.targets[gpu] = target
+
+
+def _repeat(targets: Iterable[Target], counts: Iterable[int]) -> list[Target]:
+    return [target for target, n in zip(targets, counts, strict=True) for _ in range(n)]
+
+
+def _whole(work: Work, classes: GPUClasses, counts: Counts) -> list[Unit]:
+    units = []
+    given: dict[Kind, list[str]] = {}
+    for group, n in zip(classes.existing, counts.classes, strict=True):
+        if not group.is_node:
+            continue
+        for ids, target in zip(group.members, _repeat(group.targets, n), strict=True):
+            free = _keep_gangs(work, ids, target, classes)
+            cut = [gpu for gpu in reversed(free) if work.gpus[gpu].convertible][: target.cut]
+            kind = Kind(group.kind.sku, group.kind.place, group.kind.price)
+            given.setdefault(kind, []).extend(sorted(cut))
+            left = [gpu for gpu in free if gpu not in cut]
+            units.append(Unit(group.kind, left, len(left) == group.kind.node_size))
+    for made, n in zip(classes.converted, counts.converted, strict=True):
+        for gpu, target in zip(sorted(given.get(made.kind, [])), _repeat(made.targets, n), strict=True):
+            work.targets[gpu] = _as_made(work, gpu, target)
+    return units
+
+
+def _as_made(work: Work, gpu: str, target: Target) -> Target:
+    """Return the same slices where they will be: mig-manager knows counts only, the driver the places."""
+    state = work.gpus[gpu]
+    board = work.fleet.problem.board(state.sku)
+    if board is None or state.backend != "mig-manager":
+        return target
+    order = creation_order(board, multiset(target.layout))
+    return target if order is None else replace(target, layout=tuple(sorted(order)))
+
+
+def _keep_gangs(work: Work, ids: tuple[str, ...], target: Target, classes: GPUClasses) -> list[str]:
+    """Mark the gangs that may stay on a node; return its GPUs that are free then."""
+    quota = Counter(dict(target.kept))
+    gangs = {
+        held.gpus: held
+        for gpu in ids
+        if not work.gpus[gpu].mig_enabled and (held := work.fleet.held.get((gpu, 0))) is not None
+    }
+    taken = {gpu for gpu in ids if (gpu, 0) in work.owner and not work.gpus[gpu].mig_enabled}
+    for gpus, held in sorted(gangs.items()):
+        label = classes.name(held)
+        if quota[label]:
+            quota[label] -= 1
+            work.stays.add((gpus, 0))
+            taken |= set(gpus)
+    return [gpu for gpu in ids if gpu not in taken]
+
+
+def _new_gpus(fleet: Fleet, made: GrownClass, nodes: int) -> list[GPUState]:
+    pool = made.pool
+    return [
+        GPUState(
+            id=f"{node}/{index}",
+            node=node,
+            sku=pool.sku,
+            zone=pool.zone,
+            pool=pool.name,
+            mig_enabled=pool.mig_enabled,
+            nvlink=pool.nvlink,
+            price_per_hour=pool.price_per_gpu_hour,
+        )
+        for node in new_nodes(fleet.problem, pool, nodes)
+        for index in range(pool.node_size)
+    ]
+
+
+def _grow(work: Work, classes: GPUClasses, counts: Counts, new: list[list[GPUState]]) -> list[Unit]:
+    units = []
+    for made, gpus, (_, cut) in zip(classes.grown, new, counts.grown, strict=True):
+        ids = [gpu.id for gpu in gpus]
+        if made.pool.mig_enabled:
+            work.targets |= dict(zip(ids, _repeat(made.targets, cut), strict=False))
+            work.targets |= {gpu: Target("idle") for gpu in ids if gpu not in work.targets}
+            continue
+        size = made.kind.node_size
+        units += [Unit(made.kind, ids[i : i + size], whole=True) for i in range(0, len(ids), size)]
+    return units
+
+
+def _gangs(work: Work, counts: Counts) -> None:
+    """Place new gangs, the largest first, on the fullest node that has room; to be spread, the emptiest."""
+    for (kind, size), n in sorted(counts.gangs.items(), key=lambda item: (-item[0][1], item[0])):
+        mine = [unit for unit in work.units if unit.kind == kind]
+        for _ in range(n):
+            fits = [unit for unit in mine if unit.takes(size)]
+            if not fits:
+                break
+            sign = -1 if kind.sku in work.fleet.scattered else 1
+            unit = min(fits, key=lambda u: sign * len(u.free))
+            shape = ShapeKey(kind.sku, WHOLE_GPU, size)
+            work.free.setdefault(shape, []).append(spot_of(work, shape, unit.take(size), 0, exists=True))
+
+
+def _stay(
+    work: Work, demand: PreparedDemand, counts: Counts, name: Namer, quota: Counter[Label] | None
+) -> None:
+    """Leave replicas where they are, as many as are still wanted; those in crowded places go first."""
+    taken = counts.taken.get(demand.id, {})
+    by_shape: dict[ShapeKey, list[RunningReplica]] = {}
+    for held in demand.held:
+        if _may_stay(work, held):
+            by_shape.setdefault(held.shape, []).append(held)
+    nodes: Counter[str] = Counter()
+    limit = cap(demand.spread.node, sum(taken.values()))
+    for shape, candidates in sorted(by_shape.items()):
+        left = room_by_place(work, demand, shape)
+        keep: list[Spot] = []
+        for held in sorted(candidates, key=lambda h: (not h.pinned, h.gpus, h.start)):
+            spot = spot_of(work, shape, held.gpus, held.start, exists=True)
+            crowded = demand.spread.node < 1 and nodes[spot.node] >= limit and not held.pinned
+            room = (left is None or left[spot.place] > 0) and (quota is None or quota[name(held)] > 0)
+            if len(keep) < taken.get(shape, 0) and room and not crowded:
+                keep.append(spot)
+                if quota is not None:
+                    quota[name(held)] -= 1
+                nodes[spot.node] += 1
+                if left is not None:
+                    left[spot.place] -= 1
+                work.kept.add((shape, spot.gpus, spot.start))
+                give(work, demand.id, spot, held.gang)
+        kept = {(spot.gpus, spot.start) for spot in keep}
+        for held in candidates:
+            if (held.gpus, held.start) not in kept and shape.profile == WHOLE_GPU:
+                spot = spot_of(work, shape, held.gpus, 0, exists=True)
+                work.free.setdefault(shape, []).append(spot)
+
+
+def _may_stay(work: Work, held: RunningReplica) -> bool:
+    if held.shape.profile == WHOLE_GPU:
+        return (held.gpus, 0) in work.stays
+    target = work.targets[held.gpus[0]]
+    if target.kind == "cut":
+        return Placement(held.start, held.shape.profile) in target.layout and _keeps(work, held.gpus[0])
+    return target.kind == "same"
+
+
+def _keeps(work: Work, gpu: str) -> bool:
+    """Whether a change of this GPU's layout leaves equal slices alone."""
+    return work.gpus[gpu].backend != "mig-manager"
+
+
+def _slots(work: Work) -> None:
+    """Offer every slice of the layouts that nobody holds."""
+    for gpu_id, target in sorted(work.targets.items()):
+        gpu = work.gpus[gpu_id]
+        if target.kind == "idle":
+            continue
+        now = {Placement(i.start, i.profile) for i in gpu.instances} if gpu.mig_enabled else set()
+        layout = target.layout if target.kind == "cut" else tuple(sorted(now))
+        for placement in layout:
+            if (gpu_id, placement.start) not in work.owner:
+                shape = ShapeKey(gpu.sku, placement.profile)
+                exists = placement in now and (target.kind == "same" or _keeps(work, gpu_id))
+                spot = spot_of(work, shape, (gpu_id,), placement.start, exists=exists)
+                work.free.setdefault(shape, []).append(spot)
+    used = {gpu for gpu, _ in work.owner}
+    for spots in work.free.values():
+        spots.sort(key=lambda s: (not s.exists, s.gpus[0] not in used, s.node, s.gpus, -s.start))
+
+
+def _layout(work: Work, gpu: GPUState, owned: Mapping[int, Owner]) -> GPULayout:
+    now = {Placement(i.start, i.profile) for i in gpu.instances} if gpu.mig_enabled else set()
+    target = work.targets.get(gpu.id)
+    whole = 0 in owned and owned[0].profile == WHOLE_GPU
+    if whole:
+        wanted = {Placement(0, WHOLE_GPU)}
+    elif target is not None and target.kind == "cut" and owned and gpu.backend == "mig-manager":
+        wanted = set(target.layout)
+    else:
+        wanted = _leave_alone(work, gpu, {Placement(start, o.profile) for start, o in owned.items()}, now)
+    instances = tuple(
+        Placed(p.start, p.profile, owned[p.start].name, owned[p.start].gang)
+        if p.start in owned
+        else Placed(p.start, p.profile)
+        for p in sorted(wanted)
+    )
+    recut = bool(now) if whole else wanted != now
+    return GPULayout(gpu.id, instances, in_use=bool(owned), recut=recut)
+
+
+def _leave_alone(work: Work, gpu: GPUState, wanted: set[Placement], now: set[Placement]) -> set[Placement]:
+    """Add the free slices that exist and are in nobody's way: nothing is destroyed without need."""
+    board = work.fleet.problem.board(gpu.sku)
+    kept = set(wanted)
+    for placement in sorted(now - wanted):
+        if board is not None and _is_legal(board, kept | {placement}):
+            kept.add(placement)
+    return kept
+
+
+def _is_legal(board: Board, layout: set[Placement]) -> bool:
+    try:
+        check(board, layout)
+    except IllegalLayout:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""Give free sites to replicas that do not run yet; who has to be spread chooses first."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tangram.fleet import WHOLE_GPU
+from tangram.fleet.intent import cap
+from tangram.packing.assignment.sites import Counts, Spot, Work, give, room_by_place, spot_of
+from tangram.packing.geometry.layouts import Placement
+from tangram.packing.model.targets import Target
+from tangram.packing.problem.prepared import PreparedDemand
+from tangram.packing.problem.statement import ShapeKey
+
+
+def urgency(demand: PreparedDemand, counts: Counts) -> tuple[float, int, str]:
+    """Who cares for places chooses first, and among those to be spread who has most to place."""
+    replicas = sum(counts.taken.get(demand.id, {}).values())
+    share = 0.0 if demand.pools else min(demand.spread.node, demand.spread.zone)
+    return share, -replicas if demand.spread.node < 1 else 0, demand.id
+
+
+def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
+    """Give a demand the replicas that it has not got yet, as far as there is room."""
+    taken = counts.taken.get(demand.id, {})
+    total = sum(taken.values())
+    limit = cap(demand.spread.node, total) if demand.spread.node < 1 else total
+    for shape, n in sorted(taken.items()):
+        room = _Room(limit, room_by_place(work, demand, shape))
+        for spot in work.sites.get(demand.id, ()):
+            room.take(spot, counted=spot.shape == shape)
+        given = sum(spot.shape == shape for spot in work.sites.get(demand.id, ()))
+        missing = _take(work, demand, shape, n - given, room)
+        if missing and demand.spread.node < 1:
+            _open(work, shape, missing, room)
+            missing = _take(work, demand, shape, missing, room)
+        if missing:
+            work.short[demand.id, shape] += missing
+    if any(owner == demand.id for owner, _ in work.short):
+        _thin_out(work, demand)
+
+
+def _thin_out(work: Work, demand: PreparedDemand) -> None:
+    """Who got fewer replicas than planned may have too many in one place: spread goes by what there is."""
+    sites = work.sites.get(demand.id, [])
+    pinned = {(held.shape, held.gpus, held.start) for held in demand.held if held.pinned} & work.kept
+    while sites:
+        lost = next(
+            (
+                movable[-1]
+                for share, place in ((demand.spread.node, "node"), (demand.spread.zone, "zone"))
+                for members in _by_place(sites, place)
+                if share < 1 and len(members) > cap(share, len(sites))
+                if (movable := [s for s in members if (s.shape, s.gpus, s.start) not in pinned])
+            ),
+            None,
+        )
+        if lost is None:
+            return
+        sites.remove(lost)
+        work.kept.discard((lost.shape, lost.gpus, lost.start))
+        work.short[demand.id, lost.shape] += 1
+        for gpu in lost.gpus:
+            del work.owner[gpu, lost.start]
+
+
+def _by_place(sites: list[Spot], place: str) -> list[list[Spot]]:
+    found: dict[str, list[Spot]] = {}
+    for spot in sites:
+        found.setdefault(spot.node if place == "node" else spot.zone, []).append(spot)
+    return list(found.values())
+
+
+@dataclass(slots=True)
+class _Room:
+    """Where one more replica of a demand may stand."""
+
+    limit: int  # on one node
+    left: Counter[str] | None  # by place, as the model has it
+    nodes: Counter[str] = field(default_factory=Counter)
+
+    def has(self, spot: Spot) -> bool:
+        """Whether a replica may stand there."""
+        return self.nodes[spot.node] < self.limit and (self.left is None or self.left[spot.place] > 0)
+
+    def take(self, spot: Spot, *, counted: bool = True) -> None:
+        """Count a replica that stands there; of another shape it only counts on its node."""
+        self.nodes[spot.node] += 1
+        if self.left is not None and counted:
+            self.left[spot.place] -= 1
+
+
+def _take(work: Work, demand: PreparedDemand, shape: ShapeKey, missing: int, room: _Room) -> int:
+    """Give free spots to a demand, in order; to be spread, always on the node with most of them left."""
+    offered = work.free.get(shape, [])
+    if demand.spread.node < 1:
+        offered = _fullest_first(offered)
+    rest: list[Spot] = []
+    for index, spot in enumerate(offered):
+        if not missing:
+            rest += offered[index:]
+            break
+        if not room.has(spot):
+            rest.append(spot)
+            continue
+        missing -= 1
+        room.take(spot)
+        give(work, demand.id, spot, f"{demand.id}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None)
+    work.free[shape] = rest
+    return missing
+
+
+def _fullest_first(spots: list[Spot]) -> list[Spot]:
+    """Take from the node with most spots left each time: what is left then suits who comes later best."""
+    by_node: dict[str, list[Spot]] = {}
+    for spot in spots:
+        by_node.setdefault(spot.node, []).append(spot)
+    left = {spot: len(found) - i for found in by_node.values() for i, spot in enumerate(found)}
+    return sorted(spots, key=lambda spot: -left[spot])  # stable: equal ones stay in order
+
+
+def _open(work: Work, shape: ShapeKey, missing: int, room: _Room) -> None:
+    """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
+    found: list[Spot] = []
+    room = _Room(room.limit, None if room.left is None else Counter(room.left), Counter(room.nodes))
+    if shape.profile == WHOLE_GPU:
+        for unit in work.units:
+            while unit.kind.sku == shape.sku and unit.takes(shape.tensor_parallel) and len(found) < missing:
+                spot = spot_of(work, shape, tuple(unit.free[: shape.tensor_parallel]), 0, exists=True)
+                if not room.has(spot):
+                    break
+                unit.take(shape.tensor_parallel)
+                room.take(spot)
+                found.append(spot)
+    board = work.fleet.problem.board(shape.sku)
+    option = next((o for o in board.options[::-1] if o.profile == shape.profile), None) if board else None
+    used = {gpu for gpu, _ in work.owner}
+    for gpu_id, target in sorted(work.targets.items()):
+        gpu = work.gpus[gpu_id]
+        if option is None or target.kind != "idle" or gpu.sku != shape.sku or not gpu.cuttable:
+            continue
+        spot = spot_of(work, shape, (gpu_id,), option.start, exists=False)
+        if gpu_id not in used and room.has(spot) and len(found) < missing:
+            work.targets[gpu_id] = Target("cut", layout=(Placement(option.start, option.profile),))
+            room.take(spot)
+            found.append(spot)
+    work.free[shape] = [*work.free.get(shape, []), *found]

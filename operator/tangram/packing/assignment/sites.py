@@ -1,0 +1,111 @@
+"""What the assignment of GPUs works on: counts from the solver, sites to give away, who has what so far."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tangram.packing.model.classes import Fleet, Kind
+from tangram.packing.model.targets import Label, Target
+from tangram.packing.problem.prepared import PreparedDemand
+from tangram.packing.problem.statement import GPUState, ShapeKey
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the solver decided, in numbers."""
+
+    classes: tuple[tuple[int, ...], ...]  # [class][target]
+    converted: tuple[tuple[int, ...], ...]
+    gangs: Mapping[tuple[Kind, int], int]  # new gangs by size
+    grown: tuple[tuple[int, tuple[int, ...]], ...]  # [growable pool] (nodes, GPUs by target)
+    taken: Mapping[str, Mapping[ShapeKey, int]]  # replicas by demand
+    spots: Mapping[tuple[str, ShapeKey, str], int]  # replicas by demand, shape and place, where spread
+    keeps: Mapping[Label, int] | None  # replicas that go on where they are; None: all that can
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Room for one replica."""
+
+    shape: ShapeKey
+    gpus: tuple[str, ...]
+    start: int
+    node: str
+    place: str
+    zone: str
+    exists: bool  # the slice is there already
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds an instance."""
+
+    name: str
+    profile: str
+    gang: str | None
+
+
+@dataclass(slots=True)
+class Unit:
+    """A node's GPUs that are free for gangs."""
+
+    kind: Kind
+    free: list[str]
+    whole: bool  # nobody is on the node
+
+    def takes(self, size: int) -> bool:
+        """Whether there is room for a gang."""
+        return len(self.free) >= size and (
+            self.kind.nvlink or size == 1 or (self.whole and size == len(self.free))
+        )
+
+    def take(self, size: int) -> tuple[str, ...]:
+        """Return the GPUs of a gang that are taken now."""
+        gpus, self.free = tuple(self.free[:size]), self.free[size:]
+        self.whole = False
+        return gpus
+
+
+@dataclass(slots=True)
+class Work:
+    """What is decided so far."""
+
+    fleet: Fleet
+    gpus: dict[str, GPUState]
+    targets: dict[str, Target] = field(default_factory=dict)  # GPUs in MIG mode, or given to it
+    stays: set[tuple[tuple[str, ...], int]] = field(default_factory=set)  # sites of replicas that may stay
+    free: dict[ShapeKey, list[Spot]] = field(default_factory=dict)
+    owner: dict[tuple[str, int], Owner] = field(default_factory=dict)  # by GPU and start
+    sites: dict[str, list[Spot]] = field(default_factory=dict)  # by demand, in the order of giving
+    kept: set[tuple[ShapeKey, tuple[str, ...], int]] = field(default_factory=set)
+    short: Counter[tuple[str, ShapeKey]] = field(default_factory=Counter)  # what spread left no room for
+    units: list[Unit] = field(default_factory=list)
+    quotas: Mapping[str, Mapping[ShapeKey, Counter[str]]] = field(default_factory=dict)
+
+
+def quotas(counts: Counts) -> dict[str, dict[ShapeKey, Counter[str]]]:
+    """Return how many replicas the model wants in each place, by demand to be spread and shape."""
+    found: dict[str, dict[ShapeKey, Counter[str]]] = {}
+    for (demand, shape, place), n in counts.spots.items():
+        found.setdefault(demand, {}).setdefault(shape, Counter())[place] = n
+    return found
+
+
+def spot_of(work: Work, shape: ShapeKey, gpus: tuple[str, ...], start: int, *, exists: bool) -> Spot:
+    """Return room for one replica on these GPUs."""
+    gpu = work.gpus[gpus[0]]
+    place = work.fleet.places.get(gpu.id, f"+{gpu.pool}")
+    return Spot(shape, gpus, start, gpu.node, place, gpu.zone, exists)
+
+
+def give(work: Work, demand: str, spot: Spot, gang: str | None) -> None:
+    """Let a demand have a spot."""
+    work.sites.setdefault(demand, []).append(spot)
+    for gpu in spot.gpus:
+        work.owner[gpu, spot.start] = Owner(demand, spot.shape.profile, gang)
+
+
+def room_by_place(work: Work, demand: PreparedDemand, shape: ShapeKey) -> Counter[str] | None:
+    """Return how many replicas may stand in each place; None: the model did not say."""
+    found = work.quotas.get(demand.id)
+    return None if found is None else Counter(found.get(shape, {}))

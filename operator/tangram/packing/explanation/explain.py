@@ -1,0 +1,155 @@
+"""Why a demand is not served whole: the smallest set of constraints that together rule it out, in words.
+
+The solver's core of a question is thinned: a family whose absence changes nothing is dropped, so that each
+one named is needed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tangram.packing.explanation.question import (
+    Family,
+    Name,
+    Question,
+    Thinking,
+    missed,
+    named,
+    shapes_of,
+    skus_of,
+)
+from tangram.packing.problem.result import Packing
+from tangram.packing.problem.statement import GPUState, Instance, Problem
+from tangram.packing.problem.validate import validate
+
+__all__ = ["Binding", "Core", "Thinking", "core"]
+
+_SHOWN = 5  # names in one sentence
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Binding:
+    """One family of constraints without which the demand could be served whole."""
+
+    family: Family
+    subject: str  # which SKU, how many dollars, whose instances ...
+
+    def __str__(self) -> str:
+        return f"{self.family}: {self.subject}" if self.subject else self.family
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Why one demand is not served whole."""
+
+    demand: str
+    unmet: float  # share, 0..1
+    bindings: tuple[Binding, ...]  # all of them together; each is needed
+    proved: bool = True  # False: thinking ended early; fewer families may do
+
+    def __str__(self) -> str:
+        return (
+            " and ".join(map(str, self.bindings))
+            or "nothing forbids it: the search ended before it was found"
+        )
+
+
+def core(problem: Problem, packing: Packing, demand_id: str, thinking: Thinking | None = None) -> Core | None:
+    """Return why `packing` does not serve a demand whole; None: it does. Deterministic.
+
+    Raises `InputError` for a demand that the problem does not have.
+    """
+    validate(problem)
+    demand = named(problem, demand_id)
+    unmet = missed(packing, demand)
+    if unmet <= 0:
+        return None
+    question = Question(problem, packing, demand, thinking or Thinking())
+    kept, proved = _thin(question)
+    bindings = tuple(_binding(question, *name) for name in question.names if name in kept)
+    return Core(demand_id, unmet, bindings, proved)
+
+
+def _thin(question: Question) -> tuple[frozenset[Name], bool]:
+    answer = question.ask()
+    if answer.feasible is not False:
+        return frozenset(), answer.feasible is not None
+    kept, proved = answer.core, True
+    for name in question.names:
+        if name not in kept:
+            continue
+        tried = question.ask(kept - {name})
+        if tried.feasible is False:
+            kept = tried.core
+        proved = proved and tried.feasible is not None
+    return kept, proved
+
+
+def _binding(question: Question, family: Family, sku: str) -> Binding:
+    return Binding(family, sku if family == "gpus" else _SUBJECT[family](question))
+
+
+def _budget(question: Question) -> str:
+    return f"{question.demand.budget_per_hour:g} $/h"
+
+
+def _immovable(question: Question) -> str:
+    """Whose instances stay where they are, on the SKUs that the demand could use."""
+    skus = skus_of(question.problem, question.demand)
+    gpus = (gpu for gpu in question.problem.gpus if gpu.sku in skus)
+    return f"instances of {_some({str(i.owner) for gpu in gpus for i in _pinned(gpu)})}"
+
+
+def _policy(question: Question) -> str:
+    skus = skus_of(question.problem, question.demand)
+    fixed = (g.id for g in question.problem.gpus if g.sku in skus and not (g.cuttable and g.mig_enabled))
+    return f"must not be cut: {_some(fixed)}"
+
+
+def _moves(question: Question) -> str:
+    problem = question.problem
+    everywhere = [] if problem.move_budget is None else [f"at most {problem.move_budget}"]
+    return ", ".join(everywhere + [f"at most {n} in pool {pool}" for pool, n in problem.move_budgets])
+
+
+def _spread(question: Question) -> str:
+    share = question.demand.spread
+    return f"at most {share.node:.0%} of the replicas on one node, {share.zone:.0%} in one zone"
+
+
+def _gang(question: Question) -> str:
+    sizes = sorted({shape.tensor_parallel for shape in shapes_of(question.demand)} - {1})
+    return f"{' or '.join(map(str, sizes))} GPUs of one node"
+
+
+def _pinned(gpu: GPUState) -> list[Instance]:
+    return [i for i in gpu.instances if not i.movable]
+
+
+def _priority(question: Question) -> str:
+    """Who is served on the same SKUs and is as important or more."""
+    skus = set(skus_of(question.problem, question.demand))
+    rank = {demand.id: demand.priority for demand in question.problem.demands}
+    rivals = (
+        f"{choice.demand} ({rank[choice.demand]})"
+        for choice in question.packing.choices
+        if choice.demand != question.demand.id
+        and rank[choice.demand] >= question.demand.priority
+        and any(part.sku in skus for part in choice.parts)
+    )
+    return f"{question.demand.priority}, beside {_some(rivals)}"
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(set(names))
+    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+
+
+_SUBJECT: Mapping[Family, Callable[[Question], str]] = {
+    "policy": _policy,
+    "immovable": _immovable,
+    "gang": _gang,
+    "spread": _spread,
+    "moves": _moves,
+    "priority": _priority,
+    "budget": _budget,
+}

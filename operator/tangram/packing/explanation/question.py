@@ -1,0 +1,377 @@
+"""May a demand be served whole if some families of constraints did not hold? Yes or no, without an objective.
+
+A feasibility-only model (with an objective CP-SAT would name every assumption) demands that the demand is
+served whole and assumes one literal per family of constraints. Families that change what GPUs may become
+(immovable instances, policy, spread, gangs) are left out by building the model without them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tangram.catalog import InputError
+from tangram.fleet import WHOLE_GPU, Spread
+from tangram.packing.model import cp_model
+from tangram.packing.model.build import build
+from tangram.packing.model.classes import gpu_classes
+from tangram.packing.model.grouping import by_owner, by_shape, prepare
+from tangram.packing.model.variables import Model, Terms
+from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.prepared import PreparedDemand, held_replicas, prepared_demands, prices_of, units
+from tangram.packing.problem.result import Packing
+from tangram.packing.problem.shortfall import least_unmet, served_parts, single_shape_bundles
+from tangram.packing.problem.statement import (
+    ANY_SKU,
+    Demand,
+    GPUState,
+    GrowablePool,
+    Offer,
+    Part,
+    Problem,
+    ShapeKey,
+)
+
+Family = Literal["policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]
+
+# In this order families are tried to do without: what is left is what people can act on most directly.
+_ORDER: tuple[Family, ...] = (
+    "policy",
+    "immovable",
+    "gang",
+    "spread",
+    "moves",
+    "priority",
+    "budget",
+    "gpus",
+)
+_BUILT: frozenset[Family] = frozenset(("policy", "immovable", "gang", "spread"))
+Name = tuple[Family, str]  # a family; of GPUs: which SKU
+_MOST_CLASSES = 300
+_MORE = "\0more/"  # name of pools that stand for GPUs that there are not
+_ANY_NUMBER = 10**6  # of moves
+_SEED = 7
+_FINER = 1024  # what is served is counted so much finer than what is unmet: sums of replicas lose nothing
+_NANO = 10**9  # parts of a dollar in which budgets are compared
+
+
+@dataclass(slots=True)
+class Thinking:
+    """Deterministic time for explanations, apart from the solve's own."""
+
+    seconds: float = 5.0  # CP-SAT's unit: one to three seconds on one core
+    each: float = 1.0  # most for one question
+    spent: float = 0.0
+    built: int = 0  # shapes in all models that were made: what else took time, as a count
+    late: Callable[[], bool] | None = None  # whether time is over: a guard, not part of the answer
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing at all is to be looked at any more."""
+        return self.late is not None and self.late()
+
+    @property
+    def left(self) -> float:
+        """What the next question may take; 0: no more."""
+        return 0.0 if self.over else max(0.0, min(self.each, self.seconds - self.spent))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether the demand can be served whole under some families."""
+
+    feasible: bool | None  # None: time was over
+    core: frozenset[Name] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A demand that is to be served whole beside everybody as important, as far as they are served."""
+
+    problem: Problem
+    packing: Packing
+    demand: Demand
+    thinking: Thinking = field(default_factory=Thinking)
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """Every family that can be assumed, in the order in which it is tried to do without."""
+        skus = [("gpus", sku) for sku in skus_of(self.problem, self.demand)]
+        absent = {"gpus"} | ({"budget"} if self.demand.budget_per_hour is None else set())
+        absent |= set() if self._budgets else {"moves"}
+        return (*((family, "") for family in _ORDER if family not in absent), *skus)  # type: ignore[arg-type]
+
+    @property
+    def _budgets(self) -> tuple[tuple[str | None, int], ...]:
+        """How many replicas may move, by pool; of None: in all."""
+        everywhere = self.problem.move_budget
+        return (*self.problem.move_budgets, *(((None, everywhere),) if everywhere is not None else ()))
+
+    def ask(self, kept: frozenset[Name] | None = None) -> Answer:
+        """Ask under the families in `kept`; None: under all."""
+        if not self.thinking.left:
+            return Answer(None)
+        kept = frozenset(self.names) if kept is None else kept
+        families = {family for family, _ in kept}
+        problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
+        self.thinking.built += size(problem)
+        model, everyone = _model(problem)
+        free = [name for name in self.names if name[0] not in _BUILT]
+        literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
+        demands = {demand.id: demand for demand in problem.demands}
+        self._serve(model, everyone, demands)
+        if ("budget", "") in literals:
+            asked = replace(demands[self.demand.id], budget_per_hour=self.demand.budget_per_hour)
+            _keep_to_budget(model, everyone, asked, literals["budget", ""])
+        _forbid_more_gpus(model, literals)
+        self._protect_others(model, everyone, demands, literals["priority", ""])
+        for pool, most in self._budgets:
+            moves = model.moves if pool is None else model.leaving.get(pool, Terms())
+            model.cp.add(moves.expression <= most).only_enforce_if(literals["moves", ""])
+        assumed = {literals[name].index: name for name in free if name in kept}
+        model.cp.add_assumptions([literals[name] for name in assumed.values()])
+        return self._solve(model.cp, assumed, frozenset(name for name in kept if name[0] in _BUILT))
+
+    def _solve(self, cp: cp_model.CpModel, assumed: dict[int, Name], built: frozenset[Name]) -> Answer:
+        solver = cp_model.CpSolver()
+        status = self._think(solver, cp)
+        if status == cp_model.UNKNOWN and self.thinking.left:  # harder to prove than with all of them fixed
+            cp.clear_assumptions()
+            for index in assumed:
+                cp.add(cp.get_int_var_from_proto_index(index) == 1)
+            status = self._think(solver, cp)
+            if status == cp_model.INFEASIBLE:
+                return Answer(feasible=False, core=frozenset(assumed.values()) | built)
+        if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+            return Answer(feasible=True)
+        if status != cp_model.INFEASIBLE:
+            return Answer(None)
+        found = {assumed[index] for index in solver.sufficient_assumptions_for_infeasibility()}
+        return Answer(feasible=False, core=frozenset(found) | built)
+
+    def _think(self, solver: cp_model.CpSolver, cp: cp_model.CpModel) -> cp_model.CpSolverStatus:
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = _SEED
+        solver.parameters.linearization_level = 2  # bounds come from the relaxation, as in the solve itself
+        solver.parameters.cp_model_probing_level = 0
+        solver.parameters.symmetry_level = 0
+        solver.parameters.max_deterministic_time = self.thinking.left
+        status = solver.solve(cp)
+        self.thinking.spent += max(0.001, solver.response_proto.deterministic_time)
+        return status
+
+    def _serve(self, model: Model, everyone: Iterable[PreparedDemand], demands: Mapping[str, Demand]) -> None:
+        want = next(want for want in everyone if want.id == self.demand.id)
+        if want.is_divisible:
+            total, taken = sum(n for _, n in want.divisible), Terms()
+            for (owner, _, _), piece in model.pieces.items():
+                if owner == want.id:
+                    taken.add(piece)
+            model.cp.add(taken.expression == total)
+            return
+        least = least_unmet(self.demand)  # rounded up, as what is unmet is
+        most = math.floor(least * UNMET) + 1 if least else 0
+        for limit in _serve_but(model, want, demands[want.id], most):
+            model.cp.add(limit)
+
+    def _protect_others(
+        self,
+        model: Model,
+        everyone: Iterable[PreparedDemand],
+        demands: Mapping[str, Demand],
+        literal: cp_model.IntVar,
+    ) -> None:
+        """Nobody as important, or more, gets less than now."""
+        served = {choice.demand: choice for choice in self.packing.choices}
+        for want in everyone:
+            if want.id == self.demand.id or want.priority < self.demand.priority:
+                continue
+            choice = served.get(want.id)
+            if want.is_divisible:
+                total = sum(n for _, n in want.divisible)
+                placed = sum(p.count for p in choice.parts) if choice is not None else total
+                pieces = [v for (owner, _, _), v in model.pieces.items() if owner == want.id]
+                limits = [cp_model.LinearExpr.sum(pieces) >= placed]
+            else:
+                most = UNMET if choice is None else round(choice.unmet * UNMET) + 1
+                limits = _serve_but(model, want, demands[want.id], most)
+            for limit in limits:
+                added = model.cp.add(limit)
+                if not want.hidden:
+                    added.only_enforce_if(literal)
+
+
+def named(problem: Problem, demand_id: str) -> Demand:
+    """Return a demand. Raises `InputError` where there is none of this name."""
+    found = next((demand for demand in problem.demands if demand.id == demand_id), None)
+    if found is None:
+        names = ", ".join(demand.id for demand in problem.demands) or "none"
+        raise InputError("demand", f"there is no {demand_id!r}; there is {names}")
+    return found
+
+
+def missed(packing: Packing, demand: Demand) -> float:
+    """Return the share of a demand that a packing leaves unserved; 0 where no fleet would serve more."""
+    choice = next((choice for choice in packing.choices if choice.demand == demand.id), None)
+    unmet = 1.0 if choice is None else choice.unmet
+    return unmet if unmet > least_unmet(demand) + 1 / UNMET else 0.0
+
+
+def size(problem: Problem) -> int:
+    """Return how many bundles and offers the demands of a problem have: models are as large."""
+    return sum(len(demand.bundles) + len(demand.offers) for demand in problem.demands)
+
+
+def shapes_of(demand: Demand) -> list[ShapeKey]:
+    """Return the shapes on which replicas of a demand may stand, sorted; a SKU may be open."""
+    listed = {part.shape for bundle in demand.bundles for part in bundle.parts}
+    return sorted(listed | {offer.shape for offer in demand.offers})
+
+
+def _model(problem: Problem) -> tuple[Model, tuple[PreparedDemand, ...]]:
+    prices = prices_of(problem)
+    everyone = prepared_demands(problem, prices, held_replicas(problem, prices))
+    fleet = prepare(problem, everyone)
+    grouped = gpu_classes(fleet, by_owner(fleet), _MOST_CLASSES) or gpu_classes(fleet, by_shape(fleet))
+    if grouped is None:  # cannot be: without a limit there are columns
+        raise ValueError("columns")
+    model = build(fleet, prices, everyone, grouped)
+    return model, everyone
+
+
+def _without(problem: Problem, demand: Demand, dropped: frozenset[Family]) -> Problem:
+    """Return the problem without some families, and with GPUs to be had that there are not."""
+    alone = replace(demand, budget_per_hour=None)
+    if "spread" in dropped:
+        alone = replace(alone, spread=Spread())
+    if "gang" in dropped:
+        alone = _ungang(alone)
+    gpus = tuple(_freed(problem, gpu, dropped) for gpu in problem.gpus)
+    return replace(
+        problem,
+        gpus=gpus,
+        demands=tuple(alone if other.id == demand.id else other for other in problem.demands),
+        growable=(*problem.growable, *_more(problem, alone)),
+        headroom=(),
+        move_budget=None,
+        move_budgets=tuple((pool, _ANY_NUMBER) for pool, _ in problem.move_budgets),  # pools are told apart
+    )
+
+
+def _freed(problem: Problem, gpu: GPUState, dropped: frozenset[Family]) -> GPUState:
+    if "immovable" in dropped and not all(i.movable for i in gpu.instances):
+        gpu = replace(gpu, instances=tuple(replace(i, movable=True) for i in gpu.instances))
+    if "policy" in dropped:
+        empty = not any(i.owner is not None for i in gpu.instances)
+        can_cut = problem.board(gpu.sku) is not None
+        gpu = replace(gpu, cuttable=True, convertible=gpu.convertible or (empty and can_cut))
+    return gpu
+
+
+def _ungang(demand: Demand) -> Demand:
+    """Let as many single GPUs take the place of a gang, wherever they are."""
+    if demand.offers:
+        return _ungang_offers(demand)
+    found = []
+    for bundle in demand.bundles:
+        counts: Counter[ShapeKey] = Counter()
+        for part in bundle.parts:
+            counts[ShapeKey(part.sku, part.profile)] += part.count * part.tensor_parallel
+        parts = (Part(shape.sku, shape.profile, 1, n) for shape, n in sorted(counts.items()))
+        found.append(replace(bundle, parts=tuple(parts)))
+    return replace(demand, bundles=tuple(found))
+
+
+def _ungang_offers(demand: Demand) -> Demand:
+    """Return the demand with the GPUs of its gangs as replicas: whatever gangs can do, these can, too."""
+    pieces: dict[ShapeKey, Offer] = {}
+    for offer in demand.offers:
+        size = offer.tensor_parallel
+        piece = replace(
+            offer, tensor_parallel=1, rate=offer.rate / size, price_per_hour=offer.price_per_hour / size
+        )
+        known = pieces.setdefault(piece.shape, piece)
+        cheaper = min(known.price_per_hour, piece.price_per_hour)
+        pieces[piece.shape] = replace(piece, rate=max(known.rate, piece.rate), price_per_hour=cheaper)
+    sizes = [offer.tensor_parallel for offer in demand.offers]
+    most = None if demand.max_replicas is None else demand.max_replicas * max(sizes)
+    return replace(
+        demand,
+        offers=tuple(sorted(pieces.values())),
+        min_replicas=demand.min_replicas * min(sizes),
+        max_replicas=most,
+    )
+
+
+def _more(problem: Problem, demand: Demand) -> Iterable[GrowablePool]:
+    """Return nodes that do not exist, with as many GPUs of each shape as serve a demand."""
+    most: dict[ShapeKey, int] = {}
+    for bundle in single_shape_bundles(demand):
+        for part in bundle.parts:
+            most[part.shape] = max(most.get(part.shape, 0), part.count)
+    for shape, count in sorted(most.items()):
+        for sku in skus_of(problem, demand) if shape.sku == ANY_SKU else [shape.sku]:
+            cut = shape.profile != WHOLE_GPU
+            if not cut or problem.board(sku) is not None:
+                name = f"{_MORE}{sku}/{shape.profile}/{shape.tensor_parallel}"
+                yield GrowablePool(name, sku, shape.tensor_parallel, count, 0.0, mig_enabled=cut)
+
+
+def skus_of(problem: Problem, demand: Demand) -> list[str]:
+    """Return the SKUs on which a demand could stand, sorted."""
+    named = {shape.sku for shape in shapes_of(demand)}
+    if ANY_SKU in named:
+        named |= set(problem.skus)
+    return sorted(named - {ANY_SKU})
+
+
+def _serve_but(model: Model, want: PreparedDemand, demand: Demand, unmet: int) -> list[Any]:
+    """Return the limits that leave no more than `unmet` parts of `UNMET` of a demand unserved."""
+    if not demand.offers:
+        shares = [option.unmet for option in want.options]
+        return [cp_model.LinearExpr.weighted_sum(model.chosen[want.id], shares) <= unmet]
+    served, there = Terms(), Terms()
+    for offer in demand.offers:
+        taken = model.taken.get((want.id, offer.shape), Terms())
+        there.extend(taken)
+        served.extend(taken, served_parts(offer.rate, demand.rate, UNMET * _FINER) if demand.rate else 0)
+    limits = (
+        [UNMET * there.expression >= (UNMET - unmet) * demand.min_replicas] if demand.min_replicas else []
+    )
+    return limits + ([served.expression >= (UNMET - unmet) * _FINER] if demand.rate else [])
+
+
+def _keep_to_budget(
+    model: Model, everyone: Iterable[PreparedDemand], demand: Demand, literal: cp_model.IntVar
+) -> None:
+    """Keep a demand within its budget, but for what runs of its minimum, where `literal` holds."""
+    if demand.budget_per_hour is None or demand.divisible:
+        return
+    if demand.offers:
+        _keep_offers_to_budget(model, demand, demand.budget_per_hour, literal)
+        return
+    want = next(want for want in everyone if want.id == demand.id)
+    for variable, option in zip(model.chosen[demand.id], want.options, strict=True):
+        if option.price > units(demand.budget_per_hour):
+            model.cp.add_implication(literal, variable.negated())
+
+
+def _keep_offers_to_budget(model: Model, demand: Demand, budget: float, literal: cp_model.IntVar) -> None:
+    price, limited = Terms(), list[Any]([literal])
+    taken = {offer.shape: model.taken.get((demand.id, offer.shape), Terms()) for offer in demand.offers}
+    for offer in demand.offers:
+        price.extend(taken[offer.shape], math.floor(offer.price_per_hour * _NANO))
+    for part in demand.protected:
+        flag = model.cp.new_bool_var(f"protected.{part.shape}")
+        limited.append(flag.negated())
+        for shape, terms in taken.items():
+            exact = part.count if shape == part.shape else 0
+            model.cp.add(terms.expression == exact).only_enforce_if(flag)
+    model.cp.add(price.expression <= math.floor(budget * _NANO) + 1).only_enforce_if(*limited)
+
+
+def _forbid_more_gpus(model: Model, literals: Mapping[Name, cp_model.IntVar]) -> None:
+    for grown in model.grown:
+        if grown.pool.name.startswith(_MORE):
+            model.cp.add(grown.nodes == 0).only_enforce_if(literals["gpus", grown.pool.sku])

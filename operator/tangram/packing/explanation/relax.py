@@ -1,0 +1,381 @@
+"""The smallest change of one kind that gets a demand served whole, each verified by solving again.
+
+One dimension at a time: more slices or GPUs of one shape, dollars, an objective (the caller enumerates its
+shapes again), spread, priority, the move budget. Within a dimension values are tried in order; where a larger
+value can only help, by halving. Nobody else may lose by it, except to a higher priority: then it says who.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+from tangram.fleet import WHOLE_GPU, Spread
+from tangram.packing.explanation.question import Question, Thinking, missed, named, size
+from tangram.packing.problem.prepared import prices_of
+from tangram.packing.problem.result import Packing
+from tangram.packing.problem.shortfall import least_unmet, single_shape_bundles
+from tangram.packing.problem.statement import ANY_SKU, Bundle, Demand, GPUState, Instance, Problem, ShapeKey
+from tangram.packing.problem.validate import validate
+from tangram.packing.search.stages import Limits
+from tangram.packing.solve import solve
+
+Dimension = Literal["gpus", "budget", "objective", "spread", "priority", "moves"]
+_MOST_SHAPES = 6  # shapes of which more is tried, the cheapest per replica first
+_MOST_SOLVES = 3  # of one dimension, from the smallest change that is possible on
+# GPUs: who needs more of them than that needs another fleet, and each try would be as large.
+_MOST_ADDED = 1000
+_MOST_BUDGETS = 4096  # tried by halving, so that twelve questions find one
+_MOST_MIXED = 64  # replicas of a mix, up to which every share of them is tried
+_EPSILON = 1e-6
+_SOLVE = 3  # models in one solve
+_FREE: Mapping[ShapeKey, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """An objective that may be loosened: the caller enumerates shapes again for each value."""
+
+    name: str  # TTFT
+    unit: str  # ms
+    values: tuple[float, ...]  # looser and looser
+    demand_at: Callable[[float], Demand]
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """One change that was tried and suffices; nothing smaller of its kind that was tried does."""
+
+    dimension: Dimension
+    subject: str  # of what: `2g.20gb on H100-80GB-SXM`, `TTFT ms` ...
+    value: float  # how many more, or the new value
+    text: str
+    cost_per_hour: float  # USD: what the whole fleet then costs, without what is added
+    added_per_hour: float = 0.0  # USD: what is added
+    loses: tuple[str, ...] = ()  # demands that are served less than now
+
+    def __str__(self) -> str:
+        return self.text + (f" (then {', '.join(self.loses)} lose)" if self.loses else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A problem that differs in one value. It is made when it is looked at: few of many values are."""
+
+    value: float
+    made: Problem | Callable[[], Problem]
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, made anew each time."""
+        return self.made if isinstance(self.made, Problem) else self.made()
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A demand that is not served whole, and what is left to try with."""
+
+    problem: Problem
+    packing: Packing
+    demand: Demand
+    thinking: Thinking
+    limits: Limits
+
+    def possible(self, change: _Change) -> bool:
+        """Whether the demand could be served whole beside everybody as important: no objective, fast."""
+        problem = change.problem
+        demand = named(problem, self.demand.id)
+        return Question(problem, self.packing, demand, self.thinking).ask().feasible is True
+
+    def works(self, change: _Change, *, may_hurt: bool = False) -> Packing | None:
+        """Solve again. None: it does not help, or somebody else would be served less."""
+        if self.thinking.over:
+            return None
+        # A solve makes several models, and thinks about them.
+        problem = change.problem
+        self.thinking.built += _SOLVE * size(problem)
+        found = solve(problem, self.limits)
+        if missed(found, named(problem, self.demand.id)) > 0:
+            return None
+        return found if may_hurt or not self.losers(found) else None
+
+    def losers(self, found: Packing) -> tuple[str, ...]:
+        """Return who is served less than now, sorted."""
+        before = {choice.demand: choice.unmet for choice in self.packing.choices}
+        worse = (c.demand for c in found.choices if c.unmet > before.get(c.demand, 1.0) + _EPSILON)
+        return tuple(sorted(name for name in worse if name != self.demand.id))
+
+    def first(self, changes: Sequence[_Change]) -> tuple[_Change, Packing] | None:
+        """Return the first of `changes` that works, where each allows all that the one before it does.
+
+        What is possible is found by halving, then solved. Where solving serves an equal instead, the next
+        few are tried.
+        """
+        if not changes or not self.possible(changes[-1]):
+            return None
+        low, high = 0, len(changes) - 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.possible(changes[middle]) else (middle + 1, high)
+        for change in changes[low : low + _MOST_SOLVES]:
+            found = self.works(change)
+            if found is not None:
+                return change, found
+        return None
+
+    def with_demand(self, demand: Demand, value: float) -> _Change:
+        """Return the problem with this demand written otherwise."""
+        demands = (demand if d.id == demand.id else d for d in self.problem.demands)
+        return _Change(value, replace(self.problem, demands=tuple(demands)))
+
+
+def relaxations(
+    problem: Problem,
+    packing: Packing,
+    demand_id: str,
+    knobs: Sequence[Knob] = (),
+    thinking: Thinking | None = None,
+    limits: Limits | None = None,
+) -> tuple[Relaxation, ...]:
+    """Return the smallest change per dimension that gets a demand served whole; none where it is.
+
+    `thinking` is for finding it, `limits` for each time that a finding is solved: the time is the caller's,
+    not the plan's. Deterministic. Raises `InputError` for a demand that the problem does not have.
+    """
+    validate(problem)
+    demand = named(problem, demand_id)
+    if missed(packing, demand) <= 0:
+        return ()
+    trial = _Trial(problem, packing, demand, thinking or Thinking(), limits or Limits())
+    return (
+        *_more(trial),
+        *_looser(trial, knobs),
+        *_dearer(trial),
+        *_closer(trial),
+        *_earlier(trial),
+        *_moving(trial),
+    )
+
+
+def _more(trial: _Trial) -> Iterator[Relaxation]:
+    """Free places that are simply there: of one shape, the cheapest that would do, else of several."""
+    best: Relaxation | None = None
+    shapes = _shapes(trial)
+    for shape, price, needed in shapes[:_MOST_SHAPES]:
+        most = min(needed, _MOST_ADDED // shape.tensor_parallel)
+        counts = [n for n in range(1, most + 1) if best is None or n * price < best.added_per_hour]
+        changes = [_Change(n, partial(_add, trial.problem, {shape: n})) for n in counts]
+        found = trial.first(changes)
+        if found is not None:
+            change, packed = found
+            best = _added({shape: round(change.value)}, packed, change.value * price)
+    if best is None:
+        best = _several(trial, {shape: price for shape, price, _ in shapes})
+    if best is not None:
+        yield best
+
+
+def _several(trial: _Trial, prices: Mapping[ShapeKey, float]) -> Relaxation | None:
+    """Add what a mix of several shapes needs, then as little of each as still does."""
+    for bundle in _mixes(trial)[:_MOST_SHAPES]:
+        counts = {part.shape: part.count for part in bundle.parts if part.count}
+        if len(counts) < 2 or sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED:
+            continue
+        if not trial.possible(_Change(0, _add(trial.problem, counts))):
+            continue
+        for shape in sorted(counts, key=lambda shape: (-prices[shape], shape)):
+            counts[shape] = _fewest(trial, counts, shape)
+        counts = {shape: n for shape, n in counts.items() if n}
+        packed = trial.works(_Change(0, _add(trial.problem, counts)))
+        if packed is not None:
+            return _added(counts, packed, sum(prices[shape] * n for shape, n in counts.items()))
+    return None
+
+
+def _fewest(trial: _Trial, counts: Mapping[ShapeKey, int], shape: ShapeKey) -> int:
+    """Return how few of one shape do beside the others, of which there are enough. By halving."""
+    low, high = 0, counts[shape]
+    while low < high:
+        middle = (low + high) // 2
+        possible = trial.possible(_Change(0, _add(trial.problem, {**counts, shape: middle})))
+        low, high = (low, middle) if possible else (middle + 1, high)
+    return high
+
+
+def _added(counts: Mapping[ShapeKey, int], packed: Packing, price: float) -> Relaxation:
+    texts = [_count(shape, n) for shape, n in sorted(counts.items())]
+    subject = " and ".join(_what(shape) for shape in sorted(counts))
+    value = sum(n * shape.tensor_parallel for shape, n in counts.items())
+    return Relaxation("gpus", subject, value, f"add {' and '.join(texts)}", packed.cost_per_hour, price)
+
+
+def _what(shape: ShapeKey) -> str:
+    return shape.sku if shape.profile == WHOLE_GPU else f"{shape.profile} on {shape.sku}"
+
+
+def _count(shape: ShapeKey, replicas: int) -> str:
+    count = replicas * shape.tensor_parallel
+    nodes = f", {shape.tensor_parallel} per node" if shape.tensor_parallel > 1 else ""
+    return f"{'one' if count == 1 else count} {_what(shape)}{nodes}"
+
+
+def _whole_bundles(trial: _Trial) -> list[Bundle]:
+    """Bundles that serve the demand as far as any fleet does, cheapest first; of offers, one shape each."""
+    least = least_unmet(trial.demand)
+    found = [bundle for bundle in single_shape_bundles(trial.demand) if bundle.unmet <= least]
+    return sorted(found, key=lambda bundle: (bundle.price_per_hour, bundle.parts))
+
+
+def _mixes(trial: _Trial) -> list[Bundle]:
+    """Bundles of several shapes that serve the demand whole; of offers, the cheapest that budgets allow."""
+    demand, problem = trial.demand, trial.problem
+    if not demand.offers:
+        return _whole_bundles(trial)
+    counts = {part.shape: part.count for bundle in _whole_bundles(trial) for part in bundle.parts}
+    many = sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED
+    if demand.uniform or many or trial.thinking.over:
+        return []
+    alone = replace(problem, gpus=(), growable=(), headroom=(), demands=(replace(demand, pools=()),))
+    fleet = _add(alone, counts, {shape: price for shape, price, _ in _shapes(trial)})
+    trial.thinking.built += _SOLVE * size(fleet)
+    found = solve(fleet, trial.limits)
+    return [Bundle(choice.parts, choice.price_per_hour, choice.unmet) for choice in found.choices]
+
+
+def _shapes(trial: _Trial) -> list[tuple[ShapeKey, float, int]]:
+    """Shapes that serve the demand, with price per replica and how many of them at most."""
+    prices, most = prices_of(trial.problem), dict[ShapeKey, int]()
+    bundles = single_shape_bundles(trial.demand) if trial.demand.offers else _whole_bundles(trial)
+    for bundle in bundles:
+        for part in bundle.parts:
+            for shape in _named_skus(trial.problem, part.shape):
+                most[shape] = max(most.get(shape, 0), part.count)
+    return sorted(((s, prices.shape_hour(s), n) for s, n in most.items()), key=lambda x: (x[1], x[0]))
+
+
+def _named_skus(problem: Problem, shape: ShapeKey) -> list[ShapeKey]:
+    if shape.sku != ANY_SKU:
+        return [shape]
+    fits = [
+        s
+        for s in problem.skus
+        if shape.profile == WHOLE_GPU or _start(problem, shape._replace(sku=s)) is not None
+    ]
+    return [shape._replace(sku=sku) for sku in fits]
+
+
+def _add(
+    problem: Problem, counts: Mapping[ShapeKey, int], prices: Mapping[ShapeKey, float] = _FREE
+) -> Problem:
+    """Free places, each on a GPU of its own in a place of its own, at `prices` per replica."""
+    extra: list[GPUState] = []
+    for shape, count in sorted(counts.items()):
+        start = _start(problem, shape)
+        for number in range(count):
+            name = f"\0added-{shape}-{number}"
+            price = prices.get(shape, 0.0) / shape.tensor_parallel
+            gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=price)
+            if shape.profile == WHOLE_GPU:
+                extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.tensor_parallel)]
+            elif start is not None:
+                extra.append(replace(gpu, mig_enabled=True, instances=(Instance(shape.profile, start),)))
+    return replace(problem, gpus=tuple(sorted((*problem.gpus, *extra), key=lambda gpu: gpu.id)))
+
+
+def _start(problem: Problem, shape: ShapeKey) -> int | None:
+    board = problem.board(shape.sku)
+    starts = (o.start for o in (board.options if board else ()) if o.profile == shape.profile)
+    return max(starts, default=None)
+
+
+def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[Relaxation]:
+    for knob in knobs:
+        changes = [trial.with_demand(knob.demand_at(value), value) for value in knob.values]
+        found = trial.first(changes)
+        if found is not None:
+            change, packed = found
+            text = f"{knob.name} {change.value:g} {knob.unit}"
+            subject = f"{knob.name} {knob.unit}"
+            yield Relaxation("objective", subject, change.value, text, packed.cost_per_hour)
+
+
+def _dearer(trial: _Trial) -> Iterator[Relaxation]:
+    demand = trial.demand
+    budgets = _budgets(trial)
+    found = trial.first([trial.with_demand(replace(demand, budget_per_hour=usd), usd) for usd in budgets])
+    if found is not None:
+        change, packed = found
+        text = f"budget {change.value:.2f} $/h"
+        yield Relaxation("budget", "$/h", change.value, text, packed.cost_per_hour)
+
+
+def _budgets(trial: _Trial) -> list[float]:
+    """Return the larger budgets that are worth a try, ascending: prices of bundles, of mixes whole cents."""
+    budget = trial.demand.budget_per_hour
+    if budget is None:
+        return []
+    prices = [bundle.price_per_hour for bundle in _whole_bundles(trial) if bundle.price_per_hour > budget]
+    if trial.demand.bundles or not prices:
+        return sorted(set(prices))
+    low, high = math.floor(budget * 100 + _EPSILON) + 1, math.ceil(max(prices) * 100 - _EPSILON)
+    return [cents / 100 for cents in range(low, high + 1, max(1, (high - low) // _MOST_BUDGETS))]
+
+
+def _closer(trial: _Trial) -> Iterator[Relaxation]:
+    """More replicas on one node or in one zone than now: shares that allow one replica more each."""
+    demand = trial.demand
+    sizes = {bundle.replicas for bundle in _whole_bundles(trial) if bundle.replicas <= _MOST_ADDED}
+    if demand.offers and not demand.uniform and sizes:  # a mix has any number between
+        sizes |= set(range(min(sizes), min(max(sizes), _MOST_MIXED) + 1))
+    for name in ("node", "zone"):
+        share = getattr(demand.spread, name)
+        if share >= 1:
+            continue
+        # Rounded down: of seven replicas 0.71428571428571 allows five, 0.7142857142857143 six.
+        shares = {n * 10**14 // size / 10**14 for size in sizes for n in range(1, size + 1)}
+        allowed = sorted({s for s in shares if s > share + _EPSILON} | {1.0})
+        changes = [
+            trial.with_demand(replace(demand, spread=_spread(demand.spread, name, s)), s) for s in allowed
+        ]
+        found = trial.first(changes)
+        if found is not None:
+            change, packed = found
+            where = "on one node" if name == "node" else "in one zone"
+            text = f"up to {math.ceil(change.value * 100 - _EPSILON)}% of the replicas {where}"
+            yield Relaxation("spread", f"share per {name}", change.value, text, packed.cost_per_hour)
+
+
+def _spread(spread: Spread, name: str, share: float) -> Spread:
+    return replace(spread, node=share) if name == "node" else replace(spread, zone=share)
+
+
+def _earlier(trial: _Trial) -> Iterator[Relaxation]:
+    """One above somebody else's. Who wins over an equal has only luck to thank: that does not count."""
+    own = trial.demand.priority
+    others = {d.id: d.priority for d in trial.problem.demands if d.id != trial.demand.id}
+    ranks = sorted({priority + 1 for priority in others.values() if priority >= own})
+    changes = [trial.with_demand(replace(trial.demand, priority=rank), rank) for rank in ranks]
+    if not changes or not trial.possible(changes[-1]):
+        return
+    for change in dict.fromkeys((*changes[:_MOST_SOLVES], changes[-1])):
+        packed = trial.works(change, may_hurt=True)
+        loses = () if packed is None else trial.losers(packed)
+        if packed is not None and all(others[name] < change.value for name in loses):
+            text = f"priority {change.value:g}"
+            yield Relaxation("priority", "priority", change.value, text, packed.cost_per_hour, loses=loses)
+            return
+
+
+def _moving(trial: _Trial) -> Iterator[Relaxation]:
+    budget = trial.problem.move_budget
+    if budget is None:
+        return
+    running = sum(i.owner is not None for gpu in trial.problem.gpus for i in gpu.instances)
+    changes = [_Change(n, replace(trial.problem, move_budget=n)) for n in range(budget + 1, running + 1)]
+    found = trial.first(changes)
+    if found is not None:
+        change, packed = found
+        text = f"move budget {change.value:g}"
+        yield Relaxation("moves", "replicas moved", change.value, text, packed.cost_per_hour)

@@ -1,0 +1,126 @@
+"""Put the packing model together: supply, choices, what stays, spread, headroom."""
+
+from tangram.fleet import WHOLE_GPU
+from tangram.packing.model import cp_model
+from tangram.packing.model.classes import Fleet, GPUClasses, fresh_targets
+from tangram.packing.model.mixing import add_mix, limit_mix
+from tangram.packing.model.moves import add_keeping
+from tangram.packing.model.spreading import add_spreading
+from tangram.packing.model.supply import add_gangs, add_gpus, add_growth
+from tangram.packing.model.variables import Model, Terms
+from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.prepared import PreparedDemand, Prices, units
+from tangram.packing.problem.statement import ShapeKey
+
+
+def build(fleet: Fleet, prices: Prices, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
+    """Return the model of packing `demands` onto `classes`."""
+    model = Model(cp_model.CpModel(), classes, demands)
+    add_gpus(model, fleet)
+    add_growth(model, fleet)
+    add_gangs(model, fleet)
+    _choices(model, prices)
+    _demand(model)
+    add_keeping(model)
+    add_spreading(model, fleet)
+    for demand in demands:
+        if demand.mix is not None:
+            limit_mix(model, demand, demand.mix)
+    _headroom(model, fleet)
+    if fleet.problem.move_budget is not None:
+        model.cp.add(model.moves.expression <= fleet.problem.move_budget)
+    for pool, budget in fleet.problem.move_budgets:
+        model.cp.add(model.leaving.get(pool, Terms()).expression <= budget)
+    return model
+
+
+def _choices(model: Model, prices: Prices) -> None:
+    for demand in model.demands:
+        unmet = model.unmet.setdefault(demand.priority, Terms())
+        if demand.is_divisible:
+            _divide(model, prices, demand, unmet)
+            continue
+        if demand.mix is not None:
+            add_mix(model, prices, demand, demand.mix)
+            continue
+        mine = [model.cp.new_bool_var(f"{demand.id}.{option.index}") for option in demand.options]
+        model.cp.add_exactly_one(mine)
+        model.chosen[demand.id] = mine
+        for variable, option in zip(mine, demand.options, strict=True):
+            unmet.add(variable, option.unmet)
+            if option.unmet > demand.least_unmet:
+                gone = max(0, len(demand.held) - option.replicas)
+                model.drained.setdefault(demand.priority, Terms()).add(variable, gone)
+            model.share.add(variable, option.price)
+            for shape, count in option.parts:
+                model.taken.setdefault((demand.id, shape), Terms()).add(variable, count)
+
+
+def _divide(model: Model, prices: Prices, demand: PreparedDemand, unmet: Terms) -> None:
+    total = sum(count for _, count in demand.divisible)
+    weight = max(1, UNMET // total) if total else 0
+    for number, (shapes, count) in enumerate(demand.divisible):
+        placed = Terms()
+        for shape in shapes:
+            piece = model.cp.new_int_var(0, count, f"{demand.id}.{shape}")
+            model.pieces[demand.id, number, shape] = piece
+            placed.add(piece)
+            model.taken.setdefault((demand.id, shape), Terms()).add(piece)
+            model.share.add(piece, units(prices.shape_hour(shape)))
+        model.cp.add(placed.expression <= count)
+        if here := min(count, sum(demand.running.get(shape, 0) for shape in shapes)):
+            gone = model.cp.new_int_var(0, here, f"{demand.id}.gone")
+            model.cp.add(gone + placed.expression >= here)
+            model.drained.setdefault(demand.priority, Terms()).add(gone)
+        unmet.extend(placed, -weight)
+        unmet.constant += weight * count
+
+
+def _demand(model: Model) -> None:
+    wanted: dict[ShapeKey, Terms] = {}
+    for (_, shape), count in model.taken.items():
+        wanted.setdefault(shape, Terms()).extend(count)
+    offered: dict[ShapeKey, Terms] = {}
+    for (shape, _), supply in model.supply.items():
+        offered.setdefault(shape, Terms()).extend(supply)
+    for shape in sorted(wanted):
+        model.cp.add(wanted[shape].expression <= offered.get(shape, Terms()).expression)
+
+
+def _headroom(model: Model, fleet: Fleet) -> None:
+    """Free slices on GPUs in use, or idle GPUs that could be cut to them; minimised is what is missing."""
+    wanted: dict[str, list[tuple[str, int]]] = {}
+    for item in fleet.problem.headroom:
+        wanted.setdefault(item.sku, []).append((item.profile, item.count))
+    for sku, items in sorted(wanted.items()):
+        spare = _spare(model, fleet, sku, frozenset(name for name, _ in items if name != WHOLE_GPU))
+        for name, count in sorted(items):
+            shape = ShapeKey(sku, name)
+            missing = model.cp.new_int_var(0, count, f"headroom.{shape}")
+            free = spare.get(name, Terms())
+            if name == WHOLE_GPU:
+                free.extend(model.idle.get(f"{sku}/{WHOLE_GPU}", Terms()))
+            else:
+                for (offered, _), terms in model.supply.items():
+                    if offered == shape:
+                        free.extend(terms)
+                for (_, wanted_shape), terms in model.taken.items():
+                    if wanted_shape == shape:
+                        free.extend(terms, -1)
+            model.cp.add(free.expression + missing >= count)
+            model.headroom.add(missing)
+
+
+def _spare(model: Model, fleet: Fleet, sku: str, names: frozenset[str]) -> dict[str, Terms]:
+    """Idle GPUs in MIG mode, cut in thought to what should be free."""
+    idle = model.idle.get(sku)
+    if idle is None or not names:
+        return {}
+    targets = fresh_targets(fleet.problem, sku, names)
+    parts = [model.cp.new_int_var(0, 1_000_000, "spare") for _ in targets]
+    model.cp.add(cp_model.LinearExpr.sum(parts) <= idle.expression)
+    found: dict[str, Terms] = {}
+    for variable, target in zip(parts, targets, strict=True):
+        for shape, count in target.supply:
+            found.setdefault(shape.profile, Terms()).add(variable, count)
+    return found

@@ -1,0 +1,250 @@
+"""Interchangeable GPUs and nodes: the columns of the packing model.
+
+GPUs that look the same to the solver (SKU, price, place, instances and who owns them) form a class; a target
+is one thing that a GPU of the class may become. The solver counts GPUs instead of naming them, which is exact
+because any GPU of a class would do. GPUs out of MIG mode are looked at node by node as soon as gangs are in
+play, else one by one.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tangram.fleet import WHOLE_GPU
+from tangram.packing.geometry.layouts import Placement
+from tangram.packing.model.targets import Gang, Label, Rules, Slot, Target, gpu_targets, node_targets
+from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, units
+from tangram.packing.problem.statement import Backend, GPUState, GrowablePool, Problem
+
+Namer = Callable[[RunningReplica], Label]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """What GPUs have in common that may stand in for each other."""
+
+    sku: str
+    place: str  # node, zone or nothing: as finely as spread demands
+    price: int  # per GPU and hour, in solver units
+    nvlink: bool = True
+    node_size: int = 1  # GPUs of the node, MIG ones counted
+
+
+@dataclass(frozen=True, slots=True)
+class StateClass:
+    """GPUs in MIG mode, or nodes' whole GPUs, that are alike."""
+
+    kind: Kind
+    members: tuple[tuple[str, ...], ...]  # ids of the GPUs of each member
+    targets: tuple[Target, ...]
+    is_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedClass:
+    """Empty GPUs that nodes give to MIG; how many, the nodes' targets decide."""
+
+    kind: Kind
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrownClass:
+    """GPUs of nodes that do not exist yet."""
+
+    pool: GrowablePool
+    kind: Kind
+    targets: tuple[Target, ...]  # of one GPU in MIG mode; whole GPUs have none, they take gangs
+
+
+@dataclass(frozen=True, slots=True)
+class GPUClasses:
+    """Everything that the fleet may become."""
+
+    existing: tuple[StateClass, ...]
+    converted: tuple[ConvertedClass, ...]
+    grown: tuple[GrownClass, ...]
+    name: Namer
+
+    @property
+    def size(self) -> int:
+        """How many targets there are in all: the size of the model."""
+        return sum(len(c.targets) for c in self.existing) + sum(len(c.targets) for c in self.converted)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The GPUs of a problem, prepared for grouping."""
+
+    problem: Problem
+    prices: Mapping[str, int]  # per GPU id and hour, in solver units
+    held: Mapping[tuple[str, int], RunningReplica]  # (GPU id, start) of the replicas that demands own
+    profiles: Mapping[str, frozenset[str]]  # MIG profiles in play, by SKU
+    levels: Mapping[str, tuple[int, ...]]  # gang sizes in play, by SKU, ascending
+    places: Mapping[str, str]  # GPU id -> place
+    nodes: Mapping[str, str]  # GPU id -> node
+    guarded: Mapping[str, str] = field(default_factory=dict)  # GPU id -> its pool, if that has a move budget
+    scattered: frozenset[str] = frozenset()  # SKUs to be used node by node in turn, for the sake of spread
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Cut:
+    """State of a GPU in MIG mode."""
+
+    kind: Kind
+    backend: Backend
+    cuttable: bool
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Whole:
+    """State of a node's GPUs out of MIG mode."""
+
+    kind: Kind
+    count: int
+    convertible: int
+    strangers: int
+    gangs: tuple[Gang, ...]
+
+
+def in_play(
+    problem: Problem, demands: Iterable[PreparedDemand]
+) -> tuple[dict[str, frozenset[str]], dict[str, tuple[int, ...]]]:
+    """Return the MIG profiles and the gang sizes that matter, by SKU."""
+    profiles: dict[str, set[str]] = {}
+    sizes: dict[str, set[int]] = {}
+    for demand in demands:
+        for shape in demand.shapes:
+            if shape.profile == WHOLE_GPU:
+                sizes.setdefault(shape.sku, set()).add(shape.tensor_parallel)
+            else:
+                profiles.setdefault(shape.sku, set()).add(shape.profile)
+    for item in problem.headroom:
+        if item.profile != WHOLE_GPU:
+            profiles.setdefault(item.sku, set()).add(item.profile)
+    return (
+        {sku: frozenset(names) for sku, names in profiles.items()},
+        {sku: tuple(sorted(found)) for sku, found in sizes.items()},
+    )
+
+
+def gpu_classes(fleet: Fleet, name: Namer, most: int | None = None) -> GPUClasses | None:
+    """Group the fleet, telling owners apart as finely as `name` does. None: more than `most` classes."""
+    cut: dict[_Cut, list[GPUState]] = {}
+    units: dict[tuple[str, Kind], list[GPUState]] = {}
+    sizes = Counter(gpu.node for gpu in fleet.problem.gpus)
+    for gpu in fleet.problem.gpus:
+        place, price = fleet.places[gpu.id], fleet.prices[gpu.id]
+        if gpu.mig_enabled and not gpu.convertible:
+            kind = Kind(gpu.sku, place, price)
+            state = _Cut(kind, gpu.backend, gpu.cuttable, _slots(fleet, gpu, name))
+            cut.setdefault(state, []).append(gpu)
+        elif fleet.levels.get(gpu.sku, (1,)) == (1,):
+            units[gpu.id, Kind(gpu.sku, place, price)] = [gpu]
+        else:
+            kind = Kind(gpu.sku, place, price, gpu.nvlink, sizes[gpu.node])
+            units.setdefault((gpu.node, kind), []).append(gpu)
+    whole: dict[_Whole, list[tuple[str, ...]]] = {}
+    for (_, kind), gpus in units.items():
+        ids = tuple(sorted(gpu.id for gpu in gpus))
+        whole.setdefault(_whole(fleet, kind, gpus, name), []).append(ids)
+    if most is not None and len(cut) + len(whole) > most:
+        return None
+    classes = [_cut_class(fleet, state, cut[state]) for state in sorted(cut, key=_order)]
+    classes += [_node_class(fleet, state, whole[state]) for state in sorted(whole)]
+    return GPUClasses(tuple(classes), _converted(fleet, classes), _grown(fleet), name)
+
+
+def _order(state: _Cut) -> tuple[object, ...]:
+    slots = tuple((s.placement, s.label or (), s.fixed, s.stranger) for s in state.slots)
+    return state.kind, state.backend, state.cuttable, slots
+
+
+def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
+    found = []
+    for instance in gpu.instances:
+        held = fleet.held.get((gpu.id, instance.start))
+        stranger = held is None and instance.owner is not None
+        found.append(
+            Slot(
+                placement=Placement(instance.start, instance.profile),
+                label=name(held) if held is not None else None,
+                fixed=stranger or (held is not None and held.fixed),
+                stranger=stranger,
+            )
+        )
+    return tuple(sorted(found, key=lambda slot: slot.placement))
+
+
+def _whole(fleet: Fleet, kind: Kind, gpus: list[GPUState], name: Namer) -> _Whole:
+    gangs: dict[tuple[str, ...], RunningReplica] = {}
+    strangers = 0
+    for gpu in gpus:
+        held = fleet.held.get((gpu.id, 0)) if not gpu.mig_enabled else None
+        if held is not None:
+            gangs[held.gpus] = held
+        else:
+            strangers += any(instance.owner is not None for instance in gpu.instances)
+    convertible = sum(gpu.convertible for gpu in gpus) if fleet.profiles.get(kind.sku) else 0
+    named = tuple(sorted((name(held), held.shape) for held in gangs.values()))
+    return _Whole(kind, len(gpus), convertible, strangers, named)
+
+
+def _cut_class(fleet: Fleet, state: _Cut, gpus: list[GPUState]) -> StateClass:
+    board = fleet.problem.board(state.kind.sku)
+    if board is None:  # cannot be: validated
+        raise ValueError(state.kind.sku)
+    profiles = fleet.profiles.get(state.kind.sku, frozenset())
+    rules = Rules(board, state.kind.sku, profiles, state.backend, state.cuttable)
+    return StateClass(
+        state.kind,
+        _in_turn(fleet, state.kind.sku, ((gpu.id,) for gpu in gpus)),
+        gpu_targets(rules, state.slots),
+    )
+
+
+def _node_class(fleet: Fleet, state: _Whole, members: list[tuple[str, ...]]) -> StateClass:
+    targets = node_targets(state.count, state.convertible, state.strangers, state.gangs)
+    return StateClass(state.kind, _in_turn(fleet, state.kind.sku, members), targets, is_node=True)
+
+
+def _in_turn(fleet: Fleet, sku: str, members: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Return members node after node, which touches few nodes; or, to be spread, one of each node in turn."""
+    order = sorted(members, key=lambda ids: (fleet.nodes[ids[0]], ids))
+    if sku not in fleet.scattered:
+        return tuple(order)
+    seen: Counter[str] = Counter()
+    ranked = []
+    for ids in order:
+        ranked.append((seen[fleet.nodes[ids[0]]], ids))
+        seen[fleet.nodes[ids[0]]] += 1
+    return tuple(ids for _, ids in sorted(ranked, key=lambda item: item[0]))
+
+
+def _converted(fleet: Fleet, classes: Iterable[StateClass]) -> tuple[ConvertedClass, ...]:
+    kinds = {Kind(c.kind.sku, c.kind.place, c.kind.price) for c in classes if any(t.cut for t in c.targets)}
+    found = []
+    for kind in sorted(kinds):
+        board = fleet.problem.board(kind.sku)
+        if board is not None:
+            rules = Rules(board, kind.sku, fleet.profiles[kind.sku])
+            targets = tuple(t for t in gpu_targets(rules, ()) if t.kind != "same")
+            found.append(ConvertedClass(kind, targets))
+    return tuple(found)
+
+
+def _grown(fleet: Fleet) -> tuple[GrownClass, ...]:
+    found = []
+    for pool in fleet.problem.growable:
+        price = units(pool.price_per_gpu_hour)
+        kind = Kind(pool.sku, f"+{pool.name}", price, pool.nvlink, pool.node_size)
+        profiles = fleet.profiles.get(pool.sku, frozenset()) if pool.mig_enabled else frozenset()
+        found.append(GrownClass(pool, kind, fresh_targets(fleet.problem, pool.sku, profiles)))
+    return tuple(found)
+
+
+def fresh_targets(problem: Problem, sku: str, profiles: frozenset[str]) -> tuple[Target, ...]:
+    """Return how an empty GPU may be cut to `profiles`."""
+    board = problem.board(sku)
+    return tuple(t for t in gpu_targets(Rules(board, sku, profiles), ()) if t.kind == "cut") if board else ()

@@ -1,0 +1,148 @@
+"""The mix of a demand in the model: integer counts of its shapes, what they leave unmet, and their limits."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from tangram.fleet.intent import cap
+from tangram.packing.model import cp_model
+from tangram.packing.model.variables import MixTerms, Model, Terms
+from tangram.packing.problem.mix import SCALE, UNMET, Mix
+from tangram.packing.problem.prepared import PreparedDemand, Prices, units
+from tangram.packing.problem.statement import ShapeKey
+
+_FINEST = 10**6  # parts that a share is rounded down to, where it has more decimals
+
+
+def add_mix(model: Model, prices: Prices, demand: PreparedDemand, mix: Mix) -> None:
+    """Add the counts, and what is unmet: the missing share of the rate or of the least replicas."""
+    mine = model.mixes[demand.id] = MixTerms()
+    served, there = Terms(), Terms()
+    for item in mix.items:
+        count = model.inner(demand.id, item.most, f"{item.shape}")
+        mine.counts[item.shape] = count
+        model.taken.setdefault((demand.id, item.shape), Terms()).add(count)
+        model.share.add(count, units(prices.shape_hour(item.shape)))
+        if item.serves:
+            served.add(count, item.serves)
+            there.add(count)
+    unmet = mine.unmet = model.inner(demand.id, UNMET, "unmet")
+    model.unmet[demand.priority].add(unmet)
+    if mix.rated:
+        model.cp.add(SCALE * unmet + served.expression >= UNMET * SCALE)
+    if mix.least:
+        model.cp.add(mix.least * unmet + UNMET * there.expression >= UNMET * mix.least)
+    if demand.held:
+        short, gone = _flag(model, demand, "short"), model.inner(demand.id, len(demand.held), "gone")
+        model.cp.add(unmet <= demand.least_unmet).only_enforce_if(short.negated())
+        model.cp.add(gone + there.expression >= len(demand.held)).only_enforce_if(short)
+        model.drained.setdefault(demand.priority, Terms()).add(gone)
+
+
+def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
+    """Add what limits the counts, but for the mixes that are always allowed."""
+    mine = model.mixes[demand.id]
+    always = [_flag(model, demand, "always") for _ in mix.always]
+    for flag, counts in zip(always, mix.always, strict=True):
+        exact = dict(counts)
+        for shape, count in mine.counts.items():
+            model.cp.add(count == exact.get(shape, 0)).only_enforce_if(flag)
+    if len(always) > 1:
+        model.cp.add(cp_model.LinearExpr.sum(always) <= 1)
+    limited = [flag.negated() for flag in always]
+    serving = [mine.counts[item.shape] for item in mix.items if item.serves]
+    model.cp.add(cp_model.LinearExpr.sum(serving) <= mix.most).only_enforce_if(*limited)
+    if mix.budget is not None:
+        paid = [(mine.counts[item.shape], item.price) for item in mix.items]
+        price = cp_model.LinearExpr.weighted_sum([count for count, _ in paid], [each for _, each in paid])
+        model.cp.add(price <= mix.budget).only_enforce_if(*limited)
+    if mix.uniform and len(mix.items) > 1:
+        used = []
+        for item in mix.items:
+            flag = _flag(model, demand, "used")
+            model.cp.add(mine.counts[item.shape] <= item.most * flag)
+            used.append(flag)
+        model.cp.add(cp_model.LinearExpr.sum(used) <= 1).only_enforce_if(*limited)
+    if mix.pinned:
+        _pin(model, demand, mix, limited)
+
+
+def _pin(model: Model, demand: PreparedDemand, mix: Mix, limited: list[Any]) -> None:
+    """What must not move stays, unless the demand is served as well by fewer of what runs."""
+    mine, fewer = model.mixes[demand.id], _flag(model, demand, "fewer")
+    for shape, n in mix.pinned:
+        model.cp.add(mine.counts[shape] >= n).only_enforce_if(fewer.negated(), *limited)
+    running = demand.running
+    assert mine.unmet is not None  # noqa: S101 - made with the counts
+    model.cp.add(mine.unmet == 0).only_enforce_if(fewer, *limited)
+    for shape, count in mine.counts.items():
+        model.cp.add(count <= running.get(shape, 0)).only_enforce_if(fewer, *limited)
+
+
+def lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, most: int) -> cp_model.IntVar:
+    """Return a variable: replicas of a shape that run now and are wanted, the lesser of both."""
+    mine = model.mixes[demand.id]
+    key = shape, most
+    if key not in mine.lasting:
+        lesser = model.inner(demand.id, most, "lasting")
+        model.cp.add_min_equality(lesser, [most, mine.counts[shape]])
+        mine.lasting[key] = lesser
+    return mine.lasting[key]
+
+
+def exchange(model: Model, demand: PreparedDemand) -> None:
+    """Add replicas that change their shape: as many as both stop and start, and what starting them costs."""
+    mine, running, pinned = model.mixes[demand.id], demand.running, demand.pinned
+    stopped, started, parts = Terms(), Terms(), list[tuple[cp_model.IntVar, int]]()
+    stopped.constant = sum(not held.pinned for held in demand.held)
+    for shape, count in mine.counts.items():
+        here = running.get(shape, 0)
+        new = Terms()
+        new.add(count)
+        if here:
+            last = lasting(model, demand, shape, here)
+            stopped.add(last, -1)
+            if pinned[shape]:  # a pinned replica stops only as surplus: that is no move
+                stopped.add(lasting(model, demand, shape, pinned[shape]))
+            new.add(last, -1)
+        started.extend(new)
+        if not demand.own:
+            charged = model.inner(demand.id, len(demand.held), "charged")
+            model.cp.add(charged <= new.expression)
+            parts.append((charged, demand.unit[shape]))
+    moved = mine.exchanged = model.inner(demand.id, len(demand.held), "exchanged")
+    model.cp.add_min_equality(moved, [stopped.expression, started.expression])
+    if not demand.own:  # the cheapest starts are charged, as many as there are moves
+        charges, costs = [each for each, _ in parts], [cost for _, cost in parts]
+        cost = mine.starts = model.inner(demand.id, len(demand.held) * max(costs, default=0), "starts")
+        model.cp.add(cp_model.LinearExpr.sum(charges) == moved)
+        model.cp.add(cost == cp_model.LinearExpr.weighted_sum(charges, costs))
+
+
+def most_at_a_place(
+    model: Model, demand: PreparedDemand, mix: Mix, share: float, fixed: int
+) -> cp_model.IntVar:
+    """Return a variable: replicas allowed at one place, of which `fixed` must not move."""
+    mine = model.mixes[demand.id]
+    if (share, fixed) not in mine.caps:
+        total = sum(item.most for item in mix.items)
+        most = model.inner(demand.id, max(cap(share, total), fixed), "cap")
+        exact = Fraction(repr(share))
+        if exact.denominator > _FINEST:
+            exact = Fraction(math.floor(exact * _FINEST), _FINEST)
+        count = cp_model.LinearExpr.sum(list(mine.counts.values()))
+        top = exact.denominator * most <= exact.numerator * count + exact.denominator - 1
+        if fixed:
+            more = _flag(model, demand, "fixed")
+            model.cp.add(top).only_enforce_if(more.negated())
+            model.cp.add(most <= fixed).only_enforce_if(more)
+        else:
+            model.cp.add(top)
+        mine.caps[share, fixed] = most
+    return mine.caps[share, fixed]
+
+
+def _flag(model: Model, demand: PreparedDemand, name: str) -> cp_model.IntVar:
+    variable = model.cp.new_bool_var(f"{name}.{demand.id}")
+    model.mixes[demand.id].inner.add(variable.index)
+    return variable

@@ -1,0 +1,183 @@
+"""Replicas that run: which go on where they are, and what it costs to move the others.
+
+Of one shape, as many as both run and are wanted either stay or move; each that moves has its own cost. What
+runs beyond that in one shape moves to what is wanted beyond it in another, as far as there is such a one: at
+its own cost, where somebody said that, else at the price of the new one's start. Growing and shrinking cost
+nothing.
+"""
+
+from collections import Counter
+
+from tangram.packing.model import cp_model
+from tangram.packing.model.mixing import exchange, lasting
+from tangram.packing.model.targets import Label
+from tangram.packing.model.variables import Model, Terms
+from tangram.packing.problem.prepared import Exchange, PreparedDemand, RunningReplica
+from tangram.packing.problem.statement import ShapeKey
+
+
+def add_keeping(model: Model) -> None:
+    """Add what stays, the moves and their cost."""
+    kept: dict[Label, Terms] = {}
+    for group, mine in zip(model.classes.existing, model.counts, strict=True):
+        for variable, target in zip(mine, group.targets, strict=True):
+            for label, count in target.kept:
+                kept.setdefault(label, Terms()).add(variable, count)
+    holders: dict[Label, Terms] = {}
+    for demand in model.demands:
+        if demand.held:
+            _keep(model, demand, holders)
+    for label, holding in holders.items():
+        model.cp.add(holding.expression <= kept.get(label, Terms()).expression)
+
+
+def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> None:
+    owned: dict[ShapeKey, dict[Label, list[RunningReplica]]] = {}
+    for held in demand.held:
+        owned.setdefault(held.shape, {}).setdefault(model.classes.name(held), []).append(held)
+    last: dict[ShapeKey, Terms] = {}
+    moves, stopping, moved_ones = Terms(), dict[str, Terms](), Terms()
+    costs = {held.cost for held in demand.held if not held.pinned}
+    trades = demand.own and not demand.hidden and len(demand.shapes) > 1
+    for shape, groups in sorted(owned.items()):
+        taken = model.taken.get((demand.id, shape), Terms())
+        last[shape] = _lasting(model, demand, shape, taken)
+        staying, moving, pinned = Terms(), Terms(), Terms()
+        here = {held.cost for held in demand.held if held.shape == shape and not held.pinned}
+        differ = len(costs if trades else here) > 1
+        for label, replicas in sorted(groups.items()):
+            n, cost = len(replicas), min(held.cost for held in replicas)
+            keep = model.cp.new_int_var(0, n, f"keep.{demand.id}")
+            model.keeps[demand.id, shape, label] = keep
+            holders.setdefault(label, Terms()).add(keep)
+            staying.add(keep)
+            if replicas[0].pinned:  # it stays, or stops as surplus: it never moves
+                pinned.add(keep)
+                continue
+            stops = stopping.setdefault(str(label[-2]), Terms())
+            stops.constant += n
+            stops.add(keep, -1)
+            if differ:
+                moved = model.cp.new_int_var(0, n, f"move.{demand.id}")
+                model.cp.add(keep + moved <= n)
+                moving.add(moved)
+                model.dollars.add(moved, cost)
+        total = len([held for held in demand.held if held.shape == shape])
+        moved_ones.extend(moving)
+        _balance(model, last[shape], staying, moving, 0 if trades or not here else min(here))
+        model.cp.add(staying.expression <= last[shape].expression)
+        if pinned.variables:
+            n = sum(held.pinned for held in demand.held if held.shape == shape)
+            least = last[shape] if n == total else _at_most(model, demand, shape, taken, n)
+            model.cp.add(pinned.expression >= least.expression)
+        moves.extend(last[shape])
+        moves.extend(staying, -1)
+    if demand.is_divisible and not demand.has_places:
+        _hold(model, demand)
+    _exchange(model, demand, last, moves)
+    if trades and len(costs) > 1:
+        model.cp.add(moved_ones.expression >= moves.expression)
+    elif trades and costs:
+        model.dollars.extend(moves, min(costs))
+    model.moves.extend(moves)
+    _guard(model, demand, moves, stopping)
+
+
+def _hold(model: Model, demand: PreparedDemand) -> None:
+    """Who must not move is not given up either, as long as so many are wanted."""
+    pinned = demand.pinned
+    for number, (shapes, count) in enumerate(demand.divisible):
+        pieces = {shape: model.pieces[demand.id, number, shape] for shape in shapes if pinned[shape]}
+        if sum(pinned[shape] for shape in pieces) > count:
+            model.cp.add(cp_model.LinearExpr.sum(list(pieces.values())) == count)
+            for shape, piece in pieces.items():
+                model.cp.add(piece <= pinned[shape])
+        else:
+            for shape, piece in pieces.items():
+                model.cp.add(piece >= pinned[shape])
+        pinned -= Counter(dict.fromkeys(pieces, count))  # of two parts of one shape the first has them
+
+
+def _guard(model: Model, demand: PreparedDemand, moves: Terms, stopping: dict[str, Terms]) -> None:
+    """Count the moves of a demand by the guarded pool that they leave. Surplus that stops does not move."""
+    if not any(stopping):  # no pool
+        return
+    split = Terms()
+    for pool, stops in stopping.items():
+        moved = model.cp.new_int_var(0, len(demand.held), f"from.{demand.id}.{pool}")
+        model.cp.add(moved <= stops.expression)
+        split.add(moved)
+        if pool:
+            model.leaving.setdefault(pool, Terms()).add(moved)
+    model.cp.add(split.expression >= moves.expression)
+
+
+def _balance(model: Model, lasting: Terms, staying: Terms, moving: Terms, cost: int) -> None:
+    """What lasts in a shape stays or moves; where all cost the same, moving needs no variables."""
+    if moving.variables:
+        model.cp.add(staying.expression + moving.expression >= lasting.expression)
+        return
+    model.dollars.extend(lasting, cost)
+    model.dollars.extend(staying, -cost)
+
+
+def _lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, taken: Terms) -> Terms:
+    """Replicas of a shape that run now and are wanted: the lesser of both."""
+    return _at_most(model, demand, shape, taken, sum(held.shape == shape for held in demand.held))
+
+
+def _at_most(model: Model, demand: PreparedDemand, shape: ShapeKey, taken: Terms, most: int) -> Terms:
+    found = Terms()
+    if demand.mix is not None:
+        if shape in demand.mix.shapes:
+            found.add(lasting(model, demand, shape, most))
+        return found
+    if demand.is_divisible:
+        found.add(model.lesser(most, taken))
+        return found
+    for variable, option in zip(model.chosen[demand.id], demand.options, strict=True):
+        for part, n in option.parts:
+            if part == shape:
+                found.add(variable, min(most, n))
+    return found
+
+
+def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms], moves: Terms) -> None:
+    """What runs in one shape and is replaced by another. Fixed by the mix, wherever its replicas stand.
+
+    A pinned replica is replaced by none: what is given up of those was surplus.
+    """
+    if demand.mix is not None:
+        if len(demand.shapes) > 1:
+            exchange(model, demand)
+            mine = model.mixes[demand.id]
+            if mine.exchanged is not None:
+                moves.add(mine.exchanged)
+            if mine.starts is not None:
+                model.dollars.add(mine.starts)
+        return
+    if not demand.is_divisible:
+        replaced = Exchange(demand)
+        for variable, option in zip(model.chosen[demand.id], demand.options, strict=True):
+            count, cost = replaced.of(option.parts)
+            moves.add(variable, count)
+            model.dollars.add(variable, cost)
+        return
+    if len({shape for shapes, _ in demand.divisible for shape in shapes} | set(last)) == 1:
+        return  # there is no other shape
+    stopped, started = Terms(), Terms()
+    for shape in demand.shapes:
+        here, taken = last.get(shape, Terms()), model.taken.get((demand.id, shape), Terms())
+        stopped.constant += sum(held.shape == shape and not held.pinned for held in demand.held)
+        stopped.extend(here, -1)
+        if n := demand.pinned[shape]:
+            stopped.extend(_at_most(model, demand, shape, taken, n))
+        started.extend(taken)
+        started.extend(here, -1)
+    moves.add(_lesser(model, stopped, started, len(demand.held)))
+
+
+def _lesser(model: Model, one: Terms, other: Terms, most: int) -> cp_model.IntVar:
+    lesser = model.cp.new_int_var(0, most, "lesser")
+    model.cp.add_min_equality(lesser, [one.expression, other.expression])
+    return lesser

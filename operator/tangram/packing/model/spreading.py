@@ -1,0 +1,138 @@
+"""Replicas of a demand over nodes and zones: at most a share of them in one place, and only in its pools."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from tangram.fleet.intent import cap
+from tangram.packing.model.classes import Fleet
+from tangram.packing.model.mixing import most_at_a_place
+from tangram.packing.model.variables import Model, Place, Terms
+from tangram.packing.problem.prepared import PreparedDemand
+from tangram.packing.problem.statement import ShapeKey
+
+_MOST = 1_000_000  # replicas
+_FINE = 1000  # shares of divisible demands are compared in thousandths
+
+
+def add_spreading(model: Model, fleet: Fleet) -> None:
+    """Add how many replicas of demands to be spread stand in each place."""
+    zones = {fleet.places[gpu.id]: gpu.zone for gpu in fleet.problem.gpus}
+    zones |= {grown.kind.place: grown.pool.zone for grown in model.grown}
+    nodes = _nodes(fleet)
+    drawn: dict[tuple[ShapeKey, Place], Terms] = {}
+    spread = [demand for demand in model.demands if demand.has_places]
+    pools = {fleet.places[gpu.id]: gpu.pool for gpu in fleet.problem.gpus}
+    pools |= {grown.kind.place: grown.pool.name for grown in model.grown}
+    for demand in spread:
+        most = {
+            key: _MOST if _allowed(demand, pools[key[1]]) else _pinned(fleet, demand, *key)
+            for key in model.supply
+        }
+        _spread(model, fleet, demand, zones, nodes, drawn, most)
+    names = {demand.id for demand in spread}
+    for (owner, shape, label), keep in model.keeps.items():  # who stays draws on its place as well
+        if owner not in names and (shape, str(label[-1])) in drawn:
+            drawn[shape, str(label[-1])].add(keep)
+    for key, terms in drawn.items():
+        model.cp.add(terms.expression <= model.supply[key].expression)
+
+
+def _spread(
+    model: Model,
+    fleet: Fleet,
+    demand: PreparedDemand,
+    zones: Mapping[Place, str],
+    nodes: Mapping[Place, str],
+    drawn: dict[tuple[ShapeKey, Place], Terms],
+    most_at: Mapping[tuple[ShapeKey, Place], int],
+) -> None:
+    here: dict[Place, Terms] = {}
+    for shape in demand.shapes:
+        taken = model.taken.get((demand.id, shape), Terms())
+        everywhere = Terms()
+        for offered, place in sorted(model.supply):
+            if offered == shape:
+                spot = model.cp.new_int_var(0, most_at[shape, place], f"spot.{demand.id}")
+                model.spots[demand.id, shape, place] = spot
+                everywhere.add(spot)
+                here.setdefault(place, Terms()).add(spot)
+                drawn.setdefault((shape, place), Terms()).add(spot)
+        model.cp.add(everywhere.expression == taken.expression)
+    _stay_in_place(model, demand)
+    fixed = Counter(fleet.places[held.gpus[0]] for held in demand.held if held.pinned)
+    still = Counter(fleet.nodes[held.gpus[0]] for held in demand.held if held.pinned)
+    by_zone: dict[str, Terms] = {}
+    by_node: dict[str, Terms] = {}
+    for place, terms in here.items():
+        by_zone.setdefault(zones[place], Terms()).extend(terms)
+        if place in nodes:
+            by_node.setdefault(nodes[place], Terms()).extend(terms)
+    for node, terms in by_node.items():
+        if demand.spread.node < 1:
+            _cap(model, demand, terms, demand.spread.node, still[node])
+    for zone, terms in by_zone.items():
+        if demand.spread.zone < 1:
+            _cap(
+                model,
+                demand,
+                terms,
+                demand.spread.zone,
+                sum(n for at, n in fixed.items() if zones[at] == zone),
+            )
+    for grown in model.grown:
+        if grown.kind.place in here and demand.spread.node < 1:
+            most = cap(demand.spread.node, _most_replicas(demand))
+            model.cp.add(here[grown.kind.place].expression <= most * grown.nodes)
+
+
+def _most_replicas(demand: PreparedDemand) -> int:
+    if demand.mix is not None:
+        return sum(item.most for item in demand.mix.items)
+    return max((option.replicas for option in demand.options), default=sum(n for _, n in demand.divisible))
+
+
+def _nodes(fleet: Fleet) -> dict[Place, str]:
+    """Return the node of each place that lies on one; of a node in several pools there are several places."""
+    found: dict[Place, set[str]] = {}
+    for gpu in fleet.problem.gpus:
+        found.setdefault(fleet.places[gpu.id], set()).add(gpu.node)
+    return {place: node for place, (node, *more) in found.items() if not more}
+
+
+def _allowed(demand: PreparedDemand, pool: str) -> bool:
+    """Whether a demand may stand in a pool; what a question adds to the fleet is in every pool."""
+    return not demand.pools or pool in demand.pools or pool.startswith("\0")
+
+
+def _pinned(fleet: Fleet, demand: PreparedDemand, shape: ShapeKey, place: Place) -> int:
+    """Replicas that nobody may move, although they stand where they should not."""
+    mine = (held for held in demand.held if held.pinned and held.shape == shape)
+    return sum(fleet.places[held.gpus[0]] == place for held in mine)
+
+
+def _stay_in_place(model: Model, demand: PreparedDemand) -> None:
+    """Who stays counts where it is."""
+    staying: dict[tuple[ShapeKey, Place], Terms] = {}
+    for (owner, shape, label), keep in model.keeps.items():
+        if owner == demand.id:
+            staying.setdefault((shape, str(label[-1])), Terms()).add(keep)
+    for (shape, place), terms in staying.items():
+        model.cp.add(terms.expression <= model.spots[demand.id, shape, place])
+
+
+def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed: int) -> None:
+    """Limit the replicas in one place, `fixed` of which must not move: more than the share, if need be."""
+    if demand.mix is not None:
+        model.cp.add(here.expression <= most_at_a_place(model, demand, demand.mix, share, fixed))
+        return
+    if not demand.is_divisible:
+        most = Terms()
+        for variable, option in zip(model.chosen[demand.id], demand.options, strict=True):
+            most.add(variable, max(cap(share, option.replicas), fixed))
+        model.cp.add(here.expression <= most.expression)
+        return
+    total = Terms()
+    for shape in demand.shapes:
+        total.extend(model.taken.get((demand.id, shape), Terms()))
+    thousandths = round(share * _FINE)
+    model.cp.add(_FINE * here.expression <= thousandths * total.expression + _FINE - 1)

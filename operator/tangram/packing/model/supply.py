@@ -1,0 +1,115 @@
+"""The model's supply: what GPUs, nodes and new nodes may become, and the gangs that they can hold."""
+
+from collections.abc import Iterable
+
+from tangram.fleet import WHOLE_GPU
+from tangram.packing.model import cp_model
+from tangram.packing.model.classes import Fleet, Kind
+from tangram.packing.model.targets import Target
+from tangram.packing.model.variables import Grown, Model, Terms
+from tangram.packing.problem.statement import ShapeKey
+
+
+def add_gpus(model: Model, fleet: Fleet) -> None:
+    """Add how many GPUs and nodes of each class become what."""
+    hours = fleet.problem.horizon_h
+    cut: dict[Kind, Terms] = {}
+    for number, group in enumerate(model.classes.existing):
+        n, kind = len(group.members), group.kind
+        mine = [model.cp.new_int_var(0, n, f"z{number}.{t}") for t in range(len(group.targets))]
+        model.cp.add(cp_model.LinearExpr.sum(mine) == n)
+        model.counts.append(mine)
+        for variable, target in zip(mine, group.targets, strict=True):
+            _offer(model, kind, variable, target, hours)
+            if target.cut:
+                place = Kind(kind.sku, kind.place, kind.price)
+                cut.setdefault(place, Terms()).add(variable, target.cut)
+    for number, made in enumerate(model.classes.converted):
+        most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
+        mine = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(made.targets))]
+        model.cp.add(cp_model.LinearExpr.sum(mine) == cut[made.kind].expression)
+        model.converted.append(mine)
+        for variable, target in zip(mine, made.targets, strict=True):
+            _offer(model, made.kind, variable, target, hours)
+
+
+def _offer(model: Model, kind: Kind, variable: cp_model.IntVar, target: Target, hours: float) -> None:
+    for shape, count in target.supply:
+        model.supply.setdefault((shape, kind.place), Terms()).add(variable, count)
+    model.dollars.add(variable, round(target.used * kind.price * hours))
+    model.recut.add(variable, int(target.kind == "cut"))
+    model.stranded.add(variable, target.stranded)
+    if target.kind == "idle":
+        model.idle.setdefault(kind.sku, Terms()).add(variable)
+
+
+def add_growth(model: Model, fleet: Fleet) -> None:
+    """Add nodes that do not exist yet, and what becomes of their GPUs."""
+    for made in model.classes.grown:
+        pool = made.pool
+        nodes = model.cp.new_int_var(0, pool.max_nodes, f"new.{pool.name}")
+        model.dollars.add(nodes, round(made.kind.price * pool.node_size * fleet.problem.horizon_h))
+        most = pool.max_nodes * pool.node_size
+        counts = [model.cp.new_int_var(0, most, f"new.{pool.name}.{i}") for i in range(len(made.targets))]
+        model.cp.add(cp_model.LinearExpr.sum(counts) <= pool.node_size * nodes)
+        for variable, target in zip(counts, made.targets, strict=True):
+            for shape, count in target.supply:
+                model.supply.setdefault((shape, made.kind.place), Terms()).add(variable, count)
+            model.stranded.add(variable, target.stranded)
+        model.grown.append(Grown(pool, made.kind, nodes, counts))
+
+
+def gang_sizes(kind: Kind, levels: Iterable[int]) -> tuple[int, ...]:
+    """Return which gang sizes nodes of `kind` can hold, ascending.
+
+    Without one NVLink domain a gang takes the whole node, or is no gang.
+    """
+    if kind.nvlink:
+        return tuple(k for k in levels if k <= kind.node_size)
+    return tuple(k for k in levels if k in {1, kind.node_size})
+
+
+def room(kind: Kind, size: int, free: int) -> int:
+    """Return how many of `free` GPUs of one node gangs of `size` can take."""
+    if not kind.nvlink and size > 1:
+        return free if size == free == kind.node_size else 0
+    return free // size * size
+
+
+def add_gangs(model: Model, fleet: Fleet) -> None:
+    """Gangs stay inside a node. Sizes divide each other, so counting per size is exact."""
+    free: dict[Kind, list[tuple[cp_model.IntVar, int]]] = {}
+    for group, mine in zip(model.classes.existing, model.counts, strict=True):
+        if group.is_node:
+            pairs = ((v, t.free) for v, t in zip(mine, group.targets, strict=True) if t.free)
+            free.setdefault(group.kind, []).extend(pairs)
+    for grown in model.grown:
+        if not grown.pool.mig_enabled:
+            free.setdefault(grown.kind, []).append((grown.nodes, grown.pool.node_size))
+    paid = {grown.kind for grown in model.grown}
+    for kind, offers in sorted(free.items(), key=lambda item: item[0]):
+        sizes = gang_sizes(kind, fleet.levels.get(kind.sku, ()))
+        taken, capacity = Terms(), Terms()
+        for size in reversed(sizes):
+            gang = model.cp.new_int_var(0, _most(model, kind, offers, size), f"gang{size}")
+            model.gangs[kind, size] = gang
+            taken.add(gang, size)
+            capacity = Terms()
+            for variable, n in offers:
+                capacity.add(variable, room(kind, size, n))
+            model.cp.add(taken.expression <= capacity.expression)
+            shape = ShapeKey(kind.sku, WHOLE_GPU, size)
+            model.supply.setdefault((shape, kind.place), Terms()).add(gang)
+            if kind not in paid:
+                model.dollars.add(gang, round(size * kind.price * fleet.problem.horizon_h))
+        if kind not in paid:
+            whole = model.idle.setdefault(f"{kind.sku}/{WHOLE_GPU}", Terms())
+            for variable, n in offers:
+                whole.add(variable, n)
+            whole.extend(taken, -1)
+
+
+def _most(model: Model, kind: Kind, offers: list[tuple[cp_model.IntVar, int]], size: int) -> int:
+    nodes = sum(len(c.members) for c in model.classes.existing if c.kind == kind)
+    nodes += sum(g.pool.max_nodes for g in model.grown if g.kind == kind)
+    return max((room(kind, size, n) for _, n in offers), default=0) // size * nodes

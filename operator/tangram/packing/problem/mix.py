@@ -1,0 +1,139 @@
+"""Mixes of one demand: how many replicas of each of its shapes, and what that serves, in whole numbers."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tangram.packing.problem.statement import Demand, ShapeKey
+
+# Units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
+UNMET = 720_720
+SCALE = 1024  # service is counted this much finer than what is unmet: hundreds of replicas add up to no unit
+_REACHED = Fraction(1_000_000_001, 1_000_000_000)  # a rate that is missed by less counts as served
+NANO = 10**9  # parts of a dollar in which budgets are compared
+_MANY = 10**6  # replicas
+
+Counts = tuple[tuple[ShapeKey, int], ...]  # sorted by shape, counts above zero
+
+
+def served_units(rate: float, wanted: float) -> int:
+    """Return what one replica of `rate` serves of `wanted` requests per second, in units of UNMET * SCALE."""
+    if wanted <= 0:
+        return UNMET * SCALE
+    return min(UNMET * SCALE, math.ceil(UNMET * SCALE * Fraction(rate) / Fraction(wanted) * _REACHED))
+
+
+@dataclass(frozen=True, slots=True)
+class MixItem:
+    """One shape of a mix."""
+
+    shape: ShapeKey
+    serves: int  # by one replica, in units of UNMET * SCALE; 0: it stays where it is and serves nothing
+    price: int  # of one replica, USD per hour / NANO
+    most: int  # more of them serve no more
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What the mixes of one demand are limited by."""
+
+    items: tuple[MixItem, ...]  # sorted by shape
+    rated: bool  # whether a rate is wanted, not replicas alone
+    least: int  # replicas that have to be there
+    most: int  # replicas at most
+    budget: int | None  # USD per hour / NANO
+    uniform: bool  # all replicas on one shape
+    always: tuple[Counts, ...]  # allowed whatever the limits
+    pinned: Counts = ()  # stay where they are, unless the demand is served whole by fewer of what runs
+
+    @property
+    def shapes(self) -> tuple[ShapeKey, ...]:
+        """Every shape, sorted."""
+        return tuple(item.shape for item in self.items)
+
+    def unmet(self, counts: Mapping[ShapeKey, int]) -> int:
+        """Return the missing share of the rate or of the least replicas, whichever is larger; 0 to UNMET."""
+        serving = [(item, counts.get(item.shape, 0)) for item in self.items if item.serves]
+        missing = UNMET * SCALE - sum(item.serves * n for item, n in serving) if self.rated else 0
+        there = sum(n for _, n in serving)
+        absent = -(-UNMET * (self.least - there) // self.least) if self.least else 0
+        return max(0, -(-missing // SCALE), absent)
+
+    def allows(self, counts: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int]) -> bool:
+        """Whether a mix is within the limits."""
+        used = {shape: n for shape, n in counts.items() if n}
+        if tuple(sorted(used.items())) in self.always:
+            return True
+        known = {item.shape: item for item in self.items}
+        if not set(used) <= set(known) or (self.uniform and len(used) > 1):
+            return False
+        if sum(n for shape, n in used.items() if known[shape].serves) > self.most:
+            return False
+        if any(used.get(shape, 0) < n for shape, n in self.pinned):
+            fewer = all(n <= running.get(shape, 0) for shape, n in used.items())
+            if not fewer or self.unmet(used):
+                return False
+        return self.budget is None or sum(known[s].price * n for s, n in used.items()) <= self.budget
+
+    def within(self, running: Mapping[ShapeKey, int]) -> list[dict[ShapeKey, int]]:
+        """Return allowed mixes of what runs: of one shape or of all, fewer where they are limited."""
+        known = {shape: n for shape, n in running.items() if shape in set(self.shapes)}
+        found = [dict(self.pinned), {}]
+        for kept in (known, *({shape: n} for shape, n in sorted(known.items()))):
+            left = dict(kept)
+            while left:
+                if self.allows(left, running):
+                    found.append(dict(left))
+                    break
+                last = max(left)
+                left[last] -= 1
+                left = {shape: n for shape, n in left.items() if n}
+        return [counts for counts in found if self.allows(counts, running)]
+
+    @property
+    def least_unmet(self) -> int:
+        """Less cannot be left unserved, whatever room there is; of a budget, its linear relaxation."""
+        if not self.rated and not self.least:
+            return 0
+        serving = [item for item in self.items if item.serves]
+        best = max((item.serves for item in serving), default=0) * self.most
+        if self.budget is not None and not self.always and all(item.price for item in serving):
+            dense = max((Fraction(item.serves, item.price) for item in serving), default=Fraction(0))
+            best = min(best, math.floor(dense * self.budget))
+        if not self.rated:
+            return 0 if serving else UNMET
+        return max(0, -(-(UNMET * SCALE - best) // SCALE))
+
+
+def mix_of(
+    demand: Demand,
+    pinned: Mapping[ShapeKey, int],
+    hourly: Mapping[ShapeKey, float],
+    room: Callable[[ShapeKey], int],
+) -> Mix:
+    """Return the mixes of a demand.
+
+    `hourly`: USD of a pinned replica that stands on no offer. `room`: most replicas that a fleet could hold.
+    """
+    most = _MANY if demand.max_replicas is None else max(demand.min_replicas, demand.max_replicas)
+    rated, found = demand.rate > 0, dict[ShapeKey, MixItem]()
+    for offer in demand.offers:
+        serves = served_units(offer.rate, demand.rate)
+        alone = max(-(-UNMET * SCALE // serves) if rated else 0, demand.min_replicas)
+        here = max(min(alone, most, room(offer.shape)), pinned.get(offer.shape, 0))
+        found[offer.shape] = MixItem(offer.shape, serves, math.floor(offer.price_per_hour * NANO), here)
+    for shape, count in pinned.items():
+        found.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count))
+    budget = demand.budget_per_hour
+    stays = tuple(sorted(pinned.items()))
+    return Mix(
+        items=tuple(found[shape] for shape in sorted(found)),
+        rated=rated,
+        least=demand.min_replicas,
+        most=most,
+        budget=None if budget is None else math.floor(budget * NANO) + 1,
+        uniform=demand.uniform,
+        always=tuple(sorted({stays, *(((part.shape, part.count),) for part in demand.protected)} - {()})),
+        pinned=stays,
+    )

@@ -1,0 +1,203 @@
+"""What is to be packed: GPUs as they are, what each demand would accept, what everything costs."""
+
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Literal, NamedTuple
+
+from tangram import catalog
+from tangram.fleet import WHOLE_GPU, Spread
+from tangram.packing.geometry.board import Board, board
+
+Backend = Literal["nvml", "mig-manager"]
+ANY_SKU = "*"  # of a divisible demand's part: whatever board has the profile
+ANYWHERE = Spread()
+DEFAULT_START_H = 2 / 60  # hours until a new replica serves, where nobody has measured it
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Instance:
+    """One GPU instance that exists, or a whole GPU that is taken (profile `gpu`, start 0)."""
+
+    profile: str
+    start: int
+    owner: str | None = None  # id of a demand, or of somebody whom this problem does not name; None: free
+    movable: bool = True  # False: the pod on it stays where it is
+    move_cost: float | None = None  # USD; None: start time of its demand times the slice's price
+    gang: str | None = None  # whole GPUs with one gang id are one tensor-parallel replica; None: alone
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GPUState:
+    """One GPU as observed. In MIG mode it offers slices only, otherwise itself only."""
+
+    id: str
+    node: str
+    sku: str
+    zone: str = ""
+    pool: str = ""
+    cuttable: bool = True  # False: its instances are what they are
+    mig_enabled: bool = False
+    convertible: bool = False  # free, and its MIG mode may be switched on or off by this plan
+    backend: Backend = "nvml"  # mig-manager clears a GPU whose counts change; NVML keeps equal slices
+    nvlink: bool = True  # one NVLink domain with its node; else tensor parallelism takes the whole node
+    price_per_hour: float | None = None  # USD, where its pool sets one; None: the problem's price of its SKU
+    instances: tuple[Instance, ...] = ()  # sorted by start
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """`count` replicas of one shape. A whole GPU is profile `gpu`; only those take more than one."""
+
+    sku: str
+    profile: str
+    tensor_parallel: int
+    count: int
+
+    @property
+    def shape(self) -> "ShapeKey":
+        """What one replica stands on."""
+        return ShapeKey(self.sku, self.profile, self.tensor_parallel)
+
+
+class ShapeKey(NamedTuple):
+    """What one replica stands on: a slice, or `tensor_parallel` whole GPUs of one node."""
+
+    sku: str
+    profile: str
+    tensor_parallel: int = 1
+
+    def __str__(self) -> str:
+        text = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
+        return text if self.tensor_parallel == 1 else f"{text} TP{self.tensor_parallel}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Offer:
+    """A shape that can serve a demand: what one replica of it carries and costs."""
+
+    sku: str
+    profile: str
+    tensor_parallel: int
+    rate: float  # requests per second that one replica sustains within the objectives
+    price_per_hour: float  # USD of one replica: its dominant share of the GPU, or the GPUs of its gang
+    precision: str = ""  # format of the weights and the cache, for people
+
+    @property
+    def shape(self) -> "ShapeKey":
+        """What one replica stands on."""
+        return ShapeKey(self.sku, self.profile, self.tensor_parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One way to serve a demand, whole or in part. No parts: not at all."""
+
+    parts: tuple[Part, ...]  # sorted, one per shape
+    price_per_hour: float  # USD: a slice costs its dominant share of its GPU
+    unmet: float = 0.0  # share of the demand that this leaves unserved, 0..1
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas it holds, of every shape."""
+        return sum(part.count for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One LLMDeployment (any numbers of replicas of its offers, or one of its bundles), or raw slices.
+
+    Raw slices are divisible: one bundle, any of its replicas may be left unplaced, and a part whose SKU is
+    `ANY_SKU` may be spread over boards. Other demands may always go unserved.
+    """
+
+    id: str
+    bundles: tuple[Bundle, ...] = ()
+    priority: int = 0  # higher is served first
+    spread: Spread = ANYWHERE
+    budget_per_hour: float | None = None  # USD; bundles above it are never chosen
+    start_h: float = DEFAULT_START_H  # hours until a replica that moved serves again
+    divisible: bool = False
+    pools: tuple[str, ...] = ()  # of GPUs (`GPUState.pool`) on which it may stand; none: on any
+    offers: tuple[Offer, ...] = ()  # sorted, one per shape; a demand has offers or bundles
+    rate: float = 0.0  # requests per second to be served; 0: only `min_replicas` counts
+    min_replicas: int = 1  # of offers: as many have to be there, whatever their rate
+    max_replicas: int | None = None
+    uniform: bool = False  # all replicas stand on one shape
+    protected: tuple[Part, ...] = ()  # a uniform choice equal to one of these may cost more than the budget
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Headroom:
+    """Slices, or whole GPUs, that are to stay free for what may come. Never bought, only kept."""
+
+    sku: str
+    profile: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GrowablePool:
+    """Nodes that do not exist yet. A new node is paid whole."""
+
+    name: str
+    sku: str
+    node_size: int  # GPUs
+    max_nodes: int  # how many more there may be
+    price_per_gpu_hour: float
+    mig_enabled: bool = False
+    zone: str = ""
+    nvlink: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything a packing depends on. Equal problems give equal packings."""
+
+    gpus: tuple[GPUState, ...]  # sorted by id
+    demands: tuple[Demand, ...]  # sorted by id
+    prices: tuple[tuple[str, float], ...] = ()  # (SKU, USD per GPU-hour); the catalog's where absent
+    headroom: tuple[Headroom, ...] = ()
+    growable: tuple[GrowablePool, ...] = ()
+    move_budget: int | None = None  # most replicas that may move; None: any number that pays
+    horizon_h: float = 1.0  # hours over which a saving has to pay for the moves it costs
+    boards: tuple[tuple[str, Board], ...] = ()  # (SKU, discovered geometry) instead of the catalog's
+    move_budgets: tuple[tuple[str, int], ...] = ()  # (pool, most replicas that may move away from its GPUs)
+
+    @property
+    def skus(self) -> tuple[str, ...]:
+        """The SKUs of the GPUs and of nodes that may be added, sorted."""
+        return tuple(sorted({gpu.sku for gpu in self.gpus} | {pool.sku for pool in self.growable}))
+
+    def board(self, sku: str) -> Board | None:
+        """Return the geometry of `sku`: discovered, else the catalog's; None: it cannot be cut."""
+        return next((found for name, found in self.boards if name == sku), None) or board(sku)
+
+    def price(self, gpu: GPUState) -> float:
+        """Return USD per hour. Raises `InputError` where neither pool, problem nor catalog has a price."""
+        return price_of(self.prices, gpu.sku) if gpu.price_per_hour is None else gpu.price_per_hour
+
+
+def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> list[str]:
+    """Return the names of so many nodes that do not exist yet: what an earlier plan added has its own."""
+    taken = {gpu.node for gpu in problem.gpus} | {gpu.id.rpartition("/")[0] for gpu in problem.gpus}
+    names = (f"{pool.name}/new-{n}" for n in count())
+    return list(islice((name for name in names if name not in taken), number))
+
+
+def price_of(prices: tuple[tuple[str, float], ...], sku: str) -> float:
+    """Return USD per GPU-hour of `sku`: from `prices`, else the catalog's default."""
+    found = next((price for name, price in prices if name == sku), None)
+    if found is not None:
+        return found
+    gpu = catalog.gpu(sku)
+    if gpu is None or gpu.price_per_hour is None:
+        raise catalog.InputError(f"prices.{sku}", "no price is known for this SKU; set one")
+    return gpu.price_per_hour
+
+
+def slice_request(
+    request_id: str, profile: str, count: int, *, sku: str = ANY_SKU, priority: int = 0
+) -> Demand:
+    """Return a raw request for `count` slices of `profile`, without a model behind it."""
+    part = Part(sku, profile, 1, count)
+    return Demand(request_id, (Bundle((part,), 0.0),), priority, divisible=True)

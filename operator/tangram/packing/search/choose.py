@@ -1,0 +1,220 @@
+"""Choose what serves each demand: one stage after the other, each beside the bound of all mixes.
+
+The master problem bounds a stage and names the columns that matter. A model of few columns per demand gives
+an incumbent at once. Where that is not near the bound, the demands that the master serves by halves get all
+of their mixes, beside few columns of the others; on a small fleet, in the end, all demands do.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from math import ceil, gcd
+
+from tangram.packing.assignment.settle import chosen_option
+from tangram.packing.model.build import build
+from tangram.packing.model.classes import Fleet, GPUClasses
+from tangram.packing.model.variables import Model, Terms
+from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.prepared import MONEY, PreparedDemand, Prices, option_of
+from tangram.packing.problem.result import Stage
+from tangram.packing.search.hints import carried, first_guess
+from tangram.packing.search.master import Bounded, Master
+from tangram.packing.search.stages import Budget, Run, solve_model
+
+Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
+_LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
+_FEW = 8  # columns per demand: with 16 and 64 the incumbent of 100 and 1,000 GPUs was the same
+_FREE = 4  # demands with all mixes beside them: with 8 the same time found worse
+_SHARES = 0.3, 0.3, 0.5  # of what is left to think with: few columns, some demands free, all mixes
+_SMALL = 800  # variables: above, the model of all mixes improved nothing in its time
+_LEAST_S = 4.0  # deterministic seconds, unless a limit was given
+_PER_VARIABLE_S = 0.0005
+_CLOSE_DOLLARS, _CLOSE_UNMET = 0.001, 0.0005  # of the dollars and of all demand: a large fleet gets no nearer
+_HALF = 0.999  # a column of less weight serves its demand by halves
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The best solution of a stage so far."""
+
+    run: Run
+    value: int
+    bound: int  # that its model proved, where that is of all mixes
+
+
+@dataclass(slots=True)
+class Chooser:
+    """One problem, and how far its stages are."""
+
+    fleet: Fleet
+    prices: Prices
+    everyone: tuple[PreparedDemand, ...]
+    classes: GPUClasses
+    budget: Budget
+    full: Model  # of all mixes
+    reached: dict[Goal, int] = field(default_factory=dict)  # by earlier stages; holds from then on
+    ties: dict[int, int] = field(default_factory=dict)  # replicas that go although their demand wants them
+    stages: list[Stage] = field(default_factory=list)
+    best: Run | None = None
+    master: Master = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.master = Master(self.full)
+
+    @property
+    def small(self) -> bool:
+        """Whether the model of all mixes is solved."""
+        return len(self.full.cp.proto.variables) <= _SMALL
+
+    def choose(self) -> Run:
+        """Return the run that chose; without a solution where there was no time for one."""
+        self.budget.open(len(self.full.cp.proto.variables), _LEAST_S, _PER_VARIABLE_S)
+        self.budget.large = not self.small
+        if not self._serve_all():
+            _ = all(self._minimise(goal) for goal in (*sorted(self.full.unmet, reverse=True), None))
+        run = self.best or Run(self.full, self.budget)
+        run.stages = self.stages
+        run.complete = all(stage.proved for stage in self.stages)
+        return run
+
+    def everything(self) -> Run:
+        """Return a run of the model of all mixes within what the stages reached, to go on from."""
+        model = self._within(build(self.fleet, self.prices, self.everyone, self.classes))
+        assert self.best is not None and self.best.solution is not None  # noqa: S101, PT018 - asked for after stages
+        model.cp.add(model.dollars.expression <= self.reached[None])
+        hint = carried(self.best.model, self.best.solution, model)
+        model.cp.minimize(model.dollars.expression)
+        found = solve_model(model.cp, self.budget, _SHARES[2], hint, gap=1.0)
+        return Run(model, self.budget, found.solution, self.stages, self.best.complete)
+
+    def _serve_all(self) -> bool:
+        """Nearly always all demands can be served: one stage instead of one per priority."""
+        total, least = Terms(), dict[int, int]()
+        for priority, terms in self.full.unmet.items():
+            total.extend(terms)
+            least[priority] = sum(
+                demand.least_unmet for demand in self.everyone if demand.priority == priority
+            )
+        bounded = self.master.minimise(total, _LP_S, self.budget.late)
+        if not bounded.feasible or bounded.bound > sum(least.values()):
+            return False
+        for priority in sorted(least, reverse=True):
+            self._settle(priority, least[priority], least[priority])
+        if self._minimise(None):
+            return True
+        for priority, terms in self.full.unmet.items():
+            self.master.limit(priority, terms.most)
+        self.reached, self.stages, self.best = {}, [], None
+        return False
+
+    def _minimise(self, goal: Goal) -> bool:
+        """Minimise one thing; False: nothing was found."""
+        terms = _terms(self.full, goal)
+        bounded = self.master.minimise(terms, _LP_S, self.budget.late)
+        if not bounded.feasible:
+            return False
+        bound = _rounded(terms, bounded.bound)
+        found = self._solve(goal, bound, self._few(bounded), _SHARES[0])
+        if not self._near(goal, found, bound):
+            halves = bounded.halves(_HALF)[:_FREE]
+            found = self._solve(goal, bound, self._few(bounded, halves), _SHARES[1], found) or found
+        if self.small and (found is None or found.value > bound):
+            better = self._solve(goal, bound, self.everyone, _SHARES[2], found)
+            if better is not None:
+                found, bound = better, max(bound, better.bound)
+        if found is None:
+            return False
+        self.best = found.run
+        self._keep_columns(found.run)
+        if goal is not None and goal in found.run.model.drained:
+            self.ties[goal] = found.run.model.drained[goal].value(found.run.solution or [])
+        self._settle(goal, found.value, bound)
+        return True
+
+    def _keep_columns(self, run: Run) -> None:
+        """Let the master have what was chosen: within what this stage reached it may know nothing else."""
+        for demand in self.everyone:
+            if demand.mix is not None:
+                self.master.add(demand.id, [chosen_option(demand, run, self.prices).parts])
+
+    def _near(self, goal: Goal, found: Incumbent | None, bound: int) -> bool:
+        if found is None:
+            return False
+        close = _CLOSE_DOLLARS * found.value if goal is None else _CLOSE_UNMET * UNMET * len(self.everyone)
+        return found.value - bound <= (0 if self.small else close)
+
+    def _settle(self, goal: Goal, value: int, bound: int) -> None:
+        name, scale = ("dollars", MONEY) if goal is None else (f"unmet[{goal}]", UNMET)
+        bound = min(value, bound)
+        self.stages.append(Stage(name, value / scale, bound / scale, proved=bound == value))
+        self.reached[goal] = value
+        if goal is not None:
+            self.master.limit(goal, value)
+        elif self.best is not None:
+            self.best.model.cp.add(self.best.model.dollars.expression <= value)
+
+    def _within(self, model: Model) -> Model:
+        """Add what earlier stages reached."""
+        for goal, value in self.reached.items():
+            if goal is not None:
+                model.cp.add(model.unmet[goal].expression <= value)
+        for priority, value in self.ties.items():
+            if priority in model.drained:
+                model.cp.add(model.drained[priority].expression <= value)
+        return model
+
+    def _solve(
+        self,
+        goal: Goal,
+        bound: int,
+        demands: tuple[PreparedDemand, ...],
+        share: float,
+        found: Incumbent | None = None,
+    ) -> Incumbent | None:
+        """Minimise among what these demands may have. None: nothing better was found."""
+        model = self._within(build(self.fleet, self.prices, demands, self.classes))
+        terms = _terms(model, goal)
+        model.cp.add(terms.expression >= bound)
+        ties = model.drained.get(goal, Terms()) if goal is not None else Terms()
+        weight, both = ties.most + 1, Terms()
+        both.extend(terms, weight)
+        both.extend(ties)
+        model.cp.minimize(both.expression)
+        best = self.best if found is None else found.run
+        hint = first_guess(model) if best is None else carried(best.model, best.solution or [], model)
+        answer = solve_model(model.cp, self.budget, share, hint)
+        if answer.solution is None:
+            return None
+        value = terms.value(answer.solution)
+        if found is not None and value > found.value:
+            return None
+        proved = value if answer.proved else ceil((answer.bound - ties.most) / weight - 1e-9)
+        return Incumbent(Run(model, self.budget, answer.solution, whole=False), value, proved)
+
+    def _few(self, bounded: Bounded, free: Collection[str] = ()) -> tuple[PreparedDemand, ...]:
+        """Leave all demands but the free ones few columns: those of the master, and the nearest to them."""
+        return tuple(
+            demand if demand.mix is None or demand.id in free else self._columns(demand, bounded)
+            for demand in self.everyone
+        )
+
+    def _columns(self, demand: PreparedDemand, bounded: Bounded) -> PreparedDemand:
+        costs, weights = bounded.costs[demand.id], bounded.weights.get(demand.id, {})
+        order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
+        running = tuple(sorted(demand.running.items()))
+        kept = dict.fromkeys((*order[:_FEW], *(counts for counts in costs if counts in {(), running})))
+        options = [option_of(demand, self.prices, dict(counts)) for counts in kept]
+        if self.best is not None:
+            options.append(replace(chosen_option(demand, self.best, self.prices), index=-1))
+        return replace(demand, options=tuple(dict.fromkeys(options)), mix=None)
+
+
+def _rounded(terms: Terms, bound: int) -> int:
+    """Return the bound, rounded up to what sums of these factors can be."""
+    unit = gcd(*terms.factors)
+    return (
+        -(-(bound - terms.constant) // unit) * unit + terms.constant if unit else max(bound, terms.constant)
+    )
+
+
+def _terms(model: Model, goal: Goal) -> Terms:
+    return model.dollars if goal is None else model.unmet[goal]

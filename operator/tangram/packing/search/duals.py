@@ -1,0 +1,134 @@
+"""The dual values of the master problem as prices of one demand's mixes."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from tangram.fleet.intent import cap
+from tangram.packing.model.variables import MixTerms
+from tangram.packing.problem.mix import Counts, Mix
+from tangram.packing.problem.prepared import Exchange, PreparedDemand
+from tangram.packing.problem.statement import ShapeKey
+from tangram.packing.search.label_search import PricingEffort
+from tangram.packing.search.mix_space import WHOLE, MixPrices, MixShape, MixSpace
+from tangram.packing.search.pricing import several
+
+_BEST = 4  # mixes of one round at most
+_SLACK = 1024  # in parts of the objective's unit: a bound that is lower by one unit will do
+_NEVER = 1 << 60  # a price above all sums of others
+
+
+class Pricer:
+    """The pricing problems of one demand: what is limited stays, prices change from round to round."""
+
+    def __init__(self, demand: PreparedDemand, mine: MixTerms) -> None:
+        assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
+        self._want, self._mine, self._mix = demand, mine, demand.mix
+        self._shapes = [item.shape for item in demand.mix.items]
+        pinned = dict(demand.mix.pinned)
+        self._spaces = [(self._space(demand.mix, pinned, None), 0)]
+        if pinned:  # or fewer of what runs, where that serves the demand whole
+            self._spaces.append((self._space(demand.mix, {}, demand.running), _NEVER))
+
+    def _space(
+        self, mix: Mix, least: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int] | None
+    ) -> MixSpace:
+        held, silent = self._want.running, sum(item.most for item in mix.items if not item.serves)
+        return MixSpace(
+            shapes=tuple(
+                MixShape(
+                    service=item.serves,
+                    room=item.most if running is None else min(item.most, running.get(item.shape, 0)),
+                    price=item.price,
+                    held=held.get(item.shape, 0),
+                    least=least.get(item.shape, 0),
+                )
+                for item in mix.items
+            ),
+            whole=WHOLE if mix.rated else 0,
+            min_replicas=mix.least,
+            max_replicas=mix.most + silent if sum(item.most for item in mix.items) > mix.most else None,
+            budget=mix.budget,
+            uniform=mix.uniform,
+            surplus=bool(self._mine.caps),
+            extra=() if running is not None else self._always(mix),
+        )
+
+    def _always(self, mix: Mix) -> tuple[tuple[int, ...], ...]:
+        nothing = () if mix.pinned else ((),)
+        return tuple(
+            tuple(dict(counts).get(shape, 0) for shape in self._shapes) for counts in (*mix.always, *nothing)
+        )
+
+    def minimum(self, priced: Sequence[int], effort: PricingEffort) -> tuple[int, list[Counts]]:
+        """Return the least that any mix costs, or less, and the mixes that cost least.
+
+        `priced`: what a unit of each of the model's variables costs, by its index.
+        """
+        bounds, found = [], set[Counts]()
+        for space, extra in self._spaces:
+            bound, mixes = several(space, self._prices(priced, extra), _BEST, _SLACK, effort=effort)
+            bounds.append(bound)
+            for mix in mixes:
+                counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)
+                if self._mix.allows(dict(counts), self._want.running):
+                    found.add(counts)
+        ranked = sorted((self._cost(priced, counts), counts) for counts in found)
+        return min(bounds), [counts for _, counts in ranked[:_BEST]]
+
+    def _cost(self, priced: Sequence[int], counts: Counts) -> int:
+        return sum(priced[i] * value for i, value in mix_values(self._want, self._mine, counts).items())
+
+    def _prices(self, priced: Sequence[int], extra: int) -> MixPrices:
+        mine, demand = self._mine, self._want
+        moved = 0 if mine.exchanged is None else priced[mine.exchanged.index]
+        if mine.starts is not None:  # the least that starting any of them costs: the bound is lower for it
+            moved += priced[mine.starts.index] * min(demand.unit[shape] for shape in self._shapes)
+        unmet = 0 if mine.unmet is None else priced[mine.unmet.index]
+        return MixPrices(
+            shapes=tuple(self._segments(shape, priced) for shape in self._shapes),
+            unmet=max(0, unmet) + extra,
+            replicas=self._numbers(priced),
+            exchanged=max(0, moved),
+        )
+
+    def _segments(self, shape: ShapeKey, priced: Sequence[int]) -> tuple[tuple[int | None, int], ...]:
+        each = priced[self._mine.counts[shape].index]
+        steps = sorted(
+            (most, priced[variable.index])
+            for (other, most), variable in self._mine.lasting.items()
+            if other == shape
+        )
+        ends = [0, *sorted({most for most, _ in steps})]
+        pieces = [
+            (high - low, each + sum(p for most, p in steps if most >= high)) for low, high in pairwise(ends)
+        ]
+        return (*pieces, (None, each))
+
+    def _numbers(self, priced: Sequence[int]) -> tuple[int, ...]:
+        """Return what so many replicas in all cost, whatever their shapes: the price of caps."""
+        caps = [(key, priced[variable.index]) for key, variable in self._mine.caps.items()]
+        if not any(price for _, price in caps):
+            return ()
+        top = min(self._mix.most, sum(item.most for item in self._mix.items))
+        return tuple(
+            sum(price * max(cap(share, n), fixed) for (share, fixed), price in caps) for n in range(top + 1)
+        )
+
+
+def mix_values(demand: PreparedDemand, mine: MixTerms, counts: Counts) -> dict[int, int]:
+    """Return what a mix makes of the variables that other constraints know, by index; zeros left out."""
+    mix, chosen = demand.mix, dict(counts)
+    assert mix is not None  # noqa: S101 - asked for only of demands that have one
+    found = {variable.index: chosen.get(shape, 0) for shape, variable in mine.counts.items()}
+    if mine.unmet is not None:
+        found[mine.unmet.index] = mix.unmet(chosen)
+    for (shape, most), variable in mine.lasting.items():
+        found[variable.index] = min(most, chosen.get(shape, 0))
+    for (share, fixed), variable in mine.caps.items():
+        found[variable.index] = max(cap(share, sum(chosen.values())), fixed)
+    if mine.exchanged is not None:
+        moves, cost = Exchange(demand).of(counts)
+        found[mine.exchanged.index] = moves
+        if mine.starts is not None:
+            found[mine.starts.index] = cost
+    return {index: value for index, value in found.items() if value}

@@ -1,0 +1,209 @@
+"""The master problem: a linear program over columns, and the bound that its dual values prove.
+
+A column is one mix of one demand. The restricted master has some of them; its dual values price every other
+mix, and those that would lower its cost are added until there is none. An LP solver works with rounding
+errors, so its optimum proves nothing. Its dual values do, whatever they are: priced by them, every constraint
+may be dropped, and the best of what is left, over all mixes, bounds the objective from below. They are
+rounded to 1024ths here, and that best is added up in whole numbers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tangram.packing.model.variables import MixTerms, Model, Terms
+from tangram.packing.problem.mix import Counts
+from tangram.packing.problem.prepared import PreparedDemand
+from tangram.packing.search.duals import Pricer, mix_values
+from tangram.packing.search.label_search import PricingEffort
+from tangram.packing.search.program import Column, Program
+from tangram.packing.search.rows import Row, rows_of
+
+_FINE = 1024  # parts of a unit that dual values are rounded to
+_ROUNDS = 40
+_MOST_LABELS = 1_000_000  # of one goal, some seconds; after that the bound is that of multipliers alone
+_CLOSE = 0.0005  # of the bound: more columns would not raise it by more
+_ZERO = 1e-6  # weights below it are rounding errors
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """What the master proves about one goal."""
+
+    bound: int  # nothing below it exists, whatever the mixes
+    value: float  # of the restricted master
+    weights: Mapping[str, Mapping[Counts, float]]  # of the columns in its solution, by demand
+    costs: Mapping[str, Mapping[Counts, int]]  # reduced costs of all columns, in 1024ths, by demand
+    feasible: bool = True
+
+    def halves(self, weight: float) -> list[str]:
+        """Return the demands of which no column has this weight, the most divided first."""
+        most = {demand: max(mine.values(), default=0.0) for demand, mine in self.weights.items()}
+        return sorted(
+            (demand for demand in most if most[demand] < weight),
+            key=lambda demand: (round(most[demand], 6), demand),
+        )
+
+
+@dataclass(slots=True)
+class _Block:
+    """The mixes of one demand."""
+
+    demand: PreparedDemand
+    mine: MixTerms
+    row: int  # of the program: the weights of its columns add up to one
+    pricer: Pricer
+    columns: dict[Counts, int] = field(default_factory=dict)  # counts -> number of the column
+    values: dict[Counts, dict[int, int]] = field(default_factory=dict)  # what they make of the variables
+
+
+class Master:
+    """The linear program of one model, whose constraints are read once."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._inner = {index: demand for demand, mine in model.mixes.items() for index in mine.inner}
+        domains = [list(variable.domain) for variable in model.cp.proto.variables]
+        self._low, self._high = [d[0] for d in domains], [d[-1] for d in domains]
+        self._rows = [row for row in rows_of(model.cp) if not self._within_one(row)]
+        self._limits = dict[int, int]()  # priority -> row
+        for priority, terms in model.unmet.items():
+            self._limits[priority] = len(self._rows)
+            factors = _factors(terms)
+            self._rows.append(Row(list(factors), list(factors.values()), None, terms.most - terms.constant))
+        self._entries: dict[int, list[tuple[int, int]]] = {}  # variable -> (row, factor)
+        for number, row in enumerate(self._rows):
+            for index, factor in zip(row.variables, row.factors, strict=True):
+                self._entries.setdefault(index, []).append((number, factor))
+        self._blocks: dict[str, _Block] = {}
+        for demand in model.demands:
+            if demand.mix is not None:
+                number = len(self._rows) + len(self._blocks)
+                self._blocks[demand.id] = _Block(
+                    demand, model.mixes[demand.id], number, Pricer(demand, model.mixes[demand.id])
+                )
+        self._program = Program(
+            [*((row.low, row.high) for row in self._rows), *((1, 1) for _ in self._blocks)]
+        )
+        self._outer = [index for index in range(len(domains)) if index not in self._inner]
+        cells = ((self._low[i], self._high[i], self._entries.get(i, ())) for i in self._outer)
+        self._program.add(cells)
+        self._goal: dict[int, int] = {}
+        self._effort = PricingEffort(_MOST_LABELS)
+        for block in self._blocks.values():
+            self.add(block.demand.id, _first(block.demand))
+
+    def _within_one(self, row: Row) -> bool:
+        owners = {self._inner.get(index) for index in row.variables}
+        return len(owners) == 1 and None not in owners
+
+    def limit(self, priority: int, most: int) -> None:
+        """Leave no more than `most` of a priority unmet from now on."""
+        number = self._limits[priority]
+        row, constant = self._rows[number], self._model.unmet[priority].constant
+        self._rows[number] = replace(row, high=most - constant)
+        self._program.bound(number, most - constant)
+
+    def add(self, demand: str, mixes: Iterable[Counts]) -> int:
+        """Add columns that are not there yet; return how many."""
+        block = self._blocks[demand]
+        new = [counts for counts in dict.fromkeys(mixes) if counts not in block.columns]
+        cells: list[Column] = []
+        for counts in new:
+            values = block.values[counts] = mix_values(block.demand, block.mine, counts)
+            block.columns[counts] = len(self._program.costs) + len(cells)
+            entries: dict[int, int] = {block.row: 1}
+            for index, value in values.items():
+                for row, factor in self._entries.get(index, ()):
+                    entries[row] = entries.get(row, 0) + factor * value
+            cells.append((0, None, sorted(entries.items())))
+        self._program.add(cells, [self._cost(block.values[counts]) for counts in new])
+        return len(new)
+
+    def _cost(self, values: Mapping[int, int]) -> int:
+        return sum(self._goal.get(index, 0) * value for index, value in values.items())
+
+    def minimise(self, goal: Terms, seconds: float, late: Callable[[], bool] | None = None) -> Bounded:
+        """Return a bound of `goal`, and what the restricted master holds when no column lowers its cost."""
+        self._goal, self._effort = _factors(goal), PricingEffort(_MOST_LABELS)
+        costs = [self._goal.get(index, 0) for index in self._outer]
+        costs += [0] * (len(self._program.costs) - len(costs))
+        for block in self._blocks.values():
+            for counts, number in block.columns.items():
+                costs[number] = self._cost(block.values[counts])
+        self._program.charge(costs)
+        solved = self._program.solve(seconds)
+        if solved is None:
+            return Bounded(0, 0.0, {}, {}, feasible=False)
+        best, new, priced = self._price(solved.duals)
+        for _ in range(_ROUNDS):
+            close = solved.value - best <= _CLOSE * abs(solved.value)
+            if close or not new or (late is not None and late()):
+                break
+            if not sum(self.add(demand, mixes) for demand, mixes in new.items()):
+                break
+            again = self._program.solve(seconds)
+            if again is None:
+                break
+            solved = again
+            bound, new, priced = self._price(solved.duals)
+            best = max(best, bound)
+        weights = self._weights(solved.values)
+        return Bounded(best + goal.constant, solved.value + goal.constant, weights, self._reduced(priced))
+
+    def _weights(self, values: Sequence[float]) -> dict[str, dict[Counts, float]]:
+        return {
+            demand: {c: values[n] for c, n in block.columns.items() if n < len(values) and values[n] > _ZERO}
+            for demand, block in self._blocks.items()
+        }
+
+    def _price(self, duals: Sequence[float]) -> tuple[int, dict[str, list[Counts]], list[int]]:
+        """Return the bound that dual values prove, mixes that would lower the cost, and reduced costs."""
+        total, priced = 0, [0] * len(self._low)
+        for index, factor in self._goal.items():
+            priced[index] = factor * _FINE
+        for row, dual in zip(self._rows, duals, strict=False):
+            price = round(dual * _FINE)
+            side = row.low if price > 0 else row.high
+            if price and side is not None:
+                total += price * side
+                for i, factor in zip(row.variables, row.factors, strict=True):
+                    priced[i] -= price * factor
+        for i in self._outer:
+            if priced[i]:
+                total += priced[i] * (self._low[i] if priced[i] > 0 else self._high[i])
+        new = {}
+        for demand, block in self._blocks.items():
+            bound, mixes = block.pricer.minimum(priced, self._effort)
+            total += bound
+            known = duals[block.row] * _FINE
+            if bound < known - _FINE:
+                new[demand] = mixes
+        return -(-total // _FINE), new, priced
+
+    def _reduced(self, priced: Sequence[int]) -> dict[str, dict[Counts, int]]:
+        """Return what each column costs above the cheapest of its demand at these prices."""
+        found = {}
+        for demand, block in self._blocks.items():
+            costs = {
+                counts: sum(priced[i] * value for i, value in values.items())
+                for counts, values in block.values.items()
+            }
+            least = min(costs.values())
+            found[demand] = {counts: cost - least for counts, cost in costs.items()}
+        return found
+
+
+def _first(demand: PreparedDemand) -> list[Counts]:
+    """Nothing, what runs, and each shape alone."""
+    mix, running = demand.mix, demand.running
+    assert mix is not None  # noqa: S101 - asked for only of demands that have one
+    alone = [{item.shape: item.most} for item in mix.items]
+    found = ({}, dict(mix.pinned), dict(running), *alone)
+    return [tuple(sorted(c.items())) for c in found if mix.allows(c, running)]
+
+
+def _factors(terms: Terms) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for variable, factor in zip(terms.variables, terms.factors, strict=True):
+        found[variable.index] = found.get(variable.index, 0) + factor
+    return found

@@ -1,0 +1,199 @@
+"""One stage of the objective after the other on one model: CP-SAT, one worker, a fixed seed, a limit."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tangram.packing.model import cp_model
+from tangram.packing.model.variables import Model, Terms
+from tangram.packing.problem.result import Stage
+from tangram.packing.search.hints import any_stays, first_guess, shortlist, staying
+
+_SEED = 7
+_LARGE = 5000  # variables above which proofs take longer than the last per mille is worth
+_LARGE_GAP = 0.002
+_START_GAP = 0.005  # a first solution need not be better
+_LEAST_S = 12.0  # deterministic seconds for a small model
+_PER_VARIABLE_S = 0.0005  # and what each variable adds: presolve alone takes a tenth of it per stage
+_HALF = 0.5  # objectives are whole numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to think. Deterministic time gives equal problems equal packings; the wall guard does not."""
+
+    deterministic_s: float | None = None  # CP-SAT's unit, about a second of one core; None: by size
+    wall_s: float | None = None  # guard: the best found so far is returned when it is over
+    gap: float | None = None  # relative gap at which a stage is good enough; None: 0, of large models 0.2 %
+    clock: Callable[[], float] | None = None  # seconds since the call; None: count the solver's own
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is left to think with."""
+
+    limits: Limits
+    total_s: float = 0.0  # deterministic
+    spent_s: float = 0.0
+    wall_s: float = 0.0  # in the solver
+    large: bool = False  # the models are cut down from a large one: a good answer will do for them as well
+    least_s: float = 0.01  # wall-clock seconds that any solve may take: the guard gives way to that
+
+    def open(self, variables: int, least_s: float = _LEAST_S, each_s: float = _PER_VARIABLE_S) -> None:
+        """Set the deterministic limit for models of this size, unless one was given."""
+        by_size = least_s + each_s * variables
+        self.total_s = by_size if self.limits.deterministic_s is None else self.limits.deterministic_s
+
+    def left(self, share: float) -> tuple[float, float | None]:
+        """Return deterministic and wall seconds for a solve that may take `share` of what is left."""
+        spent = self.limits.clock() if self.limits.clock is not None else self.wall_s
+        part = max(share, _HALF)  # the guard is not the plan: half of what it leaves may always be used
+        wall = None if self.limits.wall_s is None else max(self.least_s, (self.limits.wall_s - spent) * part)
+        return max(0.01, (self.total_s - self.spent_s) * share), wall
+
+    def late(self) -> bool:
+        """Whether the wall-clock guard is over; never where none was given."""
+        spent = self.limits.clock() if self.limits.clock is not None else self.wall_s
+        return self.limits.wall_s is not None and spent >= self.limits.wall_s
+
+    def is_large(self, variables: int) -> bool:
+        """Whether only a good answer is looked for, not the best."""
+        return (self.large or variables > _LARGE) and self.limits.gap is None
+
+    def gap(self, variables: int) -> float:
+        """Return the relative gap at which a stage may end."""
+        return self.limits.gap or (_LARGE_GAP if self.is_large(variables) else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The outcome of one solve."""
+
+    solution: list[int] | None
+    bound: float
+    proved: bool
+    impossible: bool = False  # proved that there is no solution
+
+
+def solve_model(
+    cp: cp_model.CpModel,
+    budget: Budget,
+    share: float,
+    hint: Mapping[int, int] | None = None,
+    gap: float = 0.0,
+) -> Found:
+    """Solve once, from `hint` (values by the variable's index)."""
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = 1
+    parameters.random_seed = _SEED
+    deterministic, wall = budget.left(share)
+    parameters.max_deterministic_time = deterministic
+    if wall is not None:
+        parameters.max_time_in_seconds = wall
+    parameters.relative_gap_limit = max(gap, budget.gap(len(cp.proto.variables)))
+    # The linear relaxation of every constraint gives the bound; probing and symmetry search cost more than
+    # they bring: with the defaults the bound of 100 GPUs and 20 demands stays 19 % away.
+    parameters.linearization_level = 2
+    parameters.cp_model_probing_level = 0
+    parameters.symmetry_level = 0
+    cp.clear_hints()
+    for index, value in (hint or {}).items():
+        cp.add_hint(cp.get_int_var_from_proto_index(index), value)
+    status = solver.solve(cp)
+    budget.spent_s += solver.response_proto.deterministic_time
+    budget.wall_s += solver.wall_time
+    bound = solver.best_objective_bound
+    if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        return Found(None, bound, proved=False, impossible=status == cp_model.INFEASIBLE)
+    proved = status == cp_model.OPTIMAL and solver.objective_value - bound < _HALF
+    return Found(list(solver.response_proto.solution), bound, proved)
+
+
+@dataclass(slots=True)
+class Run:
+    """Stages on one model, each bounded by the ones before."""
+
+    model: Model
+    budget: Budget
+    solution: list[int] | None = None
+    stages: list[Stage] = field(default_factory=list)
+    complete: bool = True  # every stage so far was proved
+    whole: bool = True  # the model has every bundle; else what it proves holds for those that it has
+    impossible: bool = False  # the stages before cannot be had together
+    late: bool = False  # the last stage ended before anything was found
+
+    def minimise(
+        self, name: str, terms: Terms, scale: float, share: float, ties: Terms | None = None
+    ) -> bool:
+        """Minimise `terms`, and `ties` among what is equally good; keep both values for the stages to come.
+
+        False: nothing was found.
+        """
+        most = 0 if ties is None else ties.most
+        goal = Terms()
+        goal.extend(terms, most + 1)
+        if ties is not None:
+            goal.extend(ties)
+        self.model.cp.minimize(goal.expression)
+        found = solve_model(self.model.cp, self.budget, share, self._hint())
+        self.late = found.solution is None
+        if found.solution is None:
+            self.complete = False
+            self.impossible = found.impossible
+            if self.solution is None:
+                return False
+        solution = found.solution or self.solution or []
+        value = terms.value(solution)
+        proved = found.proved and self.whole
+        least = found.bound if not most else math.ceil((found.bound - most) / (most + 1) - 1e-9)
+        bound = value if proved else min(value, least) if self.whole else 0
+        self.solution = solution
+        self.stages.append(Stage(name, value / scale, bound / scale, proved))
+        self.complete = self.complete and proved
+        self.model.cp.add(goal.expression <= goal.value(solution))
+        return True
+
+    def start(self, terms: Terms, share: float) -> None:
+        """Look for a first solution among few bundles: what serves its demand goes on as it runs.
+
+        Where nothing runs, and the model is large, among the cheapest bundles.
+        """
+        model = self.model
+        stays = any_stays(model)
+        if not stays and not self.budget.is_large(len(model.cp.proto.variables)):
+            return
+        model.cp.minimize(terms.expression)
+        copy = model.cp.clone()
+        for demand in model.demands:
+            if stays and staying(demand) is None:
+                continue
+            if demand.mix is not None:
+                if stays:
+                    for shape, count in model.mixes[demand.id].counts.items():
+                        copy.add(
+                            copy.get_int_var_from_proto_index(count.index) == demand.running.get(shape, 0)
+                        )
+                continue
+            keep = set(shortlist(demand))
+            others = [v.index for i, v in enumerate(model.chosen.get(demand.id, ())) if i not in keep]
+            if others:
+                unused = [copy.get_int_var_from_proto_index(index) for index in others]
+                copy.add(cp_model.LinearExpr.sum(unused) == 0)
+        self.solution = solve_model(copy, self.budget, share, self._hint(), _START_GAP).solution
+
+    def note(self, name: str, terms: Terms, scale: float, bound: float) -> None:
+        """Record a stage that is not solved for: what the others made of it."""
+        if self.solution is not None:
+            value = terms.value(self.solution) / scale
+            self.stages.append(Stage(name, value, min(bound, value), proved=False))
+            self.complete = False
+
+    def chosen(self, demand: str) -> int:
+        """Return which bundle the solution has for a demand: its index, as in `Option`."""
+        options = next(each.options for each in self.model.demands if each.id == demand)
+        values = [(self.solution or [])[variable.index] for variable in self.model.chosen[demand]]
+        return options[values.index(1)].index
+
+    def _hint(self) -> dict[int, int]:
+        return first_guess(self.model) if self.solution is None else dict(enumerate(self.solution))
