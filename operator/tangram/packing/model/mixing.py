@@ -90,10 +90,14 @@ def lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, most: int) ->
     return mine.lasting[key]
 
 
-def exchange(model: Model, demand: PreparedDemand) -> None:
-    """Add replicas that change their shape: as many as both stop and start, and what starting them costs."""
+def exchange(model: Model, demand: PreparedDemand) -> cp_model.IntVar:
+    """Return a variable: replicas that change their shape, as many as both stop and start.
+
+    The cheapest starts are charged, as many as there are exchanges. The charges are variables of the whole
+    model, not of the mix: so the dual value of an exchange prices them, and mixes stay cheap to price.
+    """
     mine, running, pinned = model.mixes[demand.id], demand.running, demand.pinned
-    stopped, started, parts = Terms(), Terms(), list[tuple[cp_model.IntVar, int]]()
+    stopped, started, charges = Terms(), Terms(), Terms()
     stopped.constant = sum(not held.pinned for held in demand.held)
     for shape, count in mine.counts.items():
         here = running.get(shape, 0)
@@ -107,16 +111,15 @@ def exchange(model: Model, demand: PreparedDemand) -> None:
             new.add(last, -1)
         started.extend(new)
         if not demand.own:
-            charged = model.inner(demand.id, len(demand.held), "charged")
+            charged = model.cp.new_int_var(0, len(demand.held), f"charged.{demand.id}")
             model.cp.add(charged <= new.expression)
-            parts.append((charged, demand.unit[shape]))
+            charges.add(charged)
+            model.dollars.add(charged, demand.unit[shape])
     moved = mine.exchanged = model.inner(demand.id, len(demand.held), "exchanged")
     model.cp.add_min_equality(moved, [stopped.expression, started.expression])
-    if not demand.own:  # the cheapest starts are charged, as many as there are moves
-        charges, costs = [each for each, _ in parts], [cost for _, cost in parts]
-        cost = mine.starts = model.inner(demand.id, len(demand.held) * max(costs, default=0), "starts")
-        model.cp.add(cp_model.LinearExpr.sum(charges) == moved)
-        model.cp.add(cost == cp_model.LinearExpr.weighted_sum(charges, costs))
+    if not demand.own:
+        model.cp.add(charges.expression == moved)
+    return moved
 
 
 def most_at_a_place(

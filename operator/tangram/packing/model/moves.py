@@ -149,12 +149,7 @@ def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms],
     """
     if demand.mix is not None:
         if len(demand.shapes) > 1:
-            exchange(model, demand)
-            mine = model.mixes[demand.id]
-            if mine.exchanged is not None:
-                moves.add(mine.exchanged)
-            if mine.starts is not None:
-                model.dollars.add(mine.starts)
+            moves.add(exchange(model, demand))
         return
     if not demand.is_divisible:
         replaced = Exchange(demand)

@@ -72,7 +72,6 @@ class MixTerms:
         default_factory=dict
     )  # (share, fixed): most at a place
     exchanged: cp_model.IntVar | None = None  # replicas that change their shape
-    starts: cp_model.IntVar | None = None  # what starting them costs
     inner: set[int] = field(default_factory=set)  # indices of these and of every other variable of the mix
 
 

@@ -94,7 +94,7 @@ class Chooser:
             least[priority] = sum(
                 demand.least_unmet for demand in self.everyone if demand.priority == priority
             )
-        bounded = self.master.minimise(total, _LP_S, self.budget.late)
+        bounded = self.master.minimise(total, _LP_S, sum(least.values()), self.budget.late)
         if not bounded.feasible or bounded.bound > sum(least.values()):
             return False
         for priority in sorted(least, reverse=True):
@@ -109,7 +109,8 @@ class Chooser:
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing; False: nothing was found."""
         terms = _terms(self.full, goal)
-        bounded = self.master.minimise(terms, _LP_S, self.budget.late)
+        floor = sum(demand.least_unmet for demand in self.everyone if demand.priority == goal)
+        bounded = self.master.minimise(terms, _LP_S, floor, self.budget.late)
         if not bounded.feasible:
             return False
         bound = _rounded(terms, bounded.bound)

@@ -13,7 +13,6 @@ from tangram.packing.search.mix_space import WHOLE, MixPrices, MixShape, MixSpac
 from tangram.packing.search.pricing import several
 
 _BEST = 4  # mixes of one round at most
-_SLACK = 1024  # in parts of the objective's unit: a bound that is lower by one unit will do
 _NEVER = 1 << 60  # a price above all sums of others
 
 
@@ -59,14 +58,18 @@ class Pricer:
             tuple(dict(counts).get(shape, 0) for shape in self._shapes) for counts in (*mix.always, *nothing)
         )
 
-    def minimum(self, priced: Sequence[int], effort: PricingEffort) -> tuple[int, list[Counts]]:
-        """Return the least that any mix costs, or less, and the mixes that cost least.
+    def minimum(
+        self, priced: Sequence[int], slack: int, effort: PricingEffort, *, quick: bool
+    ) -> tuple[int, list[Counts]]:
+        """Return the least that any mix costs, or up to `slack` less, and the mixes that cost least.
 
         `priced`: what a unit of each of the model's variables costs, by its index.
         """
         bounds, found = [], set[Counts]()
         for space, extra in self._spaces:
-            bound, mixes = several(space, self._prices(priced, extra), _BEST, _SLACK, effort=effort)
+            bound, mixes = several(
+                space, self._prices(priced, extra), _BEST, slack, quick=quick, effort=effort
+            )
             bounds.append(bound)
             for mix in mixes:
                 counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)
@@ -81,8 +84,6 @@ class Pricer:
     def _prices(self, priced: Sequence[int], extra: int) -> MixPrices:
         mine, demand = self._mine, self._want
         moved = 0 if mine.exchanged is None else priced[mine.exchanged.index]
-        if mine.starts is not None:  # the least that starting any of them costs: the bound is lower for it
-            moved += priced[mine.starts.index] * min(demand.unit[shape] for shape in self._shapes)
         unmet = 0 if mine.unmet is None else priced[mine.unmet.index]
         return MixPrices(
             shapes=tuple(self._segments(shape, priced) for shape in self._shapes),
@@ -127,8 +128,5 @@ def mix_values(demand: PreparedDemand, mine: MixTerms, counts: Counts) -> dict[i
     for (share, fixed), variable in mine.caps.items():
         found[variable.index] = max(cap(share, sum(chosen.values())), fixed)
     if mine.exchanged is not None:
-        moves, cost = Exchange(demand).of(counts)
-        found[mine.exchanged.index] = moves
-        if mine.starts is not None:
-            found[mine.starts.index] = cost
+        found[mine.exchanged.index] = Exchange(demand).of(counts)[0]
     return {index: value for index, value in found.items() if value}

@@ -22,6 +22,7 @@ _FINE = 1024  # parts of a unit that dual values are rounded to
 _ROUNDS = 40
 _MOST_LABELS = 1_000_000  # of one goal, some seconds; after that the bound is that of multipliers alone
 _CLOSE = 0.0005  # of the bound: more columns would not raise it by more
+_SLACK = 0.0001  # of the objective, over all demands: so much may pricing leave unproved
 _ZERO = 1e-6  # weights below it are rounding errors
 
 
@@ -88,7 +89,7 @@ class Master:
         cells = ((self._low[i], self._high[i], self._entries.get(i, ())) for i in self._outer)
         self._program.add(cells)
         self._goal: dict[int, int] = {}
-        self._effort = PricingEffort(_MOST_LABELS)
+        self._effort, self._slack = PricingEffort(_MOST_LABELS), _FINE
         for block in self._blocks.values():
             self.add(block.demand.id, _first(block.demand))
 
@@ -122,8 +123,14 @@ class Master:
     def _cost(self, values: Mapping[int, int]) -> int:
         return sum(self._goal.get(index, 0) * value for index, value in values.items())
 
-    def minimise(self, goal: Terms, seconds: float, late: Callable[[], bool] | None = None) -> Bounded:
-        """Return a bound of `goal`, and what the restricted master holds when no column lowers its cost."""
+    def minimise(
+        self, goal: Terms, seconds: float, floor: int = 0, late: Callable[[], bool] | None = None
+    ) -> Bounded:
+        """Return a bound of `goal`, and what the restricted master holds when no column lowers its cost.
+
+        `floor`: `goal` is known not to go below it.
+        """
+        floor -= goal.constant
         self._goal, self._effort = _factors(goal), PricingEffort(_MOST_LABELS)
         costs = [self._goal.get(index, 0) for index in self._outer]
         costs += [0] * (len(self._program.costs) - len(costs))
@@ -134,19 +141,23 @@ class Master:
         solved = self._program.solve(seconds)
         if solved is None:
             return Bounded(0, 0.0, {}, {}, feasible=False)
-        best, new, priced = self._price(solved.duals)
+        self._slack = max(_FINE, int(_SLACK * _FINE * abs(solved.value)) // max(1, len(self._blocks)))
+        best, priced = floor, [0] * len(self._low)
+        quick = True  # by multipliers alone, as long as that finds columns
         for _ in range(_ROUNDS):
-            close = solved.value - best <= _CLOSE * abs(solved.value)
-            if close or not new or (late is not None and late()):
+            if solved.value - best <= max(_CLOSE * abs(solved.value), _ZERO) or (late and late()):
                 break
+            bound, new, priced = self._price(solved.duals, quick=quick)
+            best = max(best, bound)
             if not sum(self.add(demand, mixes) for demand, mixes in new.items()):
-                break
+                if not quick:
+                    break
+                quick = False
+                continue
             again = self._program.solve(seconds)
             if again is None:
                 break
             solved = again
-            bound, new, priced = self._price(solved.duals)
-            best = max(best, bound)
         weights = self._weights(solved.values)
         return Bounded(best + goal.constant, solved.value + goal.constant, weights, self._reduced(priced))
 
@@ -156,7 +167,9 @@ class Master:
             for demand, block in self._blocks.items()
         }
 
-    def _price(self, duals: Sequence[float]) -> tuple[int, dict[str, list[Counts]], list[int]]:
+    def _price(
+        self, duals: Sequence[float], *, quick: bool
+    ) -> tuple[int, dict[str, list[Counts]], list[int]]:
         """Return the bound that dual values prove, mixes that would lower the cost, and reduced costs."""
         total, priced = 0, [0] * len(self._low)
         for index, factor in self._goal.items():
@@ -173,10 +186,10 @@ class Master:
                 total += priced[i] * (self._low[i] if priced[i] > 0 else self._high[i])
         new = {}
         for demand, block in self._blocks.items():
-            bound, mixes = block.pricer.minimum(priced, self._effort)
+            bound, mixes = block.pricer.minimum(priced, self._slack, self._effort, quick=quick)
             total += bound
             known = duals[block.row] * _FINE
-            if bound < known - _FINE:
+            if bound < known - self._slack:
                 new[demand] = mixes
         return -(-total // _FINE), new, priced
 

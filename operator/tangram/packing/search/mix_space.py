@@ -130,9 +130,36 @@ class MixPrices:
             + (self.exchanged and self.exchanged * space.exchanged(mix))
         )
 
+    def by_regime(self, space: MixSpace) -> tuple["MixPrices", ...]:
+        """Return prices without exchanges, of the lesser of which a mix costs as much as by these.
+
+        As many replicas change their shape as are new, or as stop: the lesser of both. So each new one pays, or
+        each that stops, whichever is cheaper; neither depends on how many replicas there are in all.
+        """
+        if not self.exchanged:
+            return (self,)
+        held = [shape.held for shape in space.shapes]
+        new = tuple(_dearer(each, n, 0, self.exchanged) for each, n in zip(self.shapes, held, strict=True))
+        gone = tuple(_dearer(each, n, -self.exchanged, 0) for each, n in zip(self.shapes, held, strict=True))
+        all_go = tuple(each + self.exchanged * sum(held) for each in self.replicas or (0,))
+        return MixPrices(new, self.unmet, self.replicas), MixPrices(gone, self.unmet, all_go)
+
     def of_number(self, replicas: int) -> int:
         """Return the price of the number of replicas."""
         return self.replicas[min(replicas, len(self.replicas) - 1)] if self.replicas else 0
+
+
+def _dearer(segments: Segments, held: int, within: int, beyond: int) -> Segments:
+    """Return the prices of a shape whose replicas up to `held` cost so much more, and those beyond it."""
+    found, at = list[tuple[int | None, int]](), 0
+    for length, slope in segments:
+        end = None if length is None else at + length
+        if at < held and (end is None or end > held):
+            found += [(held - at, slope + within), (None if end is None else end - held, slope + beyond)]
+        else:
+            found.append((length, slope + (within if at < held else beyond)))
+        at = at if end is None else end
+    return tuple(found)
 
 
 def price_of_count(segments: Segments, n: int) -> int:

@@ -52,12 +52,12 @@ def enumerate_within(space: MixSpace, prices: MixPrices, most: int, limit: int) 
         singles = (mix for mix in _uniform(space, prices) if space.allows(mix))
         found |= {mix for mix in singles if prices.cost(space, mix) <= most}
     elif space.allows(space.smallest):
-        mixes, dropped = LabelSearch(space, prices, (0, space.max_replicas), tight=True).within(
-            most, 20 * limit + 1_000, every=True
-        )
-        if dropped <= most:
-            return None
-        found |= {mix for _, mix in mixes}
+        for each in prices.by_regime(space):
+            search = LabelSearch(space, each, (0, space.max_replicas), tight=True)
+            mixes, dropped = search.within(most, 20 * limit + 1_000, every=True)
+            if dropped <= most:
+                return None
+            found |= {mix for _, mix in mixes}
     if not space.surplus:
         found -= {mix for mix in found if mix not in space.extra and space.has_surplus(mix)}
     return sorted(found) if len(found) <= limit else None
@@ -86,11 +86,13 @@ def _solve(
 def _search(
     space: MixSpace, prices: MixPrices, slack: int, passes: _Passes, effort: _Effort, *, tight: bool
 ) -> tuple[int, list[tuple[int, Mix]]]:
-    searches = [LabelSearch(space, prices, n, tight=tight) for n in _ranges(space, prices, tight=tight)]
+    most = space.max_replicas if tight else None
+    searches = [LabelSearch(space, each, (0, most), tight=tight) for each in prices.by_regime(space)]
     ranked = [pair for search in searches for pair in search.start()]
     searches.sort(key=lambda search: search.bound)  # the most promising one first
     bounds = [_bound(search, ranked, slack, passes, effort) for search in searches]
-    return min(min(ranked)[0], *bounds), ranked
+    ranked = sorted({(prices.cost(space, mix), mix) for _, mix in ranked})  # in one regime some seem dearer
+    return min(ranked[0][0], *bounds), ranked
 
 
 def _bound(
@@ -107,15 +109,6 @@ def _bound(
         ranked += found
         bound = max(bound, min([sought + 1, dropped, *(cost for cost, _ in found)]))
     return bound
-
-
-def _ranges(space: MixSpace, prices: MixPrices, *, tight: bool) -> list[tuple[int, int | None]]:
-    """Return numbers of replicas, so that in each range the price of changing shapes is linear."""
-    most, least = space.max_replicas if tight else None, sum(space.smallest)
-    bend = space.held if prices.exchanged else 0
-    if bend <= least or (most is not None and most <= bend):
-        return [(0, most)]
-    return [(bend, most), (0, bend - 1)]
 
 
 def _uniform(space: MixSpace, prices: MixPrices) -> Iterator[Mix]:
