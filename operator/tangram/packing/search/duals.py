@@ -21,7 +21,7 @@ class Pricer:
 
     def __init__(self, demand: PreparedDemand, mine: MixTerms) -> None:
         assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
-        self._want, self._mine, self._mix = demand, mine, demand.mix
+        self._demand, self._mine, self._mix = demand, mine, demand.mix
         self._shapes = [item.shape for item in demand.mix.items]
         pinned = dict(demand.mix.pinned)
         self._spaces = [(self._space(demand.mix, pinned, None), 0)]
@@ -31,7 +31,7 @@ class Pricer:
     def _space(
         self, mix: Mix, least: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int] | None
     ) -> MixSpace:
-        held, silent = self._want.running, sum(item.most for item in mix.items if not item.serves)
+        held, silent = self._demand.running, sum(item.most for item in mix.items if not item.serves)
         return MixSpace(
             shapes=tuple(
                 MixShape(
@@ -73,16 +73,17 @@ class Pricer:
             bounds.append(bound)
             for mix in mixes:
                 counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)
-                if self._mix.allows(dict(counts), self._want.running):
+                if self._mix.allows(dict(counts), self._demand.running):
                     found.add(counts)
-        ranked = sorted((self._cost(priced, counts), counts) for counts in found)
+        ranked = sorted((self.cost(priced, counts), counts) for counts in found)
         return min(bounds), [counts for _, counts in ranked[:_BEST]]
 
-    def _cost(self, priced: Sequence[int], counts: Counts) -> int:
-        return sum(priced[i] * value for i, value in mix_values(self._want, self._mine, counts).items())
+    def cost(self, priced: Sequence[int], counts: Counts) -> int:
+        """Return what a mix costs."""
+        return sum(priced[i] * value for i, value in mix_values(self._demand, self._mine, counts).items())
 
     def _prices(self, priced: Sequence[int], extra: int) -> MixPrices:
-        mine, demand = self._mine, self._want
+        mine = self._mine
         moved = 0 if mine.exchanged is None else priced[mine.exchanged.index]
         unmet = 0 if mine.unmet is None else priced[mine.unmet.index]
         return MixPrices(

@@ -9,6 +9,7 @@ rounded to 1024ths here, and that best is added up in whole numbers.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from tangram.packing.model.variables import MixTerms, Model, Terms
 from tangram.packing.problem.mix import Counts
@@ -143,17 +144,14 @@ class Master:
             return Bounded(0, 0.0, {}, {}, feasible=False)
         self._slack = max(_FINE, int(_SLACK * _FINE * abs(solved.value)) // max(1, len(self._blocks)))
         best, priced = floor, [0] * len(self._low)
-        quick = True  # by multipliers alone, as long as that finds columns
         for _ in range(_ROUNDS):
-            if solved.value - best <= max(_CLOSE * abs(solved.value), _ZERO) or (late and late()):
+            near = max(_CLOSE * abs(solved.value), _ZERO)
+            if solved.value - best <= near or (late and late()):
                 break
-            bound, new, priced = self._price(solved.duals, quick=quick)
+            bound, new, priced = self._price(solved.duals, near)
             best = max(best, bound)
             if not sum(self.add(demand, mixes) for demand, mixes in new.items()):
-                if not quick:
-                    break
-                quick = False
-                continue
+                break
             again = self._program.solve(seconds)
             if again is None:
                 break
@@ -167,9 +165,7 @@ class Master:
             for demand, block in self._blocks.items()
         }
 
-    def _price(
-        self, duals: Sequence[float], *, quick: bool
-    ) -> tuple[int, dict[str, list[Counts]], list[int]]:
+    def _price(self, duals: Sequence[float], near: float) -> tuple[int, dict[str, list[Counts]], list[int]]:
         """Return the bound that dual values prove, mixes that would lower the cost, and reduced costs."""
         total, priced = 0, [0] * len(self._low)
         for index, factor in self._goal.items():
@@ -184,14 +180,30 @@ class Master:
         for i in self._outer:
             if priced[i]:
                 total += priced[i] * (self._low[i] if priced[i] > 0 else self._high[i])
-        new = {}
-        for demand, block in self._blocks.items():
-            bound, mixes = block.pricer.minimum(priced, self._slack, self._effort, quick=quick)
-            total += bound
-            known = duals[block.row] * _FINE
-            if bound < known - self._slack:
+        known = {demand: duals[block.row] * _FINE for demand, block in self._blocks.items()}
+        bounds, new = self._minima(priced, known, self._blocks, quick=True)
+        if not new:  # by multipliers alone no column is found any more: search, where most is left unproved
+            left, worst = (
+                near * _FINE / 2,
+                sorted(known, key=lambda demand: (bounds[demand] - known[demand], demand)),
+            )
+            gaps = list(accumulate(known[demand] - bounds[demand] for demand in reversed(worst)))
+            some = worst[: sum(gap > left for gap in gaps)]
+            proved, new = self._minima(priced, known, some, quick=False)
+            bounds |= proved
+        return -(-(total + sum(bounds.values())) // _FINE), new, priced
+
+    def _minima(
+        self, priced: Sequence[int], known: Mapping[str, float], demands: Iterable[str], *, quick: bool
+    ) -> tuple[dict[str, int], dict[str, list[Counts]]]:
+        """Return what a mix of each demand costs at least, and mixes that cost less than `known`."""
+        bounds, new = dict[str, int](), dict[str, list[Counts]]()
+        for demand in demands:
+            pricer = self._blocks[demand].pricer
+            bounds[demand], mixes = pricer.minimum(priced, self._slack, self._effort, quick=quick)
+            if mixes and pricer.cost(priced, mixes[0]) < known[demand] - self._slack:
                 new[demand] = mixes
-        return -(-total // _FINE), new, priced
+        return bounds, new
 
     def _reduced(self, priced: Sequence[int]) -> dict[str, dict[Counts, int]]:
         """Return what each column costs above the cheapest of its demand at these prices."""

@@ -133,7 +133,7 @@ class MixPrices:
     def by_regime(self, space: MixSpace) -> tuple["MixPrices", ...]:
         """Return prices without exchanges, of the lesser of which a mix costs as much as by these.
 
-        As many replicas change their shape as are new, or as stop: the lesser of both. So each new one pays, or
+        As many change their shape as are new, or as stop: the lesser of both. So each new replica pays, or
         each that stops, whichever is cheaper; neither depends on how many replicas there are in all.
         """
         if not self.exchanged:
