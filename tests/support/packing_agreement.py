@@ -1,0 +1,150 @@
+"""Where a packing, its own figures and the best known packing disagree, one line each.
+
+Shares no code with the product: `Audit` counts from the layouts alone, `optimum` has a model of its own.
+"""
+
+from .oracle import FULL
+from .packing_audit import Audit, improvable, near
+from .packing_facts import UNMET, board
+
+MONEY = ("dollars", "share")  # stages in dollars
+
+
+def disagreements(problem, packing, best=()):
+    """What is wrong with a packing, given the stages of `optimum` as far as they are known; none: nothing."""
+    audit = Audit(problem, packing)
+    room = improvable(problem, packing)
+    return [
+        *audit.violations(),
+        *_stages(audit),
+        *_dollars(audit),
+        *_demands(audit),
+        *_moves(audit),
+        *compared(packing, best),
+        *(f"{owner}: one more {shape} fits on {gpus}" for owner, shape, gpus in room),
+    ]
+
+
+# ---- the figures of a packing
+
+
+def _stages(audit):
+    packing, values = audit.packing, audit.values()
+    names = [stage.name for stage in packing.stages]
+    foreign = _foreign(audit)
+    if names[: len(values) + len(foreign)] != [*foreign, *_in_order(values)]:
+        yield f"stages are {names}"
+    values |= dict.fromkeys(foreign, 0)
+    for stage in packing.stages:
+        money = stage.name in MONEY
+        # Budgets of pools may leave only dearer replicas to move than the audit assumes.
+        dearer = stage.name == "dollars" and audit.problem.move_budgets and stage.value > values["dollars"]
+        if stage.name in values and not dearer and not near(stage.value, values[stage.name], money):
+            yield f"{stage.name} is {values[stage.name]}, not {stage.value}"
+        if stage.bound > stage.value and not near(stage.bound, stage.value, money):
+            yield f"{stage.name}: bound {stage.bound} is above its value {stage.value}"
+        if stage.proved and not near(stage.bound, stage.value, money):
+            yield f"{stage.name} is proved, with bound {stage.bound} for {stage.value}"
+    if packing.status == "FALLBACK":
+        yield "no stage has a solution"
+    if packing.status == "OPTIMAL" and not all(stage.proved for stage in packing.stages):
+        yield "OPTIMAL, but not every stage is proved"
+
+
+def _foreign(audit):
+    """The stage of movable owners without a demand, above all others: each of their replicas goes on."""
+    if all(terms.priority is not None for terms in audit.facts.terms):
+        return []
+    return [f"unmet[{max((d.priority for d in audit.problem.demands), default=0) + 1}]"]
+
+
+def _in_order(values):
+    yield from sorted((name for name in values if name not in MONEY), key=lambda name: -int(name[6:-1]))
+    yield from MONEY
+
+
+def _dollars(audit):
+    packing = audit.packing
+    dollars = next(stage for stage in packing.stages if stage.name == "dollars")
+    used = {layout.id for layout in packing.layouts if any(i.owner is not None for i in layout.instances)}
+    grown = {layout.id for layout in packing.layouts} - set(audit.facts.gpus)
+    prices = {gpu.id: audit.facts.price(gpu) for gpu in audit.problem.gpus}
+    prices |= {gpu_id: audit.new[audit.pool(gpu_id)].price_per_gpu_hour for gpu_id in grown}
+    paid = used | grown
+    shares = {layout.id: _share(audit, layout) for layout in packing.layouts}
+    gap = (dollars.value - dollars.bound) / dollars.value if dollars.value > 0 else 0
+    figures = {
+        "objective": (packing.objective, dollars.value),
+        "bound": (packing.bound, dollars.bound),
+        "gap": (packing.gap, gap),
+        "dollars per hour": (packing.cost_per_hour, sum(prices[gpu_id] for gpu_id in paid)),
+        "idle dollars": (packing.idle_per_hour, sum(prices[i] * max(0, 1 - shares[i]) for i in paid)),
+        "move cost": (packing.move_cost, sum(move.cost for move in packing.moves)),
+        "dollars": (packing.cost_per_hour * audit.problem.horizon_h + packing.move_cost, packing.objective),
+    }
+    yield from (f"{name}: {a}, not {b}" for name, (a, b) in figures.items() if not near(a, b, dollars=True))
+    yield from (f"{g.id}: in use is {g.in_use}" for g in packing.layouts if g.in_use != (g.id in used))
+
+
+def _share(audit, layout):
+    """How much of a GPU replicas take up; slices together may claim more than all."""
+    taken = [i.profile for i in layout.instances if i.owner is not None]
+    return 1 if FULL in taken else sum(board(audit.sku(layout.id)).share(profile) for profile in taken)
+
+
+def _demands(audit):
+    """Choices and what is unmet, against what stands."""
+    choices = {choice.demand: choice for choice in audit.packing.choices}
+    short = {each.demand: (each.priority, each.share) for each in audit.packing.unmet}
+    if set(choices) != audit.facts.named:
+        yield f"choices are of {set(choices)}"
+        return
+    for terms in audit.facts.terms:
+        if terms.priority is None:
+            continue
+        choice, counts = choices[terms.id], audit.counts[terms.id]
+        parts = {(p.sku, p.profile, p.tensor_parallel): p.count for p in choice.parts}
+        if parts != dict(counts):
+            yield f"{terms.id}: {dict(counts)} stand, {parts} are chosen"
+        share = terms.unmet(counts) / UNMET
+        if not near(choice.unmet, share):
+            yield f"{terms.id}: {share} is unmet, not {choice.unmet}"
+        if short.get(terms.id, (terms.priority, 0)) != (terms.priority, choice.unmet):
+            yield f"{terms.id}: {choice.unmet} is unmet, listed is {short.get(terms.id)}"
+        price = sum(audit.facts.hourly(shape) * n for shape, n in counts.items())
+        if not near(choice.price_per_hour, price, dollars=True):
+            yield f"{terms.id}: costs {price}, not {choice.price_per_hour}"
+
+
+def _moves(audit):
+    """Each listed move starts at a replica that does not stay, and ends at one that did not run there."""
+    staying = {(r.owner, r.gpus, r.start) for terms in audit.facts.terms for r in audit.stays(terms)}
+    runs = [r for terms in audit.facts.terms for r in terms.runs]
+    leaves = {(r.owner, r.gpus[0], r.start) for r in runs if (r.owner, r.gpus, r.start) not in staying}
+    arrives = {
+        (r.owner, r.gpus[0], r.start) for r in audit.replicas if (r.owner, r.gpus, r.start) not in staying
+    }
+    for move in audit.packing.moves:
+        source = (move.owner, move.source.gpu, move.source.start)
+        target = (move.owner, move.target.gpu, move.target.start)
+        if source not in leaves or target not in arrives:
+            yield f"{move.owner}: no move from {source} to {target}"
+        leaves.discard(source)
+        arrives.discard(target)
+
+
+# ---- against the best that is known
+
+
+def compared(packing, best):
+    """Where value and bound contradict the optimiser's: the first stage that differs ends the comparison."""
+    stages = {stage.name: stage for stage in packing.stages}
+    for known in best:
+        ours = stages[known.name]
+        blur = 3e-4 if known.name in MONEY else 2e-6
+        if ours.value < known.bound - blur:
+            yield f"{known.name}: {ours.value} is below what is possible, {known.bound}"
+        elif ours.bound > known.value + blur:
+            yield f"{known.name}: bound {ours.bound} is above a legal packing, {known.value}"
+        if abs(ours.value - known.value) > blur:
+            return
