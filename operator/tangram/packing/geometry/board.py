@@ -37,6 +37,10 @@ class Board:
         if list(self.options) != sorted(self.options):
             object.__setattr__(self, "options", tuple(sorted(self.options)))
 
+    def __hash__(self) -> int:
+        """Hash little: boards are keys of many caches, and those that differ in options alone are few."""
+        return hash((self.key, self.memory_slices, len(self.options)))
+
     @property
     def profiles(self) -> tuple[str, ...]:
         """Every profile that has a legal start, sorted."""

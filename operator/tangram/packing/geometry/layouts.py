@@ -1,8 +1,8 @@
-"""Which slices may stand side by side on a board. Counted once per board, then looked up.
+"""Layouts: which GPU instances may stand side by side on a board. Enumerated once per board, then looked up.
 
-A set of placements is legal if every start is one that the driver lists, no memory slice is used twice, and
-the sum of compute and of each kind of engine stays within what the board has. MIG User Guide, "Concepts", and
-the listings of `nvidia-smi mig -lgip` and `-lgipp`.
+A board is a vector of resources: each memory slice once, compute slices, and engines of each kind. A set of
+placements is legal if each start is one that the driver lists and the placements together take no more than
+the board has. MIG User Guide, "Concepts", and the listings of `nvidia-smi mig -lgip` and `-lgipp`.
 """
 
 from collections import Counter
@@ -12,6 +12,7 @@ from functools import cache
 
 from tangram.catalog import InputError
 from tangram.packing.geometry.board import Board, Option
+from tangram.packing.geometry.count_vectors import guards, maximal, pack, within
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,16 +34,45 @@ class IllegalLayout(InputError):
     """Instances that this board cannot hold together."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Resources:
+    """What a board has, and what each of its options takes of it, as count vectors."""
+
+    whole: int
+    options: tuple[int, ...]
+    guard: int
+
+    def fitting(self, left: int, first: int = 0) -> list[int]:
+        """Return the options, from `first` on, that what is left has room for."""
+        rest = range(first, len(self.options))
+        return [index for index in rest if within(self.options[index], left, self.guard)]
+
+
+@cache
+def _resources(board: Board) -> _Resources:
+    kinds = [kind for kind, _ in board.engine_caps]
+    slices = range(board.memory_slices)
+
+    def taken(option: Option) -> int:
+        engines = dict(option.engines)
+        memory = (option.mask >> slice_ & 1 for slice_ in slices)
+        return pack((*memory, option.compute, *(engines.get(kind, 0) for kind in kinds)))
+
+    whole = pack((*(1 for _ in slices), board.compute_slices, *(cap for _, cap in board.engine_caps)))
+    return _Resources(whole, tuple(map(taken, board.options)), guards(len(slices) + 1 + len(kinds)))
+
+
 @cache
 def layouts(board: Board) -> tuple[Layout, ...]:
     """Return every legal layout, the empty one first, in a fixed order."""
-    return tuple(tuple(Placement(o.start, o.profile) for o in chosen) for chosen in _grow(board, 0, ()))
+    return tuple(layout for layout, _ in _with_rest(board))
 
 
 @cache
 def maximal_layouts(board: Board) -> tuple[Layout, ...]:
     """Return the layouts to which nothing can be added."""
-    return tuple(layout for layout in layouts(board) if not _can_grow(board, layout))
+    resources = _resources(board)
+    return tuple(layout for layout, left in _with_rest(board) if not resources.fitting(left))
 
 
 @cache
@@ -53,13 +83,10 @@ def multisets(board: Board) -> tuple[Multiset, ...]:
 
 @cache
 def maximal_multisets(board: Board) -> tuple[Multiset, ...]:
-    """Return the multisets that no other contains: all that a packer of fresh GPUs has to look at."""
-    found = [Counter(dict(m)) for m in multisets(board)]
-    return tuple(
-        tuple(sorted(mine.items()))
-        for mine in found
-        if not any(mine is not other and mine <= other for other in found)
-    )
+    """Return the multisets that no other contains, sorted: an empty GPU need not be cut to any other."""
+    profiles = board.profiles
+    vectors = {pack(dict(each).get(name, 0) for name in profiles): each for each in multisets(board)}
+    return tuple(sorted(vectors[vector] for vector in maximal(vectors, guards(len(profiles)))))
 
 
 @cache
@@ -122,26 +149,28 @@ def _create(board: Board, made: Layout, names: tuple[str, ...], left: dict[str, 
     return None
 
 
-def _grow(board: Board, first: int, chosen: tuple[Option, ...]) -> Iterator[tuple[Option, ...]]:
-    yield chosen
-    used = sum(option.mask for option in chosen)
-    for index in range(first, len(board.options)):
-        option = board.options[index]
-        if not used & option.mask and not _exhausted(board, (*chosen, option)):
-            yield from _grow(board, index + 1, (*chosen, option))
+@cache
+def _with_rest(board: Board) -> tuple[tuple[Layout, int], ...]:
+    """Return every legal layout with the resources that it leaves."""
+    resources, placements = _resources(board), [Placement(o.start, o.profile) for o in board.options]
 
+    def grow(layout: Layout, left: int, first: int) -> Iterator[tuple[Layout, int]]:
+        yield layout, left
+        for index in resources.fitting(left, first):
+            yield from grow((*layout, placements[index]), left - resources.options[index], index + 1)
 
-def _can_grow(board: Board, layout: Layout) -> bool:
-    return next(_additions(board, layout), None) is not None
+    return tuple(grow((), resources.whole, 0))
 
 
 def _additions(board: Board, layout: Iterable[Placement]) -> Iterator[Placement]:
-    found = [board.option(p.profile, p.start) for p in layout]
-    chosen = [option for option in found if option is not None]
-    used = sum(option.mask for option in chosen)
-    for option in board.options:
-        if not used & option.mask and not _exhausted(board, (*chosen, option)):
-            yield Placement(option.start, option.profile)
+    """Yield what can be added to a legal layout."""
+    resources, left = _resources(board), _resources(board).whole
+    numbers = {(option.profile, option.start): index for index, option in enumerate(board.options)}
+    for placement in layout:
+        index = numbers.get((placement.profile, placement.start))
+        left -= 0 if index is None else resources.options[index]
+    for index in resources.fitting(left):
+        yield Placement(board.options[index].start, board.options[index].profile)
 
 
 def _exhausted(board: Board, chosen: Iterable[Option]) -> str:

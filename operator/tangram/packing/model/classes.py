@@ -104,7 +104,7 @@ class _Whole:
     kind: Kind
     count: int
     convertible: int
-    strangers: int
+    foreign: int
     gangs: tuple[Gang, ...]
 
 
@@ -157,7 +157,7 @@ def gpu_classes(fleet: Fleet, name: Namer, most: int | None = None) -> GPUClasse
 
 
 def _order(state: _Cut) -> tuple[object, ...]:
-    slots = tuple((s.placement, s.label or (), s.fixed, s.stranger) for s in state.slots)
+    slots = tuple((s.placement, s.label or (), s.fixed, s.foreign) for s in state.slots)
     return state.kind, state.backend, state.cuttable, slots
 
 
@@ -165,13 +165,13 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
     found = []
     for instance in gpu.instances:
         held = fleet.held.get((gpu.id, instance.start))
-        stranger = held is None and instance.owner is not None
+        foreign = held is None and instance.owner is not None
         found.append(
             Slot(
                 placement=Placement(instance.start, instance.profile),
                 label=name(held) if held is not None else None,
-                fixed=stranger or (held is not None and held.fixed),
-                stranger=stranger,
+                fixed=foreign or (held is not None and held.fixed),
+                foreign=foreign,
             )
         )
     return tuple(sorted(found, key=lambda slot: slot.placement))
@@ -179,16 +179,16 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
 
 def _whole(fleet: Fleet, kind: Kind, gpus: list[GPUState], name: Namer) -> _Whole:
     gangs: dict[tuple[str, ...], RunningReplica] = {}
-    strangers = 0
+    foreign = 0
     for gpu in gpus:
         held = fleet.held.get((gpu.id, 0)) if not gpu.mig_enabled else None
         if held is not None:
             gangs[held.gpus] = held
         else:
-            strangers += any(instance.owner is not None for instance in gpu.instances)
+            foreign += any(instance.owner is not None for instance in gpu.instances)
     convertible = sum(gpu.convertible for gpu in gpus) if fleet.profiles.get(kind.sku) else 0
     named = tuple(sorted((name(held), held.shape) for held in gangs.values()))
-    return _Whole(kind, len(gpus), convertible, strangers, named)
+    return _Whole(kind, len(gpus), convertible, foreign, named)
 
 
 def _cut_class(fleet: Fleet, state: _Cut, gpus: list[GPUState]) -> StateClass:
@@ -205,7 +205,7 @@ def _cut_class(fleet: Fleet, state: _Cut, gpus: list[GPUState]) -> StateClass:
 
 
 def _node_class(fleet: Fleet, state: _Whole, members: list[tuple[str, ...]]) -> StateClass:
-    targets = node_targets(state.count, state.convertible, state.strangers, state.gangs)
+    targets = node_targets(state.count, state.convertible, state.foreign, state.gangs)
     return StateClass(state.kind, _in_turn(fleet, state.kind.sku, members), targets, is_node=True)
 
 

@@ -1,33 +1,38 @@
-"""What one GPU, or one node's whole GPUs, may become: only the targets that no other target beats."""
+"""Targets of GPUs: what one GPU in MIG mode, or the whole GPUs of one node, may become.
+
+A target is of use only if no other offers as many slices of each profile and keeps as many replicas of each
+label. Dropping the rest loses nothing: no constraint asks for fewer slices or fewer kept replicas.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from tangram.packing.geometry.board import Board
+from tangram.packing.geometry.count_vectors import guards, maximal, unit
 from tangram.packing.geometry.layouts import (
     Layout,
     Placement,
     creation_order,
     maximal_layouts,
     maximal_multisets,
-    multiset,
 )
 from tangram.packing.problem.statement import Backend, ShapeKey
 
-Label = tuple[str | int, ...]  # whose replica, told apart as finely as the fleet's size allows
+Label = tuple[str | int, ...]  # of a replica: its owner and more, as finely as the fleet's size allows
 Gang = tuple[Label, ShapeKey]
+Supply = tuple[tuple[ShapeKey, int], ...]  # sorted by shape, counts above zero
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Slot:
-    """An instance that exists."""
+class Slot(NamedTuple):
+    """A GPU instance that exists."""
 
     placement: Placement
-    label: Label | None = None  # None: free, or a stranger's
-    fixed: bool = False  # must be in every layout
-    stranger: bool = False  # taken by somebody who is not part of the problem
+    label: Label | None = None  # None: free, or taken by a pod that is not part of the problem
+    fixed: bool = False  # in every layout
+    foreign: bool = False  # taken by a pod that is not part of the problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +40,13 @@ class Target:
     """One thing that a GPU in MIG mode, or a node's whole GPUs, may become."""
 
     kind: str  # idle | same | cut (MIG) | node (whole GPUs)
-    supply: tuple[tuple[ShapeKey, int], ...] = ()  # slots and kept gangs that demands may take
-    kept: tuple[tuple[Label, int], ...] = ()  # replicas that may go on where they are
-    used: int = 0  # GPUs paid for; of a node: those of kept gangs and of strangers
-    stranded: int = 0  # compute slices out of everybody's reach
+    supply: Supply = ()  # slices and kept gangs that demands may take
+    kept: tuple[tuple[Label, int], ...] = ()  # replicas that may stay where they are
+    used: int = 0  # GPUs paid for; of a node: those of kept gangs and of foreign pods
+    stranded: int = 0  # compute slices that no demand can reach
     layout: Layout = ()  # kind cut: where the slices are
     free: int = 0  # kind node: whole GPUs that new gangs may take
-    cut: int = 0  # kind node: convertible GPUs that are given to MIG
+    cut: int = 0  # kind node: convertible GPUs that change to MIG mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,131 +55,181 @@ class Rules:
 
     board: Board
     sku: str
-    profiles: frozenset[str]  # that anybody wants or holds
+    profiles: frozenset[str]  # that demands take or replicas hold
     backend: Backend = "nvml"
     cuttable: bool = True
+
+
+class _Cut(NamedTuple):
+    """A layout that a GPU may be cut to."""
+
+    supply: Supply  # of an empty GPU
+    layout: Layout
+    options: int  # a bit for each option of the board
+    vector: int  # slices by profile, as a count vector
+    stranded: int
 
 
 def gpu_targets(rules: Rules, slots: tuple[Slot, ...]) -> tuple[Target, ...]:
     """Return what a GPU in MIG mode with these instances may become.
 
-    Owners are numbered in order of appearance first, so that GPUs that differ only in names are thought about
-    once.
+    Labels are numbered in order of appearance, so that GPUs which differ in labels alone share one search.
     """
-    names: dict[Label, int] = {}
+    numbers: dict[Label, Label] = {}
     for slot in slots:
         if slot.label is not None:
-            names.setdefault(slot.label, len(names))
-    plain = tuple(s if s.label is None else replace(s, label=(names[s.label],)) for s in slots)
-    back: dict[Label, Label] = {(number,): label for label, number in names.items()}
+            numbers.setdefault(slot.label, (len(numbers),))
+    plain = tuple(s if s.label is None else s._replace(label=numbers[s.label]) for s in slots)
+    back = {number: label for label, number in numbers.items()}
     return tuple(
-        replace(target, kept=tuple(sorted((back[label], n) for label, n in target.kept)))
-        for target in _gpu_targets(rules, plain)
+        Target(t.kind, t.supply, tuple(sorted((back[k], n) for k, n in t.kept)), t.used, t.stranded, t.layout)
+        for t in _gpu_targets(rules, plain)
     )
 
 
 @cache
 def _gpu_targets(rules: Rules, slots: tuple[Slot, ...]) -> tuple[Target, ...]:
-    found = [] if any(slot.stranger for slot in slots) else [Target("idle")]
-    same = _target("same", rules, slots, tuple(slot.placement for slot in slots))
-    found.append(same)
-    if rules.cuttable:
-        fresh = _cleared if rules.backend == "mig-manager" else _recut
-        found += _unbeaten(same, list(fresh(rules, slots)))
+    found = [] if any(slot.foreign for slot in slots) else [Target("idle")]
+    found.append(
+        Target(
+            kind="same",
+            supply=_supply(rules, (slot.placement for slot in slots if not slot.foreign)),
+            kept=tuple(sorted(Counter(slot.label for slot in slots if slot.label is not None).items())),
+            used=1,
+            stranded=_stranded(rules, tuple(slot.placement for slot in slots)),
+        )
+    )
+    if not rules.cuttable:
+        return tuple(found)
+    if rules.backend == "nvml":  # destroys and creates single instances
+        found += _unbeaten(rules, slots, lasting=slots)
+    elif not any(slot.fixed for slot in slots):  # mig-manager destroys all of them when the counts change
+        found += _unbeaten(rules, slots, lasting=())
     return tuple(found)
 
 
-def _recut(rules: Rules, slots: tuple[Slot, ...]) -> Iterable[Target]:
-    """NVML destroys and creates single instances: equal slices stay."""
-    fixed = {slot.placement for slot in slots if slot.fixed}
-    wanted = rules.profiles | {placement.profile for placement in fixed}
-    for layout in maximal_layouts(rules.board.only(wanted)):
-        if fixed <= set(layout):
-            yield _target("cut", rules, slots, layout)
+def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) -> list[Target]:
+    """Return the cuts that offer or keep more than each of the others, and than the GPU as it is.
 
-
-def _cleared(rules: Rules, slots: tuple[Slot, ...]) -> Iterable[Target]:
-    """mig-manager clears a GPU whose counts change, and creates all slices at default positions."""
-    if any(slot.fixed for slot in slots):
-        return
-    now = multiset(slot.placement for slot in slots)
-    for wanted in maximal_multisets(rules.board.only(rules.profiles)):
-        order = creation_order(rules.board, wanted)
-        if order is not None and wanted != now:
-            yield _target("cut", rules, (), tuple(sorted(order)))
-
-
-def _target(kind: str, rules: Rules, slots: tuple[Slot, ...], layout: Layout) -> Target:
-    stays = set(layout)
-    kept = Counter(s.label for s in slots if s.label is not None and s.placement in stays)
-    strangers = {slot.placement for slot in slots if slot.stranger}
-    supply = Counter(ShapeKey(rules.sku, p.profile) for p in layout if p not in strangers)
-    return Target(
-        kind=kind,
-        supply=tuple(sorted((shape, n) for shape, n in supply.items() if shape.profile in rules.profiles)),
-        kept=tuple(sorted((label, n) for label, n in kept.items() if label is not None)),
-        used=1,
-        stranded=_stranded(rules, layout),
-        layout=layout if kind == "cut" else (),
-    )
-
-
-@cache
-def _stranded(rules: Rules, layout: Layout) -> int:
-    """Compute slices that nobody can use while `layout` stands, whatever else is cut."""
-    board = rules.board
-    compute = {(option.profile, option.start): option.compute for option in board.options}
-    reached = [layout]
-    if rules.cuttable and rules.backend == "nvml":
-        names = rules.profiles | {placement.profile for placement in layout}
-        reached += [m for m in maximal_layouts(board.only(names)) if set(layout) <= set(m)]
-    most = max(sum(compute[p.profile, p.start] for p in placements) for placements in reached)
-    return board.compute_slices - most
-
-
-def _unbeaten(same: Target, found: list[Target]) -> list[Target]:
-    """Drop targets that offer and keep no more than another, or than leaving the GPU as it is."""
-    best: dict[tuple[object, object], Target] = {}
-    for target in found:
-        key = (target.supply, target.kept)
-        if target.supply and (key not in best or target.stranded < best[key].stranded):
-            best[key] = target
-    left = sorted(best.values(), key=lambda t: (t.supply, t.kept, t.layout))
-    vectors = [_vector(target) for target in left]
-    mine = _vector(same)
+    `lasting`: the instances that stay where a layout has them. All layouts have those of foreign pods, so
+    that counting these does not change which vector is larger. More slices of the same profiles strand less.
+    """
+    fixed = frozenset(slot.placement.profile for slot in slots if slot.fixed)
+    needed = sum(_option(rules.board, slot.placement) for slot in slots if slot.fixed)
+    labels = [
+        (_option(rules.board, slot.placement), slot.label) for slot in lasting if slot.label is not None
+    ]
+    lasts = sum(option for option, _ in labels)
+    keeping: dict[int, tuple[int, tuple[tuple[Label, int], ...]]] = {}  # by the options that stay
+    best: dict[int, tuple[int, _Cut]] = {}
+    for rank, cut in enumerate(_cuts(rules, fixed)):
+        if needed & ~cut.options:
+            continue
+        stay = cut.options & lasts
+        if stay not in keeping:
+            kept = Counter(label for option, label in labels if option & stay)
+            keeping[stay] = sum(_unit(rules, k) * n for k, n in kept.items()), tuple(sorted(kept.items()))
+        vector = cut.vector + keeping[stay][0]
+        if vector not in best or cut.stranded < best[vector][1].stranded:
+            best[vector] = rank, cut
+    same = _vector(rules, (slot.placement for slot in slots))
+    same += sum(_unit(rules, slot.label) for slot in slots if slot.label is not None)
+    found = (best[vector] for vector in maximal(best, guards(len(rules.profiles) + len(slots)), (same,)))
+    foreign = tuple(slot.placement for slot in slots if slot.foreign)
     return [
-        target
-        for i, target in enumerate(left)
-        if not _within(vectors[i], mine)
-        and not any(i != j and _within(vectors[i], other) for j, other in enumerate(vectors))
+        Target(
+            kind="cut",
+            supply=cut.supply if not foreign else _supply(rules, (p for p in cut.layout if p not in foreign)),
+            kept=keeping[cut.options & lasts][1],
+            used=1,
+            stranded=cut.stranded,
+            layout=cut.layout,
+        )
+        for _, cut in sorted(found)
     ]
 
 
-def _vector(target: Target) -> dict[object, int]:
-    return {**dict(target.supply), **dict(target.kept)}
-
-
-def _within(small: dict[object, int], large: dict[object, int]) -> bool:
-    return all(large.get(key, 0) >= count for key, count in small.items())
+@cache
+def _cuts(rules: Rules, fixed: frozenset[str]) -> tuple[_Cut, ...]:
+    """Return the maximal layouts of the profiles in play and of those that are `fixed`."""
+    board = rules.board
+    if rules.backend == "nvml":
+        layouts: Iterable[Layout] = maximal_layouts(board.only(rules.profiles | fixed))
+    else:  # mig-manager creates all slices at default positions
+        orders = (creation_order(board, wanted) for wanted in maximal_multisets(board.only(rules.profiles)))
+        layouts = (tuple(sorted(order)) for order in orders if order is not None)
+    cuts = (
+        _Cut(
+            supply=_supply(rules, layout),
+            layout=layout,
+            options=sum(_option(board, placement) for placement in layout),
+            vector=_vector(rules, layout),
+            stranded=board.compute_slices - _compute(board, layout),
+        )
+        for layout in layouts
+    )
+    return tuple(sorted(cuts))
 
 
 @cache
-def node_targets(count: int, convertible: int, strangers: int, gangs: tuple[Gang, ...]) -> tuple[Target, ...]:
+def _bits(board: Board) -> dict[tuple[str, int], int]:
+    return {(option.profile, option.start): 1 << number for number, option in enumerate(board.options)}
+
+
+def _option(board: Board, placement: Placement) -> int:
+    """Return the bit of one option of the board."""
+    return _bits(board).get((placement.profile, placement.start), 0)
+
+
+def _unit(rules: Rules, label: Label) -> int:
+    """Return the count vector of one replica of a numbered label: fields after those of the profiles."""
+    return unit(len(rules.profiles) + int(label[0]))
+
+
+def _vector(rules: Rules, placements: Iterable[Placement]) -> int:
+    """Return the count vector of the slices that demands take, by profile."""
+    fields = {profile: unit(field) for field, profile in enumerate(sorted(rules.profiles))}
+    return sum(fields.get(placement.profile, 0) for placement in placements)
+
+
+def _compute(board: Board, layout: Layout) -> int:
+    options = (board.option(placement.profile, placement.start) for placement in layout)
+    return sum(option.compute for option in options if option is not None)
+
+
+def _stranded(rules: Rules, layout: Layout) -> int:
+    """Return the compute slices that no demand can use while `layout` stands, whatever is cut beside it."""
+    least = rules.board.compute_slices - _compute(rules.board, layout)
+    if rules.cuttable and rules.backend == "nvml":
+        there = sum(_option(rules.board, placement) for placement in layout)
+        cuts = _cuts(rules, frozenset(placement.profile for placement in layout))
+        least = min((cut.stranded for cut in cuts if not there & ~cut.options), default=least)
+    return least
+
+
+def _supply(rules: Rules, placements: Iterable[Placement]) -> Supply:
+    """Return the slices that demands take."""
+    counts = Counter(p.profile for p in placements if p.profile in rules.profiles)
+    return tuple((ShapeKey(rules.sku, profile), n) for profile, n in sorted(counts.items()))
+
+
+@cache
+def node_targets(count: int, convertible: int, foreign: int, gangs: tuple[Gang, ...]) -> tuple[Target, ...]:
     """Return what the whole GPUs of a node may become.
 
-    Every choice of gangs that stay, and of convertible GPUs that go to MIG; the rest is free for new gangs.
-    `count` GPUs in all, `strangers` of them taken by somebody who is not part of the problem.
+    Every choice of gangs that stay, and of convertible GPUs that change to MIG mode; the rest is free for new
+    gangs. `count`: GPUs in all, `foreign` of them taken by pods that are not part of the problem.
     """
     found = []
     for stay in _subsets(gangs):
         taken = sum(shape.tensor_parallel for _, shape in stay)
-        left = count - strangers - taken
+        left = count - foreign - taken
         found += [
             Target(
                 kind="node",
                 supply=tuple(sorted(Counter(shape for _, shape in stay).items())),
                 kept=tuple(sorted(Counter(label for label, _ in stay).items())),
-                used=taken + strangers,
+                used=taken + foreign,
                 free=left - cut,
                 cut=cut,
             )
