@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tangram.packing.model import cp_model
+from tangram.packing.search.rows import rows_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plan"
 
@@ -95,3 +96,14 @@ def test_a_plan_loads_neither_pandas_nor_numpy():
     )
 
     assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_the_linear_relaxation_has_no_row_of_a_constraint_that_holds_only_on_a_condition():
+    made = cp_model.CpModel()
+    count, on = made.new_int_var(0, 9, "count"), made.new_bool_var("on")
+    made.add(count <= 3).only_enforce_if(on)
+    made.add(count + on <= 8)
+
+    (row,) = rows_of(made)
+
+    assert (list(row.variables), list(row.factors), row.low, row.high) == ([0, 1], [1, 1], None, 8)

@@ -1,17 +1,12 @@
 """The mix of a demand in the model: integer counts of its shapes, what they leave unmet, and their limits."""
 
-import math
-from fractions import Fraction
 from typing import Any
 
-from tangram.fleet.intent import cap
 from tangram.packing.model import cp_model
 from tangram.packing.model.variables import MixTerms, Model, Terms
 from tangram.packing.problem.mix import SCALE, UNMET, Mix
 from tangram.packing.problem.prepared import PreparedDemand, Prices, units
 from tangram.packing.problem.statement import ShapeKey
-
-_FINEST = 10**6  # parts that a share is rounded down to, where it has more decimals
 
 
 def add_mix(model: Model, prices: Prices, demand: PreparedDemand, mix: Mix) -> None:
@@ -120,29 +115,6 @@ def exchange(model: Model, demand: PreparedDemand) -> cp_model.IntVar:
     if not demand.own:
         model.cp.add(charges.expression == moved)
     return moved
-
-
-def most_at_a_place(
-    model: Model, demand: PreparedDemand, mix: Mix, share: float, fixed: int
-) -> cp_model.IntVar:
-    """Return a variable: replicas allowed at one place, of which `fixed` must not move."""
-    mine = model.mixes[demand.id]
-    if (share, fixed) not in mine.caps:
-        total = sum(item.most for item in mix.items)
-        most = model.inner(demand.id, max(cap(share, total), fixed), "cap")
-        exact = Fraction(repr(share))
-        if exact.denominator > _FINEST:
-            exact = Fraction(math.floor(exact * _FINEST), _FINEST)
-        count = cp_model.LinearExpr.sum(list(mine.counts.values()))
-        top = exact.denominator * most <= exact.numerator * count + exact.denominator - 1
-        if fixed:
-            more = _flag(model, demand, "fixed")
-            model.cp.add(top).only_enforce_if(more.negated())
-            model.cp.add(most <= fixed).only_enforce_if(more)
-        else:
-            model.cp.add(top)
-        mine.caps[share, fixed] = most
-    return mine.caps[share, fixed]
 
 
 def _flag(model: Model, demand: PreparedDemand, name: str) -> cp_model.IntVar:

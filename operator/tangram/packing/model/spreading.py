@@ -1,17 +1,18 @@
 """Replicas of a demand over nodes and zones: at most a share of them in one place, and only in its pools."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
+from fractions import Fraction
 
 from tangram.fleet.intent import cap
 from tangram.packing.model.classes import Fleet
-from tangram.packing.model.mixing import most_at_a_place
 from tangram.packing.model.variables import Model, Place, Terms
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import ShapeKey
 
 _MOST = 1_000_000  # replicas
-_FINE = 1000  # shares of divisible demands are compared in thousandths
+_FINEST = 10**6  # parts that a share is rounded down to, where it has more decimals
 
 
 def add_spreading(model: Model, fleet: Fleet) -> None:
@@ -122,10 +123,7 @@ def _stay_in_place(model: Model, demand: PreparedDemand) -> None:
 
 def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed: int) -> None:
     """Limit the replicas in one place, `fixed` of which must not move: more than the share, if need be."""
-    if demand.mix is not None:
-        model.cp.add(here.expression <= most_at_a_place(model, demand, demand.mix, share, fixed))
-        return
-    if not demand.is_divisible:
+    if demand.options:
         most = Terms()
         for variable, option in zip(model.chosen[demand.id], demand.options, strict=True):
             most.add(variable, max(cap(share, option.replicas), fixed))
@@ -134,5 +132,12 @@ def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed:
     total = Terms()
     for shape in demand.shapes:
         total.extend(model.taken.get((demand.id, shape), Terms()))
-    thousandths = round(share * _FINE)
-    model.cp.add(_FINE * here.expression <= thousandths * total.expression + _FINE - 1)
+    exact = Fraction(repr(share))
+    if exact.denominator > _FINEST:
+        exact = Fraction(math.floor(exact * _FINEST), _FINEST)
+    more = Terms(constant=exact.denominator - 1)
+    if fixed:
+        stay = model.cp.new_bool_var(f"fixed.{demand.id}")
+        model.cp.add(here.expression <= fixed).only_enforce_if(stay)
+        more.add(stay, exact.denominator * fixed)
+    model.cp.add(exact.denominator * here.expression <= exact.numerator * total.expression + more.expression)

@@ -68,9 +68,6 @@ class MixTerms:
     counts: dict[ShapeKey, cp_model.IntVar] = field(default_factory=dict)
     unmet: cp_model.IntVar | None = None
     lasting: dict[tuple[ShapeKey, int], cp_model.IntVar] = field(default_factory=dict)  # lesser of both
-    caps: dict[tuple[float, int], cp_model.IntVar] = field(
-        default_factory=dict
-    )  # (share, fixed): most at a place
     exchanged: cp_model.IntVar | None = None  # replicas that change their shape
     inner: set[int] = field(default_factory=set)  # indices of these and of every other variable of the mix
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from tangram.fleet.intent import cap
 from tangram.packing.model.variables import MixTerms
 from tangram.packing.problem.mix import Counts, Mix
 from tangram.packing.problem.prepared import Exchange, PreparedDemand
@@ -48,7 +47,7 @@ class Pricer:
             max_replicas=mix.most + silent if sum(item.most for item in mix.items) > mix.most else None,
             budget=mix.budget,
             uniform=mix.uniform,
-            surplus=bool(self._mine.caps),
+            surplus=self._demand.has_places,
             extra=() if running is not None else self._always(mix),
         )
 
@@ -89,7 +88,6 @@ class Pricer:
         return MixPrices(
             shapes=tuple(self._segments(shape, priced) for shape in self._shapes),
             unmet=max(0, unmet) + extra,
-            replicas=self._numbers(priced),
             exchanged=max(0, moved),
         )
 
@@ -106,16 +104,6 @@ class Pricer:
         ]
         return (*pieces, (None, each))
 
-    def _numbers(self, priced: Sequence[int]) -> tuple[int, ...]:
-        """Return what so many replicas in all cost, whatever their shapes: the price of caps."""
-        caps = [(key, priced[variable.index]) for key, variable in self._mine.caps.items()]
-        if not any(price for _, price in caps):
-            return ()
-        top = min(self._mix.most, sum(item.most for item in self._mix.items))
-        return tuple(
-            sum(price * max(cap(share, n), fixed) for (share, fixed), price in caps) for n in range(top + 1)
-        )
-
 
 def mix_values(demand: PreparedDemand, mine: MixTerms, counts: Counts) -> dict[int, int]:
     """Return what a mix makes of the variables that other constraints know, by index; zeros left out."""
@@ -126,8 +114,6 @@ def mix_values(demand: PreparedDemand, mine: MixTerms, counts: Counts) -> dict[i
         found[mine.unmet.index] = mix.unmet(chosen)
     for (shape, most), variable in mine.lasting.items():
         found[variable.index] = min(most, chosen.get(shape, 0))
-    for (share, fixed), variable in mine.caps.items():
-        found[variable.index] = max(cap(share, sum(chosen.values())), fixed)
     if mine.exchanged is not None:
         found[mine.exchanged.index] = Exchange(demand).of(counts)[0]
     return {index: value for index, value in found.items() if value}

@@ -20,13 +20,13 @@ class Row:
 
 
 def rows_of(cp: cp_model.CpModel) -> list[Row]:
-    """Return the constraints that are linear. The others are dropped: that only lowers the bound."""
+    """Return the constraints that are linear and always hold. Without the others the bound is lower."""
     rows = []
     for constraint in cp.proto.constraints:
         if constraint.has_exactly_one():
             literals = list(constraint.exactly_one.literals)
             rows.append(Row(literals, [1] * len(literals), 1, 1, one=True))
-        elif constraint.has_linear():
+        elif constraint.has_linear() and not constraint.enforcement_literal:
             linear = constraint.linear
             domain = list(linear.domain)
             low, high = domain[0], domain[-1]
