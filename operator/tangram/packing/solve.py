@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import replace
 
 from tangram.packing.assignment.report import Report
-from tangram.packing.assignment.settle import chosen_options, loses
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, gpu_classes
 from tangram.packing.model.grouping import by_fate, by_owner, by_shape, prepare
@@ -29,6 +28,7 @@ from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
 from tangram.packing.search.choose import Chooser
+from tangram.packing.search.settled import chosen_options, gives_up_replicas, settled_demands
 from tangram.packing.search.stages import Budget, Limits, Run
 
 __all__ = ["Limits", "solve"]
@@ -70,7 +70,7 @@ def _attempt(
     first, exact = _choose(fleet, prices, whole, budget, most)
     everyone = first.model.demands
     report = Report(fleet, prices, everyone, first)
-    stays = Report(fleet, prices, whole, first)  # with every bundle: narrowed ones may lack what runs
+    stays = Report(fleet, prices, whole, first)  # with every bundle: selected ones may lack what runs
     if first.solution is None:
         return stays.nothing_changes()
     if exact:
@@ -227,8 +227,9 @@ def _settle(
     fleet: Fleet, prices: Prices, everyone: tuple[PreparedDemand, ...], first: Run, budget: Budget
 ) -> Run | None:
     """Lay out the chosen bundles on a model that tells owners apart as far as that matters now."""
-    _, settled = chosen_options(everyone, first, prices)
-    losers = frozenset(demand.id for demand in settled if loses(demand))
+    chosen = chosen_options(everyone, first, prices)
+    settled = settled_demands(everyone, chosen)
+    losers = frozenset(demand.id for demand in everyone if gives_up_replicas(demand, chosen[demand.id]))
     grouped = gpu_classes(fleet, by_fate(fleet, losers, costs=True), _MOST_SETTLED)
     grouped = grouped or gpu_classes(fleet, by_fate(fleet, losers, costs=False))
     assert grouped is not None  # noqa: S101 - without a limit there are columns

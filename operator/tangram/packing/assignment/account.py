@@ -1,4 +1,4 @@
-"""What an assignment costs, counted from the GPUs and not from the model: moves, dollars, what is idle."""
+"""The packing of an assignment, counted from the GPUs and not from the model: moves, dollars, idle GPUs."""
 
 import math
 from collections import Counter
@@ -11,21 +11,8 @@ from tangram.packing.assignment.sites import Spot
 from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, Prices, RunningReplica
-from tangram.packing.problem.result import Choice, Move, Site, Unmet
+from tangram.packing.problem.result import Choice, Move, Packing, Site, Unmet
 from tangram.packing.problem.statement import GPUState, Part, ShapeKey
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The bill."""
-
-    cost_per_hour: float  # USD: GPUs in use and new nodes
-    idle_per_hour: float  # USD: the part of it that no replica stands on
-    move_cost: float  # USD
-    objective: float  # USD over the horizon
-    choices: tuple[Choice, ...]
-    moves: tuple[Move, ...]
-    unmet: tuple[Unmet, ...]
 
 
 def account(
@@ -34,30 +21,38 @@ def account(
     demands: tuple[PreparedDemand, ...],
     chosen: Mapping[str, Option],
     assignment: Assignment,
-) -> Account:
-    """Return the bill of `assignment`; `chosen`: the option taken, by demand."""
+) -> Packing:
+    """Return the packing of `assignment` without bounds; `chosen`: the option taken, by demand."""
     left = Counter(dict(fleet.problem.move_budgets))
     moves = tuple(move for demand in demands for move in _moves(fleet, demand, assignment, left))
     move_cost = sum(move.cost for move in moves)
     cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
     cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
     choices = [
-        _choice(prices, demand, chosen.get(demand.id), assignment) for demand in demands if not demand.hidden
+        _choice(prices, demand, chosen[demand.id], assignment) for demand in demands if not demand.hidden
     ]
     short = any(choice.unmet > 0 for choice in choices)
-    room = _Room.of(fleet, demands, assignment, spent=_spent(fleet, moves)) if short else None
-    return Account(
+    room = _Occupancy.of(fleet, demands, assignment, spent=_spent(fleet, moves)) if short else None
+    pools = Counter(gpu.pool for gpu in assignment.new_gpus.values())
+    sizes = {pool.name: pool.node_size for pool in fleet.problem.growable}
+    return Packing(
+        status="FALLBACK",
+        objective=cost * fleet.problem.horizon_h + move_cost,
+        bound=0.0,
+        gap=0.0,
         cost_per_hour=cost,
         idle_per_hour=_idle(fleet, prices, assignment),
         move_cost=move_cost,
-        objective=cost * fleet.problem.horizon_h + move_cost,
+        stages=(),
         choices=tuple(choices),
+        layouts=assignment.layouts,
         moves=moves,
         unmet=tuple(
             Unmet(demand.id, demand.priority, choice.unmet, _why(demand, assignment, room))
             for demand, choice in zip((w for w in demands if not w.hidden), choices, strict=True)
             if choice.unmet > 0
         ),
+        grown=tuple((name, n // sizes[name]) for name, n in pools.items()),
     )
 
 
@@ -126,11 +121,11 @@ def _idle(fleet: Fleet, prices: Prices, assignment: Assignment) -> float:
     return total
 
 
-def _choice(prices: Prices, demand: PreparedDemand, option: Option | None, assignment: Assignment) -> Choice:
+def _choice(prices: Prices, demand: PreparedDemand, option: Option, assignment: Assignment) -> Choice:
     placed = Counter(spot.shape for spot in assignment.sites.get(demand.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
     price = sum(prices.shape_hour(shape) * n for shape, n in placed.items())
-    if demand.is_divisible or option is None:
+    if demand.is_divisible:
         total = sum(count for _, count in demand.divisible)
         unmet = (total - sum(placed.values())) / total if total else 0.0
         return Choice(demand.id, 0, parts, price, unmet)
@@ -153,7 +148,7 @@ def _spent(fleet: Fleet, moves: tuple[Move, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _Occupancy:
     """What stands where, as far as it matters to a demand that goes short."""
 
     gpus: tuple[GPUState, ...]  # new ones, too
@@ -165,7 +160,7 @@ class _Room:
     @classmethod
     def of(
         cls, fleet: Fleet, demands: tuple[PreparedDemand, ...], assignment: Assignment, *, spent: bool
-    ) -> "_Room":
+    ) -> "_Occupancy":
         """Return it for a plan."""
         gpus = (*fleet.problem.gpus, *assignment.new_gpus.values())
         owners = {
@@ -199,7 +194,7 @@ def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
     return may_cut or any(each.profile == shape.profile for each in gpu.instances)
 
 
-def _why(demand: PreparedDemand, assignment: Assignment, room: _Room | None) -> str:
+def _why(demand: PreparedDemand, assignment: Assignment, room: _Occupancy | None) -> str:
     """Return why a demand goes short: only what the plan itself shows."""
     if demand.least_unmet:
         return "no mix of replicas within its budget and limits serves it whole"
@@ -219,7 +214,7 @@ def _why(demand: PreparedDemand, assignment: Assignment, room: _Room | None) -> 
     return f"no room left{placed if demand.is_divisible else ' for all of it'}"
 
 
-def _before(demand: PreparedDemand, where: list[str], room: _Room) -> str:
+def _before(demand: PreparedDemand, where: list[str], room: _Occupancy) -> str:
     """Return what stands on the GPUs `where` and has precedence over a demand, in words."""
     there = [
         room.demands[name] for gpu in where for name in room.owners[gpu] - {demand.id} if name in room.demands

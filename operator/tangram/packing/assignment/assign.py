@@ -12,9 +12,9 @@ from itertools import chain
 
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
+from tangram.packing.assignment.counts import Counts
 from tangram.packing.assignment.fill import fill, urgency
 from tangram.packing.assignment.sites import (
-    Counts,
     Owner,
     Spot,
     Unit,

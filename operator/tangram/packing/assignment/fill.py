@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
-from tangram.packing.assignment.sites import Counts, Spot, Work, give, room_by_place, spot_of
+from tangram.packing.assignment.counts import Counts
+from tangram.packing.assignment.sites import Spot, Work, give, room_by_place, spot_of
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
@@ -25,7 +26,7 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
     total = sum(taken.values())
     limit = cap(demand.spread.node, total) if demand.spread.node < 1 else total
     for shape, n in sorted(taken.items()):
-        room = _Room(limit, room_by_place(work, demand, shape))
+        room = _SpreadRoom(limit, room_by_place(work, demand, shape))
         for spot in work.sites.get(demand.id, ()):
             room.take(spot, counted=spot.shape == shape)
         given = sum(spot.shape == shape for spot in work.sites.get(demand.id, ()))
@@ -71,7 +72,7 @@ def _by_place(sites: list[Spot], place: str) -> list[list[Spot]]:
 
 
 @dataclass(slots=True)
-class _Room:
+class _SpreadRoom:
     """Where one more replica of a demand may stand."""
 
     limit: int  # on one node
@@ -89,7 +90,7 @@ class _Room:
             self.left[spot.place] -= 1
 
 
-def _take(work: Work, demand: PreparedDemand, shape: ShapeKey, missing: int, room: _Room) -> int:
+def _take(work: Work, demand: PreparedDemand, shape: ShapeKey, missing: int, room: _SpreadRoom) -> int:
     """Give free spots to a demand, in order; to be spread, always on the node with most of them left."""
     offered = work.free.get(shape, [])
     if demand.spread.node < 1:
@@ -118,10 +119,10 @@ def _fullest_first(spots: list[Spot]) -> list[Spot]:
     return sorted(spots, key=lambda spot: -left[spot])  # stable: equal ones stay in order
 
 
-def _open(work: Work, shape: ShapeKey, missing: int, room: _Room) -> None:
+def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom) -> None:
     """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
     found: list[Spot] = []
-    room = _Room(room.limit, None if room.left is None else Counter(room.left), Counter(room.nodes))
+    room = _SpreadRoom(room.limit, None if room.left is None else Counter(room.left), Counter(room.nodes))
     if shape.profile == WHOLE_GPU:
         for unit in work.units:
             while unit.kind.sku == shape.sku and unit.takes(shape.tensor_parallel) and len(found) < missing:

@@ -1,21 +1,21 @@
-"""Write a solution down: GPUs, choices, moves, and how far from the best it may be."""
+"""Packings from solutions: each stage with its bound, and the gap of the dollars."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
-from tangram.packing.assignment.settle import chosen_options, counts_of, nothing_changes
-from tangram.packing.assignment.sites import Counts
+from tangram.packing.assignment.counts import Counts, counts_of, nothing_changes
 from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, Prices
 from tangram.packing.problem.result import Packing, Stage
+from tangram.packing.search.settled import chosen_options
 from tangram.packing.search.stages import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What there is to write about one problem."""
+    """Packings of one problem from the solutions of its stages."""
 
     fleet: Fleet
     prices: Prices
@@ -24,11 +24,11 @@ class Report:
 
     def packing(self, run: Run) -> Packing:
         """Return the packing behind the last solution of `run`."""
-        chosen, settled = chosen_options(self.everyone, self.first, self.prices)
-        found, whole = self._write(run.model.classes, settled, chosen, counts_of(run, settled))
+        chosen = chosen_options(self.everyone, self.first, self.prices)
+        found, whole = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
         bound = max(0.0, min(dollars.bound, found.objective))
-        # The solver counts whole hundred-thousandths of a dollar: below their sum nothing is told apart.
+        # The solver counts whole hundred-thousandths of a dollar: smaller differences are rounding.
         blur = (len(found.layouts) + len(found.moves) + 1) / MONEY
         proved = dollars.proved and found.objective - bound <= blur
         paid = Stage("dollars", found.objective, found.objective if proved else bound, proved)
@@ -43,11 +43,11 @@ class Report:
         )
 
     def nothing_changes(self) -> Packing:
-        """Return what there is to say when time ran out before anything was found."""
+        """Return the fleet as it is: the fallback when time is over before the first solution."""
         nothing = Run(self.first.model, self.first.budget)
-        chosen, settled = chosen_options(self.everyone, nothing, self.prices)
+        chosen = chosen_options(self.everyone, nothing, self.prices)
         grouped = self.first.model.classes
-        found, _ = self._write(grouped, settled, chosen, nothing_changes(grouped, settled))
+        found, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))
         unmet: dict[int, float] = {}
         for demand in self.everyone:
             unmet[demand.priority] = unmet.get(demand.priority, 0.0)
@@ -58,29 +58,9 @@ class Report:
         return replace(found, gap=1.0 if found.objective > 0 or found.unmet else 0.0, stages=tuple(stages))
 
     def _write(
-        self,
-        grouped: GPUClasses,
-        settled: tuple[PreparedDemand, ...],
-        chosen: Mapping[str, Option],
-        counts: Counts,
+        self, grouped: GPUClasses, chosen: Mapping[str, Option], counts: Counts
     ) -> tuple[Packing, bool]:
-        """Return the packing without its stages, and whether every replica found its place."""
-        assignment = assign(self.fleet, settled, grouped, counts)
-        bill = account(self.fleet, self.prices, self.everyone, chosen, assignment)
-        grown = zip(grouped.grown, counts.grown, strict=True)
-        packing = Packing(
-            status="FALLBACK",
-            objective=bill.objective,
-            bound=0.0,
-            gap=0.0,
-            cost_per_hour=bill.cost_per_hour,
-            idle_per_hour=bill.idle_per_hour,
-            move_cost=bill.move_cost,
-            stages=(),
-            choices=bill.choices,
-            layouts=assignment.layouts,
-            moves=bill.moves,
-            unmet=bill.unmet,
-            grown=tuple((made.pool.name, nodes) for made, (nodes, _) in grown if nodes),
-        )
+        """Return the packing without its stages, and whether every replica has its place."""
+        assignment = assign(self.fleet, self.everyone, grouped, counts)
+        packing = account(self.fleet, self.prices, self.everyone, chosen, assignment)
         return packing, not assignment.short

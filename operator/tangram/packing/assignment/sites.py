@@ -1,26 +1,14 @@
-"""What the assignment of GPUs works on: counts from the solver, sites to give away, who has what so far."""
+"""What the assignment of GPUs works on: free sites, and the sites that replicas have so far."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tangram.packing.assignment.counts import Counts
 from tangram.packing.model.classes import Fleet, Kind
-from tangram.packing.model.targets import Label, Target
+from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import GPUState, ShapeKey
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What the solver decided, in numbers."""
-
-    classes: tuple[tuple[int, ...], ...]  # [class][target]
-    converted: tuple[tuple[int, ...], ...]
-    gangs: Mapping[tuple[Kind, int], int]  # new gangs by size
-    grown: tuple[tuple[int, tuple[int, ...]], ...]  # [growable pool] (nodes, GPUs by target)
-    taken: Mapping[str, Mapping[ShapeKey, int]]  # replicas by demand
-    spots: Mapping[tuple[str, ShapeKey, str], int]  # replicas by demand, shape and place, where spread
-    keeps: Mapping[Label, int] | None  # replicas that go on where they are; None: all that can
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +26,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds an instance."""
+    """The demand, or foreign pod, of an instance."""
 
     name: str
     profile: str
@@ -51,7 +39,7 @@ class Unit:
 
     kind: Kind
     free: list[str]
-    whole: bool  # nobody is on the node
+    whole: bool  # no replica is on the node
 
     def takes(self, size: int) -> bool:
         """Whether there is room for a gang."""
@@ -84,7 +72,7 @@ class Work:
 
 
 def quotas(counts: Counts) -> dict[str, dict[ShapeKey, Counter[str]]]:
-    """Return how many replicas the model wants in each place, by demand to be spread and shape."""
+    """Return how many replicas the model has in each place, by demand to be spread and shape."""
     found: dict[str, dict[ShapeKey, Counter[str]]] = {}
     for (demand, shape, place), n in counts.spots.items():
         found.setdefault(demand, {}).setdefault(shape, Counter())[place] = n
@@ -106,6 +94,6 @@ def give(work: Work, demand: str, spot: Spot, gang: str | None) -> None:
 
 
 def room_by_place(work: Work, demand: PreparedDemand, shape: ShapeKey) -> Counter[str] | None:
-    """Return how many replicas may stand in each place; None: the model did not say."""
+    """Return how many replicas may stand in each place; None: anywhere."""
     found = work.quotas.get(demand.id)
     return None if found is None else Counter(found.get(shape, {}))

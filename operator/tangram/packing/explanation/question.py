@@ -162,17 +162,17 @@ class Question:
         return status
 
     def _serve(self, model: Model, everyone: Iterable[PreparedDemand], demands: Mapping[str, Demand]) -> None:
-        want = next(want for want in everyone if want.id == self.demand.id)
-        if want.is_divisible:
-            total, taken = sum(n for _, n in want.divisible), Terms()
+        prepared = next(prepared for prepared in everyone if prepared.id == self.demand.id)
+        if prepared.is_divisible:
+            total, taken = sum(n for _, n in prepared.divisible), Terms()
             for (owner, _, _), piece in model.pieces.items():
-                if owner == want.id:
+                if owner == prepared.id:
                     taken.add(piece)
             model.cp.add(taken.expression == total)
             return
         least = least_unmet(self.demand)  # rounded up, as what is unmet is
         most = math.floor(least * UNMET) + 1 if least else 0
-        for limit in _serve_but(model, want, demands[want.id], most):
+        for limit in _serve_but(model, prepared, demands[prepared.id], most):
             model.cp.add(limit)
 
     def _protect_others(
@@ -184,21 +184,21 @@ class Question:
     ) -> None:
         """Nobody as important, or more, gets less than now."""
         served = {choice.demand: choice for choice in self.packing.choices}
-        for want in everyone:
-            if want.id == self.demand.id or want.priority < self.demand.priority:
+        for prepared in everyone:
+            if prepared.id == self.demand.id or prepared.priority < self.demand.priority:
                 continue
-            choice = served.get(want.id)
-            if want.is_divisible:
-                total = sum(n for _, n in want.divisible)
+            choice = served.get(prepared.id)
+            if prepared.is_divisible:
+                total = sum(n for _, n in prepared.divisible)
                 placed = sum(p.count for p in choice.parts) if choice is not None else total
-                pieces = [v for (owner, _, _), v in model.pieces.items() if owner == want.id]
+                pieces = [v for (owner, _, _), v in model.pieces.items() if owner == prepared.id]
                 limits = [cp_model.LinearExpr.sum(pieces) >= placed]
             else:
                 most = UNMET if choice is None else round(choice.unmet * UNMET) + 1
-                limits = _serve_but(model, want, demands[want.id], most)
+                limits = _serve_but(model, prepared, demands[prepared.id], most)
             for limit in limits:
                 added = model.cp.add(limit)
-                if not want.hidden:
+                if not prepared.hidden:
                     added.only_enforce_if(literal)
 
 
@@ -326,14 +326,14 @@ def skus_of(problem: Problem, demand: Demand) -> list[str]:
     return sorted(named - {ANY_SKU})
 
 
-def _serve_but(model: Model, want: PreparedDemand, demand: Demand, unmet: int) -> list[Any]:
+def _serve_but(model: Model, prepared: PreparedDemand, demand: Demand, unmet: int) -> list[Any]:
     """Return the limits that leave no more than `unmet` parts of `UNMET` of a demand unserved."""
     if not demand.offers:
-        shares = [option.unmet for option in want.options]
-        return [cp_model.LinearExpr.weighted_sum(model.chosen[want.id], shares) <= unmet]
+        shares = [option.unmet for option in prepared.options]
+        return [cp_model.LinearExpr.weighted_sum(model.chosen[prepared.id], shares) <= unmet]
     served, there = Terms(), Terms()
     for offer in demand.offers:
-        taken = model.taken.get((want.id, offer.shape), Terms())
+        taken = model.taken.get((prepared.id, offer.shape), Terms())
         there.extend(taken)
         served.extend(taken, served_parts(offer.rate, demand.rate, UNMET * _FINER) if demand.rate else 0)
     limits = (
@@ -351,8 +351,8 @@ def _keep_to_budget(
     if demand.offers:
         _keep_offers_to_budget(model, demand, demand.budget_per_hour, literal)
         return
-    want = next(want for want in everyone if want.id == demand.id)
-    for variable, option in zip(model.chosen[demand.id], want.options, strict=True):
+    prepared = next(prepared for prepared in everyone if prepared.id == demand.id)
+    for variable, option in zip(model.chosen[demand.id], prepared.options, strict=True):
         if option.price > units(demand.budget_per_hour):
             model.cp.add_implication(literal, variable.negated())
 

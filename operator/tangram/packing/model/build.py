@@ -4,7 +4,7 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing.model import cp_model
 from tangram.packing.model.classes import Fleet, GPUClasses, fresh_targets
 from tangram.packing.model.mixing import add_mix, limit_mix
-from tangram.packing.model.moves import add_keeping
+from tangram.packing.model.moves import add_moves
 from tangram.packing.model.spreading import add_spreading
 from tangram.packing.model.supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.variables import Model, Terms
@@ -21,7 +21,7 @@ def build(fleet: Fleet, prices: Prices, demands: tuple[PreparedDemand, ...], cla
     add_gangs(model, fleet)
     _choices(model, prices)
     _demand(model)
-    add_keeping(model)
+    add_moves(model)
     add_spreading(model, fleet)
     for demand in demands:
         if demand.mix is not None:

@@ -16,7 +16,7 @@ from tangram.packing.problem.prepared import Exchange, PreparedDemand, RunningRe
 from tangram.packing.problem.statement import ShapeKey
 
 
-def add_keeping(model: Model) -> None:
+def add_moves(model: Model) -> None:
     """Add what stays, the moves and their cost."""
     kept: dict[Label, Terms] = {}
     for group, mine in zip(model.classes.existing, model.counts, strict=True):

@@ -120,16 +120,19 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
         (_option(rules.board, slot.placement), slot.label) for slot in lasting if slot.label is not None
     ]
     lasts = sum(option for option, _ in labels)
-    keeping: dict[int, tuple[int, tuple[tuple[Label, int], ...]]] = {}  # by the options that stay
+    lasting_replicas: dict[int, tuple[int, tuple[tuple[Label, int], ...]]] = {}  # by the options that stay
     best: dict[int, tuple[int, _Cut]] = {}
     for rank, cut in enumerate(_cuts(rules, fixed)):
         if needed & ~cut.options:
             continue
         stay = cut.options & lasts
-        if stay not in keeping:
+        if stay not in lasting_replicas:
             kept = Counter(label for option, label in labels if option & stay)
-            keeping[stay] = sum(_unit(rules, k) * n for k, n in kept.items()), tuple(sorted(kept.items()))
-        vector = cut.vector + keeping[stay][0]
+            lasting_replicas[stay] = (
+                sum(_unit(rules, k) * n for k, n in kept.items()),
+                tuple(sorted(kept.items())),
+            )
+        vector = cut.vector + lasting_replicas[stay][0]
         if vector not in best or cut.stranded < best[vector][1].stranded:
             best[vector] = rank, cut
     same = _vector(rules, (slot.placement for slot in slots))
@@ -140,7 +143,7 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
         Target(
             kind="cut",
             supply=cut.supply if not foreign else _supply(rules, (p for p in cut.layout if p not in foreign)),
-            kept=keeping[cut.options & lasts][1],
+            kept=lasting_replicas[cut.options & lasts][1],
             used=1,
             stranded=cut.stranded,
             layout=cut.layout,

@@ -58,7 +58,7 @@ class PreparedDemand:
 
     id: str
     priority: int
-    options: tuple[Option, ...]  # of a divisible want: none
+    options: tuple[Option, ...]  # of a divisible demand: none
     divisible: tuple[tuple[tuple[ShapeKey, ...], int], ...]  # (shapes that would do, count) per part
     held: tuple[RunningReplica, ...]
     spread: Spread
@@ -98,7 +98,7 @@ class PreparedDemand:
 
     @property
     def shapes(self) -> tuple[ShapeKey, ...]:
-        """Every shape that this want may take or holds, sorted."""
+        """Every shape that this demand may take or holds, sorted."""
         found = {shape for option in self.options for shape, _ in option.parts}
         found |= {shape for shapes, _ in self.divisible for shape in shapes}
         found |= set(self.mix.shapes) if self.mix is not None else set()
@@ -107,7 +107,7 @@ class PreparedDemand:
 
 def option_of(demand: PreparedDemand, prices: "Prices", counts: Mapping[ShapeKey, int]) -> Option:
     """Return a mix of a demand as one bundle."""
-    assert demand.mix is not None  # noqa: S101 - asked for only of wants that have one
+    assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
     parts = tuple(sorted((shape, n) for shape, n in counts.items() if n))
     price = sum(units(prices.shape_hour(shape)) * n for shape, n in parts)
     return Option(-1, parts, price, demand.mix.unmet(counts))
@@ -237,7 +237,7 @@ def prepared_demands(
     by_owner: dict[str, list[RunningReplica]] = {}
     for replica in held:
         by_owner.setdefault(replica.owner, []).append(replica)
-    room = _Room(problem)
+    room = _FleetCapacity(problem)
     found = [_prepared(problem, prices, d, tuple(by_owner.pop(d.id, ())), room) for d in problem.demands]
     top = max((demand.priority for demand in problem.demands), default=0) + 1
     for owner, theirs in by_owner.items():
@@ -247,7 +247,7 @@ def prepared_demands(
     return tuple(sorted(found, key=lambda each: each.id))
 
 
-class _Room:
+class _FleetCapacity:
     """The most replicas of a shape that a fleet could hold if it were empty, nodes that may come included."""
 
     def __init__(self, problem: Problem) -> None:
@@ -270,7 +270,7 @@ class _Room:
 
 
 def _prepared(
-    problem: Problem, prices: Prices, demand: Demand, held: tuple[RunningReplica, ...], room: _Room
+    problem: Problem, prices: Prices, demand: Demand, held: tuple[RunningReplica, ...], room: _FleetCapacity
 ) -> PreparedDemand:
     shapes = {part.shape for bundle in demand.bundles for part in bundle.parts if part.sku != ANY_SKU}
     shapes |= {replica.shape for replica in held} | {offer.shape for offer in demand.offers}

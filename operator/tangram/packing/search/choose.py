@@ -9,7 +9,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from math import ceil, gcd
 
-from tangram.packing.assignment.settle import chosen_option
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.model.variables import Model, Terms
@@ -18,6 +17,7 @@ from tangram.packing.problem.prepared import MONEY, PreparedDemand, Prices, opti
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import carried, first_guess
 from tangram.packing.search.master import Bounded, Master
+from tangram.packing.search.settled import chosen_option
 from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars

@@ -1,0 +1,65 @@
+"""Counts of GPUs by target and of replicas by shape: from a solution, or of the fleet as it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tangram.packing.model.classes import GPUClasses, Kind
+from tangram.packing.model.targets import Label
+from tangram.packing.model.variables import Model
+from tangram.packing.problem.prepared import Option
+from tangram.packing.problem.statement import ShapeKey
+from tangram.packing.search.hints import as_it_is
+from tangram.packing.search.stages import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A solution in numbers, before any GPU has a name."""
+
+    classes: tuple[tuple[int, ...], ...]  # [class][target]
+    converted: tuple[tuple[int, ...], ...]
+    gangs: Mapping[tuple[Kind, int], int]  # new gangs by size
+    grown: tuple[tuple[int, tuple[int, ...]], ...]  # [growable pool] (nodes, GPUs by target)
+    taken: Mapping[str, Mapping[ShapeKey, int]]  # replicas by demand
+    spots: Mapping[tuple[str, ShapeKey, str], int]  # replicas by demand, shape and place, where spread
+    keeps: Mapping[Label, int] | None  # replicas that go on where they are; None: all that can
+
+
+def counts_of(run: Run, chosen: Mapping[str, Option]) -> Counts:
+    """Return the counts of the last solution."""
+    solution, model = run.solution, run.model
+    assert solution is not None  # noqa: S101 - asked for only where there is one
+    return Counts(
+        classes=tuple(tuple(solution[v.index] for v in mine) for mine in model.counts),
+        converted=tuple(tuple(solution[v.index] for v in mine) for mine in model.converted),
+        gangs={key: solution[v.index] for key, v in model.gangs.items()},
+        grown=tuple(
+            (solution[g.nodes.index], tuple(solution[v.index] for v in g.counts)) for g in model.grown
+        ),
+        taken={demand: dict(option.parts) for demand, option in chosen.items()},
+        spots={key: solution[v.index] for key, v in model.spots.items()},
+        keeps=_keeps(model, solution),
+    )
+
+
+def _keeps(model: Model, solution: list[int]) -> dict[Label, int]:
+    found: dict[Label, int] = {}
+    for (_, _, label), variable in model.keeps.items():
+        found[label] = found.get(label, 0) + solution[variable.index]
+    return found
+
+
+def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, Option]) -> Counts:
+    """Return every GPU as it is: the fallback when time is over before the first solution."""
+    return Counts(
+        classes=tuple(
+            tuple(len(group.members) * (t == as_it_is(group)) for t in range(len(group.targets)))
+            for group in grouped.existing
+        ),
+        converted=tuple((0,) * len(made.targets) for made in grouped.converted),
+        gangs={},
+        grown=tuple((0, (0,) * len(made.targets)) for made in grouped.grown),
+        taken={demand: dict(option.parts) for demand, option in chosen.items()},
+        spots={},
+        keeps=None,
+    )
