@@ -20,7 +20,7 @@ from tangram.packing.search.program import Column, Program
 from tangram.packing.search.rows import Row, rows_of
 
 _FINE = 1024  # parts of a unit that dual values are rounded to
-_ROUNDS = 40
+_ROUNDS = 100  # 100 GPUs spread over nodes use their labels up in 61, the other states end in 31 at most
 _MOST_LABELS = 1_000_000  # of one goal, some seconds; after that the bound is that of multipliers alone
 _CLOSE = 0.0005  # of the bound: more columns would not raise it by more
 _SLACK = 0.0001  # of the objective, over all demands: so much may pricing leave unproved
