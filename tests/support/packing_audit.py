@@ -195,9 +195,10 @@ class Audit:
 
     # ---- what it is worth
 
-    def moves(self, terms):
-        """How many replicas of a demand move, and what that costs at least."""
-        counts, stays = self.counts[terms.id], Counter(self.stays(terms))
+    def moves(self, terms, counts=None):
+        """How many replicas of a demand move, and what that costs at least; `counts`: were there so many."""
+        counts = self.counts[terms.id] if counts is None else counts
+        stays = Counter(self.stays(terms))
         moved, cost, left = 0, 0, []
         for shape, running in terms.held.items():
             last = min(running, counts[shape])
@@ -267,6 +268,10 @@ def _allowed(audit, terms, counts):
     held = terms.pinned
     if any(counts[shape] < n for shape, n in held.items() if shape in terms.shapes):
         return False
+    more = audit.moves(terms, counts)[0] - audit.moves(terms)[0]
+    budget = audit.problem.move_budget
+    if more and (audit.problem.move_budgets or (budget is not None and len(audit.packing.moves) >= budget)):
+        return False  # a replica that stops would move instead
     return not list(audit._limits(terms, counts, alone=False))
 
 

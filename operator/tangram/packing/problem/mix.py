@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tangram.packing.problem.statement import Demand, ShapeKey
@@ -70,11 +70,15 @@ class Mix:
             return False
         if sum(n for shape, n in used.items() if known[shape].serves) > self.most:
             return False
-        if any(used.get(shape, 0) < n for shape, n in self.pinned):
-            fewer = all(n <= running.get(shape, 0) for shape, n in used.items())
-            if not fewer or self.unmet(used):
-                return False
+        if not self.keeps_pinned(used, running):
+            return False
         return self.budget is None or sum(known[s].price * n for s, n in used.items()) <= self.budget
+
+    def keeps_pinned(self, used: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int]) -> bool:
+        """Whether every pinned replica stays, or fewer of what runs serve the demand whole."""
+        if all(used.get(shape, 0) >= n for shape, n in self.pinned):
+            return True
+        return all(n <= running.get(shape, 0) for shape, n in used.items()) and not self.unmet(used)
 
     def within(self, running: Mapping[ShapeKey, int]) -> list[dict[ShapeKey, int]]:
         """Return allowed mixes of what runs: of one shape or of all, fewer where they are limited."""
@@ -108,6 +112,7 @@ class Mix:
 
 def mix_of(
     demand: Demand,
+    running: Mapping[ShapeKey, int],
     pinned: Mapping[ShapeKey, int],
     hourly: Mapping[ShapeKey, float],
     room: Callable[[ShapeKey], int],
@@ -127,13 +132,16 @@ def mix_of(
         found.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count))
     budget = demand.budget_per_hour
     stays = tuple(sorted(pinned.items()))
-    return Mix(
+    mix = Mix(
         items=tuple(found[shape] for shape in sorted(found)),
         rated=rated,
         least=demand.min_replicas,
         most=most,
         budget=None if budget is None else math.floor(budget * NANO) + 1,
         uniform=demand.uniform,
-        always=tuple(sorted({stays, *(((part.shape, part.count),) for part in demand.protected)} - {()})),
+        always=(stays,) if stays else (),
         pinned=stays,
     )
+    protected = [{part.shape: part.count} for part in demand.protected]
+    kept = {tuple(counts.items()) for counts in protected if mix.keeps_pinned(counts, running)}
+    return replace(mix, always=tuple(sorted({*mix.always, *kept})))

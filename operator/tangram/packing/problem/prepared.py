@@ -282,7 +282,8 @@ def _prepared(
     options = () if demand.divisible or demand.offers else _options(demand, held, prices)
     pinned = Counter(replica.shape for replica in held if replica.pinned)
     hourly = {shape: prices.shape_hour(shape) for shape in pinned}
-    mix = mix_of(demand, pinned, hourly, room) if demand.offers else None
+    running = Counter(replica.shape for replica in held)
+    mix = mix_of(demand, running, pinned, hourly, room) if demand.offers else None
     spread, pools = demand.spread, demand.pools
     own = demand.divisible or any(replica.said for replica in held)
     held = _fixed(held, options, divisible)

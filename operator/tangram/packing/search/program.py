@@ -96,6 +96,8 @@ class Program:
         self._flush()
         limits = parameters_pb2.SolveParametersProto(random_seed=_SEED, presolve=parameters_pb2.EMPHASIS_OFF)
         limits.glop.max_deterministic_time = seconds
+        # Bounds are added up in whole numbers from any dual values: an imprecise solution is of use, too.
+        limits.glop.change_status_to_imprecise = False
         start = model_parameters_pb2.ModelSolveParametersProto()
         if self._basis is not None:  # has to name every column and row: new columns at 0, new rows basic
             start.initial_basis.CopyFrom(self._basis)
