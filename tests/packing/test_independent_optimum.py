@@ -6,7 +6,7 @@ import pytest
 
 from tangram.packing import Spread
 from tangram.packing.solve import solve
-from tests.support.packing_agreement import compared, disagreements
+from tests.support.packing_agreement import compared, disagreements, worse
 from tests.support.packing_audit import Audit
 from tests.support.packing_enumeration import enumerated
 from tests.support.packing_instances import KINDS, instance, tiny
@@ -17,14 +17,17 @@ ENUMERATED = [kind for kind in KINDS if kind != "growing"]
 SECONDS = 2  # deterministic, of each stage of the optimiser: without proof its bound counts
 
 
-def disagreed(kind, seeds):
-    """What is wrong with the packings of some problems, by seed."""
-    found = {}
+def judged(kind, seeds):
+    """What is wrong with the packings of some problems, and where the optimiser has better, by seed."""
+    wrong, behind = {}, {}
     for seed in seeds:
         problem = instance(kind, seed)
-        if lines := disagreements(problem, solve(problem), optimum(problem, SECONDS)):
-            found[kind, seed] = lines
-    return found
+        packing, best = solve(problem), optimum(problem, SECONDS)
+        if lines := disagreements(problem, packing, best):
+            wrong[seed] = lines
+        if line := worse(packing, best):
+            behind[seed] = line
+    return wrong, behind
 
 
 def formulations_differ(kind, seeds):
@@ -43,7 +46,7 @@ def formulations_differ(kind, seeds):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_packing_is_legal_worth_its_figures_and_as_good_as_the_optimiser_says(kind):
-    assert disagreed(kind, range(1, 5)) == {}
+    assert judged(kind, range(1, 5)) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_a_packing_is_legal_worth_its_figures_and_as_good_as_the_optimiser_says(
     ],
 )
 def test_a_packing_that_broke_a_rule_once_keeps_all(kind, seed):
-    assert disagreed(kind, [seed]) == {}
+    assert judged(kind, [seed]) == ({}, {})
 
 
 @pytest.mark.parametrize("kind", ENUMERATED)
@@ -69,7 +72,10 @@ def test_the_optimiser_agrees_with_enumeration_on_a_tiny_fleet(kind):
 @pytest.mark.parametrize("batch", range(6))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_thousand_packings_are_as_good_as_the_optimiser_says(kind, batch):
-    assert disagreed(kind, range(100 + batch * 10, 110 + batch * 10)) == {}
+    wrong, behind = judged(kind, range(100 + batch * 10, 110 + batch * 10))
+
+    assert wrong == {}
+    assert len(behind) <= 1, behind  # within its gap a packing may be worse
 
 
 @pytest.mark.campaign

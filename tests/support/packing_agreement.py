@@ -148,3 +148,15 @@ def compared(packing, best):
             yield f"{known.name}: bound {ours.bound} is above a legal packing, {known.value}"
         if abs(ours.value - known.value) > blur:
             return
+
+
+def worse(packing, best):
+    """The first stage in which a packing is worse than what the optimiser has, if any."""
+    stages = {stage.name: stage for stage in packing.stages}
+    for known in best:
+        blur = 3e-4 if known.name in MONEY else 2e-6
+        if stages[known.name].value > known.value + blur:
+            return f"{known.name}: {stages[known.name].value}, where {known.value} is possible"
+        if stages[known.name].value < known.value - blur:
+            return None
+    return None

@@ -48,6 +48,7 @@ _ORDER: tuple[Family, ...] = (
 )
 _BUILT: frozenset[Family] = frozenset(("policy", "immovable", "gang", "spread"))
 Name = tuple[Family, str]  # a family; of GPUs: which SKU
+_GANG: Name = ("gang", "")
 _MOST_CLASSES = 300
 _MORE = "\0more/"  # name of pools that stand for GPUs that there are not
 _ANY_NUMBER = 10**6  # of moves
@@ -110,9 +111,23 @@ class Question:
 
     def ask(self, kept: frozenset[Name] | None = None) -> Answer:
         """Ask under the families in `kept`; None: under all."""
+        kept = frozenset(self.names) if kept is None else kept
+        answer = self._ask(kept)
+        if answer.feasible is not False or _GANG in kept or not self._spreads_gangs(kept):
+            return answer
+        # GPUs of a gang apart are replicas of their own, of which spread may allow fewer.
+        whole = self._ask(kept | {_GANG})
+        core = answer.core | (whole.core - {_GANG})
+        return Answer(feasible=False, core=core) if whole.feasible is False else whole
+
+    def _spreads_gangs(self, kept: frozenset[Name]) -> bool:
+        spread = self.demand.spread
+        gangs = any(shape.tensor_parallel > 1 for shape in shapes_of(self.demand))
+        return gangs and ("spread", "") in kept and min(spread.node, spread.zone) < 1
+
+    def _ask(self, kept: frozenset[Name]) -> Answer:
         if not self.thinking.left:
             return Answer(None)
-        kept = frozenset(self.names) if kept is None else kept
         families = {family for family, _ in kept}
         problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
         self.thinking.built += size(problem)
