@@ -28,6 +28,7 @@ def filled(made, expressions):
     made.add_exactly_one(on)
     made.add_exactly_one([on[0], on[1].negated()])
     made.add_implication(on[0], on[1].negated())
+    made.add_multiplication_equality(made.new_int_var(0, 81, "product"), [count[0], count[1]])
     made.add_min_equality(least, [7, expressions.weighted_sum(count, [1, 1, -2, 1]) + 3, count[0]])
     made.add_assumptions([on[0], on[1].negated()])
     made.minimize(expressions.sum(on))

@@ -62,9 +62,9 @@ def without(problem, demand_id, dropped):
         problem = replace(problem, move_budget=None, move_budgets=())
     skus = {family.removeprefix("gpus:") for family in dropped if family.startswith("gpus:")}
     more = [pool for pool in _more(demand) if pool.sku in skus]
-    if demand.pools:
-        demand = replace(demand, pools=(*demand.pools, *(pool.name for pool in more)))
-    demands = tuple(demand if d.id == demand_id else d for d in problem.demands)
+    names = tuple(pool.name for pool in more)  # in the pools of each demand
+    demands = [demand if d.id == demand_id else d for d in problem.demands]
+    demands = tuple(replace(d, pools=(*d.pools, *names)) if d.pools else d for d in demands)
     return replace(problem, gpus=tuple(gpus), demands=demands, growable=(*problem.growable, *more))
 
 

@@ -93,6 +93,17 @@ class CpModel:
             _negate(each, made.lin_max.exprs.add())
         return ModelConstraint(made)
 
+    def add_multiplication_equality(self, target: IntVar, factors: Iterable[IntVar]) -> ModelConstraint:
+        """Let `target` be the product of `factors`."""
+        made = self.proto.constraints.add()
+        for each, proto in (
+            (target, made.int_prod.target),
+            *((f, made.int_prod.exprs.add()) for f in factors),
+        ):
+            proto.vars.append(each.index)
+            proto.coeffs.append(1)
+        return ModelConstraint(made)
+
     def minimize(self, expression: LinearExpr) -> None:
         """Set the objective, in place of any other."""
         self.clear_objective()

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from tangram.fleet.intent import cap
 from tangram.packing.model.classes import Fleet
-from tangram.packing.model.variables import Model, Place, Terms
+from tangram.packing.model.variables import Grown, Model, Place, Terms
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import ShapeKey
 
@@ -82,8 +82,19 @@ def _spread(
             )
     for grown in model.grown:
         if grown.kind.place in here and demand.spread.node < 1:
-            most = cap(demand.spread.node, _most_replicas(demand))
-            model.cp.add(here[grown.kind.place].expression <= most * grown.nodes)
+            _cap_new_nodes(model, demand, grown, here[grown.kind.place])
+
+
+def _cap_new_nodes(model: Model, demand: PreparedDemand, grown: Grown, here: Terms) -> None:
+    """Limit the replicas on new nodes of a pool, which are alike, to the share of one times their number."""
+    most = cap(demand.spread.node, _most_replicas(demand))
+    model.cp.add(here.expression <= most * grown.nodes)  # weaker, but linear: the master knows it
+    each, on_one = model.cp.new_int_var(0, most, f"cap.{demand.id}"), Terms()
+    on_one.add(each)
+    _cap(model, demand, on_one, demand.spread.node, 0)
+    every = model.cp.new_int_var(0, most * grown.pool.max_nodes, f"cap.{demand.id}")
+    model.cp.add_multiplication_equality(every, [grown.nodes, each])
+    model.cp.add(here.expression <= every)
 
 
 def _most_replicas(demand: PreparedDemand) -> int:
