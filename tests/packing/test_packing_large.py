@@ -218,7 +218,7 @@ def test_a_move_budget_is_kept_by_another_plan_not_by_having_none(budget, monkey
     assert late >= 10
 
 
-def test_a_plan_that_moves_nobody_fills_free_room_and_claims_no_bound():
+def test_a_plan_that_moves_nothing_fills_free_room_beside_the_bound_of_all_plans():
     for seed in range(15, 25):
         problem = scattered(seed, 0)
         limits = solve.Limits()
@@ -226,10 +226,31 @@ def test_a_plan_that_moves_nobody_fills_free_room_and_claims_no_bound():
         packed = solve._without_moves(problem, limits, solve.Budget(limits))
 
         assert legal(problem, packed)
-        assert (packed.status, packed.moves, packed.bound) == ("FEASIBLE", (), 0.0)
-        assert not any(stage.proved and stage.value for stage in packed.stages)
+        assert (packed.status, packed.moves) == ("FEASIBLE", ())
+        assert 0 < packed.bound == packed.stages[1].bound <= solve.solve(problem).objective
+        assert packed.gap == (packed.objective - packed.bound) / packed.objective
         before = sum(len(gpu.instances) for gpu in problem.gpus)
         assert sum(len(layout.instances) for layout in packed.layouts) > before
+
+
+def test_the_bound_of_a_plan_that_moves_nothing_is_below_every_plan():
+    near = 0
+    for seed in range(7000, 7025):
+        problem = unspread(small(seed))
+        best, limits = boolean_optimum(problem), solve.Limits()
+
+        packed = solve._without_moves(problem, limits, solve.Budget(limits))
+
+        assert legal(problem, packed)
+        unmet = [stage for stage in packed.stages if stage.name.startswith("unmet")]
+        values = [round(stage.value * UNMET) for stage in unmet]
+        assert round(unmet[0].bound * UNMET) <= best[0], seed
+        assert all(stage.bound == stage.value for stage in packed.stages if stage.proved), seed
+        if values == best[:-2]:
+            assert [round(stage.bound * UNMET) for stage in unmet] <= best[:-2], seed
+            assert packed.bound <= (best[-2] + 20) / MONEY, seed
+            near += packed.bound > 0.5 * packed.objective
+    assert near >= 5
 
 
 def test_where_every_plan_breaks_the_budget_nothing_changes(monkeypatch):

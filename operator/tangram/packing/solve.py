@@ -14,7 +14,7 @@ from tangram.packing.assignment.report import Report
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, gpu_classes
 from tangram.packing.model.grouping import by_fate, by_owner, by_shape, prepare
-from tangram.packing.model.variables import Terms
+from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import (
     MONEY,
@@ -27,7 +27,7 @@ from tangram.packing.problem.prepared import (
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
-from tangram.packing.search.choose import Chooser
+from tangram.packing.search.choose import Chooser, bounded
 from tangram.packing.search.settled import chosen_options, gives_up_replicas, settled_demands
 from tangram.packing.search.stages import Budget, Limits, Run
 
@@ -89,14 +89,12 @@ def _nothing_changes(problem: Problem) -> Packing:
     prices = prices_of(problem)
     whole = prepared_demands(problem, prices, held_replicas(problem, prices))
     fleet = prepare(problem, whole)
-    grouped = gpu_classes(fleet, by_shape(fleet))
-    assert grouped is not None  # noqa: S101 - without a limit there are columns
-    run = Run(build(fleet, prices, whole, grouped), Budget(_NO_LIMITS))
+    run = Run(_relaxed(fleet, prices, whole), Budget(_NO_LIMITS))
     return Report(fleet, prices, whole, run).nothing_changes()
 
 
 def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
-    """Return what can be had while everything that runs stays: a small problem, far from the best perhaps."""
+    """Return the best plan that moves nothing, beside the bounds of the problem that was asked."""
     gpus = tuple(
         replace(gpu, instances=tuple(replace(each, movable=False) for each in gpu.instances))
         for gpu in problem.gpus
@@ -106,10 +104,20 @@ def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
     found, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
     if found.status == "FALLBACK":
         return found
-    stages = tuple(replace(stage, bound=0.0, proved=stage.value == 0) for stage in found.stages)
-    return replace(
-        found, status="FEASIBLE", bound=0.0, gap=1.0 if found.objective > 0 else 0.0, stages=stages
-    )
+    prices = prices_of(problem)
+    whole = prepared_demands(problem, prices, held_replicas(problem, prices))
+    fleet = prepare(problem, whole)
+    stages = bounded(_relaxed(fleet, prices, whole), whole, found.stages, budget)
+    bound = next(stage.bound for stage in stages if stage.name == "dollars")
+    gap = (found.objective - bound) / found.objective if found.objective > 0 else 0.0
+    return replace(found, status="FEASIBLE", bound=bound, gap=gap, stages=stages)
+
+
+def _relaxed(fleet: Fleet, prices: Prices, whole: tuple[PreparedDemand, ...]) -> Model:
+    """Return the model of all mixes in which owners are not told apart: none of its bounds is too high."""
+    grouped = gpu_classes(fleet, by_shape(fleet))
+    assert grouped is not None  # noqa: S101 - without a limit there are classes
+    return build(fleet, prices, whole, grouped)
 
 
 def _near(stage: Stage) -> bool:

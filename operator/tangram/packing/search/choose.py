@@ -209,6 +209,35 @@ class Chooser:
         return replace(demand, options=tuple(dict.fromkeys(options)), mix=None)
 
 
+def bounded(
+    model: Model, everyone: Collection[PreparedDemand], stages: Collection[Stage], budget: Budget
+) -> tuple[Stage, ...]:
+    """Return stages, found by other means, each with the bound of all mixes within what those before reached.
+
+    `model`: of the problem that was asked. Once time is over, a bound is what no fleet at all can beat.
+    """
+    master, found = Master(model), list[Stage]()
+    goals = {f"unmet[{priority}]": priority for priority in model.unmet} | {"dollars": None}
+    for stage in stages:
+        if stage.name not in goals:
+            found.append(replace(stage, bound=0.0, proved=stage.value == 0))
+            continue
+        goal = goals[stage.name]
+        terms, scale = _terms(model, goal), MONEY if goal is None else UNMET
+        value, least = round(stage.value * scale), 0
+        if goal is not None:
+            least = sum(demand.least_unmet for demand in everyone if demand.priority == goal)
+        if not budget.late():
+            proved = master.minimise(terms, _LP_S, least, budget.late)
+            least = max(least, _rounded(terms, proved.bound)) if proved.feasible else least
+        least = min(value, least)
+        bound = stage.value if least == value else least / scale
+        found.append(replace(stage, bound=bound, proved=least == value))
+        if goal is not None:
+            master.limit(goal, value + len(everyone))  # the share of each demand was rounded
+    return tuple(found)
+
+
 def _rounded(terms: Terms, bound: int) -> int:
     """Return the bound, rounded up to what sums of these factors can be."""
     unit = gcd(*terms.factors)
