@@ -1,6 +1,6 @@
 """Packings from solutions: each stage with its bound, and the gap of the dollars."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tangram.packing.assignment.account import account
@@ -11,6 +11,8 @@ from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, Pric
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.search.settled import chosen_options
 from tangram.packing.search.stages import Run
+
+_ROUNDING = 1e-4  # shares are rounded for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,16 @@ class Report:
         chosen = chosen_options(self.everyone, self.first, self.prices)
         found, whole = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
-        bound = max(0.0, min(dollars.bound, found.objective))
+        missed = _missed(found, self.first.stages)  # the model may relax spread, a plan may not
+        bound = 0.0 if missed else max(0.0, min(dollars.bound, found.objective))
         # The solver counts whole hundred-thousandths of a dollar: smaller differences are rounding.
         blur = (len(found.layouts) + len(found.moves) + 1) / MONEY
-        proved = dollars.proved and found.objective - bound <= blur
+        proved = dollars.proved and not missed and found.objective - bound <= blur
         paid = Stage("dollars", found.objective, found.objective if proved else bound, proved)
         later = () if run is self.first else (s for s in run.stages if s.name != "dollars")
-        stages = tuple(paid if s.name == "dollars" else s for s in (*self.first.stages, *later))
+        stages = tuple(
+            paid if s.name == "dollars" else missed.get(s.name, s) for s in (*self.first.stages, *later)
+        )
         return replace(
             found,
             status="OPTIMAL" if all(s.proved for s in stages) and whole else "FEASIBLE",
@@ -64,3 +69,16 @@ class Report:
         assignment = assign(self.fleet, self.everyone, grouped, counts)
         packing = account(self.fleet, self.prices, self.everyone, chosen, assignment)
         return packing, not assignment.short
+
+
+def _missed(found: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
+    """Return the stages of which a packing leaves more unmet than the solution that it lays out."""
+    unmet: dict[str, float] = {}
+    for item in found.unmet:
+        name = f"unmet[{item.priority}]"
+        unmet[name] = unmet.get(name, 0.0) + item.share
+    return {
+        stage.name: replace(stage, value=unmet[stage.name], proved=False)
+        for stage in stages
+        if unmet.get(stage.name, 0.0) > stage.value + _ROUNDING
+    }

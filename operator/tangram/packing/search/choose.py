@@ -28,6 +28,8 @@ _SHARES = 0.3, 0.3, 0.5  # of what is left to think with: few columns, some dema
 _SMALL = 800  # variables: above, the model of all mixes improved nothing in its time
 _LEAST_S = 4.0  # deterministic seconds, unless a limit was given
 _PER_VARIABLE_S = 0.0005
+_WALL_PER_VARIABLE_S = 0.0004  # of one search: with 0.0001, on a busy machine, some found no solution at all
+_MOST_LEAST_S = 0.3  # a guard is a guard
 _CLOSE_DOLLARS, _CLOSE_UNMET = 0.001, 0.0005  # of the dollars and of all demand: a large fleet gets no nearer
 _HALF = 0.999  # a column of less weight serves its demand by halves
 
@@ -67,7 +69,9 @@ class Chooser:
 
     def choose(self) -> Run:
         """Return the run that chose; without a solution where there was no time for one."""
-        self.budget.open(len(self.full.cp.proto.variables), _LEAST_S, _PER_VARIABLE_S)
+        size = len(self.full.cp.proto.variables)
+        self.budget.open(size, _LEAST_S, _PER_VARIABLE_S)
+        self.budget.least_s = min(_MOST_LEAST_S, max(self.budget.least_s, _WALL_PER_VARIABLE_S * size))
         self.budget.large = not self.small
         if not self._serve_all():
             _ = all(self._minimise(goal) for goal in (*sorted(self.full.unmet, reverse=True), None))
