@@ -1,6 +1,6 @@
 """Replicas that have still to arrive and to leave, by node and owner: a change touches few of them."""
 
-from bisect import bisect, bisect_left
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -11,15 +11,18 @@ from tangram.packing.geometry.layouts import Placement
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.fleet_state import FleetState, Region, Shape
 
+_NO_GOAL = 1 << 30  # more blockers than there are
+Rank = tuple[int, int]  # fewest blockers of a goal that waits for the replica, goals that wait less others
+
 
 @dataclass(slots=True)
 class LeavingReplicas:
-    """Replicas of one owner that have to leave, by how many others wait for each."""
+    """Replicas of one owner that have to leave, by which of them is drained first."""
 
     replicas: set[ReplicaPlacement] = field(default_factory=set)
     stale: set[ReplicaPlacement] = field(default_factory=set)  # counted anew before the next query
-    counts: dict[ReplicaPlacement, int] = field(default_factory=dict)
-    ranked: list[tuple[int, ReplicaPlacement]] = field(default_factory=list)  # a heap with outdated entries
+    ranks: dict[ReplicaPlacement, Rank] = field(default_factory=dict)
+    ranked: list[tuple[Rank, ReplicaPlacement]] = field(default_factory=list)  # a heap with outdated entries
 
 
 @dataclass(slots=True)
@@ -27,6 +30,7 @@ class Backlog:
     """Places on which replicas have to arrive (`pending`, sorted), replicas that leave (`leaving`)."""
 
     fleet: FleetState
+    by_goals: bool  # replicas for which most goals wait are drained first, however many others are in the way
     pending: dict[ReplicaPlacement, None]
     leaving: set[ReplicaPlacement]
     fresh: set[ReplicaPlacement] = field(default_factory=set)  # goals whose node changed since the last look
@@ -45,10 +49,15 @@ class Backlog:
 
     @classmethod
     def of(
-        cls, fleet: FleetState, pending: Iterable[ReplicaPlacement], leaving: Iterable[ReplicaPlacement]
+        cls,
+        fleet: FleetState,
+        pending: Iterable[ReplicaPlacement],
+        leaving: Iterable[ReplicaPlacement],
+        *,
+        by_goals: bool,
     ) -> "Backlog":
         """Return what is to be done in `fleet`."""
-        made = cls(fleet, dict.fromkeys(sorted(pending)), set())
+        made = cls(fleet, by_goals, dict.fromkeys(sorted(pending)), set())
         for goal in made.pending:
             made._goals_at.setdefault(made._node(goal), {})[goal] = None
             shape = fleet.shape(goal)
@@ -92,13 +101,10 @@ class Backlog:
         if at == len(parked) or parked[at] != replica:
             parked.insert(at, replica)
 
-    def next_parked(self, owner: str, after: ReplicaPlacement | None) -> ReplicaPlacement | None:
-        """Take the first such goal behind another, else the first of all. None: there is none."""
+    def next_parked(self, owner: str) -> ReplicaPlacement | None:
+        """Take the first such goal. None: there is none."""
         parked = self._parked.get(owner)
-        if not parked:
-            return None
-        at = bisect(parked, after) if after is not None else 0
-        return parked.pop(at if at < len(parked) else 0)
+        return parked.pop(0) if parked else None
 
     def _unpark(self, replica: ReplicaPlacement) -> None:
         parked = self._parked.get(replica.owner, [])
@@ -111,17 +117,28 @@ class Backlog:
         return self._leaving_of[owner].replicas if owner in self._leaving_of else ()
 
     def most_wanted(self, owner: str) -> ReplicaPlacement:
-        """Return the one of them that most others wait for."""
+        """Return the one of them that stands with the fewest others in the way of a goal, then of most goals.
+
+        So the replica that a detour replaces goes before the one on the detour, also where only the fleet is
+        known and not which replica made the detour.
+        """
         mine = self._leaving_of[owner]
         for replica in mine.stale & mine.replicas:
-            mine.counts[replica] = count = self.wanting(replica)
-            heappush(mine.ranked, (-count, replica))
+            mine.ranks[replica] = rank = self._rank(replica)
+            heappush(mine.ranked, (rank, replica))
         mine.stale.clear()
         while True:
-            count, replica = mine.ranked[0]
-            if replica in mine.replicas and mine.counts[replica] == -count:
+            rank, replica = mine.ranked[0]
+            if replica in mine.replicas and mine.ranks[replica] == rank:
                 return replica
             heappop(mine.ranked)
+
+    def _rank(self, replica: ReplicaPlacement) -> Rank:
+        if self.by_goals:
+            return 0, -self.wanting(replica)
+        goals = self._goals_at.get(self._node(replica), ())
+        others = (len(there) for there in map(self.blockers, goals) if replica in there)
+        return min(others, default=_NO_GOAL), -self.wanting(replica)
 
     def shapes_of(self, owner: str) -> dict[Shape, ReplicaPlacement]:
         """Return the shapes on which replicas of one owner have to arrive, each with an example."""

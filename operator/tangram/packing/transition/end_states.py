@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Layout, Placement, creation_order, multiset
-from tangram.packing.problem.result import Packing, Placed
+from tangram.packing.problem.result import GPULayout, Packing, Placed
 from tangram.packing.problem.statement import GPUState, Problem, new_nodes
 
 
@@ -70,7 +70,7 @@ def end_states(problem: Problem, packing: Packing, new_nodes: tuple[NewNode, ...
     impossible: dict[str, str] = {}
     placed: dict[str, tuple[Placed, ...]] = {}
     for name, gpu in sorted(gpus.items()):
-        asked = layouts.get(name, tuple(Placed(i.start, i.profile, i.owner, i.gang) for i in gpu.instances))
+        asked = layouts.get(name, _as_placed(gpu))
         mig_on[name] = asked[0].profile != WHOLE_GPU if asked else gpu.mig_enabled
         placed[name], slices[name] = asked, ()
         if not mig_on[name]:
@@ -89,7 +89,7 @@ def end_states(problem: Problem, packing: Packing, new_nodes: tuple[NewNode, ...
     return EndStates(
         gpus=dict(sorted(gpus.items())),
         new_nodes=new_nodes,
-        now=frozenset(_replicas(gpus, {g.id: _as_placed(g) for g in problem.gpus})),
+        now=replicas_of(problem),
         wanted=frozenset(_replicas(gpus, placed)),
         slices=slices,
         mig_on=mig_on,
@@ -104,6 +104,17 @@ def _as_placed(gpu: GPUState) -> tuple[Placed, ...]:
 
 def _counts(gpu: GPUState) -> tuple[tuple[str, int], ...]:
     return multiset(Placement(i.start, i.profile) for i in gpu.instances)
+
+
+def replicas_of(problem: Problem) -> frozenset[ReplicaPlacement]:
+    """Return the replicas that hold slices and GPUs now."""
+    gpus = {gpu.id: gpu for gpu in problem.gpus}
+    return frozenset(_replicas(gpus, {g.id: _as_placed(g) for g in problem.gpus}))
+
+
+def as_layout(gpu: GPUState) -> GPULayout:
+    """Return the layout of a GPU that stays as it is."""
+    return GPULayout(gpu.id, _as_placed(gpu), in_use=any(i.owner for i in gpu.instances), recut=False)
 
 
 def nodes_of_growth(problem: Problem, packing: Packing) -> tuple[NewNode, ...]:

@@ -34,6 +34,7 @@ class Policy:
     restarts: bool = True  # replicas are drained before their replacement serves, as budgets permit
     patient: bool = False  # demands that only grow wait until the others are where they go
     returning: bool = False  # goals come first whose GPU has a place for each replica that stops for them
+    by_goals: bool = False  # replicas for which most goals wait are drained first
 
 
 @dataclass(slots=True)
@@ -51,7 +52,6 @@ class TransitionPlanner:
     last: ReplicaPlacement | None = None  # the goal of the last move
     unreachable: set[ReplicaPlacement] = field(default_factory=set)  # goals no move frees
     effort: Effort = field(default_factory=Effort)
-    at: ReplicaPlacement | None = None  # the goal under inspection
     missing: int = 0  # replicas that are down and come back
     safe_prefix: tuple[int, int] = (0, 0)  # when none was, last: replicas that had arrived, steps
     # (owner, shape) -> examples of the shapes of spare places for it, until a replica arrives or leaves.
@@ -77,7 +77,7 @@ class TransitionPlanner:
         for new in self.fleet.ends.new_nodes:
             self.recorder.add_node(new.pool, new.node, tuple(gpu.id for gpu in new.gpus))
         while True:
-            while self._start_all() | self._drain() and not self.effort.out_of_time:
+            while self._drain() | self._start_all() and not self.effort.out_of_time:
                 pass
             unblocking = self._cheapest_unblocking()
             if unblocking is not None:
@@ -91,39 +91,44 @@ class TransitionPlanner:
         self._note_safe_prefix()
 
     def _start_all(self) -> bool:
-        """Start replicas whose place is free, in order, and drain in proportion; look only at changes."""
+        """Start replicas whose place is free, always the first such, and drain in proportion.
+
+        Only goals around which something changed are looked at. The order depends on the fleet alone, so that
+        a fleet after a start has the same actions ahead of it, however it came to be.
+        """
         backlog, before = self.backlog, len(self.pending)
-        queue, behind = sorted(backlog.fresh & self.pending.keys()), set[ReplicaPlacement]()
-        backlog.fresh = set()
-        queued = set(queue)
-        while queue:
-            replica = heapq.heappop(queue)
-            rollout = self.rollouts[replica.owner]
-            later = self.patient and (not rollout.budget.leaving or self._awaits_mode(replica))
-            self.effort.left -= _LOOK
-            if not rollout.may_surge and not later:
-                backlog.park(replica)
-                continue
-            self.at = replica
-            if not later and self._is_open(replica):
-                self._start(replica)
-                if rollout.may_drain:
-                    self._drain_one(replica.owner)
-            if rollout.may_surge:
-                self._unpark(replica.owner)
-            ahead = {each for each in backlog.fresh if each > replica}
-            behind |= backlog.fresh - ahead
-            for each in ahead - queued:
-                heapq.heappush(queue, each)
-            queued |= ahead
+        queue: list[ReplicaPlacement] = []
+        queued = set[ReplicaPlacement]()
+        while backlog.fresh or queue:
+            for fresh in (backlog.fresh & self.pending.keys()) - queued:
+                heapq.heappush(queue, fresh)
+                queued.add(fresh)
             backlog.fresh = set()
-        backlog.fresh |= behind
-        self.at = None
+            if not queue:
+                break
+            goal = heapq.heappop(queue)
+            queued.discard(goal)
+            if goal in self.pending:
+                self._look_at(goal)
         return len(self.pending) < before
+
+    def _look_at(self, goal: ReplicaPlacement) -> None:
+        rollout = self.rollouts[goal.owner]
+        later = self.patient and (not rollout.budget.leaving or self._awaits_mode(goal))
+        self.effort.left -= _LOOK
+        if not rollout.may_surge and not later:
+            self.backlog.park(goal)
+            return
+        if not later and self._is_open(goal):
+            self._start(goal)
+            while rollout.may_drain:
+                self._drain_one(goal.owner)
+        if rollout.may_surge:
+            self._unpark(goal.owner)
 
     def _unpark(self, owner: str) -> None:
         """Look again at one of the goals that waited for the surge limit of their owner."""
-        goal = self.backlog.next_parked(owner, self.at)
+        goal = self.backlog.next_parked(owner)
         if goal is not None:
             self.backlog.fresh.add(goal)
 
@@ -418,7 +423,9 @@ def attempt(
     effort: Effort,
 ) -> TransitionPlanner:
     """Return one attempt, run to its end, or to the end of `effort`."""
-    pending, leaving = ends.wanted - ends.kept, ends.now - ends.kept
+    known = {each.demand for each in budgets.demands}  # replicas of others came since: they stay
+    pending = ends.wanted - ends.kept
+    leaving = {replica for replica in ends.now - ends.kept if replica.owner in known}
     now, to_come = (Counter(replica.owner for replica in replicas) for replicas in (ends.now, pending))
     pinned = {(g.id, i.start) for g in problem.gpus for i in g.instances if not i.movable}
     fleet = FleetState(problem, ends, ends.kept)
@@ -429,7 +436,7 @@ def attempt(
             each.demand: RolloutProgress(each, now[each.demand], to_come[each.demand])
             for each in budgets.demands
         },
-        Backlog.of(fleet, pending, leaving),
+        Backlog.of(fleet, pending, leaving, by_goals=policy.by_goals),
         frozenset(r for r in leaving if any(site in pinned for site in r.sites)),
         len(pending),
         policy,

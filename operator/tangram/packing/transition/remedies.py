@@ -42,12 +42,18 @@ def transition(
     check_pace(pace)
     scenario = Scenario(problem, packing, pace, effort=effort_of(effort, late))
     found = scenario.attempts()
+    missing = missing_for(scenario, found)
+    return Transition(scenario.safe_steps(found, effort_of(effort, late)), missing)
+
+
+def missing_for(scenario: Scenario, found: TransitionPlanner) -> Missing | None:
+    """Return what keeps the first attempt of a scenario from arriving. None: it arrives."""
     if found.has_arrived:
-        return Transition(tuple(found.recorder.steps))
+        return None
     missing = Missing(_blocked(found)) if scenario.effort.over else _missing(scenario, found)
     if scenario.effort.over:  # nothing is proved: there may be an order, or a remedy, that was not found
         missing = replace(missing, reasons=(*missing.reasons, _GAVE_UP))
-    return Transition(scenario.safe_steps(found, effort_of(effort, late)), missing)
+    return missing
 
 
 def _blocked(found: TransitionPlanner) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """How far the rollout of one demand is, and what may still be unavailable or surge."""
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 
@@ -45,6 +46,10 @@ class Budgets:
 
     demands: tuple[RolloutBudget, ...]  # sorted
     per_node: int  # replicas that start at once on one node
+
+    def of(self, demand: str) -> RolloutBudget:
+        """Return the budget of one demand."""
+        return self.demands[bisect_left(self.demands, demand, key=lambda each: each.demand)]
 
 
 def budgets_of(ends: EndStates, pace: Pace) -> Budgets:

@@ -1,7 +1,7 @@
 """The steps of a transition: attempts under one policy after the other, until one arrives."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram.catalog import InputError
 from tangram.packing.problem.result import Packing
@@ -13,8 +13,16 @@ from tangram.packing.transition.rollout import Budgets, budgets_of
 from tangram.packing.transition.steps import Pace, Step
 
 # Growth at once where there is room for all; else after the moves; else with restarts that come back at once.
-_POLICIES = (Policy(), Policy(patient=True), Policy(patient=True, returning=True))
-_SAFE = Policy(restarts=False)
+_BY_GOALS = (
+    Policy(by_goals=True),
+    Policy(patient=True, by_goals=True),
+    Policy(patient=True, returning=True, by_goals=True),
+)
+_BY_BLOCKERS = tuple(replace(policy, by_goals=False) for policy in _BY_GOALS)
+# Drains by goals need fewer restarts (2, not 5, on 400 full GPUs under mig-manager). Drains by blockers give
+# the same actions again in the fleet after each of them (2 of 720 random transitions stopped short, not 10).
+POLICIES = _BY_GOALS
+POLICIES_WITHOUT_MEMORY = _BY_BLOCKERS + _BY_GOALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +35,12 @@ class Scenario:
     budgets: Budgets | None = None  # None: those of `pace`
     new_nodes: tuple[NewNode, ...] | None = None  # None: those by which the packing grows the problem
     effort: Effort = field(default_factory=Effort)
+    policies: tuple[Policy, ...] = POLICIES  # in the order in which they are tried
 
     def attempts(self) -> TransitionPlanner:
         """Return the first attempt that arrives, else the first of all."""
         first: TransitionPlanner | None = None
-        for policy in _POLICIES:
+        for policy in self.policies:
             found = self._attempt(policy, self.effort)
             if found.has_arrived:
                 return found
@@ -45,9 +54,13 @@ class Scenario:
         """Return the steps of `found`, or as many as leave none down that has to come back."""
         if found.has_arrived:
             return tuple(found.recorder.steps)
-        safe = self._attempt(_SAFE, effort)
+        safe = self._attempt(replace(self.policies[0], restarts=False), effort)
         further = found if found.safe_prefix[0] > safe.safe_prefix[0] else safe
         return tuple(further.recorder.steps[: further.safe_prefix[1]])
+
+    def rank(self, found: TransitionPlanner) -> int:
+        """Return which of the policies arrived; one more than there are: none."""
+        return self.policies.index(found.policy) if found.has_arrived else len(self.policies)
 
     def works(self) -> bool:
         """Whether an attempt arrives before the effort is over."""
