@@ -19,7 +19,7 @@ from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import (
     MONEY,
     PreparedDemand,
-    Prices,
+    ShapePrices,
     held_replicas,
     prepared_demands,
     prices_of,
@@ -62,7 +62,7 @@ def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
 
 
 def _attempt(
-    fleet: Fleet, prices: Prices, whole: tuple[PreparedDemand, ...], budget: Budget, most: int
+    fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> Packing:
     """Return the best packing found. Owners are told apart when the bundles are chosen if that makes no more
     than `most` classes; else only afterwards, and it may take more moves than were counted.
@@ -113,7 +113,7 @@ def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
     return replace(found, status="FEASIBLE", bound=bound, gap=gap, stages=stages)
 
 
-def _relaxed(fleet: Fleet, prices: Prices, whole: tuple[PreparedDemand, ...]) -> Model:
+def _relaxed(fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...]) -> Model:
     """Return the model of all mixes in which owners are not told apart: none of its bounds is too high."""
     grouped = gpu_classes(fleet, by_shape(fleet))
     assert grouped is not None  # noqa: S101 - without a limit there are classes
@@ -152,7 +152,7 @@ def _moves_too_much(problem: Problem, found: Packing) -> bool:
 
 
 def _choose(
-    fleet: Fleet, prices: Prices, everyone: tuple[PreparedDemand, ...], budget: Budget, most: int
+    fleet: Fleet, prices: ShapePrices, everyone: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> tuple[Run, bool]:
     """Choose the bundles. True: with every owner told apart, so that the dollars are exact."""
     found = gpu_classes(fleet, by_owner(fleet), most)
@@ -232,7 +232,7 @@ def _fix(run: Run) -> None:
 
 
 def _settle(
-    fleet: Fleet, prices: Prices, everyone: tuple[PreparedDemand, ...], first: Run, budget: Budget
+    fleet: Fleet, prices: ShapePrices, everyone: tuple[PreparedDemand, ...], first: Run, budget: Budget
 ) -> Run | None:
     """Lay out the chosen bundles on a model that tells owners apart as far as that matters now."""
     chosen = chosen_options(everyone, first, prices)

@@ -10,14 +10,14 @@ from tangram.packing.assignment.assign import Assignment
 from tangram.packing.assignment.sites import Spot
 from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, Prices, RunningReplica
+from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, RunningReplica, ShapePrices
 from tangram.packing.problem.result import Choice, Move, Packing, Site, Unmet
 from tangram.packing.problem.statement import GPUState, Part, ShapeKey
 
 
 def account(
     fleet: Fleet,
-    prices: Prices,
+    prices: ShapePrices,
     demands: tuple[PreparedDemand, ...],
     chosen: Mapping[str, Option],
     assignment: Assignment,
@@ -104,7 +104,7 @@ def _gang(demand: PreparedDemand, spot: Spot) -> str | None:
     return f"{demand.id}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None
 
 
-def _idle(fleet: Fleet, prices: Prices, assignment: Assignment) -> float:
+def _idle(fleet: Fleet, prices: ShapePrices, assignment: Assignment) -> float:
     """USD per hour of what no replica stands on, of GPUs in use and of all on new nodes.
 
     Slices that share a GPU may claim more than all of it: one's compute, another's memory. Then none is idle.
@@ -121,7 +121,7 @@ def _idle(fleet: Fleet, prices: Prices, assignment: Assignment) -> float:
     return total
 
 
-def _choice(prices: Prices, demand: PreparedDemand, option: Option, assignment: Assignment) -> Choice:
+def _choice(prices: ShapePrices, demand: PreparedDemand, option: Option, assignment: Assignment) -> Choice:
     placed = Counter(spot.shape for spot in assignment.sites.get(demand.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
     price = sum(prices.shape_hour(shape) * n for shape, n in placed.items())

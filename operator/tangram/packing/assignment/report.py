@@ -7,7 +7,7 @@ from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
 from tangram.packing.assignment.counts import Counts, counts_of, nothing_changes
 from tangram.packing.model.classes import Fleet, GPUClasses
-from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, Prices
+from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, ShapePrices
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.search.settled import chosen_options
 from tangram.packing.search.stages import Run
@@ -20,7 +20,7 @@ class Report:
     """Packings of one problem from the solutions of its stages."""
 
     fleet: Fleet
-    prices: Prices
+    prices: ShapePrices
     everyone: tuple[PreparedDemand, ...]
     first: Run  # which chose the bundles, and has the bound of the dollars
 

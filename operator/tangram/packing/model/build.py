@@ -9,11 +9,13 @@ from tangram.packing.model.spreading import add_spreading
 from tangram.packing.model.supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import PreparedDemand, Prices, units
+from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
 from tangram.packing.problem.statement import ShapeKey
 
 
-def build(fleet: Fleet, prices: Prices, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
+def build(
+    fleet: Fleet, prices: ShapePrices, demands: tuple[PreparedDemand, ...], classes: GPUClasses
+) -> Model:
     """Return the model of packing `demands` onto `classes`."""
     model = Model(cp_model.CpModel(), classes, demands)
     add_gpus(model, fleet)
@@ -34,7 +36,7 @@ def build(fleet: Fleet, prices: Prices, demands: tuple[PreparedDemand, ...], cla
     return model
 
 
-def _choices(model: Model, prices: Prices) -> None:
+def _choices(model: Model, prices: ShapePrices) -> None:
     for demand in model.demands:
         unmet = model.unmet.setdefault(demand.priority, Terms())
         if demand.is_divisible:
@@ -56,7 +58,7 @@ def _choices(model: Model, prices: Prices) -> None:
                 model.taken.setdefault((demand.id, shape), Terms()).add(variable, count)
 
 
-def _divide(model: Model, prices: Prices, demand: PreparedDemand, unmet: Terms) -> None:
+def _divide(model: Model, prices: ShapePrices, demand: PreparedDemand, unmet: Terms) -> None:
     total = sum(count for _, count in demand.divisible)
     weight = max(1, UNMET // total) if total else 0
     for number, (shapes, count) in enumerate(demand.divisible):

@@ -5,11 +5,11 @@ from typing import Any
 from tangram.packing.model import cp_model
 from tangram.packing.model.variables import MixTerms, Model, Terms
 from tangram.packing.problem.mix import SCALE, UNMET, Mix
-from tangram.packing.problem.prepared import PreparedDemand, Prices, units
+from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
 from tangram.packing.problem.statement import ShapeKey
 
 
-def add_mix(model: Model, prices: Prices, demand: PreparedDemand, mix: Mix) -> None:
+def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix) -> None:
     """Add the counts, and what is unmet: the missing share of the rate or of the least replicas."""
     mine = model.mixes[demand.id] = MixTerms()
     served, there = Terms(), Terms()

@@ -105,7 +105,7 @@ class PreparedDemand:
         return tuple(sorted(found | {held.shape for held in self.held}))
 
 
-def option_of(demand: PreparedDemand, prices: "Prices", counts: Mapping[ShapeKey, int]) -> Option:
+def option_of(demand: PreparedDemand, prices: "ShapePrices", counts: Mapping[ShapeKey, int]) -> Option:
     """Return a mix of a demand as one bundle."""
     assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
     parts = tuple(sorted((shape, n) for shape, n in counts.items() if n))
@@ -148,8 +148,8 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices, looked up once."""
+class ShapePrices:
+    """ShapePrices, looked up once."""
 
     problem: Problem
     by_sku: Mapping[str, float]  # USD per GPU-hour, for slices and gangs that stand nowhere yet
@@ -173,7 +173,7 @@ class Prices:
         return max(option.compute / board.compute_slices, option.mask.bit_count() / board.memory_slices)
 
 
-def prices_of(problem: Problem) -> Prices:
+def prices_of(problem: Problem) -> ShapePrices:
     """Return the prices of `problem`. Where only pools have one, a shape costs as in the cheapest."""
     named = dict(problem.prices)
     found: dict[str, float] = {}
@@ -182,7 +182,7 @@ def prices_of(problem: Problem) -> Prices:
     for sku, price in offers:
         if sku not in named and price is not None:
             found[sku] = min(price, found.get(sku, price))
-    return Prices(problem, found | named)
+    return ShapePrices(problem, found | named)
 
 
 def units(usd: float) -> int:
@@ -190,7 +190,7 @@ def units(usd: float) -> int:
     return round(usd * MONEY)
 
 
-def held_replicas(problem: Problem, prices: Prices) -> tuple[RunningReplica, ...]:
+def held_replicas(problem: Problem, prices: ShapePrices) -> tuple[RunningReplica, ...]:
     """Return every replica that runs now and has an owner, sorted."""
     start_h = {demand.id: demand.start_h for demand in problem.demands}
     found: list[RunningReplica] = []
@@ -218,7 +218,7 @@ def _site(held: RunningReplica) -> tuple[str, ShapeKey, tuple[str, ...], int]:
     return held.owner, held.shape, held.gpus, held.start
 
 
-def _gang(gpus: list[GPUState], prices: Prices, start_h: Mapping[str, float]) -> RunningReplica:
+def _gang(gpus: list[GPUState], prices: ShapePrices, start_h: Mapping[str, float]) -> RunningReplica:
     instances = [gpu.instances[0] for gpu in gpus]
     owner = instances[0].owner or ""
     shape = ShapeKey(gpus[0].sku, WHOLE_GPU, len(gpus))
@@ -231,7 +231,7 @@ def _gang(gpus: list[GPUState], prices: Prices, start_h: Mapping[str, float]) ->
 
 
 def prepared_demands(
-    problem: Problem, prices: Prices, held: Iterable[RunningReplica]
+    problem: Problem, prices: ShapePrices, held: Iterable[RunningReplica]
 ) -> tuple[PreparedDemand, ...]:
     """Return every demand, and one for each stranger whose instances may be moved, sorted by id."""
     by_owner: dict[str, list[RunningReplica]] = {}
@@ -270,7 +270,11 @@ class _FleetCapacity:
 
 
 def _prepared(
-    problem: Problem, prices: Prices, demand: Demand, held: tuple[RunningReplica, ...], room: _FleetCapacity
+    problem: Problem,
+    prices: ShapePrices,
+    demand: Demand,
+    held: tuple[RunningReplica, ...],
+    room: _FleetCapacity,
 ) -> PreparedDemand:
     shapes = {part.shape for bundle in demand.bundles for part in bundle.parts if part.sku != ANY_SKU}
     shapes |= {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
@@ -330,7 +334,7 @@ def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
     return tuple(ShapeKey(s, part.profile) for s, b in boards if b is not None and part.profile in b.profiles)
 
 
-def _options(demand: Demand, held: tuple[RunningReplica, ...], prices: Prices) -> tuple[Option, ...]:
+def _options(demand: Demand, held: tuple[RunningReplica, ...], prices: ShapePrices) -> tuple[Option, ...]:
     found = []
     for index, bundle in enumerate(demand.bundles):
         parts = tuple(sorted((part.shape, part.count) for part in bundle.parts if part.count))
@@ -346,7 +350,7 @@ def _options(demand: Demand, held: tuple[RunningReplica, ...], prices: Prices) -
 
 
 def _with_what_is_pinned(
-    offered: list[Option], held: tuple[RunningReplica, ...], prices: Prices
+    offered: list[Option], held: tuple[RunningReplica, ...], prices: ShapePrices
 ) -> tuple[Option, ...]:
     """Return the options that keep every replica that must not move, or serve as well as any with fewer.
 

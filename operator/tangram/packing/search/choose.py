@@ -13,7 +13,7 @@ from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, PreparedDemand, Prices, option_of
+from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices, option_of
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import carried, first_guess
 from tangram.packing.search.master import Bounded, Master
@@ -48,7 +48,7 @@ class Chooser:
     """One problem, and how far its stages are."""
 
     fleet: Fleet
-    prices: Prices
+    prices: ShapePrices
     everyone: tuple[PreparedDemand, ...]
     classes: GPUClasses
     budget: Budget

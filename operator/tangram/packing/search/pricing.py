@@ -1,6 +1,6 @@
 """The pricing problem of column generation: the mix of shapes that costs one demand least at given duals.
 
-Prices and costs are integers in any one unit; every bound is a proof, whatever multipliers it rests on.
+ShapePrices and costs are integers in any one unit; every bound is a proof, whatever multipliers it rests on.
 """
 
 from collections.abc import Iterator

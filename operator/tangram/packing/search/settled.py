@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tangram.packing.problem.prepared import Option, PreparedDemand, Prices, option_of
+from tangram.packing.problem.prepared import Option, PreparedDemand, ShapePrices, option_of
 from tangram.packing.problem.statement import ShapeKey
 from tangram.packing.search.hints import pieces_as_they_run
 from tangram.packing.search.stages import Run
 
 
-def chosen_options(demands: tuple[PreparedDemand, ...], run: Run, prices: Prices) -> dict[str, Option]:
+def chosen_options(demands: tuple[PreparedDemand, ...], run: Run, prices: ShapePrices) -> dict[str, Option]:
     """Return what each demand gets, by id. Without a solution: what goes on without touching anything."""
     return {demand.id: chosen_option(demand, run, prices) for demand in demands}
 
@@ -27,7 +27,7 @@ def gives_up_replicas(demand: PreparedDemand, chosen: Option) -> bool:
     return any(n > parts.get(shape, 0) for shape, n in demand.running.items())
 
 
-def chosen_option(demand: PreparedDemand, run: Run, prices: Prices) -> Option:
+def chosen_option(demand: PreparedDemand, run: Run, prices: ShapePrices) -> Option:
     """Return what a solution has for a demand; without one, what goes on without touching anything."""
     if demand.is_divisible:
         return _pieces(demand, run)
