@@ -10,8 +10,8 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, slice_request
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import gpu_classes
-from tangram.packing.model.grouping import by_owner, prepare
-from tangram.packing.problem.prepared import MONEY, held_replicas, prepared_demands, prices_of
+from tangram.packing.model.grouping import by_owner, read
+from tangram.packing.problem.prepared import MONEY
 from tangram.packing.search.stages import Budget, Limits, Run
 from tangram.packing.solve import solve
 
@@ -88,9 +88,7 @@ def small_fleet(seed):
 
 def best_of_all_mixes(problem):
     """Minimise stage after stage on the model of all mixes: no columns, no bound but CP-SAT's own."""
-    prices = prices_of(problem)
-    everyone = prepared_demands(problem, prices, held_replicas(problem, prices))
-    fleet = prepare(problem, everyone)
+    fleet, prices, everyone = read(problem)
     grouped = gpu_classes(fleet, by_owner(fleet))
     run = Run(build(fleet, prices, everyone, grouped), Budget(Limits(deterministic_s=200)))
     run.budget.open(1)

@@ -12,22 +12,20 @@ from dataclasses import replace
 
 from tangram.packing.assignment.report import Report
 from tangram.packing.model.build import build
-from tangram.packing.model.classes import Fleet, gpu_classes
-from tangram.packing.model.grouping import by_fate, by_owner, by_shape, prepare
+from tangram.packing.model.classes import Fleet, finest_classes, gpu_classes
+from tangram.packing.model.grouping import by_fate, by_owner, by_shape, read
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import (
     MONEY,
     PreparedDemand,
     ShapePrices,
-    held_replicas,
-    prepared_demands,
-    prices_of,
+    least_unmet_of,
 )
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
-from tangram.packing.search.choose import Chooser, bounded
+from tangram.packing.search.choose import Chooser, with_bounds
 from tangram.packing.search.settled import chosen_options, gives_up_replicas, settled_demands
 from tangram.packing.search.stages import Budget, Limits, Run
 
@@ -50,9 +48,7 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
 
 def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
     validate(problem)
-    prices = prices_of(problem)
-    whole = prepared_demands(problem, prices, held_replicas(problem, prices))
-    fleet = prepare(problem, whole)
+    fleet, prices, whole = read(problem)
     budget = Budget(limits)
     found = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
     if _moves_too_much(problem, found):  # who owns what was not told apart, and owners had to swap
@@ -86,9 +82,7 @@ def _attempt(
 
 
 def _nothing_changes(problem: Problem) -> Packing:
-    prices = prices_of(problem)
-    whole = prepared_demands(problem, prices, held_replicas(problem, prices))
-    fleet = prepare(problem, whole)
+    fleet, prices, whole = read(problem)
     run = Run(_relaxed(fleet, prices, whole), Budget(_NO_LIMITS))
     return Report(fleet, prices, whole, run).nothing_changes()
 
@@ -104,10 +98,8 @@ def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
     found, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
     if found.status == "FALLBACK":
         return found
-    prices = prices_of(problem)
-    whole = prepared_demands(problem, prices, held_replicas(problem, prices))
-    fleet = prepare(problem, whole)
-    stages = bounded(_relaxed(fleet, prices, whole), whole, found.stages, budget)
+    fleet, prices, whole = read(problem)
+    stages = with_bounds(_relaxed(fleet, prices, whole), whole, found.stages, budget)
     bound = next(stage.bound for stage in stages if stage.name == "dollars")
     gap = (found.objective - bound) / found.objective if found.objective > 0 else 0.0
     return replace(found, status="FEASIBLE", bound=bound, gap=gap, stages=stages)
@@ -115,9 +107,7 @@ def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
 
 def _relaxed(fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...]) -> Model:
     """Return the model of all mixes in which owners are not told apart: none of its bounds is too high."""
-    grouped = gpu_classes(fleet, by_shape(fleet))
-    assert grouped is not None  # noqa: S101 - without a limit there are classes
-    return build(fleet, prices, whole, grouped)
+    return build(fleet, prices, whole, gpu_classes(fleet, by_shape(fleet)))
 
 
 def _near(stage: Stage) -> bool:
@@ -155,9 +145,7 @@ def _choose(
     fleet: Fleet, prices: ShapePrices, everyone: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> tuple[Run, bool]:
     """Choose the bundles. True: with every owner told apart, so that the dollars are exact."""
-    found = gpu_classes(fleet, by_owner(fleet), most)
-    grouped = found or gpu_classes(fleet, by_shape(fleet))
-    assert grouped is not None  # noqa: S101 - without a limit there are columns
+    grouped, exact = finest_classes(fleet, by_owner(fleet), by_shape(fleet), most)
     run = Run(build(fleet, prices, everyone, grouped), budget)
     budget.open(len(run.model.cp.proto.variables))
     if any(demand.mix is not None for demand in everyone):
@@ -172,7 +160,7 @@ def _choose(
                 run = run if whole.solution is None else whole
             _share(run, size)
             run.whole = True  # from here on mixes are settled
-        return run, found is not None
+        return run, exact
     if not _serve_all(run, everyone):
         run = Run(build(fleet, prices, everyone, grouped), budget)
         priorities = sorted(run.model.unmet, reverse=True)
@@ -180,13 +168,13 @@ def _choose(
         # Dollars are only asked for once it is known how little can be left unmet: least would be no replica.
         if all(_serve(run, priority) for priority in priorities):
             _spend(run)
-    return run, found is not None
+    return run, exact
 
 
 def _serve_all(run: Run, everyone: tuple[PreparedDemand, ...]) -> bool:
     """Try the usual case first: everybody gets their best bundle. One solve instead of one per priority."""
     for priority in sorted(run.model.unmet, reverse=True):
-        least = sum(demand.least_unmet for demand in everyone if demand.priority == priority)
+        least = least_unmet_of(everyone, priority)
         run.model.cp.add(run.model.unmet[priority].expression <= least)
         run.stages.append(Stage(f"unmet[{priority}]", least / UNMET, least / UNMET, proved=True))
     run.start(run.model.dollars, 0.15)
@@ -238,9 +226,8 @@ def _settle(
     chosen = chosen_options(everyone, first, prices)
     settled = settled_demands(everyone, chosen)
     losers = frozenset(demand.id for demand in everyone if gives_up_replicas(demand, chosen[demand.id]))
-    grouped = gpu_classes(fleet, by_fate(fleet, losers, costs=True), _MOST_SETTLED)
-    grouped = grouped or gpu_classes(fleet, by_fate(fleet, losers, costs=False))
-    assert grouped is not None  # noqa: S101 - without a limit there are columns
+    by_cost, alike = by_fate(fleet, losers, costs=True), by_fate(fleet, losers, costs=False)
+    grouped, _ = finest_classes(fleet, by_cost, alike, _MOST_SETTLED)
     run = Run(build(fleet, prices, settled, grouped), budget)
     if not run.minimise("dollars", run.model.dollars, MONEY, 0.5):
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.assignment.assign import Assignment
-from tangram.packing.assignment.sites import Spot
+from tangram.packing.assignment.sites import Spot, gang_of
 from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, RunningReplica, ShapePrices
@@ -95,13 +95,9 @@ def _move(demand: PreparedDemand, held: RunningReplica, spot: Spot, cost: float)
     return Move(
         demand.id,
         Site(held.gpus[0], held.shape.profile, held.start, held.gang),
-        Site(spot.gpus[0], spot.shape.profile, spot.start, _gang(demand, spot)),
+        Site(spot.gpus[0], spot.shape.profile, spot.start, gang_of(demand.id, spot)),
         cost / MONEY,
     )
-
-
-def _gang(demand: PreparedDemand, spot: Spot) -> str | None:
-    return f"{demand.id}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None
 
 
 def _idle(fleet: Fleet, prices: ShapePrices, assignment: Assignment) -> float:

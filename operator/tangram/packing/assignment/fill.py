@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
-from tangram.packing.assignment.sites import Spot, Work, give, room_by_place, spot_of
+from tangram.packing.assignment.sites import Spot, Work, gang_of, give, room_by_place, spot_of
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
@@ -105,7 +105,7 @@ def _take(work: Work, demand: PreparedDemand, shape: ShapeKey, missing: int, roo
             continue
         missing -= 1
         room.take(spot)
-        give(work, demand.id, spot, f"{demand.id}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None)
+        give(work, demand.id, spot, gang_of(demand.id, spot))
     work.free[shape] = rest
     return missing
 

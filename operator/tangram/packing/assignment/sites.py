@@ -86,6 +86,11 @@ def spot_of(work: Work, shape: ShapeKey, gpus: tuple[str, ...], start: int, *, e
     return Spot(shape, gpus, start, gpu.node, place, gpu.zone, exists)
 
 
+def gang_of(demand: str, spot: Spot) -> str | None:
+    """Return the name of the gang that a demand has on a spot; None: it is one GPU, or a slice."""
+    return f"{demand}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None
+
+
 def give(work: Work, demand: str, spot: Spot, gang: str | None) -> None:
     """Let a demand have a spot."""
     work.sites.setdefault(demand, []).append(spot)

@@ -15,11 +15,11 @@ from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.model import cp_model
 from tangram.packing.model.build import build
-from tangram.packing.model.classes import gpu_classes
-from tangram.packing.model.grouping import by_owner, by_shape, prepare
+from tangram.packing.model.classes import finest_classes
+from tangram.packing.model.grouping import by_owner, by_shape, read
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import PreparedDemand, held_replicas, prepared_demands, prices_of, units
+from tangram.packing.problem.prepared import PreparedDemand, units
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.shortfall import least_unmet, served_parts, single_shape_bundles
 from tangram.packing.problem.statement import (
@@ -245,12 +245,8 @@ def shapes_of(demand: Demand) -> list[ShapeKey]:
 
 
 def _model(problem: Problem) -> tuple[Model, tuple[PreparedDemand, ...]]:
-    prices = prices_of(problem)
-    everyone = prepared_demands(problem, prices, held_replicas(problem, prices))
-    fleet = prepare(problem, everyone)
-    grouped = gpu_classes(fleet, by_owner(fleet), _MOST_CLASSES) or gpu_classes(fleet, by_shape(fleet))
-    if grouped is None:  # cannot be: without a limit there are columns
-        raise ValueError("columns")
+    fleet, prices, everyone = read(problem)
+    grouped, _ = finest_classes(fleet, by_owner(fleet), by_shape(fleet), _MOST_CLASSES)
     model = build(fleet, prices, everyone, grouped)
     return model, everyone
 

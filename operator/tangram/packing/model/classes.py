@@ -1,4 +1,4 @@
-"""Interchangeable GPUs and nodes: the columns of the packing model.
+"""Classes of interchangeable GPUs and nodes, which the packing model counts.
 
 GPUs that look the same to the solver (SKU, price, place, instances and who owns them) form a class; a target
 is one thing that a GPU of the class may become. The solver counts GPUs instead of naming them, which is exact
@@ -66,11 +66,6 @@ class GPUClasses:
     grown: tuple[GrownClass, ...]
     name: Namer
 
-    @property
-    def size(self) -> int:
-        """How many targets there are in all: the size of the model."""
-        return sum(len(c.targets) for c in self.existing) + sum(len(c.targets) for c in self.converted)
-
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -129,8 +124,23 @@ def in_play(
     )
 
 
-def gpu_classes(fleet: Fleet, name: Namer, most: int | None = None) -> GPUClasses | None:
-    """Group the fleet, telling owners apart as finely as `name` does. None: more than `most` classes."""
+def gpu_classes(fleet: Fleet, name: Namer) -> GPUClasses:
+    """Group the fleet, telling owners apart as finely as `name` does."""
+    return _classes(fleet, name, *_states(fleet, name))
+
+
+def finest_classes(fleet: Fleet, fine: Namer, coarse: Namer, most: int) -> tuple[GPUClasses, bool]:
+    """Group by `fine`, or by `coarse` where that makes more than `most` classes. True: by `fine`."""
+    cut, whole = _states(fleet, fine)
+    if len(cut) + len(whole) > most:
+        return gpu_classes(fleet, coarse), False
+    return _classes(fleet, fine, cut, whole), True
+
+
+def _states(
+    fleet: Fleet, name: Namer
+) -> tuple[dict[_Cut, list[GPUState]], dict[_Whole, list[tuple[str, ...]]]]:
+    """Return the states that there are, each with its GPUs, or with those of each node."""
     cut: dict[_Cut, list[GPUState]] = {}
     units: dict[tuple[str, Kind], list[GPUState]] = {}
     sizes = Counter(gpu.node for gpu in fleet.problem.gpus)
@@ -149,8 +159,15 @@ def gpu_classes(fleet: Fleet, name: Namer, most: int | None = None) -> GPUClasse
     for (_, kind), gpus in units.items():
         ids = tuple(sorted(gpu.id for gpu in gpus))
         whole.setdefault(_whole(fleet, kind, gpus, name), []).append(ids)
-    if most is not None and len(cut) + len(whole) > most:
-        return None
+    return cut, whole
+
+
+def _classes(
+    fleet: Fleet,
+    name: Namer,
+    cut: Mapping[_Cut, list[GPUState]],
+    whole: Mapping[_Whole, list[tuple[str, ...]]],
+) -> GPUClasses:
     classes = [_cut_class(fleet, state, cut[state]) for state in sorted(cut, key=_order)]
     classes += [_node_class(fleet, state, whole[state]) for state in sorted(whole)]
     return GPUClasses(tuple(classes), _converted(fleet, classes), _grown(fleet), name)

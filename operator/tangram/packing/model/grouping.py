@@ -1,15 +1,30 @@
-"""The fleet as the columns see it, and how finely the owners of its slices are told apart."""
+"""The fleet prepared for grouping, and how finely the owners of its slices are told apart."""
 
 from collections import Counter
 
 from tangram.packing.model.classes import Fleet, Namer, in_play
 from tangram.packing.model.targets import Label
-from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, units
+from tangram.packing.problem.prepared import (
+    PreparedDemand,
+    RunningReplica,
+    ShapePrices,
+    held_replicas,
+    prepared_demands,
+    prices_of,
+    units,
+)
 from tangram.packing.problem.statement import GPUState, Problem
 
 # Variables that spread over nodes may cost the model. Above, the assignment spreads as well as it can, and
 # opens GPUs that the model left idle where that does not do.
 _MOST_SPOTS = 20_000
+
+
+def read(problem: Problem) -> tuple[Fleet, ShapePrices, tuple[PreparedDemand, ...]]:
+    """Return what every model of a problem is built from."""
+    prices = prices_of(problem)
+    demands = prepared_demands(problem, prices, held_replicas(problem, prices))
+    return prepare(problem, demands), prices, demands
 
 
 def prepare(problem: Problem, everyone: tuple[PreparedDemand, ...]) -> Fleet:
@@ -27,7 +42,7 @@ def prepare(problem: Problem, everyone: tuple[PreparedDemand, ...]) -> Fleet:
 def _places(problem: Problem, everyone: tuple[PreparedDemand, ...]) -> tuple[dict[str, str], frozenset[str]]:
     """Tell GPUs apart by node, zone or pool only where a demand that may use them cares.
 
-    Also return the SKUs whose nodes the model cannot tell apart although somebody has to be spread over them.
+    Also return the SKUs whose nodes the model cannot tell apart although a demand has to be spread over them.
     """
     spread = [demand for demand in everyone if demand.spread.node < 1 or demand.spread.zone < 1]
     skus = frozenset(shape.sku for demand in spread for shape in demand.shapes)

@@ -31,7 +31,7 @@ def add_spreading(model: Model, fleet: Fleet) -> None:
         }
         _spread(model, fleet, demand, zones, nodes, drawn, most)
     names = {demand.id for demand in spread}
-    for (owner, shape, label), keep in model.keeps.items():  # who stays draws on its place as well
+    for (owner, shape, label), keep in model.keeps.items():  # a replica that stays draws on its place, too
         if owner not in names and (shape, str(label[-1])) in drawn:
             drawn[shape, str(label[-1])].add(keep)
     for key, terms in drawn.items():
@@ -117,13 +117,13 @@ def _allowed(demand: PreparedDemand, pool: str) -> bool:
 
 
 def _pinned(fleet: Fleet, demand: PreparedDemand, shape: ShapeKey, place: Place) -> int:
-    """Replicas that nobody may move, although they stand where they should not."""
+    """Return the replicas that must not move, although they stand where they should not."""
     mine = (held for held in demand.held if held.pinned and held.shape == shape)
     return sum(fleet.places[held.gpus[0]] == place for held in mine)
 
 
 def _stay_in_place(model: Model, demand: PreparedDemand) -> None:
-    """Who stays counts where it is."""
+    """Let a replica that stays count where it is."""
     staying: dict[tuple[ShapeKey, Place], Terms] = {}
     for (owner, shape, label), keep in model.keeps.items():
         if owner == demand.id:

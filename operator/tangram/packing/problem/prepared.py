@@ -105,6 +105,11 @@ class PreparedDemand:
         return tuple(sorted(found | {held.shape for held in self.held}))
 
 
+def least_unmet_of(demands: Iterable[PreparedDemand], priority: int | None) -> int:
+    """Return what demands of a priority leave unserved at least, on any fleet; of no priority, 0."""
+    return sum(demand.least_unmet for demand in demands if demand.priority == priority)
+
+
 def option_of(demand: PreparedDemand, prices: "ShapePrices", counts: Mapping[ShapeKey, int]) -> Option:
     """Return a mix of a demand as one bundle."""
     assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
@@ -149,7 +154,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class ShapePrices:
-    """ShapePrices, looked up once."""
+    """Prices of what replicas stand on, looked up once."""
 
     problem: Problem
     by_sku: Mapping[str, float]  # USD per GPU-hour, for slices and gangs that stand nowhere yet

@@ -13,7 +13,7 @@ from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices, option_of
+from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices, least_unmet_of, option_of
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import carried, first_guess
 from tangram.packing.search.master import Bounded, Master
@@ -95,9 +95,7 @@ class Chooser:
         total, least = Terms(), dict[int, int]()
         for priority, terms in self.full.unmet.items():
             total.extend(terms)
-            least[priority] = sum(
-                demand.least_unmet for demand in self.everyone if demand.priority == priority
-            )
+            least[priority] = least_unmet_of(self.everyone, priority)
         bounded = self.master.minimise(total, _LP_S, sum(least.values()), self.budget.late)
         if not bounded.feasible or bounded.bound > sum(least.values()):
             return False
@@ -113,7 +111,7 @@ class Chooser:
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing; False: nothing was found."""
         terms = _terms(self.full, goal)
-        floor = sum(demand.least_unmet for demand in self.everyone if demand.priority == goal)
+        floor = least_unmet_of(self.everyone, goal)
         bounded = self.master.minimise(terms, _LP_S, floor, self.budget.late)
         if not bounded.feasible:
             return False
@@ -213,7 +211,7 @@ class Chooser:
         return replace(demand, options=tuple(dict.fromkeys(options)), mix=None)
 
 
-def bounded(
+def with_bounds(
     model: Model, everyone: Collection[PreparedDemand], stages: Collection[Stage], budget: Budget
 ) -> tuple[Stage, ...]:
     """Return stages, found by other means, each with the bound of all mixes within what those before reached.
@@ -228,9 +226,7 @@ def bounded(
             continue
         goal = goals[stage.name]
         terms, scale = _terms(model, goal), MONEY if goal is None else UNMET
-        value, least = round(stage.value * scale), 0
-        if goal is not None:
-            least = sum(demand.least_unmet for demand in everyone if demand.priority == goal)
+        value, least = round(stage.value * scale), least_unmet_of(everyone, goal)
         if not budget.late():
             proved = master.minimise(terms, _LP_S, least, budget.late)
             least = max(least, _rounded(terms, proved.bound)) if proved.feasible else least

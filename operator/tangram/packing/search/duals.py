@@ -21,16 +21,17 @@ class Pricer:
     def __init__(self, demand: PreparedDemand, mine: MixTerms) -> None:
         assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
         self._demand, self._mine, self._mix = demand, mine, demand.mix
+        self._running, self._exchange = demand.running, Exchange(demand)
         self._shapes = [item.shape for item in demand.mix.items]
         pinned = dict(demand.mix.pinned)
         self._spaces = [(self._space(demand.mix, pinned, None), 0)]
         if pinned:  # or fewer of what runs, where that serves the demand whole
-            self._spaces.append((self._space(demand.mix, {}, demand.running), _NEVER))
+            self._spaces.append((self._space(demand.mix, {}, self._running), _NEVER))
 
     def _space(
         self, mix: Mix, least: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int] | None
     ) -> MixSpace:
-        held, silent = self._demand.running, sum(item.most for item in mix.items if not item.serves)
+        held, silent = self._running, sum(item.most for item in mix.items if not item.serves)
         return MixSpace(
             shapes=tuple(
                 MixShape(
@@ -59,8 +60,8 @@ class Pricer:
 
     def minimum(
         self, priced: Sequence[int], slack: int, effort: PricingEffort, *, quick: bool
-    ) -> tuple[int, list[Counts]]:
-        """Return the least that any mix costs, or up to `slack` less, and the mixes that cost least.
+    ) -> tuple[int, list[tuple[int, Counts]]]:
+        """Return the least that any mix costs, or up to `slack` less, and the mixes that cost least, with it.
 
         `priced`: what a unit of each of the model's variables costs, by its index.
         """
@@ -72,14 +73,23 @@ class Pricer:
             bounds.append(bound)
             for mix in mixes:
                 counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)
-                if self._mix.allows(dict(counts), self._demand.running):
+                if self._mix.allows(dict(counts), self._running):
                     found.add(counts)
-        ranked = sorted((self.cost(priced, counts), counts) for counts in found)
-        return min(bounds), [counts for _, counts in ranked[:_BEST]]
+        values = {counts: self.values(counts).items() for counts in found}
+        ranked = sorted((sum(priced[i] * n for i, n in values[counts]), counts) for counts in found)
+        return min(bounds), ranked[:_BEST]
 
-    def cost(self, priced: Sequence[int], counts: Counts) -> int:
-        """Return what a mix costs."""
-        return sum(priced[i] * value for i, value in mix_values(self._demand, self._mine, counts).items())
+    def values(self, counts: Counts) -> dict[int, int]:
+        """Return what a mix makes of the variables that other constraints know, by index; zeros left out."""
+        mine, chosen = self._mine, dict(counts)
+        found = {variable.index: chosen.get(shape, 0) for shape, variable in mine.counts.items()}
+        if mine.unmet is not None:
+            found[mine.unmet.index] = self._mix.unmet(chosen)
+        for (shape, most), variable in mine.lasting.items():
+            found[variable.index] = min(most, chosen.get(shape, 0))
+        if mine.exchanged is not None:
+            found[mine.exchanged.index] = self._exchange.of(counts)[0]
+        return {index: value for index, value in found.items() if value}
 
     def _prices(self, priced: Sequence[int], extra: int) -> MixPrices:
         mine = self._mine
@@ -103,17 +113,3 @@ class Pricer:
             (high - low, each + sum(p for most, p in steps if most >= high)) for low, high in pairwise(ends)
         ]
         return (*pieces, (None, each))
-
-
-def mix_values(demand: PreparedDemand, mine: MixTerms, counts: Counts) -> dict[int, int]:
-    """Return what a mix makes of the variables that other constraints know, by index; zeros left out."""
-    mix, chosen = demand.mix, dict(counts)
-    assert mix is not None  # noqa: S101 - asked for only of demands that have one
-    found = {variable.index: chosen.get(shape, 0) for shape, variable in mine.counts.items()}
-    if mine.unmet is not None:
-        found[mine.unmet.index] = mix.unmet(chosen)
-    for (shape, most), variable in mine.lasting.items():
-        found[variable.index] = min(most, chosen.get(shape, 0))
-    if mine.exchanged is not None:
-        found[mine.exchanged.index] = Exchange(demand).of(counts)[0]
-    return {index: value for index, value in found.items() if value}

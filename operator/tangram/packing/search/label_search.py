@@ -51,31 +51,24 @@ class PricingEffort:
 
 
 class LabelSearch:
-    """The labels of mixes with at least and at most so many replicas. `bound`: none of them costs less.
+    """The labels of mixes of at most `limit` replicas. `bound`: none of them costs less.
 
-    tight: keep to the budget.
-
-    What changing shapes costs is split: min(replicas, held) pay, and each that keeps its shape is paid back.
+    `prices`: without exchanges, see `MixPrices.by_regime`. tight: keep to the budget.
     """
 
-    def __init__(
-        self, space: MixSpace, prices: MixPrices, numbers: tuple[int, int | None], *, tight: bool
-    ) -> None:
+    def __init__(self, space: MixSpace, prices: MixPrices, limit: int | None, *, tight: bool) -> None:
         self._space, self._prices = space, prices
         self._budget = space.budget if tight else None
-        self._limit = numbers[1]
-        self._stay = sum(space.smallest)
-        self._first = max(self._stay, numbers[0])
-        held = space.held if prices.exchanged else 0
-        enough = max(space.min_replicas, len(prices.replicas) - 1, held, self._first)
+        self._limit = limit
+        self._first = sum(space.smallest)
+        enough = max(space.min_replicas, len(prices.replicas) - 1, self._first)
         # More replicas than the last cost the same or, with a limit, are none.
-        self._last = enough if self._limit is None else self._limit
+        self._last = enough if limit is None else limit
         counts = range(self._first, self._last + 1)
-        self._numbers = [(prices.of_number(n) + prices.exchanged * min(n, held)) << _SHIFT for n in counts]
+        self._numbers = [prices.of_number(n) << _SHIFT for n in counts]
         self._missing = [space.missing_replicas(n) for n in counts]
-        limited = self._limit is not None or self._first > self._stay
         priced = len(set(self._numbers)) > 1 or space.min_replicas > 1 or not space.whole
-        self._counted = limited or priced
+        self._counted = limit is not None or priced
         self._corners = [self._corners_of(index) for index in range(len(space.shapes))]
         self._multipliers = self._ascend()
         self._root = self._dual(self._multipliers)[0]
@@ -87,7 +80,7 @@ class LabelSearch:
         shape = self._space.shapes[index]
         top = useful_replicas(self._space, self._prices, index)
         if self._limit is not None:
-            top = min(top, shape.least + self._limit - self._stay)
+            top = min(top, shape.least + self._limit - self._first)
         if self._budget is not None and shape.price > 0:
             top = min(
                 top, shape.least + (self._budget - self._space.spent(self._space.smallest)) // shape.price
@@ -99,7 +92,7 @@ class LabelSearch:
 
     def _option(self, index: int, n: int) -> _Option:
         shape = self._space.shapes[index]
-        cost = price_of_count(self._prices.shapes[index], n) - self._prices.exchanged * min(n, shape.held)
+        cost = price_of_count(self._prices.shapes[index], n)
         return min(shape.service * n, self._space.whole), n, cost << _SHIFT, shape.price * n, 0
 
     def _dual(self, multipliers: _Multipliers) -> tuple[int, _Multipliers]:

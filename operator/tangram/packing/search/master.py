@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from tangram.packing.model.variables import MixTerms, Model, Terms
+from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import Counts
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.search.duals import Pricer, mix_values
+from tangram.packing.search.duals import Pricer
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.program import Column, Program
 from tangram.packing.search.rows import Row, rows_of
@@ -50,8 +50,6 @@ class Bounded:
 class _Block:
     """The mixes of one demand."""
 
-    demand: PreparedDemand
-    mine: MixTerms
     row: int  # of the program: the weights of its columns add up to one
     pricer: Pricer
     columns: dict[Counts, int] = field(default_factory=dict)  # counts -> number of the column
@@ -80,9 +78,7 @@ class Master:
         for demand in model.demands:
             if demand.mix is not None:
                 number = len(self._rows) + len(self._blocks)
-                self._blocks[demand.id] = _Block(
-                    demand, model.mixes[demand.id], number, Pricer(demand, model.mixes[demand.id])
-                )
+                self._blocks[demand.id] = _Block(number, Pricer(demand, model.mixes[demand.id]))
         self._program = Program(
             [*((row.low, row.high) for row in self._rows), *((1, 1) for _ in self._blocks)]
         )
@@ -91,8 +87,9 @@ class Master:
         self._program.add(cells)
         self._goal: dict[int, int] = {}
         self._effort, self._slack = PricingEffort(_MOST_LABELS), _FINE
-        for block in self._blocks.values():
-            self.add(block.demand.id, _first(block.demand))
+        for demand in model.demands:
+            if demand.mix is not None:
+                self.add(demand.id, _first(demand))
 
     def _within_one(self, row: Row) -> bool:
         owners = {self._inner.get(index) for index in row.variables}
@@ -111,7 +108,7 @@ class Master:
         new = [counts for counts in dict.fromkeys(mixes) if counts not in block.columns]
         cells: list[Column] = []
         for counts in new:
-            values = block.values[counts] = mix_values(block.demand, block.mine, counts)
+            values = block.values[counts] = block.pricer.values(counts)
             block.columns[counts] = len(self._program.costs) + len(cells)
             entries: dict[int, int] = {block.row: 1}
             for index, value in values.items():
@@ -183,10 +180,8 @@ class Master:
         known = {demand: duals[block.row] * _FINE for demand, block in self._blocks.items()}
         bounds, new = self._minima(priced, known, self._blocks, quick=True)
         if not new:  # by multipliers alone no column is found any more: search, where most is left unproved
-            left, worst = (
-                near * _FINE / 2,
-                sorted(known, key=lambda demand: (bounds[demand] - known[demand], demand)),
-            )
+            left = near * _FINE / 2
+            worst = sorted(known, key=lambda demand: (bounds[demand] - known[demand], demand))
             gaps = list(accumulate(known[demand] - bounds[demand] for demand in reversed(worst)))
             some = worst[: sum(gap > left for gap in gaps)]
             proved, new = self._minima(priced, known, some, quick=False)
@@ -200,9 +195,9 @@ class Master:
         bounds, new = dict[str, int](), dict[str, list[Counts]]()
         for demand in demands:
             pricer = self._blocks[demand].pricer
-            bounds[demand], mixes = pricer.minimum(priced, self._slack, self._effort, quick=quick)
-            if mixes and pricer.cost(priced, mixes[0]) < known[demand] - self._slack:
-                new[demand] = mixes
+            bounds[demand], ranked = pricer.minimum(priced, self._slack, self._effort, quick=quick)
+            if ranked and ranked[0][0] < known[demand] - self._slack:
+                new[demand] = [counts for _, counts in ranked]
         return bounds, new
 
     def _reduced(self, priced: Sequence[int]) -> dict[str, dict[Counts, int]]:

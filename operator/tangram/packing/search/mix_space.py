@@ -114,7 +114,7 @@ class MixSpace:
 
 @dataclass(frozen=True, slots=True)
 class MixPrices:
-    """What mixes of one space cost, in any unit. ShapePrices may be negative."""
+    """What mixes of one space cost, in any unit. Prices may be negative."""
 
     shapes: tuple[Segments, ...]
     unmet: int = 0  # per part of `UNMET`, at least 0

@@ -1,6 +1,6 @@
 """The pricing problem of column generation: the mix of shapes that costs one demand least at given duals.
 
-ShapePrices and costs are integers in any one unit; every bound is a proof, whatever multipliers it rests on.
+Prices and costs are integers in any one unit; every bound is a proof, whatever multipliers it rests on.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def enumerate_within(space: MixSpace, prices: MixPrices, most: int, limit: int) 
         found |= {mix for mix in singles if prices.cost(space, mix) <= most}
     elif space.allows(space.smallest):
         for each in prices.by_regime(space):
-            search = LabelSearch(space, each, (0, space.max_replicas), tight=True)
+            search = LabelSearch(space, each, space.max_replicas, tight=True)
             mixes, dropped = search.within(most, 20 * limit + 1_000, every=True)
             if dropped <= most:
                 return None
@@ -87,7 +87,7 @@ def _search(
     space: MixSpace, prices: MixPrices, slack: int, passes: _Passes, effort: _Effort, *, tight: bool
 ) -> tuple[int, list[tuple[int, Mix]]]:
     most = space.max_replicas if tight else None
-    searches = [LabelSearch(space, each, (0, most), tight=tight) for each in prices.by_regime(space)]
+    searches = [LabelSearch(space, each, most, tight=tight) for each in prices.by_regime(space)]
     ranked = [pair for search in searches for pair in search.start()]
     searches.sort(key=lambda search: search.bound)  # the most promising one first
     bounds = [_bound(search, ranked, slack, passes, effort) for search in searches]

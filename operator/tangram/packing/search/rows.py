@@ -16,7 +16,6 @@ class Row:
     factors: Sequence[int]
     low: int | None
     high: int | None
-    one: bool = False  # exactly one of its Booleans
 
 
 def rows_of(cp: cp_model.CpModel) -> list[Row]:
@@ -25,7 +24,7 @@ def rows_of(cp: cp_model.CpModel) -> list[Row]:
     for constraint in cp.proto.constraints:
         if constraint.has_exactly_one():
             literals = list(constraint.exactly_one.literals)
-            rows.append(Row(literals, [1] * len(literals), 1, 1, one=True))
+            rows.append(Row(literals, [1] * len(literals), 1, 1))
         elif constraint.has_linear() and not constraint.enforcement_literal:
             linear = constraint.linear
             domain = list(linear.domain)

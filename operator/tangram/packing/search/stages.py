@@ -72,7 +72,6 @@ class Found:
     solution: list[int] | None
     bound: float
     proved: bool
-    impossible: bool = False  # proved that there is no solution
 
 
 def solve_model(
@@ -105,7 +104,7 @@ def solve_model(
     budget.wall_s += solver.wall_time
     bound = solver.best_objective_bound
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
-        return Found(None, bound, proved=False, impossible=status == cp_model.INFEASIBLE)
+        return Found(None, bound, proved=False)
     proved = status == cp_model.OPTIMAL and solver.objective_value - bound < _HALF
     return Found(list(solver.response_proto.solution), bound, proved)
 
@@ -120,7 +119,6 @@ class Run:
     stages: list[Stage] = field(default_factory=list)
     complete: bool = True  # every stage so far was proved
     whole: bool = True  # the model has every bundle; else what it proves holds for those that it has
-    impossible: bool = False  # the stages before cannot be had together
     late: bool = False  # the last stage ended before anything was found
 
     def minimise(
@@ -140,7 +138,6 @@ class Run:
         self.late = found.solution is None
         if found.solution is None:
             self.complete = False
-            self.impossible = found.impossible
             if self.solution is None:
                 return False
         solution = found.solution or self.solution or []
@@ -155,7 +152,7 @@ class Run:
         return True
 
     def start(self, terms: Terms, share: float) -> None:
-        """Look for a first solution among few bundles: what serves its demand goes on as it runs.
+        """Look for a first solution among few of the bundles that are listed: what serves goes on as it runs.
 
         Where nothing runs, and the model is large, among the cheapest bundles.
         """
@@ -167,13 +164,6 @@ class Run:
         copy = model.cp.clone()
         for demand in model.demands:
             if stays and staying(demand) is None:
-                continue
-            if demand.mix is not None:
-                if stays:
-                    for shape, count in model.mixes[demand.id].counts.items():
-                        copy.add(
-                            copy.get_int_var_from_proto_index(count.index) == demand.running.get(shape, 0)
-                        )
                 continue
             keep = set(shortlist(demand))
             others = [v.index for i, v in enumerate(model.chosen.get(demand.id, ())) if i not in keep]
@@ -188,12 +178,6 @@ class Run:
             value = terms.value(self.solution) / scale
             self.stages.append(Stage(name, value, min(bound, value), proved=False))
             self.complete = False
-
-    def chosen(self, demand: str) -> int:
-        """Return which bundle the solution has for a demand: its index, as in `Option`."""
-        options = next(each.options for each in self.model.demands if each.id == demand)
-        values = [(self.solution or [])[variable.index] for variable in self.model.chosen[demand]]
-        return options[values.index(1)].index
 
     def _hint(self) -> dict[int, int]:
         return first_guess(self.model) if self.solution is None else dict(enumerate(self.solution))

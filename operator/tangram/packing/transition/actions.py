@@ -57,16 +57,14 @@ def next_actions(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None 
     Actions are steps without a number; equal inputs give equal actions. `effort` as of `transition`.
     """
     left, steps = remaining(fleet, goal, effort)
-    found: list[Step] = []
+    underway, found = Underway.of(fleet, goal.budgets), list[Step]()
     for step in steps:
-        if step.after or step.kind == "wait-available":
-            continue
-        if not Underway.of(fleet, goal.budgets).permits(step):
+        if step.after or step.kind == "wait-available" or not underway.permits(step):
             continue
         begun = fleet.begin(step)
         then, _ = remaining(begun, goal, effort)
         if then < left:
-            fleet, left = begun, then
+            fleet, left, underway = begun, then, Underway.of(begun, goal.budgets)
             found.append(replace(step, number=0))
     return tuple(found)
 
