@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDeployment, Spread, Traffic
 from tangram.fleet.lengths import around
-from tangram.packing import solve as solving
+from tangram.packing.search import stages
 from tangram.planner import pick, plan, status
 from tangram.planner.candidates import offers
 from tangram.planner.room import kind_of, room
@@ -544,13 +544,13 @@ def test_a_request_that_the_model_cannot_take_is_the_persons_error():
 def solved(monkeypatch):
     """How often the solver was asked."""
     asked = []
-    real = solving.solve
+    real = stages.solve_model
 
-    def counted(problem, limits):
-        asked.append(problem)
-        return real(problem, limits)
+    def counted(model, *rest):
+        asked.append(model)
+        return real(model, *rest)
 
-    monkeypatch.setattr(solving, "solve", counted)
+    monkeypatch.setattr(stages, "solve_model", counted)
     pick.pick.cache_clear()
     return asked
 
@@ -589,10 +589,10 @@ def test_what_was_solved_once_is_remembered_while_nothing_that_matters_changes(s
 
 
 def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
-    def fails(problem, limits):
+    def fails(*_):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(solving, "solve", fails)
+    monkeypatch.setattr(stages, "solve_model", fails)
     pick.pick.cache_clear()
     old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
     observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))

@@ -5,22 +5,20 @@ everybody can have what is best for themselves, and remembers what it answered.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TypeVar
-
-from tangram.fleet import WHOLE_GPU
-from tangram.packing.problem.statement import Bundle, Demand, GPUState, Part, Problem
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 _COUNTS = 10  # up to so many counts of one shape that serve only in part
 _WINDOW = 24  # in shortage so many are decided jointly, each before the next; then those after them
 _WINDOWS = 4  # and those that come after all of them take what is left in turn
 # Of one core, as the solver counts: equal problems end equal, and all of them well before a plan is overdue.
 _EFFORT_S = 0.6
-_TIE = 1e-4  # USD per place on the list of preferences: far below any price
+_STAGE_SHARE = 0.4  # of what is left of it, for one stage
+_USD = 10_000  # whole numbers per USD: one is a place on the list of preferences, far below any price
+_UNMET = 720_720  # whole numbers of a wish that is not served at all
 _EPSILON = 1e-9
-_CROWDED = "crowded"  # what a way takes up that cannot be spread as is asked
 _MOST_TOLD = 300
 
 Item = TypeVar("Item")
@@ -74,6 +72,9 @@ class _Way:
     def rank(self) -> tuple[float, bool, float, int]:
         """By what is left unserved, then whether it is spread, then by price, then as the offers stand."""
         return self.unmet, self.crowded, self.price, -1 if self.pick.offer is None else self.pick.offer
+
+
+_Cost = Callable[[int, int, _Way], int]
 
 
 class WishesFailed(Exception):
@@ -216,8 +217,7 @@ def _together(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> list[_
     least = sum(min(sum(n for _, n in way.pick.units) for way in menu) for menu in best)
     if least > sum(free):
         return None  # the usual shortage, without asking
-    found = [way for way in _solved(best, free, prices) if way is not None]
-    return found if len(found) == len(menus) else None
+    return _solved(best, free, prices)
 
 
 def _by_windows(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> list[_Way]:
@@ -228,11 +228,14 @@ def _by_windows(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> list
         window = menus[start : min(start + _WINDOW, jointly)]
         now = tuple(left)
         fitting = [_fitting(menu, now) for menu in window]
-        for solved, menu in zip(_solved(fitting, now, prices, in_turn=True), fitting, strict=True):
-            way = solved or menu[-1]  # which takes nothing
+        ways = _solved(fitting, now, prices, in_turn=True)
+        if ways is None:
+            found += _in_turn(fitting, left)
+            continue
+        for way in ways:
             for group, n in way.pick.units:
                 left[group] -= n
-            found.append(way)
+        found += ways
     return found + _in_turn(menus[jointly:], left)
 
 
@@ -242,57 +245,58 @@ def _fitting(menu: list[_Way], free: Free) -> list[_Way]:
 
 def _solved(
     menus: Sequence[list[_Way]], free: Free, prices: Prices, *, in_turn: bool = False
-) -> list[_Way | None]:
-    """Ask the solver. `in_turn`: an earlier one never goes shorter for the sake of a later one.
+) -> list[_Way] | None:
+    """Ask the solver for one way of each menu. None: what is free does not allow that, or time was over.
 
-    None: for whom it found nothing, which is on no menu.
+    Stages: what is unmet (`in_turn`: of one wish after the other), then how many are not spread and what the
+    new units cost, then what all units cost, at equal cost the ways that stand first on their menus.
     """
-    from tangram.packing.search.stages import Limits  # noqa: PLC0415 - loads the solver
-    from tangram.packing.solve import solve  # noqa: PLC0415
+    from tangram.packing.model.cp_model import CpModel, LinearExpr  # noqa: PLC0415 - loads the solver
+    from tangram.packing.search.stages import Budget, Limits, solve_model  # noqa: PLC0415
 
-    demands = tuple(
-        Demand(
-            id=f"{number:06}",
-            bundles=tuple(_bundle(way, rank) for rank, way in enumerate(menu)),
-            priority=-number if in_turn else 0,
+    model, units = CpModel(), dict[Group, list[tuple[Any, int]]]()
+    chosen = [[(model.new_bool_var(""), way) for way in menu] for menu in menus]
+    for mine in chosen:
+        model.add_exactly_one([variable for variable, _ in mine])
+        for variable, way in mine:
+            for group, n in way.pick.units:
+                units.setdefault(group, []).append((variable, n))
+    for group, taken in units.items():
+        model.add(LinearExpr.weighted_sum(*zip(*taken, strict=True)) <= free[group])
+    goals = _stages(menus, prices, in_turn=in_turn)
+    everything = [variable for mine in chosen for variable, _ in mine]
+    budget, solution = Budget(Limits(deterministic_s=_EFFORT_S)), None
+    budget.open(len(everything))
+    for goal in goals:
+        costs = [
+            goal(number, rank, way) for number, menu in enumerate(menus) for rank, way in enumerate(menu)
+        ]
+        expression = LinearExpr.weighted_sum(everything, costs)
+        model.minimize(expression)
+        hint = None if solution is None else dict(enumerate(solution))
+        found = solve_model(model, budget, _STAGE_SHARE, hint).solution
+        if found is None and solution is None:
+            return None
+        solution = solution if found is None else found
+        model.add(
+            expression <= sum(solution[v.index] * cost for v, cost in zip(everything, costs, strict=True))
         )
-        for number, menu in enumerate(menus)
-    )
-    problem = Problem(gpus=(*_crowding(menus), *_units(menus, free, prices)), demands=demands)
-    packing = solve(problem, Limits(deterministic_s=_EFFORT_S))
-    chosen = {choice.demand: choice.bundle for choice in packing.choices}
-    picked = [(menu, chosen[demand.id]) for menu, demand in zip(menus, demands, strict=True)]
-    return [None if index < 0 else menu[index] for menu, index in picked]
+    assert solution is not None  # noqa: S101 - there is always a stage
+    return [next(way for variable, way in mine if solution[variable.index]) for mine in chosen]
 
 
-def _bundle(way: _Way, rank: int) -> Bundle:
-    parts = tuple(Part(_name(group), WHOLE_GPU, 1, n) for group, n in way.pick.units)
-    if way.crowded:
-        parts += (Part(_CROWDED, WHOLE_GPU, 1, 1),)
-    return Bundle(tuple(sorted(parts)), way.price + rank * _TIE, way.unmet)
+def _stages(menus: Sequence[list[_Way]], prices: Prices, *, in_turn: bool) -> list[_Cost]:
+    """Return what a way costs in each stage, in whole numbers, by its wish and its place on the menu."""
+    dear = 1 + round(_USD * sum(max(way.price for way in menu) for menu in menus))
 
+    def unmet(only: int | None, number: int, _rank: int, way: _Way) -> int:
+        return round(way.unmet * _UNMET) if only in {None, number} else 0
 
-def _units(menus: Sequence[list[_Way]], free: Free, prices: Prices) -> Iterator[GPUState]:
-    """Return as many units as could be used. A slice is a small GPU here: nothing is cut."""
-    sought: Counter[Group] = Counter()
-    for menu in menus:
-        most: Counter[Group] = Counter()
-        for way in menu:
-            most |= Counter(dict(way.pick.units))
-        sought += most
-    for group, count in sorted(sought.items()):
-        for number in range(min(count, free[group])):
-            name = f"{_name(group)}/{number:06}"
-            yield GPUState(name, name, _name(group), price_per_hour=prices[group])
+    def dollars(_number: int, _rank: int, way: _Way) -> int:
+        return dear * way.crowded + sum(round(_USD * prices[group]) * n for group, n in way.pick.units)
 
+    def price(_number: int, rank: int, way: _Way) -> int:
+        return round(_USD * way.price) + rank
 
-def _crowding(menus: Sequence[list[_Way]]) -> Iterator[GPUState]:
-    """Return what the solver pays for who is not spread: each more than all that may be saved by it."""
-    dear = 1.0 + sum(max(way.price for way in menu) for menu in menus)
-    for number in range(sum(any(way.crowded for way in menu) for menu in menus)):
-        name = f"{_CROWDED}/{number:06}"
-        yield GPUState(name, name, _CROWDED, price_per_hour=dear)
-
-
-def _name(group: Group) -> str:
-    return f"unit-{group:04}"
+    first = range(len(menus)) if in_turn else [None]
+    return [*(partial(unmet, number) for number in first), dollars, price]
