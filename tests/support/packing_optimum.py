@@ -245,6 +245,9 @@ class PerGPU:
     def _mix(self, terms, counts):
         demand, serves, prices = terms.demand, terms.serves(), terms.prices(self.facts.hourly)
         unmet = self.m.new_int_var(0, UNMET, "unmet")
+        for shape, n in counts.items():
+            if not serves[shape]:  # it is not offered: what must not move may stay
+                self.m.add(n <= terms.pinned[shape])
         there = sum(n for shape, n in counts.items() if serves[shape])
         if demand.rate > 0:
             served = sum(serves[shape] * n for shape, n in counts.items())

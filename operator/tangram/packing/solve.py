@@ -89,11 +89,7 @@ def _nothing_changes(problem: Problem) -> Packing:
 
 def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
     """Return the best plan that moves nothing, beside the bounds of the problem that was asked."""
-    gpus = tuple(
-        replace(gpu, instances=tuple(replace(each, movable=False) for each in gpu.instances))
-        for gpu in problem.gpus
-    )
-    still = replace(problem, gpus=gpus, move_budget=None, move_budgets=())
+    still = replace(problem, move_budget=0)
     wall = None if limits.wall_s is None else budget.left(1.0)[1]
     found, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
     if found.status == "FALLBACK":

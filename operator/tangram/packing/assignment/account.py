@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.assignment.assign import Assignment
@@ -60,26 +61,48 @@ def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: C
     """Pair what stops with what starts: of one shape first, then of others, the cheapest. The rest shrinks.
 
     A replica may move to where it was: mig-manager clears a GPU before it makes the same slice again. Where
-    some only stop, those count as moved whose pool has most moves `left`. A pinned replica stops as surplus;
-    only beside a new one of its own shape has it moved, which no plan may do and `solve` looks for.
+    some only stop, those count as moved whose pool has most moves `left`; shapes that stop in few pools
+    choose first. A pinned replica stops as surplus; only beside a new one of its own shape has it moved,
+    which no plan may do and `solve` looks for.
     """
     sites = assignment.sites.get(demand.id, ())
     gone = (h for h in demand.held if (h.shape, h.gpus, h.start) not in assignment.kept)
-    stopped = sorted(gone, key=lambda h: (h.pinned, _scarcity(fleet, h, left), *_cheap(h)))
-    started = [s for s in sites if (s.shape, s.gpus, s.start) not in assignment.kept]
-    started.sort(key=lambda spot: (demand.unit[spot.shape], spot.shape, spot.gpus, spot.start))
-    moves = []
-    for held in list(stopped):
-        twin = next((spot for spot in started if spot.shape == held.shape), None)
-        if twin is not None:
-            moves.append(_move(demand, held, twin, held.cost))
-            stopped.remove(held)
-            started.remove(twin)
-    movable = [held for held in stopped if not held.pinned]
-    for held, spot in zip(movable, started, strict=False):
+    stopped: dict[ShapeKey, list[RunningReplica]] = {}
+    for held in sorted(gone, key=lambda h: (h.pinned, *_cheap(h))):
+        stopped.setdefault(held.shape, []).append(held)
+    started: dict[ShapeKey, list[Spot]] = {}
+    for spot in sites:
+        if (spot.shape, spot.gpus, spot.start) not in assignment.kept:
+            started.setdefault(spot.shape, []).append(spot)
+    moves: list[Move] = []
+    pools = {shape: len({fleet.guarded.get(h.gpus[0]) for h in theirs}) for shape, theirs in stopped.items()}
+    for shape in sorted(stopped, key=lambda shape: (pools[shape], shape)):
+        spots = sorted(started.pop(shape, ()), key=lambda spot: (spot.gpus, spot.start))
+        leaving = _leaving(fleet, stopped[shape], len(spots), left)
+        moves += [_move(demand, held, spot, held.cost) for held, spot in zip(leaving, spots, strict=False)]
+        started[shape] = spots[len(leaving) :]
+        moved = set(leaving)
+        stopped[shape] = [held for held in stopped[shape] if held not in moved]
+    movable = sorted((h for theirs in stopped.values() for h in theirs if not h.pinned), key=_cheap)
+    new = sorted(chain(*started.values()), key=lambda s: (demand.unit[s.shape], s.shape, s.gpus, s.start))
+    for held, spot in zip(_leaving(fleet, movable, len(new), left), new, strict=False):
         moves.append(_move(demand, held, spot, held.cost if demand.own else demand.unit[spot.shape]))
-    left.subtract(fleet.guarded.get(move.source.gpu, "") for move in moves)
     return moves
+
+
+def _leaving(
+    fleet: Fleet, stopped: list[RunningReplica], count: int, left: Counter[str]
+) -> list[RunningReplica]:
+    """Return so many of `stopped` at most, each from the pool that has most moves left when it is chosen."""
+    if not fleet.guarded:
+        return stopped[:count]
+    rest, chosen = list(stopped), list[RunningReplica]()
+    while rest and len(chosen) < count:
+        held = min(rest, key=lambda h: (h.pinned, _scarcity(fleet, h, left)))  # the first of equals
+        rest.remove(held)
+        chosen.append(held)
+        left[fleet.guarded.get(held.gpus[0], "")] -= 1
+    return chosen
 
 
 def _scarcity(fleet: Fleet, held: RunningReplica, left: Counter[str]) -> float:
@@ -127,7 +150,8 @@ def _choice(prices: ShapePrices, demand: PreparedDemand, option: Option, assignm
         return Choice(demand.id, 0, parts, price, unmet)
     unmet = option.unmet / UNMET
     if option.replicas > sum(placed.values()):  # spread left no room for some
-        unmet = 1 - (1 - unmet) * sum(placed.values()) / option.replicas
+        served = (1 - unmet) * sum(placed.values()) / option.replicas
+        unmet = 1 - served if demand.mix is None else demand.mix.unmet(placed) / UNMET
     else:
         price = option.price / MONEY
     return Choice(demand.id, option.index, parts, price, unmet)

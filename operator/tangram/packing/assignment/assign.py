@@ -20,6 +20,7 @@ from tangram.packing.assignment.sites import (
     Unit,
     Work,
     give,
+    pinned_at,
     quotas,
     room_by_place,
     spot_of,
@@ -189,13 +190,14 @@ def _stay(
         if _may_stay(work, held):
             by_shape.setdefault(held.shape, []).append(held)
     nodes: Counter[str] = Counter()
-    limit = cap(demand.spread.node, sum(taken.values()))
+    limit, fixed = cap(demand.spread.node, sum(taken.values())), pinned_at(work, demand, "node")
     for shape, candidates in sorted(by_shape.items()):
         left = room_by_place(work, demand, shape)
         keep: list[Spot] = []
         for held in sorted(candidates, key=lambda h: (not h.pinned, h.gpus, h.start)):
             spot = spot_of(work, shape, held.gpus, held.start, exists=True)
-            crowded = demand.spread.node < 1 and nodes[spot.node] >= limit and not held.pinned
+            full = nodes[spot.node] >= max(limit, fixed[spot.node])
+            crowded = demand.spread.node < 1 and full and not held.pinned
             room = (left is None or left[spot.place] > 0) and (quota is None or quota[name(held)] > 0)
             if len(keep) < taken.get(shape, 0) and room and not crowded:
                 keep.append(spot)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
-from tangram.packing.assignment.sites import Spot, Work, gang_of, give, room_by_place, spot_of
+from tangram.packing.assignment.sites import Spot, Work, gang_of, give, pinned_at, room_by_place, spot_of
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
@@ -25,8 +25,9 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
     taken = counts.taken.get(demand.id, {})
     total = sum(taken.values())
     limit = cap(demand.spread.node, total) if demand.spread.node < 1 else total
+    fixed = pinned_at(work, demand, "node")
     for shape, n in sorted(taken.items()):
-        room = _SpreadRoom(limit, room_by_place(work, demand, shape))
+        room = _SpreadRoom(limit, fixed, room_by_place(work, demand, shape))
         for spot in work.sites.get(demand.id, ()):
             room.take(spot, counted=spot.shape == shape)
         given = sum(spot.shape == shape for spot in work.sites.get(demand.id, ()))
@@ -44,13 +45,17 @@ def _thin_out(work: Work, demand: PreparedDemand) -> None:
     """Who got fewer replicas than planned may have too many in one place: spread goes by what there is."""
     sites = work.sites.get(demand.id, [])
     pinned = {(held.shape, held.gpus, held.start) for held in demand.held if held.pinned} & work.kept
+    limits = (
+        (demand.spread.node, "node", pinned_at(work, demand, "node")),
+        (demand.spread.zone, "zone", pinned_at(work, demand, "zone")),
+    )
     while sites:
         lost = next(
             (
                 movable[-1]
-                for share, place in ((demand.spread.node, "node"), (demand.spread.zone, "zone"))
-                for members in _by_place(sites, place)
-                if share < 1 and len(members) > cap(share, len(sites))
+                for share, place, fixed in limits
+                for name, members in _by_place(sites, place).items()
+                if share < 1 and len(members) > max(cap(share, len(sites)), fixed[name])
                 if (movable := [s for s in members if (s.shape, s.gpus, s.start) not in pinned])
             ),
             None,
@@ -64,11 +69,11 @@ def _thin_out(work: Work, demand: PreparedDemand) -> None:
             del work.owner[gpu, lost.start]
 
 
-def _by_place(sites: list[Spot], place: str) -> list[list[Spot]]:
+def _by_place(sites: list[Spot], place: str) -> dict[str, list[Spot]]:
     found: dict[str, list[Spot]] = {}
     for spot in sites:
         found.setdefault(spot.node if place == "node" else spot.zone, []).append(spot)
-    return list(found.values())
+    return found
 
 
 @dataclass(slots=True)
@@ -76,12 +81,14 @@ class _SpreadRoom:
     """Where one more replica of a demand may stand."""
 
     limit: int  # on one node
+    fixed: Counter[str]  # replicas that must not move, by node: a node may have as many
     left: Counter[str] | None  # by place, as the model has it
     nodes: Counter[str] = field(default_factory=Counter)
 
     def has(self, spot: Spot) -> bool:
         """Whether a replica may stand there."""
-        return self.nodes[spot.node] < self.limit and (self.left is None or self.left[spot.place] > 0)
+        most = max(self.limit, self.fixed[spot.node])
+        return self.nodes[spot.node] < most and (self.left is None or self.left[spot.place] > 0)
 
     def take(self, spot: Spot, *, counted: bool = True) -> None:
         """Count a replica that stands there; of another shape it only counts on its node."""
@@ -122,7 +129,8 @@ def _fullest_first(spots: list[Spot]) -> list[Spot]:
 def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom) -> None:
     """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
     found: list[Spot] = []
-    room = _SpreadRoom(room.limit, None if room.left is None else Counter(room.left), Counter(room.nodes))
+    left = None if room.left is None else Counter(room.left)
+    room = _SpreadRoom(room.limit, room.fixed, left, Counter(room.nodes))
     if shape.profile == WHOLE_GPU:
         for unit in work.units:
             while unit.kind.sku == shape.sku and unit.takes(shape.tensor_parallel) and len(found) < missing:

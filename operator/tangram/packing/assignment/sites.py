@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tangram.packing.assignment.counts import Counts
 from tangram.packing.model.classes import Fleet, Kind
@@ -102,3 +103,9 @@ def room_by_place(work: Work, demand: PreparedDemand, shape: ShapeKey) -> Counte
     """Return how many replicas may stand in each place; None: anywhere."""
     found = work.quotas.get(demand.id)
     return None if found is None else Counter(found.get(shape, {}))
+
+
+def pinned_at(work: Work, demand: PreparedDemand, place: Literal["node", "zone"]) -> Counter[str]:
+    """Return how many replicas run in each place that must not move: spread allows as many there."""
+    found = (getattr(work.gpus[held.gpus[0]], place) for held in demand.held if held.pinned)
+    return Counter(found)

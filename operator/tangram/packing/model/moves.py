@@ -36,7 +36,9 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
     for held in demand.held:
         owned.setdefault(held.shape, {}).setdefault(model.classes.name(held), []).append(held)
     last: dict[ShapeKey, Terms] = {}
-    moves, stopping, moved_ones = Terms(), dict[str, Terms](), Terms()
+    relocated: dict[ShapeKey, Terms] = {}  # moves to an equal shape
+    moves, moved_ones = Terms(), Terms()
+    stopping: dict[ShapeKey, dict[str, Terms]] = {}
     costs = {held.cost for held in demand.held if not held.pinned}
     trades = demand.own and not demand.hidden and len(demand.shapes) > 1
     for shape, groups in sorted(owned.items()):
@@ -54,7 +56,7 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
             if replicas[0].pinned:  # it stays, or stops as surplus: it never moves
                 pinned.add(keep)
                 continue
-            stops = stopping.setdefault(str(label[-2]), Terms())
+            stops = stopping.setdefault(shape, {}).setdefault(str(label[-2]), Terms())
             stops.constant += n
             stops.add(keep, -1)
             if differ:
@@ -70,8 +72,10 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
             n = sum(held.pinned for held in demand.held if held.shape == shape)
             least = last[shape] if n == total else _at_most(model, demand, shape, taken, n)
             model.cp.add(pinned.expression >= least.expression)
-        moves.extend(last[shape])
-        moves.extend(staying, -1)
+        relocated[shape] = Terms()
+        relocated[shape].extend(last[shape])
+        relocated[shape].extend(staying, -1)
+        moves.extend(relocated[shape])
     if demand.is_divisible and not demand.has_places:
         _hold(model, demand)
     _exchange(model, demand, last, moves)
@@ -80,7 +84,7 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
     elif trades and costs:
         model.dollars.extend(moves, min(costs))
     model.moves.extend(moves)
-    _guard(model, demand, moves, stopping)
+    _guard(model, demand, moves, relocated, stopping)
 
 
 def _hold(model: Model, demand: PreparedDemand) -> None:
@@ -98,18 +102,42 @@ def _hold(model: Model, demand: PreparedDemand) -> None:
         pinned -= Counter(dict.fromkeys(pieces, count))  # of two parts of one shape the first has them
 
 
-def _guard(model: Model, demand: PreparedDemand, moves: Terms, stopping: dict[str, Terms]) -> None:
-    """Count the moves of a demand by the guarded pool that they leave. Surplus that stops does not move."""
-    if not any(stopping):  # no pool
+def _guard(
+    model: Model,
+    demand: PreparedDemand,
+    moves: Terms,
+    relocated: dict[ShapeKey, Terms],
+    stopping: dict[ShapeKey, dict[str, Terms]],
+) -> None:
+    """Count the moves of a demand by the guarded pool that they leave. Surplus that stops does not move.
+
+    What moves to an equal shape leaves a pool in which such a replica stops; what changes its shape, any.
+    """
+    pools = sorted({pool for by_pool in stopping.values() for pool in by_pool})
+    if not any(pools):
         return
-    split = Terms()
-    for pool, stops in stopping.items():
+    split, left = Terms(), {pool: Terms() for pool in pools}
+    for pool in pools:
         moved = model.cp.new_int_var(0, len(demand.held), f"from.{demand.id}.{pool}")
-        model.cp.add(moved <= stops.expression)
         split.add(moved)
+        left[pool].add(moved)
+        all_stops = [by_pool[pool].expression for by_pool in stopping.values() if pool in by_pool]
+        model.cp.add(moved <= cp_model.LinearExpr.sum(all_stops))
         if pool:
             model.leaving.setdefault(pool, Terms()).add(moved)
     model.cp.add(split.expression >= moves.expression)
+    if len(pools) == 1 or len(stopping) == 1:
+        return
+    for shape, by_pool in stopping.items():
+        here = Terms()
+        for pool, stops in by_pool.items():
+            moved = model.cp.new_int_var(0, len(demand.held), f"relocated.{demand.id}.{pool}")
+            model.cp.add(moved <= stops.expression)
+            here.add(moved)
+            left[pool].add(moved, -1)
+        model.cp.add(here.expression >= relocated[shape].expression)
+    for rest in left.values():
+        model.cp.add(rest.expression >= 0)
 
 
 def _balance(model: Model, lasting: Terms, staying: Terms, moving: Terms, cost: int) -> None:

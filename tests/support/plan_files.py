@@ -1,0 +1,364 @@
+"""Random documents for `tangram plan`, as people write them: fleets, pools, LLMDeployments, slice requests.
+
+Equal seeds, equal documents. Nothing of the product is imported; layouts are legal by the published boards.
+"""
+
+import random
+
+from .oracle import BOARDS, FULL
+from .packing_facts import options
+
+VERSION = "tangram.dev/v1alpha1"
+PRICES = {
+    "A100-40GB-SXM": 1.3,
+    "A30": 0.7,
+    "H100-80GB-SXM": 3.07,
+    "H200-141GB-SXM": 3.9,
+    "L4": 0.55,
+    "L40S": 1.1,
+}
+MODELS = {  # name -> (objectives in ms and most requests per second that one H100 is asked for)
+    "llama-3.1-8b": ((400, 900, 2000), (25, 40, 60)),
+    "qwen2.5-7b": ((400, 900, 2000), (25, 40, 80)),
+    "llama-3.2-1b": ((150, 400, 1500), (8, 15, 40)),
+    "qwen2.5-1.5b": ((150, 400, 1500), (8, 15, 40)),
+    "gemma-2-9b": ((500, 1200), (40, 80)),
+    "phi-4": ((600, 1500), (40, 80)),
+    "qwen2.5-32b": ((900, 2500), (60, 120)),
+    "llama-3.1-70b": ((900, 2500), (60, 120)),
+}
+SMALL = ("llama-3.1-8b", "qwen2.5-7b", "llama-3.2-1b", "qwen2.5-1.5b")
+KINDS = (
+    "plenty",
+    "shortage",
+    "precisions",
+    "running",
+    "running-short",
+    "churned",
+    "spread",
+    "spread-running",
+    "budgets",
+    "pinned",
+    "surplus",
+    "growing",
+    "growing-empty",
+    "gangs",
+    "mig-manager",
+    "move-budgets",
+    "pool-prices",
+    "policies",
+    "requests",
+    "replicas",
+    "headroom",
+)
+RUNNING = (
+    "running",
+    "running-short",
+    "churned",
+    "spread-running",
+    "pinned",
+    "surplus",
+    "move-budgets",
+    "policies",
+    "replicas",
+)
+SHORT = ("shortage", "precisions", "running-short", "growing", "pinned")
+
+
+def documents(kind, seed, rates, gpus=4):
+    """Documents with at most so many GPUs. `rates`: LLMDeployment document, SKUs -> {shape: requests/s}."""
+    return _Draw(kind, random.Random(f"files/{kind}/{seed}"), rates, gpus).documents()
+
+
+def inventory_of(documents):
+    """The spec of the only Inventory."""
+    return next(each["spec"] for each in documents if each["kind"] == "Inventory")
+
+
+class _Draw:
+    def __init__(self, kind, rng, rates, most):
+        self.kind, self.rng, self.rates = kind, rng, rates
+        self.skus = rng.sample(sorted(PRICES), rng.choice((1, 1, 2, 2, 3)))
+        if kind in {"mig-manager", "spread", "policies", "requests"} and not self._cut():
+            self.skus[0] = rng.choice([sku for sku in sorted(PRICES) if BOARDS[sku].profiles])
+        self.count = 0 if kind == "growing-empty" else rng.randint(1, most)
+        self.load = (
+            1.6 if kind in SHORT else {"plenty": 0.4, "surplus": 0.2}.get(kind, rng.choice((0.5, 0.9, 1.4)))
+        )
+        self.prices = {sku: round(PRICES[sku] * rng.uniform(0.8, 1.2), 2) for sku in self.skus}
+        self.pools = {name: self._pool(name) for name in ("p0", "p1")} if self._has_pools() else {}
+
+    def _has_pools(self):
+        pooled = {"growing", "growing-empty", "pool-prices", "policies", "move-budgets", "spread-running"}
+        return self.kind in pooled or self.rng.random() < 0.2
+
+    def _cut(self):
+        return [sku for sku in self.skus if BOARDS[sku].profiles]
+
+    def documents(self):
+        rng = self.rng
+        gpus = self._gpus()
+        spec = {"gpus": gpus, "prices": dict(self.prices)}
+        many = rng.randint(1, 3)
+        models = [self._model(f"d{i}", 1 / many) for i in range(many)]
+        if self.kind == "requests" or rng.random() < 0.2:
+            models = models[:1] if self.kind == "requests" and rng.random() < 0.5 else models
+            models += [self._request(f"raw{i}") for i in range(rng.randint(1, 2))]
+        if self.kind in RUNNING or rng.random() < 0.35:
+            self._occupy(gpus, models)
+        self._terms(spec)
+        found = [{"apiVersion": VERSION, "kind": "Inventory", "metadata": {"name": "fleet"}, "spec": spec}]
+        found += models
+        found += [
+            {"apiVersion": VERSION, "kind": "GPUPool", "metadata": {"name": name}, "spec": pool}
+            for name, pool in self.pools.items()
+        ]
+        return [*found, *self._classes(models)]
+
+    # ---- the fleet
+
+    def _gpus(self):
+        rng, found, node = self.rng, [], 0
+        while len(found) < self.count:
+            sku, more = rng.choice(self.skus), {}
+            gangs = self.kind == "gangs"
+            size = min(rng.choice((2, 4) if gangs else (1, 1, 2, 4)), self.count + 1 - len(found))
+            if BOARDS[sku].profiles:
+                style = rng.random()
+                if style < 0.4:
+                    more["migEnabled"] = True
+                elif style < (0.9 if gangs else 0.55):
+                    more["migEnabled"] = False
+                if rng.random() < (0.85 if self.kind == "mig-manager" else 0.05):
+                    more["backend"] = "mig-manager"
+                    more["migEnabled"] = rng.random() < 0.85
+            if self.pools:
+                more["pool"] = rng.choice(sorted(self.pools))
+            if self.kind in {"spread", "spread-running"} or rng.random() < 0.3:
+                more["zone"] = f"z{node % 2}"
+            if rng.random() < (0.5 if gangs else 0.1):
+                more["nvlink"] = rng.random() < 0.4
+            for i in range(size):
+                gpu = {"id": f"n{node}-{i}", "node": f"n{node}", "sku": sku} | more
+                if rng.random() < 0.04:
+                    gpu["cuttable"] = False
+                found.append(gpu)
+            node += 1
+        return found
+
+    def _pool(self, name):
+        rng = self.rng
+        spec = {"nodeSelector": {"pool": name}}
+        if self.kind == "policies":
+            spec["migPolicy"] = rng.choice(("Ignore", "IdleOnly", "Recommend", "Full"))
+        else:
+            spec["migPolicy"] = "Full"
+        if self.kind in {"move-budgets", "policies", "spread-running"} and rng.random() < 0.5:
+            spec["disruptionBudget"] = rng.randint(0, 2)
+        sku = rng.choice(self.skus)
+        if self.kind == "pool-prices" or self.kind.startswith("growing"):
+            spec["pricePerGPUHour"] = f"{PRICES[sku] * rng.uniform(0.5, 1.5):.2f}"
+        if rng.random() < 0.1:
+            spec["backend"] = rng.choice(("NVML", "MIGManager"))
+        if self.kind.startswith("growing"):
+            spec["sku"] = sku
+            spec["nodes"] = {"max": rng.randint(0, 3), "gpusPerNode": rng.choice((1, 2))}
+            if BOARDS[sku].profiles and rng.random() < 0.7:
+                spec["nodes"]["migEnabled"] = True
+            if rng.random() < 0.4:
+                spec["zone"] = rng.choice(("z0", "z1"))
+        return spec
+
+    def _terms(self, spec):
+        rng = self.rng
+        if rng.random() < 0.4:
+            spec["horizonHours"] = rng.choice((0.1, 1, 8, 720))
+        if self.kind == "move-budgets" or rng.random() < 0.08:
+            spec["moveBudget"] = rng.choice((0, 0, 1, 2))
+        if rng.random() < 0.15:
+            spec["moveCost"] = rng.choice((0, 0.05, 1))
+        if self.kind == "headroom" and self._cut():
+            sku = rng.choice(self._cut())
+            profile = rng.choice([name for name in BOARDS[sku].profiles if "+" not in name])
+            spec["headroom"] = [{"sku": sku, "profile": profile, "count": rng.randint(1, 3)}]
+
+    # ---- what is asked for
+
+    def _model(self, name, part):
+        rng, kind = self.rng, self.kind
+        model = rng.choice(
+            sorted(MODELS) if kind in {"gangs", "precisions"} else [*SMALL, rng.choice(sorted(MODELS))]
+        )
+        ttft, tpot = MODELS[model]
+        spec = {
+            "model": {"uri": f"pvc://models/{model}"},
+            "engine": {"maxModelLen": 8192},
+            "objectives": {
+                "tpot": {"percentile": rng.choice((50, 90, 90, 99)), "milliseconds": rng.choice(tpot)}
+            },
+        }
+        if rng.random() < 0.7:
+            spec["objectives"]["ttft"] = {"percentile": 90, "milliseconds": rng.choice(ttft)}
+        if rng.random() < (0.8 if kind == "precisions" else 0.25):
+            spec["engine"]["precision"] = rng.choice(("Any", "Any", "int8", "fp8"))
+        if rng.random() < 0.2:
+            spec["engine"]["maxRunningRequests"] = rng.choice((8, 32, 256))
+        body = {"apiVersion": VERSION, "kind": "LLMDeployment", "metadata": {"name": name}, "spec": spec}
+        if rng.random() < 0.15:
+            body["metadata"]["namespace"] = rng.choice(("default", "team"))
+        placement = self._placement()
+        if placement:
+            spec["placement"] = placement
+        self._load(body, part)
+        if rng.random() < (0.6 if kind in {"precisions", "running-short", "pinned"} else 0.2):
+            spec["priorityClassName"] = rng.choice(
+                ("tangram-low", "tangram-standard", "tangram-high", "urgent")
+            )
+        return body
+
+    def _load(self, body, part):
+        rng, spec = self.rng, body["spec"]
+        lengths = rng.choice(((1024, 256), (512, 128), (3000, 150)))
+        traffic = {"inputTokens": {"mean": lengths[0]}, "outputTokens": {"mean": lengths[1]}}
+        spec["traffic"] = traffic
+        often = 0.7 if self.kind == "budgets" else 0.15
+        scaling = {}
+        if rng.random() < often:
+            scaling["minReplicas"] = rng.randint(1, 4)
+        if rng.random() < (0.5 if self.kind == "pinned" else often):
+            scaling["maxReplicas"] = rng.randint(scaling.get("minReplicas", 1), 6)
+        if scaling:
+            spec["scaling"] = scaling
+        if self.kind == "replicas" and rng.random() < 0.6:
+            spec["replicas"] = rng.choice((0, 1, 2, 3))
+        if self.kind == "replicas" and rng.random() < 0.3:
+            spec["paused"] = True
+        best = {}
+        for (sku, profile, size), rate in self.rates(body, self.skus).items():
+            share = size if profile == FULL else BOARDS[sku].share(profile)
+            best[sku] = max(best.get(sku, 0), rate / share)
+        room = sum(best.values()) / len(best) * max(self.count, 2) if best else 1
+        if rng.random() < 0.92:
+            rate = max(0.01, room * part * self.load * rng.uniform(0.3, 1.7))
+            traffic["requestsPerSecond"] = f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
+
+    def _placement(self):
+        rng, kind, found = self.rng, self.kind, {}
+        if rng.random() < (0.7 if kind == "budgets" else 0.4 if kind == "pinned" else 0.1):
+            found["budgetPerHour"] = f"{rng.uniform(0.4, 6):.2f}"
+        if kind.startswith("spread") or rng.random() < 0.08:
+            found["spread"] = {"node": rng.choice(("0.5", "0.34", "0.25", "1"))}
+            if rng.random() < 0.4:
+                found["spread"]["zone"] = rng.choice(("0.5", "0.6"))
+        if self.pools and rng.random() < 0.25:
+            found["pools"] = rng.sample(sorted(self.pools), rng.choice((1, 1, 2)))
+        if rng.random() < 0.12:
+            found["mig"] = rng.choice(("Required", "Forbidden"))
+        if rng.random() < 0.08 and found.get("mig") != "Required":
+            found["tensorParallel"] = rng.choice(([1], [1, 2], [2, 4]))
+        if len(self.skus) > 1 and rng.random() < 0.1:
+            found[rng.choice(("allowedSKUs", "deniedSKUs"))] = [rng.choice(self.skus)]
+        return found
+
+    def _request(self, name):
+        rng = self.rng
+        sku = rng.choice(self._cut() or self.skus)
+        plain = [profile for profile in BOARDS[sku].profiles if "+" not in profile]
+        spec = {"profile": rng.choice([*plain, *plain, FULL]), "count": rng.randint(0, 5)}
+        if rng.random() < 0.5:
+            spec["sku"] = sku
+        if rng.random() < 0.6:
+            spec["priority"] = rng.choice((0, 1000, 1000, 5000))
+        return {"apiVersion": VERSION, "kind": "SliceRequest", "metadata": {"name": name}, "spec": spec}
+
+    def _classes(self, models):
+        if not any(each["spec"].get("priorityClassName") == "urgent" for each in models):
+            return
+        yield {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "urgent", "labels": {"tangram.dev/priority-class": "true"}},
+            "value": self.rng.choice((-5, 500, 1000, 2_000_000)),
+            "preemptionPolicy": "Never",
+        }
+
+    # ---- what runs
+
+    def _occupy(self, gpus, models):
+        """A legal state as earlier plans may have left it: boards filled at random, then thinned out."""
+        owners = self._owners(models)
+        keep = {"churned": 0.5, "running-short": 1.0}.get(self.kind, self.rng.choice((0.7, 0.95)))
+        nodes = {}
+        for gpu in gpus:
+            nodes.setdefault(gpu["node"], []).append(gpu)
+        for alike in nodes.values():
+            mig = alike[0].get("migEnabled")
+            if mig is None and BOARDS[alike[0]["sku"]].profiles and self.rng.random() < 0.3:
+                continue
+            if mig or (mig is None and BOARDS[alike[0]["sku"]].profiles):
+                for gpu in alike:
+                    self._fill(gpu, owners, keep)
+            else:
+                self._gangs(alike, owners, keep)
+
+    def _owners(self, models):
+        """Shape -> names of those that may stand on it; now and then one that a model is not offered."""
+        owners = {}
+        for body in models:
+            name, spec = body["metadata"]["name"], body["spec"]
+            if body["metadata"].get("namespace", "default") != "default":
+                name = f"{body['metadata']['namespace']}/{name}"
+            if body["kind"] == "LLMDeployment":
+                shapes = list(self.rates(body, self.skus))
+            else:
+                shapes = [
+                    (sku, spec["profile"], 1) for sku in ([spec["sku"]] if "sku" in spec else self.skus)
+                ]
+            for shape in shapes:
+                owners.setdefault(shape, []).append(name)
+            if body["kind"] == "LLMDeployment" and self.rng.random() < 0.1 and self._cut():
+                sku = self.rng.choice(self._cut())
+                owners.setdefault((sku, self.rng.choice(sorted(BOARDS[sku].profiles)), 1), []).append(name)
+        return owners
+
+    def _fill(self, gpu, owners, keep):
+        rng, sku = self.rng, gpu["sku"]
+        names = {p for p in BOARDS[sku].profiles if "+" not in p or rng.random() < 0.05}
+        places, chosen = options(sku, names), []
+        asked = [p for p in places if (sku, p[0], 1) in owners]
+        rng.shuffle(places)
+        rng.shuffle(asked)
+        for place in [*asked, *places]:
+            if rng.random() < 0.85 and not BOARDS[sku].wrong([*chosen, place]):
+                chosen.append(place)
+        held = [{"profile": p, "start": s} | self._owner((sku, p, 1), owners, keep) for p, s in chosen]
+        if held and (rng.random() < 0.9 or gpu.get("cuttable") is False):
+            gpu["instances"] = held
+
+    def _owner(self, shape, owners, keep):
+        rng = self.rng
+        if rng.random() > keep:
+            return {}
+        named = owners.get(shape, [])
+        if not named or rng.random() < 0.06:
+            found = {"owner": rng.choice(("job", "notebook", "other/web"))}
+            return found if rng.random() < 0.6 else found | {"movable": False}
+        found = {"owner": rng.choice(named)}
+        if rng.random() < {"pinned": 0.4, "surplus": 0.3}.get(self.kind, 0.08):
+            found["movable"] = False
+        if rng.random() < 0.06:
+            found["moveCost"] = rng.choice((0.01, 0.6))
+        return found
+
+    def _gangs(self, gpus, owners, keep):
+        rng, sku, i = self.rng, gpus[0]["sku"], 0
+        linked = gpus[0].get("nvlink", sku not in {"L4", "L40S", "A30"})
+        while i < len(gpus):
+            legal = [k for k in (1, 2, 4) if i + k <= len(gpus) and (linked or k in {1, len(gpus)})]
+            size = rng.choice([k for k in legal if k == 1 or (sku, FULL, k) in owners])
+            held = self._owner((sku, FULL, size), owners, keep)
+            if held:
+                gang = {"gang": f"{held['owner']}/{gpus[i]['id']}"} if size > 1 else {}
+                for gpu in gpus[i : i + size]:
+                    gpu["instances"] = [{"profile": FULL, "start": 0} | held | gang]
+            i += size
