@@ -13,6 +13,7 @@ from tangram.packing import (
     GrowablePool,
     Headroom,
     Instance,
+    Offer,
     Part,
     Problem,
     Spread,
@@ -471,3 +472,14 @@ def test_a_pinned_replica_on_a_shape_that_its_model_does_not_use_stays_beside_ne
 
     assert owners(packed, "g0") == [("1g.10gb", 0, "a"), ("3g.40gb", 4, "a")]
     assert (packed.unmet, packed.moves, packed.status) == ((), (), "OPTIMAL")
+
+
+@pytest.mark.parametrize(("share", "replicas"), [(0.6666667, 3), (0.66666666, 2), (0.0000001, 1)])
+def test_a_share_of_many_decimals_is_rounded_up_to_whole_replicas(share, replicas):
+    gpus = tuple(whole(n, "n") for n in range(3))
+    offer = Offer(SKU, WHOLE_GPU, 1, 1.0, 3.0)
+    demand = Demand("a", offers=(offer,), rate=3.0, max_replicas=3, spread=Spread(node=share))
+
+    packed = solve(Problem(gpus, (demand,), PRICES))
+
+    assert packed.gpus_in_use == replicas

@@ -260,7 +260,7 @@ class PerGPU:
             short = self.m.new_bool_var("short")
             self.m.add(unmet <= terms.reachable_unmet(self.facts.hourly)).only_enforce_if(~short)
             ending = self.m.new_int_var(0, len(terms.runs), "ends")
-            self.m.add(ending >= len(terms.runs) - there).only_enforce_if(short)
+            self.m.add(ending >= len(terms.runs) - sum(counts.values())).only_enforce_if(short)
             self.ends[terms.priority].append(ending)
         self._limits(terms, counts, unmet, there, prices)
 

@@ -12,12 +12,13 @@ from tangram.packing.problem.statement import ShapeKey
 def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix) -> None:
     """Add the counts, and what is unmet: the missing share of the rate or of the least replicas."""
     mine = model.mixes[demand.id] = MixTerms()
-    served, there = Terms(), Terms()
+    served, there, every = Terms(), Terms(), Terms()
     for item in mix.items:
         count = model.inner(demand.id, item.most, f"{item.shape}")
         mine.counts[item.shape] = count
         model.taken.setdefault((demand.id, item.shape), Terms()).add(count)
         model.share.add(count, units(prices.shape_hour(item.shape)))
+        every.add(count)
         if item.serves:
             served.add(count, item.serves)
             there.add(count)
@@ -30,7 +31,7 @@ def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix)
     if demand.held:
         short, gone = _flag(model, demand, "short"), model.inner(demand.id, len(demand.held), "gone")
         model.cp.add(unmet <= demand.least_unmet).only_enforce_if(short.negated())
-        model.cp.add(gone + there.expression >= len(demand.held)).only_enforce_if(short)
+        model.cp.add(gone + every.expression >= len(demand.held)).only_enforce_if(short)
         model.drained.setdefault(demand.priority, Terms()).add(gone)
 
 

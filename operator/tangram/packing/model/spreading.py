@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 from tangram.fleet.intent import cap
 from tangram.packing.model.classes import Fleet
@@ -12,7 +13,7 @@ from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import ShapeKey
 
 _MOST = 1_000_000  # replicas
-_FINEST = 10**6  # parts that a share is rounded down to, where it has more decimals
+_FINEST = 10**6  # denominator above which a share is replaced by an equal one: its factors would be too large
 
 
 def add_spreading(model: Model, fleet: Fleet) -> None:
@@ -132,6 +133,14 @@ def _stay_in_place(model: Model, demand: PreparedDemand) -> None:
         model.cp.add(terms.expression <= model.spots[demand.id, shape, place])
 
 
+@lru_cache(maxsize=1024)
+def _equal_share(share: Fraction, most: int) -> Fraction:
+    """Return a share that allows the same replicas in one place of any number up to `most`."""
+    if share.denominator <= _FINEST:
+        return share
+    return min((Fraction(math.ceil(share * n), n) for n in range(1, most + 1)), default=share)
+
+
 def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed: int) -> None:
     """Limit the replicas in one place, `fixed` of which must not move: more than the share, if need be."""
     if demand.options:
@@ -143,9 +152,7 @@ def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed:
     total = Terms()
     for shape in demand.shapes:
         total.extend(model.taken.get((demand.id, shape), Terms()))
-    exact = Fraction(repr(share))
-    if exact.denominator > _FINEST:
-        exact = Fraction(math.floor(exact * _FINEST), _FINEST)
+    exact = _equal_share(Fraction(repr(share)), _most_replicas(demand))
     more = Terms(constant=exact.denominator - 1)
     if fixed:
         stay = model.cp.new_bool_var(f"fixed.{demand.id}")

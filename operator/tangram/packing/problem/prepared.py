@@ -68,6 +68,7 @@ class PreparedDemand:
     # Who gets another shape pays its own cost of moving, as somebody said. Else: the start of the new one.
     own: bool = False
     mix: Mix | None = None  # any counts of its shapes; a demand has options, or a mix, or is divisible
+    floor: int | None = None  # what the best mix leaves unserved, where options are some of all mixes
 
     @property
     def has_places(self) -> bool:
@@ -82,6 +83,8 @@ class PreparedDemand:
     @property
     def least_unmet(self) -> int:
         """What the best bundle leaves unserved; 0 for a divisible demand."""
+        if self.floor is not None:
+            return self.floor
         if self.mix is not None:
             return self.mix.least_unmet
         return min((option.unmet for option in self.options), default=0)

@@ -208,7 +208,7 @@ class Chooser:
         options = [option_of(demand, self.prices, dict(counts)) for counts in kept]
         if self.best is not None:
             options.append(replace(chosen_option(demand, self.best, self.prices), index=-1))
-        return replace(demand, options=tuple(dict.fromkeys(options)), mix=None)
+        return replace(demand, options=tuple(dict.fromkeys(options)), mix=None, floor=demand.least_unmet)
 
 
 def with_bounds(
