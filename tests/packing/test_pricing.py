@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.mix import UNMET, served_units
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.mix_space import (
     SERVICE_PER_UNMET,
@@ -15,9 +15,8 @@ from tangram.packing.search.mix_space import (
     MixPrices,
     MixShape,
     MixSpace,
-    service_units,
 )
-from tangram.packing.search.pricing import enumerate_within, minimum, several
+from tangram.packing.search.pricing import MixPricing
 
 RATE = 60.0
 
@@ -48,14 +47,9 @@ def unmet(space, mix):
 def cost(space, prices, mix):
     """The definition, replica by replica."""
     total = 0
-    for n, segments in zip(mix, prices.shapes, strict=True):
-        slopes = []
-        for length, slope in segments:
-            slopes += [slope] * (n if length is None else length)
-        total += sum(slopes[:n])
-    total += prices.unmet * unmet(space, mix)
-    if prices.replicas:
-        total += prices.replicas[min(sum(mix), len(prices.replicas) - 1)]
+    for n, shape, slopes in zip(mix, space.shapes, prices.shapes, strict=True):
+        total += sum(slopes[sum(bend <= before for bend in shape.bends)] for before in range(n))
+    total += prices.unmet * unmet(space, mix) + prices.constant
     held = sum(shape.held for shape in space.shapes)
     kept = sum(min(n, shape.held) for n, shape in zip(mix, space.shapes, strict=True))
     return total + prices.exchanged * (min(sum(mix), held) - kept)
@@ -71,7 +65,9 @@ def instance(rng):
         room = rng.randint(0, 5)
         held = rng.choice([0, 0, rng.randint(0, 3)])
         least = min(room, held, rng.choice([0, 0, 0, 1]))
-        shapes.append(MixShape(service_units(rate, RATE), room, rng.randint(0, 9), held, least))
+        bends = {held} - {0} | {rng.randint(1, 4) for _ in range(rng.choice([0, 0, 1]))}
+        serves = served_units(rate, RATE) if rate else 0
+        shapes.append(MixShape(serves, room, rng.randint(0, 9), held, least, tuple(sorted(bends))))
     pinned = sum(shape.least for shape in shapes)
     space = MixSpace(
         tuple(shapes),
@@ -80,7 +76,6 @@ def instance(rng):
         max_replicas=rng.choice([None, None, pinned + rng.randint(0, 6)]),
         budget=rng.choice([None, None, sum(s.least * s.price for s in shapes) + rng.randint(0, 40)]),
         uniform=rng.random() < 0.2 and sum(shape.least > 0 for shape in shapes) <= 1,
-        surplus=rng.random() < 0.3,
         extra=tuple(
             tuple(rng.randint(0, 4) for _ in shapes) for _ in range(rng.choice([0, 0, 1]))
         ),
@@ -88,87 +83,56 @@ def instance(rng):
     lowest = rng.choice([0, 0, -3])
     return space, MixPrices(
         tuple(
-            (
-                *((rng.randint(0, 2), scale * rng.randint(-5, 12)) for _ in range(rng.choice([0, 0, 1, 2]))),
-                (None, scale * rng.randint(lowest, 12) + rng.randint(0, 3)),
-            )
-            for _ in shapes
+            [scale * rng.randint(lowest, 12) + rng.randint(0, 3) for _ in range(len(shape.bends) + 1)]
+            for shape in shapes
         ),
         unmet=rng.choice([0, 1, scale * 60 // UNMET, scale * 300 // UNMET + 1]),
-        replicas=rng.choice(
-            [(), (), tuple(scale * rng.randint(-4, 4) for _ in range(5)), (0, 0, scale, 2 * scale, 5 * scale)]
-        ),
         exchanged=rng.choice([0, 0, scale * 2]),
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_minimum_and_its_proof_are_those_of_all_mixes(seed):
+@pytest.mark.parametrize("seed", range(30))
+def test_the_cheapest_mixes_and_their_proof_are_those_of_all_mixes(seed):
     rng = random.Random(seed)
     for _ in range(20):
         space, prices = instance(rng)
         costs = {mix: cost(space, prices, mix) for mix in every_mix(space)}
+        least = min(costs.values())
+        for most in (least, least + 1, max(costs.values()) + 1):
+            bound, ranked = below(space, prices, most)
+            rough, some = below(space, prices, most, thorough=False)
 
-        bound, mix = minimum(space, prices)
-
-        assert mix in costs, (space, prices)
-        assert prices.cost(space, mix) == costs[mix]
-        assert bound == costs[mix] == min(costs.values()), (space, prices)
-
-
-@pytest.mark.parametrize("seed", range(20, 30))
-def test_every_mix_within_a_price_is_listed_unless_a_replica_of_it_is_idle(seed):
-    rng = random.Random(seed)
-    for _ in range(20):
-        space, prices = instance(rng)
-        costs = {mix: cost(space, prices, mix) for mix in every_mix(space)}
-        most = min(costs.values()) + (max(costs.values()) - min(costs.values())) // rng.choice([1, 3, 20])
-        within = {mix for mix in costs if costs[mix] <= most}
-        needed = {mix for mix in within if not_idle(space, mix)}
-
-        listed = enumerate_within(space, prices, most, 10_000)
-
-        assert listed == sorted(needed), (space, prices)
-        if len(needed) > 1:
-            assert enumerate_within(space, prices, most, len(needed) - 1) is None
+            assert rough <= bound == least
+            assert [each for each, _ in ranked[:1]] == [least] * (most > least)
+            for found in (ranked, some):
+                assert len({mix for _, mix in found}) == len(found) <= 5
+                assert found == sorted((costs[mix], mix) for _, mix in found)
+                assert all(each < most for each, _ in found)
 
 
-def not_idle(space, mix):
-    """Whether a mix needs all of its replicas that do not run, or constraints outside may."""
-    if space.surplus or mix in space.extra:
-        return True
-    fewer = ((*mix[:i], n - 1, *mix[i + 1 :]) for i, n in enumerate(mix) if n > space.shapes[i].held)
-    shorter = [less for less in fewer if all(n >= s.least for n, s in zip(less, space.shapes, strict=True))]
-    return all(unmet(space, less) != unmet(space, mix) for less in shorter)
+def below(space, prices, most, effort=10**9, *, thorough=True):
+    return MixPricing(space).below(prices, most, 5, PricingEffort(effort), thorough=thorough)
 
 
-@pytest.mark.parametrize("seed", range(30, 40))
-def test_several_mixes_are_feasible_distinct_and_the_best_comes_first(seed):
-    rng = random.Random(seed)
-    for _ in range(20):
-        space, prices = instance(rng)
+def test_a_bound_that_is_enough_is_not_exceeded():
+    space = MixSpace((MixShape(WHOLE // 2, 3),))
 
-        bound, mixes = several(space, prices, 5)
-        rough, suggested = several(space, prices, 5, quick=True)
-
-        assert len(set(mixes)) == len(mixes) <= 5
-        assert set(mixes) <= every_mix(space)
-        assert (bound, mixes[0]) == minimum(space, prices)
-        assert set(suggested) <= every_mix(space)
-        assert rough <= bound <= prices.cost(space, suggested[0])
+    assert below(space, MixPrices(((10,),), unmet=1), 7) == (7, [])
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 17, 300, 700])
 def test_replicas_that_share_a_rate_serve_it_whole(count):
-    space = MixSpace((MixShape(service_units(RATE / count, RATE), 1000),))
+    space = MixSpace((MixShape(served_units(RATE / count, RATE), 1000),))
 
-    assert space.unmet((count,)) == 0
-    assert space.unmet((count - 1,)) == math.ceil(Fraction(UNMET, count))
+    assert space.missing(count * space.shapes[0].service, count) == 0
+    assert space.missing((count - 1) * space.shapes[0].service, count - 1) == math.ceil(
+        Fraction(UNMET, count)
+    )
 
 
 def test_a_rate_missed_by_less_than_1e9_of_it_is_met_and_one_missed_by_more_is_not():
-    assert MixSpace((MixShape(service_units(RATE * (1 - 9e-10), RATE), 1),)).unmet((1,)) == 0
-    assert MixSpace((MixShape(service_units(RATE * (1 - 3e-9), RATE), 1),)).unmet((1,)) == 1
+    assert served_units(RATE * (1 - 9e-10), RATE) == WHOLE
+    assert 0 < WHOLE - served_units(RATE * (1 - 3e-9), RATE) <= SERVICE_PER_UNMET
 
 
 def test_a_space_without_a_feasible_mix_is_refused():
@@ -176,32 +140,20 @@ def test_a_space_without_a_feasible_mix_is_refused():
         MixSpace((MixShape(WHOLE, 3, held=2, least=2),), max_replicas=1)
 
 
-def test_a_mix_with_fewer_replicas_than_run_does_not_pass_for_one_with_as_many():
-    shapes = (
-        MixShape(service_units(RATE / 7, RATE), 3),
-        MixShape(service_units(33.0, RATE), 5, held=2, least=1),
-    )
-    space = MixSpace(shapes, max_replicas=3)
-    prices = MixPrices((((None, 2),), ((1, 6), (None, 5))), replicas=(-3, 2, -2, -2, -2), exchanged=2)
-
-    assert minimum(space, prices) == (8, (0, 1))
-
-
 def test_a_search_ends_with_its_labels_and_keeps_a_valid_bound():
     rng = random.Random(3)
-    shapes = tuple(MixShape(service_units(rng.uniform(0.9, 1.1), 60.0), 60, held=3) for _ in range(12))
+    shapes = tuple(
+        MixShape(served_units(rng.uniform(0.9, 1.1), 60.0), 60, held=3, bends=(3,)) for _ in range(12)
+    )
     space = MixSpace(shapes, min_replicas=20)
     prices = MixPrices(
-        tuple([(3, rng.randint(10**6, 10**6 + 10**4)), (None, 10**6)] for _ in shapes),
-        unmet=10**4,
-        replicas=tuple(rng.randint(0, 10**5) for _ in range(60)),
-        exchanged=10**5,
+        tuple((rng.randint(10**6, 10**6 + 10**4), 10**6) for _ in shapes), unmet=10**4, exchanged=10**5
     )
-    few, many = PricingEffort(2_000), PricingEffort(10**9)
+    most, few, many = 10**8, PricingEffort(1_000), PricingEffort(10**9)
 
-    short, _ = several(space, prices, 4, effort=few)
-    long, (best, *_) = several(space, prices, 4, effort=many)
+    short, _ = MixPricing(space).below(prices, most, 4, few)
+    long, ((cheapest, _), *_) = MixPricing(space).below(prices, most, 4, many)
 
     assert few.over
-    assert 10**9 - many.labels > 4_000
-    assert short <= long <= prices.cost(space, best)
+    assert 10**9 - many.labels > 2_000
+    assert short < long == cheapest

@@ -150,7 +150,7 @@ def _choose(
         run = chooser.choose()
         if run.solution is not None:
             if all(stage.name != "dollars" for stage in run.stages):  # time was over before
-                run.note("dollars", run.model.dollars, MONEY, 0.0)
+                run.note("dollars", run.model.dollars, MONEY, chooser.least)
             elif chooser.small and run.complete:
                 whole = chooser.everything()
                 run = run if whole.solution is None else whole

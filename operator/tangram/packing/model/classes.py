@@ -7,8 +7,8 @@ play, else one by one.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
@@ -65,6 +65,14 @@ class GPUClasses:
     converted: tuple[ConvertedClass, ...]
     grown: tuple[GrownClass, ...]
     name: Namer
+
+    def restricted(self, kept: Sequence[Collection[int]]) -> "GPUClasses":
+        """Return the same with few of the targets of what exists: `kept`, their numbers by class."""
+        few = (
+            replace(group, targets=tuple(t for n, t in enumerate(group.targets) if n in mine))
+            for group, mine in zip(self.existing, kept, strict=True)
+        )
+        return replace(self, existing=tuple(few))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def add_gpus(model: Model, fleet: Fleet) -> None:
     for number, made in enumerate(model.classes.converted):
         most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
         mine = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(made.targets))]
-        model.cp.add(cp_model.LinearExpr.sum(mine) == cut[made.kind].expression)
+        model.cp.add(cp_model.LinearExpr.sum(mine) == cut.get(made.kind, Terms()).expression)
         model.converted.append(mine)
         for variable, target in zip(mine, made.targets, strict=True):
             _offer(model, made.kind, variable, target, hours)

@@ -11,18 +11,23 @@ from math import ceil, gcd
 
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, GPUClasses
+from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices, least_unmet_of, option_of
 from tangram.packing.problem.result import Stage
-from tangram.packing.search.hints import carried, first_guess
-from tangram.packing.search.master import Bounded, Master
+from tangram.packing.search.hints import as_it_is, carried, first_guess
+from tangram.packing.search.master import FINE, Bounded, Master
 from tangram.packing.search.settled import chosen_option
 from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
 _LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
 _FEW = 8  # columns per demand: with 16 and 64 the incumbent of 100 and 1,000 GPUs was the same
+_FEW_TARGETS = (
+    6  # of each class of GPUs, beside those that the master uses: on 1,000 scattered GPUs 1,350 of 6,161
+)
+_NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
 _FREE = 4  # demands with all mixes beside them: with 8 the same time found worse
 _SHARES = 0.3, 0.3, 0.5  # of what is left to think with: few columns, some demands free, all mixes
 _SMALL = 800  # variables: above, the model of all mixes improved nothing in its time
@@ -57,10 +62,20 @@ class Chooser:
     ties: dict[int, int] = field(default_factory=dict)  # replicas that go although their demand wants them
     stages: list[Stage] = field(default_factory=list)
     best: Run | None = None
-    master: Master = field(init=False)
+    least: float = 0.0  # USD: the bound of the dollars, where no solution was found
+    _master: Master | None = None
 
-    def __post_init__(self) -> None:
-        self.master = Master(self.full)
+    @property
+    def master(self) -> Master:
+        """The master problem within what the stages reached. A small model is mostly solved without."""
+        if self._master is None:
+            self._master = Master(self.full)
+            for goal, value in self.reached.items():
+                if goal is not None:
+                    self._master.limit(goal, value)
+            if self.best is not None:
+                self._keep_columns(self.best)
+        return self._master
 
     @property
     def small(self) -> bool:
@@ -73,7 +88,7 @@ class Chooser:
         self.budget.open(size, _LEAST_S, _PER_VARIABLE_S)
         self.budget.least_s = min(_MOST_LEAST_S, max(self.budget.least_s, _WALL_PER_VARIABLE_S * size))
         self.budget.large = not self.small
-        if not self._serve_all():
+        if self.small or not self._serve_all():
             _ = all(self._minimise(goal) for goal in (*sorted(self.full.unmet, reverse=True), None))
         run = self.best or Run(self.full, self.budget)
         run.stages = self.stages
@@ -110,28 +125,38 @@ class Chooser:
 
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing; False: nothing was found."""
-        terms = _terms(self.full, goal)
-        floor = least_unmet_of(self.everyone, goal)
-        bounded = self.master.minimise(terms, _LP_S, floor, self.budget.late)
-        if not bounded.feasible:
-            return False
-        bound = _rounded(terms, bounded.bound)
-        found = self._solve(goal, bound, self._few(bounded), _SHARES[0])
-        if not self._near(goal, found, bound):
-            halves = bounded.halves(_HALF)[:_FREE]
-            found = self._solve(goal, bound, self._few(bounded, halves), _SHARES[1], found) or found
-        if self.small and (found is None or found.value > bound):
-            better = self._solve(goal, bound, self.everyone, _SHARES[2], found)
-            if better is not None:
-                found, bound = better, max(bound, better.bound)
+        terms, least = _terms(self.full, goal), least_unmet_of(self.everyone, goal)
+        bound, found = least, None
+        if self.small:
+            found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[0])
+            bound = bound if found is None else max(bound, found.bound)
+        if found is None or found.value > bound:
+            bounded = self.master.minimise(terms, _LP_S, least, self.budget.late)
+            if not bounded.feasible:
+                return False
+            bound = max(bound, _rounded(terms, bounded.bound))
+            found = self._improve(goal, bound, bounded, found)
         if found is None:
+            self.least = bound / MONEY if goal is None else 0.0
             return False
         self.best = found.run
-        self._keep_columns(found.run)
+        if self._master is not None:
+            self._keep_columns(found.run)
         if goal is not None and goal in found.run.model.drained:
             self.ties[goal] = found.run.model.drained[goal].value(found.run.solution or [])
         self._settle(goal, found.value, bound)
         return True
+
+    def _improve(self, goal: Goal, bound: int, bounded: Bounded, found: Incumbent | None) -> Incumbent | None:
+        """Return the best among few columns, then with all mixes of a few demands, on few targets of GPUs."""
+        classes = self.classes if self.small else self.classes.restricted(self._targets(bounded, found))
+        found = self._solve(goal, bound, self._few(bounded), classes, _SHARES[0], found) or found
+        if not self._near(goal, found, bound):
+            free = bounded.halves(_HALF)[:_FREE]
+            found = self._solve(goal, bound, self._few(bounded, free), classes, _SHARES[1], found) or found
+        if self.small and (found is None or found.value > bound):
+            found = self._solve(goal, bound, self.everyone, classes, _SHARES[2], found) or found
+        return found
 
     def _keep_columns(self, run: Run) -> None:
         """Let the master have what was chosen: within what this stage reached it may know nothing else."""
@@ -151,7 +176,8 @@ class Chooser:
         self.stages.append(Stage(name, value / scale, bound / scale, proved=bound == value))
         self.reached[goal] = value
         if goal is not None:
-            self.master.limit(goal, value)
+            if self._master is not None:
+                self._master.limit(goal, value)
         elif self.best is not None:
             self.best.model.cp.add(self.best.model.dollars.expression <= value)
 
@@ -170,11 +196,12 @@ class Chooser:
         goal: Goal,
         bound: int,
         demands: tuple[PreparedDemand, ...],
+        classes: GPUClasses,
         share: float,
         found: Incumbent | None = None,
     ) -> Incumbent | None:
         """Minimise among what these demands may have. None: nothing better was found."""
-        model = self._within(build(self.fleet, self.prices, demands, self.classes))
+        model = self._within(build(self.fleet, self.prices, demands, classes))
         terms = _terms(model, goal)
         model.cp.add(terms.expression >= bound)
         ties = model.drained.get(goal, Terms()) if goal is not None else Terms()
@@ -192,6 +219,20 @@ class Chooser:
             return None
         proved = value if answer.proved else ceil((answer.bound - ties.most) / weight - 1e-9)
         return Incumbent(Run(model, self.budget, answer.solution, whole=False), value, proved)
+
+    def _targets(self, bounded: Bounded, found: Incumbent | None) -> list[set[int]]:
+        """Return, by class, the targets that the master uses, the nearest to them, and those used so far."""
+        kept, best = list[set[int]](), self.best if found is None else found.run
+        before = _used_targets(best) if best is not None else [set[Target]()] * len(self.classes.existing)
+        for group, variables, used in zip(self.classes.existing, self.full.counts, before, strict=True):
+            costs = [(v.index not in bounded.used, bounded.priced[v.index]) for v in variables]
+            order = sorted(range(len(costs)), key=lambda n: (costs[n], n))
+            near = _NEAR * FINE * group.kind.price * self.fleet.problem.horizon_h
+            mine = {n for n in order[:_FEW_TARGETS] if costs[n][1] <= near}
+            mine |= {n for n, (unused, _) in enumerate(costs) if not unused}
+            mine |= {n for n, target in enumerate(group.targets) if target in used}
+            kept.append(mine | {as_it_is(group)})
+        return kept
 
     def _few(self, bounded: Bounded, free: Collection[str] = ()) -> tuple[PreparedDemand, ...]:
         """Leave all demands but the free ones few columns: those of the master, and the nearest to them."""
@@ -236,6 +277,14 @@ def with_bounds(
         if goal is not None:
             master.limit(goal, value + len(everyone))  # the share of each demand was rounded
     return tuple(found)
+
+
+def _used_targets(run: Run) -> list[set[Target]]:
+    solution, model = run.solution or [], run.model
+    return [
+        {target for target, v in zip(group.targets, counts, strict=True) if solution[v.index]}
+        for group, counts in zip(model.classes.existing, model.counts, strict=True)
+    ]
 
 
 def _rounded(terms: Terms, bound: int) -> int:

@@ -1,7 +1,7 @@
 """The dual values of the master problem as prices of one demand's mixes."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import replace
 
 from tangram.packing.model.variables import MixTerms
 from tangram.packing.problem.mix import Counts, Mix
@@ -9,10 +9,9 @@ from tangram.packing.problem.prepared import Exchange, PreparedDemand
 from tangram.packing.problem.statement import ShapeKey
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.mix_space import WHOLE, MixPrices, MixShape, MixSpace
-from tangram.packing.search.pricing import several
+from tangram.packing.search.pricing import MixPricing
 
-_BEST = 4  # mixes of one round at most
-_NEVER = 1 << 60  # a price above all sums of others
+_BEST = 4  # mixes of one round at most: with 8 and 16 there are as many rounds
 
 
 class Pricer:
@@ -24,9 +23,13 @@ class Pricer:
         self._running, self._exchange = demand.running, Exchange(demand)
         self._shapes = [item.shape for item in demand.mix.items]
         pinned = dict(demand.mix.pinned)
-        self._spaces = [(self._space(demand.mix, pinned, None), 0)]
-        if pinned:  # or fewer of what runs, where that serves the demand whole
-            self._spaces.append((self._space(demand.mix, {}, self._running), _NEVER))
+        self._bends = {
+            shape: tuple(sorted({most for other, most in mine.lasting if other == shape}))
+            for shape in self._shapes
+        }
+        self._pricing = MixPricing(self._space(demand.mix, pinned, None))
+        # Or fewer of what runs than is pinned, where that serves the demand whole.
+        self._fewer = MixPricing(self._space(demand.mix, {}, self._running)) if pinned else None
 
     def _space(
         self, mix: Mix, least: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int] | None
@@ -40,6 +43,7 @@ class Pricer:
                     price=item.price,
                     held=held.get(item.shape, 0),
                     least=least.get(item.shape, 0),
+                    bends=self._bends[item.shape],
                 )
                 for item in mix.items
             ),
@@ -48,7 +52,6 @@ class Pricer:
             max_replicas=mix.most + silent if sum(item.most for item in mix.items) > mix.most else None,
             budget=mix.budget,
             uniform=mix.uniform,
-            surplus=self._demand.has_places,
             extra=() if running is not None else self._always(mix),
         )
 
@@ -58,26 +61,35 @@ class Pricer:
             tuple(dict(counts).get(shape, 0) for shape in self._shapes) for counts in (*mix.always, *nothing)
         )
 
-    def minimum(
-        self, priced: Sequence[int], slack: int, effort: PricingEffort, *, quick: bool
-    ) -> tuple[int, list[tuple[int, Counts]]]:
-        """Return the least that any mix costs, or up to `slack` less, and the mixes that cost least, with it.
+    def below(
+        self, priced: Sequence[int], most: int, slack: int, effort: PricingEffort, *, thorough: bool
+    ) -> tuple[int, list[Counts]]:
+        """Return a lower bound of what any mix costs, `most` at most, and a few that cost less, sorted.
 
-        `priced`: what a unit of each of the model's variables costs, by its index.
+        `priced`: what a unit of each of the model's variables costs, by its index. See `MixPricing.below`.
         """
-        bounds, found = [], set[Counts]()
-        for space, extra in self._spaces:
-            bound, mixes = several(
-                space, self._prices(priced, extra), _BEST, slack, quick=quick, effort=effort
-            )
+        prices, bounds, found = self._prices(priced), [], set[Counts]()
+        for pricing in (self._pricing, self._fewer):
+            if pricing is None:
+                continue
+            if pricing is self._fewer:
+                prices = replace(prices, unmet=max(1, most + self._gain(prices)))
+            bound, ranked = pricing.below(prices, most, _BEST, effort, slack=slack, thorough=thorough)
             bounds.append(bound)
-            for mix in mixes:
+            for _, mix in ranked:
                 counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)
                 if self._mix.allows(dict(counts), self._running):
                     found.add(counts)
-        values = {counts: self.values(counts).items() for counts in found}
-        ranked = sorted((sum(priced[i] * n for i, n in values[counts]), counts) for counts in found)
-        return min(bounds), ranked[:_BEST]
+        ranked_counts = sorted((self._cost(counts, priced), counts) for counts in found)
+        return min(bounds), [counts for cost, counts in ranked_counts[:_BEST] if cost < most]
+
+    def _gain(self, prices: MixPrices) -> int:
+        """Return what mixes may cost less than nothing."""
+        pairs = zip(self._mix.items, prices.shapes, strict=True)
+        return sum(-min(0, *mine) * item.most for item, mine in pairs)
+
+    def _cost(self, counts: Counts, priced: Sequence[int]) -> int:
+        return sum(priced[i] * n for i, n in self.values(counts).items())
 
     def values(self, counts: Counts) -> dict[int, int]:
         """Return what a mix makes of the variables that other constraints know, by index; zeros left out."""
@@ -91,25 +103,18 @@ class Pricer:
             found[mine.exchanged.index] = self._exchange.of(counts)[0]
         return {index: value for index, value in found.items() if value}
 
-    def _prices(self, priced: Sequence[int], extra: int) -> MixPrices:
+    def _prices(self, priced: Sequence[int]) -> MixPrices:
         mine = self._mine
         moved = 0 if mine.exchanged is None else priced[mine.exchanged.index]
         unmet = 0 if mine.unmet is None else priced[mine.unmet.index]
         return MixPrices(
-            shapes=tuple(self._segments(shape, priced) for shape in self._shapes),
-            unmet=max(0, unmet) + extra,
+            shapes=tuple(self._slopes(shape, priced) for shape in self._shapes),
+            unmet=max(0, unmet),
             exchanged=max(0, moved),
         )
 
-    def _segments(self, shape: ShapeKey, priced: Sequence[int]) -> tuple[tuple[int | None, int], ...]:
-        each = priced[self._mine.counts[shape].index]
-        steps = sorted(
-            (most, priced[variable.index])
-            for (other, most), variable in self._mine.lasting.items()
-            if other == shape
-        )
-        ends = [0, *sorted({most for most, _ in steps})]
-        pieces = [
-            (high - low, each + sum(p for most, p in steps if most >= high)) for low, high in pairwise(ends)
-        ]
-        return (*pieces, (None, each))
+    def _slopes(self, shape: ShapeKey, priced: Sequence[int]) -> tuple[int, ...]:
+        """Return what one more replica costs: what lasts has its own variables, up to as many as run."""
+        each, bends = priced[self._mine.counts[shape].index], self._bends[shape]
+        lasts = [priced[self._mine.lasting[shape, most].index] for most in bends]
+        return tuple(each + sum(lasts[piece:]) for piece in range(len(bends) + 1))

@@ -1,9 +1,10 @@
 """Where the search starts: what runs goes on as it is, the rest takes the cheapest. Usually near the best."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tangram.packing.model.classes import StateClass
+from tangram.packing.model.cp_model import IntVar
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import ShapeKey
@@ -96,7 +97,7 @@ def any_stays(model: Model) -> bool:
 
 def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
     """Return the same solution for a model of the same columns and other bundles, as far as it has them."""
-    pairs = [*zip(chain(*old.counts), chain(*new.counts), strict=True)]
+    pairs = [*_same_targets(old, new)]
     pairs += zip(chain(*old.converted), chain(*new.converted), strict=True)
     for before, after in zip(old.grown, new.grown, strict=True):
         pairs += zip((before.nodes, *before.counts), (after.nodes, *after.counts), strict=True)
@@ -112,6 +113,14 @@ def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
         if demand.id in new.mixes:
             guess |= {v.index: parts.get(shape, 0) for shape, v in new.mixes[demand.id].counts.items()}
     return guess
+
+
+def _same_targets(old: Model, new: Model) -> Iterator[tuple[IntVar, IntVar]]:
+    """Yield the variables of one target of one class in both models: either may lack targets."""
+    both = zip(old.classes.existing, old.counts, new.classes.existing, new.counts, strict=True)
+    for before, counts, after, now in both:
+        known = dict(zip(before.targets, counts, strict=True))
+        yield from ((known[t], v) for t, v in zip(after.targets, now, strict=True) if t in known)
 
 
 def _parts(model: Model, demand: PreparedDemand, solution: list[int]) -> Iterable[tuple[ShapeKey, int]]:

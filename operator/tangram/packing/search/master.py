@@ -5,6 +5,9 @@ mix, and those that would lower its cost are added until there is none. An LP so
 errors, so its optimum proves nothing. Its dual values do, whatever they are: priced by them, every constraint
 may be dropped, and the best of what is left, over all mixes, bounds the objective from below. They are
 rounded to 1024ths here, and that best is added up in whole numbers.
+
+What no column uses has many dual values, and most of them make it look cheaper than it is. So the program has
+to supply a little more of everything than its columns take: what that costs is the dual value wanted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,19 +15,22 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tangram.packing.model.variables import Model, Terms
-from tangram.packing.problem.mix import Counts
+from tangram.packing.problem.mix import UNMET, Counts
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.search.duals import Pricer
 from tangram.packing.search.label_search import PricingEffort
-from tangram.packing.search.program import Column, Program
+from tangram.packing.search.program import Column, Optimum, Program
 from tangram.packing.search.rows import Row, rows_of
 
-_FINE = 1024  # parts of a unit that dual values are rounded to
+FINE = 1024  # parts of a unit that dual values are rounded to
 _ROUNDS = 100  # 100 GPUs spread over nodes use their labels up in 61, the other states end in 31 at most
-_MOST_LABELS = 1_000_000  # of one goal, some seconds; after that the bound is that of multipliers alone
-_CLOSE = 0.0005  # of the bound: more columns would not raise it by more
+_MOST_LABELS = 20_000_000  # of one goal, ten seconds; after that the bound is that of multipliers alone
+_CLOSE = 0.001  # of the bound: more columns would not raise it by more
 _SLACK = 0.0001  # of the objective, over all demands: so much may pricing leave unproved
 _ZERO = 1e-6  # weights below it are rounding errors
+_NEW = 0.1  # of the demands: where pricing finds columns for fewer, it searches thoroughly
+_MORE = 1e-5  # units supplied beyond what is taken: with 1,000 GPUs spread over pools, 5 rounds instead of 38
+_DEAR = 10  # times the dearest unit costs what cannot be supplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,8 @@ class Bounded:
     value: float  # of the restricted master
     weights: Mapping[str, Mapping[Counts, float]]  # of the columns in its solution, by demand
     costs: Mapping[str, Mapping[Counts, int]]  # reduced costs of all columns, in 1024ths, by demand
+    priced: Sequence[int] = ()  # reduced costs of the variables outside of mixes, in 1024ths, by index
+    used: frozenset[int] = frozenset()  # of those variables, the ones above zero in its solution
     feasible: bool = True
 
     def halves(self, weight: float) -> list[str]:
@@ -79,17 +87,38 @@ class Master:
             if demand.mix is not None:
                 number = len(self._rows) + len(self._blocks)
                 self._blocks[demand.id] = _Block(number, Pricer(demand, model.mixes[demand.id]))
-        self._program = Program(
-            [*((row.low, row.high) for row in self._rows), *((1, 1) for _ in self._blocks)]
-        )
+        self._more = self._supplied(model)
+        more = [self._more.get(number, 0.0) for number in range(len(self._rows))]
+        bounds = [(_plus(row.low, by), _plus(row.high, by)) for row, by in zip(self._rows, more, strict=True)]
+        self._program = Program([*bounds, *((1, 1) for _ in self._blocks)])
         self._outer = [index for index in range(len(domains)) if index not in self._inner]
         cells = ((self._low[i], self._high[i], self._entries.get(i, ())) for i in self._outer)
         self._program.add(cells)
+        self._program.add((0, _MORE, [(row, 1 if by > 0 else -1)]) for row, by in self._more.items())
         self._goal: dict[int, int] = {}
-        self._effort, self._slack = PricingEffort(_MOST_LABELS), _FINE
+        self._effort, self._slack = PricingEffort(_MOST_LABELS), FINE
         for demand in model.demands:
             if demand.mix is not None:
                 self.add(demand.id, _first(demand))
+
+    def _supplied(self, model: Model) -> dict[int, float]:
+        """Return by how much the bounds of rows change for a little more of what they supply.
+
+        Those rows have replicas, of mixes or in places, and what supplies them: GPUs or, to mixes, places.
+        """
+        counts = {variable.index for mine in model.mixes.values() for variable in mine.counts.values()}
+        spots = {variable.index for variable in model.spots.values()}
+        supply = {variable.index for terms in model.supply.values() for variable in terms.variables}
+        found = {}
+        for number, row in enumerate(self._rows):
+            has = set(row.variables)
+            taken = (
+                counts if has & counts and has & (spots | supply) else spots if has & supply else set()
+            ) & has
+            if taken:
+                above = next(f for i, f in zip(row.variables, row.factors, strict=True) if i in taken) > 0
+                found[number] = -_MORE if above else _MORE
+        return found
 
     def _within_one(self, row: Row) -> bool:
         owners = {self._inner.get(index) for index in row.variables}
@@ -130,31 +159,48 @@ class Master:
         """
         floor -= goal.constant
         self._goal, self._effort = _factors(goal), PricingEffort(_MOST_LABELS)
-        costs = [self._goal.get(index, 0) for index in self._outer]
-        costs += [0] * (len(self._program.costs) - len(costs))
-        for block in self._blocks.values():
-            for counts, number in block.columns.items():
-                costs[number] = self._cost(block.values[counts])
-        self._program.charge(costs)
+        self._program.charge(self._costs())
         solved = self._program.solve(seconds)
         if solved is None:
             return Bounded(0, 0.0, {}, {}, feasible=False)
-        self._slack = max(_FINE, int(_SLACK * _FINE * abs(solved.value)) // max(1, len(self._blocks)))
-        best, priced = floor, [0] * len(self._low)
+        best, value = floor, self._value(solved)
+        self._slack = max(FINE, int(_SLACK * FINE * abs(value)) // max(1, len(self._blocks)))
         for _ in range(_ROUNDS):
-            near = max(_CLOSE * abs(solved.value), _ZERO)
-            if solved.value - best <= near or (late and late()):
+            near = max(_CLOSE * abs(value), _ZERO)
+            if value - best <= near or (late and late()):
                 break
-            bound, new, priced = self._price(solved.duals, near)
+            bound, new = self._price(solved.duals, near)
             best = max(best, bound)
             if not sum(self.add(demand, mixes) for demand, mixes in new.items()):
                 break
             again = self._program.solve(seconds)
             if again is None:
                 break
-            solved = again
-        weights = self._weights(solved.values)
-        return Bounded(best + goal.constant, solved.value + goal.constant, weights, self._reduced(priced))
+            solved, value = again, self._value(again)
+        _, priced = self._priced(solved.duals)
+        return Bounded(
+            best + goal.constant,
+            value + goal.constant,
+            self._weights(solved.values),
+            {demand: _above_least(costs) for demand, costs in self._column_costs(priced).items()},
+            priced,
+            frozenset(i for n, i in enumerate(self._outer) if solved.values[n] > _ZERO),
+        )
+
+    def _costs(self) -> list[int]:
+        """Return what each column of the program costs."""
+        costs = [self._goal.get(index, 0) for index in self._outer]
+        units = ((UNMET if index in self._inner else 1) * abs(n) for index, n in self._goal.items())
+        costs += [_DEAR * max(units, default=0)] * len(self._more)
+        costs += [0] * (len(self._program.costs) - len(costs))
+        for block in self._blocks.values():
+            for counts, number in block.columns.items():
+                costs[number] = self._cost(block.values[counts])
+        return costs
+
+    def _value(self, solved: Optimum) -> float:
+        """Return the value of the restricted master, without the little more that is supplied."""
+        return solved.value - sum(solved.duals[row] * by for row, by in self._more.items())
 
     def _weights(self, values: Sequence[float]) -> dict[str, dict[Counts, float]]:
         return {
@@ -162,55 +208,68 @@ class Master:
             for demand, block in self._blocks.items()
         }
 
-    def _price(self, duals: Sequence[float], near: float) -> tuple[int, dict[str, list[Counts]], list[int]]:
-        """Return the bound that dual values prove, mixes that would lower the cost, and reduced costs."""
+    def _priced(self, duals: Sequence[float]) -> tuple[int, list[int]]:
+        """Return what a unit of each variable costs at dual values, and what remains whatever they are."""
         total, priced = 0, [0] * len(self._low)
         for index, factor in self._goal.items():
-            priced[index] = factor * _FINE
+            priced[index] = factor * FINE
         for row, dual in zip(self._rows, duals, strict=False):
-            price = round(dual * _FINE)
+            price = round(dual * FINE)
             side = row.low if price > 0 else row.high
             if price and side is not None:
                 total += price * side
                 for i, factor in zip(row.variables, row.factors, strict=True):
                     priced[i] -= price * factor
+        return total, priced
+
+    def _price(self, duals: Sequence[float], near: float) -> tuple[int, dict[str, list[Counts]]]:
+        """Return the bound that dual values prove, and mixes that would lower the cost."""
+        total, priced = self._priced(duals)
         for i in self._outer:
             if priced[i]:
                 total += priced[i] * (self._low[i] if priced[i] > 0 else self._high[i])
-        known = {demand: duals[block.row] * _FINE for demand, block in self._blocks.items()}
-        bounds, new = self._minima(priced, known, self._blocks, quick=True)
-        if not new:  # by multipliers alone no column is found any more: search, where most is left unproved
-            left = near * _FINE / 2
+        known = {demand: min(costs.values()) for demand, costs in self._column_costs(priced).items()}
+        bounds, new = self._minima(priced, known, self._blocks, thorough=False)
+        if len(new) <= _NEW * len(self._blocks):  # search thoroughly where most is left unproved
+            left = near * FINE / 2
             worst = sorted(known, key=lambda demand: (bounds[demand] - known[demand], demand))
             gaps = list(accumulate(known[demand] - bounds[demand] for demand in reversed(worst)))
             some = worst[: sum(gap > left for gap in gaps)]
-            proved, new = self._minima(priced, known, some, quick=False)
+            proved, more = self._minima(priced, known, some, thorough=True)
             bounds |= proved
-        return -(-(total + sum(bounds.values())) // _FINE), new, priced
+            new |= more
+        return -(-(total + sum(bounds.values())) // FINE), new
 
     def _minima(
-        self, priced: Sequence[int], known: Mapping[str, float], demands: Iterable[str], *, quick: bool
+        self, priced: Sequence[int], known: Mapping[str, int], demands: Iterable[str], *, thorough: bool
     ) -> tuple[dict[str, int], dict[str, list[Counts]]]:
         """Return what a mix of each demand costs at least, and mixes that cost less than `known`."""
         bounds, new = dict[str, int](), dict[str, list[Counts]]()
         for demand in demands:
-            pricer = self._blocks[demand].pricer
-            bounds[demand], ranked = pricer.minimum(priced, self._slack, self._effort, quick=quick)
-            if ranked and ranked[0][0] < known[demand] - self._slack:
-                new[demand] = [counts for _, counts in ranked]
+            pricer, most = self._blocks[demand].pricer, known[demand] - self._slack
+            bounds[demand], mixes = pricer.below(priced, most, self._slack, self._effort, thorough=thorough)
+            if mixes:
+                new[demand] = mixes
         return bounds, new
 
-    def _reduced(self, priced: Sequence[int]) -> dict[str, dict[Counts, int]]:
-        """Return what each column costs above the cheapest of its demand at these prices."""
-        found = {}
-        for demand, block in self._blocks.items():
-            costs = {
+    def _column_costs(self, priced: Sequence[int]) -> dict[str, dict[Counts, int]]:
+        """Return what the columns of each demand cost at these prices."""
+        return {
+            demand: {
                 counts: sum(priced[i] * value for i, value in values.items())
                 for counts, values in block.values.items()
             }
-            least = min(costs.values())
-            found[demand] = {counts: cost - least for counts, cost in costs.items()}
-        return found
+            for demand, block in self._blocks.items()
+        }
+
+
+def _above_least(costs: Mapping[Counts, int]) -> dict[Counts, int]:
+    least = min(costs.values())
+    return {counts: cost - least for counts, cost in costs.items()}
+
+
+def _plus(side: int | None, by: float) -> float | None:
+    return None if side is None else side + by
 
 
 def _first(demand: PreparedDemand) -> list[Counts]:

@@ -18,7 +18,7 @@ _INFINITY = float("inf")
 _LOW, _BASIC = solution_pb2.BASIS_STATUS_AT_LOWER_BOUND, solution_pb2.BASIS_STATUS_BASIC
 _CALLBACKS = callback_pb2.CallbackRegistrationProto()
 
-Column = tuple[int, int | None, Iterable[tuple[int, int]]]  # low, high, (row, factor) sorted by row
+Column = tuple[int, float | None, Iterable[tuple[int, int]]]  # low, high, (row, factor) sorted by row
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,10 @@ class Optimum:
 class Program:
     """Minimise the costs of columns within the bounds of rows."""
 
-    def __init__(self, rows: Sequence[tuple[int | None, int | None]]) -> None:
+    def __init__(self, rows: Sequence[tuple[float | None, float | None]]) -> None:
         self.costs: list[int] = []  # by column
         self._rows = len(rows)
+        self._cells: list[tuple[int, int, int]] = []  # (row, column, factor) since the last solution
         self._basis: solution_pb2.BasisProto | None = None
         model = model_pb2.ModelProto()
         model.linear_constraints.ids.extend(range(len(rows)))
@@ -47,29 +48,18 @@ class Program:
 
     def add(self, columns: Iterable[Column], costs: Sequence[int] = ()) -> None:
         """Add columns; without `costs` they cost nothing."""
-        new, cells = self._update.new_variables, list[tuple[int, int, int]]()
+        new = self._update.new_variables
         for number, (low, high, entries) in enumerate(columns):
             identity = len(self.costs)
             new.ids.append(identity)
             new.lower_bounds.append(low)
             new.upper_bounds.append(_INFINITY if high is None else high)
             new.integers.append(False)
-            cells.extend((row, identity, factor) for row, factor in entries)
+            self._cells.extend((row, identity, factor) for row, factor in entries)
             self.costs.append(costs[number] if costs else 0)
             if costs and costs[number]:
                 self._update.objective_updates.linear_coefficients.ids.append(identity)
                 self._update.objective_updates.linear_coefficients.values.append(costs[number])
-        if not cells:
-            return
-        cells.sort()
-        matrix = self._update.linear_constraint_matrix_updates
-        if matrix.row_ids:  # of columns that were added since the last solution: kept in order
-            had = zip(matrix.row_ids, matrix.column_ids, matrix.coefficients, strict=True)
-            cells = sorted([*had, *cells])
-            matrix.Clear()
-        matrix.row_ids.extend(row for row, _, _ in cells)
-        matrix.column_ids.extend(column for _, column, _ in cells)
-        matrix.coefficients.extend(factor for _, _, factor in cells)
 
     def charge(self, costs: Sequence[int]) -> None:
         """Change what all columns cost."""
@@ -87,6 +77,13 @@ class Program:
         self._flush()
 
     def _flush(self) -> None:
+        if self._cells:
+            rows, columns, factors = zip(*sorted(self._cells), strict=True)
+            matrix = self._update.linear_constraint_matrix_updates
+            matrix.row_ids.extend(rows)
+            matrix.column_ids.extend(columns)
+            matrix.coefficients.extend(factors)
+            self._cells = []
         if not self._solver.update(self._update):
             raise RuntimeError("GLOP refuses an update")
         self._update = model_update_pb2.ModelUpdateProto()

@@ -1,0 +1,128 @@
+"""Labels of a search, as arrays: the mixes of the shapes so far of which one may become the cheapest."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tangram.packing.search.corners import Corners, Option
+
+_Numbers = NDArray[np.int64]
+_HIGHEST = np.iinfo(np.int64).max
+_COMPARED = 64  # numbers of replicas that labels are compared across; more are compared each alone
+
+
+class Labels:
+    """Service, replicas, cost, what is taken of the budget, and regret of each label.
+
+    `by_service`: regret of a unit of service beyond the whole. `beyond`: regret of so many replicas. `gap`:
+    labels of more regret are dropped.
+    """
+
+    def __init__(self, limits: Corners, by_service: int, beyond: Sequence[int], gap: int) -> None:
+        self._limits, self._by_service, self._gap = limits, by_service, gap
+        self._beyond = np.array([min(regret, gap + 1) for regret in beyond], np.int64)
+        self._columns = np.zeros((5, 1), np.int64)  # service, replicas, cost, spent, regret
+        self._last: tuple[_Numbers, _Numbers] = self._columns[0], self._columns[0]
+        self._steps: list[
+            tuple[_Numbers, _Numbers] | None
+        ] = []  # by shape: label before, replicas of the shape
+
+    @property
+    def count(self) -> int:
+        """How many labels there are."""
+        return self._columns.shape[1]
+
+    def skip(self) -> None:
+        """Give every label no replica of one more shape."""
+        self._steps.append(None)
+
+    def extend(self, options: Sequence[Option], need: int) -> None:
+        """Give every label every count of one more shape, as far as regret and limits allow.
+
+        `options`: service, replicas, cost, spent, regret of each count. `need`: least service of labels.
+        """
+        limits = self._limits
+        every = self._columns[:, :, None] + np.array(options, np.int64).T[:, None, :]
+        service, number, _, spent, regret = every = every.reshape(5, -1)
+        over = np.maximum(service - limits.space.whole, 0)
+        regret += over * self._by_service
+        service -= over
+        fits = (regret <= self._gap) & (service >= need)
+        if limits.counted:
+            if limits.limit is not None:
+                fits &= number <= limits.last
+            np.minimum(number, limits.last, out=number)
+            fits &= regret + self._beyond[number] <= self._gap
+        if limits.budget is not None:
+            fits &= spent <= limits.budget
+        kept = np.flatnonzero(fits)
+        before, option = np.divmod(kept, len(options))
+        self._columns = every[:, kept]
+        self._last = before, np.array([n for _, n, *_ in options], np.int64)[option]
+
+    def reduce(self, most: int) -> int | None:
+        """Drop dominated labels, and but `most` of the others; return the least regret of those."""
+        service, _, cost, spent, regret = self._columns
+        order = np.lexsort((spent, cost, -service))
+        order = order[self._undominated(order)]
+        least = None
+        if len(order) > most:
+            order = order[np.argsort(regret[order], kind="stable")]
+            least, order = int(regret[order[most]]), order[:most]
+        self._columns = self._columns[:, order]
+        before, replicas = self._last
+        self._steps.append((before[order], replicas[order]))
+        return least
+
+    def _undominated(self, order: _Numbers) -> NDArray[np.bool_]:
+        """Return which labels, in order of falling service, serve more than all that cost as little.
+
+        Of labels with other numbers of replicas, those with more are as good without a limit; those with
+        fewer, if they are enough. With a budget, few are compared: what costs and what takes least.
+        """
+        limits, (_, number, cost, spent, _) = self._limits, self._columns[:, order]
+        if not limits.counted and limits.budget is None:
+            return _falling(cost, cost)
+        kept, values = np.zeros(len(order), bool), np.unique(number)
+        for n in values.tolist():
+            mine = number == n
+            others = mine
+            if len(values) <= _COMPARED and limits.budget is None:
+                fewer = (number >= limits.enough) & (number <= n)
+                others = number >= n if limits.limit is None else mine | fewer
+            if limits.budget is None:
+                kept |= mine & _falling(cost, np.where(others, cost, _HIGHEST))
+            else:
+                at = np.flatnonzero(mine)
+                kept[at] = ~(_beaten(cost[at], spent[at]) | _beaten(spent[at], cost[at]))
+        return kept
+
+    def totals(self) -> Iterable[tuple[int, int, int, int]]:
+        """Return service, replicas, cost and what is taken of the budget, of each label."""
+        return zip(*self._columns[:4].tolist(), strict=True)
+
+    def counts(self, label: int) -> list[int]:
+        """Return the replicas of each shape of one label, in the order of the shapes."""
+        found = []
+        for step in reversed(self._steps):
+            found.append(0 if step is None else int(step[1][label]))
+            label = label if step is None else int(step[0][label])
+        return found[::-1]
+
+
+def _falling(values: _Numbers, others: _Numbers) -> NDArray[np.bool_]:
+    """Return which values are below all of `others` before them."""
+    found = np.ones(len(values), bool)
+    found[1:] = values[1:] < np.minimum.accumulate(others)[:-1]
+    return found
+
+
+def _beaten(one: _Numbers, other: _Numbers) -> NDArray[np.bool_]:
+    """Return where the least of `one` before is no larger, nor is its `other`."""
+    least = np.ones(len(one), bool)
+    least[1:] = one[1:] < np.minimum.accumulate(one)[:-1]
+    witness = np.maximum.accumulate(np.where(least, np.arange(len(one)), 0))[:-1]
+    found = np.zeros(len(one), bool)
+    found[1:] = (one[witness] <= one[1:]) & (other[witness] <= other[1:])
+    return found
