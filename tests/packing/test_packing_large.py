@@ -112,6 +112,24 @@ def test_idle_gpus_are_opened_where_spread_needs_more_than_the_model_saw(monkeyp
     assert packed.gap == pytest.approx(0.75)
 
 
+def test_a_demand_that_spread_leaves_short_gets_other_replicas_in_its_pools(monkeypatch):
+    monkeypatch.setattr(grouping, "_MOST_SPOTS", 0)
+    here = [GPUState(f"g{i}", "n0" if i < 4 else "n1", SKU, pool="a") for i in range(5)]
+    elsewhere = [GPUState(f"x{i}", "n2", SKU, pool="b") for i in range(4)]
+    offers = (Offer(SKU, WHOLE_GPU, 1, 0.5, 3.0), Offer(SKU, WHOLE_GPU, 2, 1.0, 5.0))
+    demand = Demand("d", offers=offers, rate=2.0, spread=Spread(node=0.5), pools=("a",))
+    problem = Problem((*here, *elsewhere), (demand,), prices=((SKU, 3.0),))
+
+    packed = solve.solve(problem)  # two of TP2 on n0 is what the model would have
+
+    nodes = {gpu.id: gpu.node for gpu in problem.gpus}
+    at = {layout.id: i.gang or layout.id for layout in packed.layouts for i in layout.instances if i.owner}
+    per_node = Counter(nodes[gpu] for gpu in {gang: gpu for gpu, gang in at.items()}.values())
+    assert packed.unmet == ()
+    assert per_node == {"n0": 2, "n1": 1}
+    assert 0 < packed.bound <= packed.objective
+
+
 def test_a_large_fleet_that_is_well_is_left_alone(monkeypatch):
     monkeypatch.setattr(solve, "_MOST_CLASSES", 0)
     gpus = tuple(

@@ -43,7 +43,11 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     found, budget = _solve(problem, limits)
     if found.status == "FALLBACK" or _moves_too_much(problem, found):
         found = _without_moves(problem, limits, budget)
-    return _nothing_changes(problem) if _moves_too_much(problem, found) else found
+    if _moves_too_much(problem, found):
+        found = _nothing_changes(problem)
+    dollars = next(stage for stage in found.stages if stage.name == "dollars")
+    unbounded = dollars.value > 0 and not dollars.bound
+    return _with_bounds(problem, found, budget) if unbounded and not budget.late() else found
 
 
 def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
@@ -65,10 +69,9 @@ def _attempt(
     """
     first, exact = _choose(fleet, prices, whole, budget, most)
     everyone = first.model.demands
-    report = Report(fleet, prices, everyone, first)
-    stays = Report(fleet, prices, whole, first)  # with every bundle: selected ones may lack what runs
+    report = Report(fleet, prices, whole, everyone, first)
     if first.solution is None:
-        return stays.nothing_changes()
+        return report.nothing_changes()
     if exact:
         _fix(first)
         _tidy(first, fleet)
@@ -78,13 +81,13 @@ def _attempt(
         found = report.packing(first if second is None else second)
     if all(_near(stage) for stage in found.stages[: _paid(found)]):
         return found
-    return min(found, stays.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
+    return min(found, report.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
 
 
 def _nothing_changes(problem: Problem) -> Packing:
     fleet, prices, whole = read(problem)
     run = Run(_relaxed(fleet, prices, whole), Budget(_NO_LIMITS))
-    return Report(fleet, prices, whole, run).nothing_changes()
+    return Report(fleet, prices, whole, whole, run).nothing_changes()
 
 
 def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
@@ -92,13 +95,17 @@ def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
     still = replace(problem, move_budget=0)
     wall = None if limits.wall_s is None else budget.left(1.0)[1]
     found, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
-    if found.status == "FALLBACK":
-        return found
+    return found if found.status == "FALLBACK" else _with_bounds(problem, found, budget)
+
+
+def _with_bounds(problem: Problem, found: Packing, budget: Budget) -> Packing:
+    """Return a packing that was found by other means beside the bounds of the problem that was asked."""
     fleet, prices, whole = read(problem)
     stages = with_bounds(_relaxed(fleet, prices, whole), whole, found.stages, budget)
     bound = next(stage.bound for stage in stages if stage.name == "dollars")
     gap = (found.objective - bound) / found.objective if found.objective > 0 else 0.0
-    return replace(found, status="FEASIBLE", bound=bound, gap=gap, stages=stages)
+    found = replace(found, bound=bound, gap=gap, stages=stages)
+    return found if found.status == "FALLBACK" else replace(found, status="FEASIBLE")
 
 
 def _relaxed(fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...]) -> Model:

@@ -13,7 +13,7 @@ from itertools import chain
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
-from tangram.packing.assignment.fill import fill, urgency
+from tangram.packing.assignment.fill import fill, mend, urgency
 from tangram.packing.assignment.sites import (
     Owner,
     Spot,
@@ -66,6 +66,9 @@ def assign(
     _slots(work)
     for demand in sorted(demands, key=lambda w: urgency(w, counts)):
         fill(work, demand, counts)
+    for demand in demands:
+        if any(name == demand.id for name, _ in work.short):
+            mend(work, demand)
     owned: dict[str, dict[int, Owner]] = {}
     for (gpu_id, start), owner in work.owner.items():
         owned.setdefault(gpu_id, {})[start] = owner

@@ -41,6 +41,43 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
         _thin_out(work, demand)
 
 
+def mend(work: Work, demand: PreparedDemand) -> None:
+    """Give a demand that spread left short other replicas, where free slices and idle GPUs allow them.
+
+    One after the other, always the one that leaves least unmet, the cheapest of equals: as the model would
+    have, had it known the nodes.
+    """
+    mix, added = demand.mix, True
+    while mix is not None and added:
+        counts = Counter(spot.shape for spot in work.sites.get(demand.id, ()))
+        before = mix.unmet(counts)
+        more = (
+            (mix.unmet(counts + Counter([item.shape])), item.price, item.shape)
+            for item in mix.items
+            if item.serves and mix.allows(counts + Counter([item.shape]), demand.running)
+        )
+        added = any(_add(work, demand, shape) for unmet, _, shape in sorted(more) if unmet < before)
+
+
+def _add(work: Work, demand: PreparedDemand, shape: ShapeKey) -> bool:
+    """Give a demand one more replica, if there is room for it."""
+    sites = work.sites.get(demand.id, [])
+    room = _SpreadRoom(cap(demand.spread.node, len(sites) + 1), pinned_at(work, demand, "node"), None)
+    for spot in sites:
+        room.take(spot)
+    zones, fixed = Counter(spot.zone for spot in sites), pinned_at(work, demand, "zone")
+    most = cap(demand.spread.zone, len(sites) + 1)
+    pools = demand.pools or {gpu.pool for gpu in work.gpus.values()}
+    room.closed = frozenset(
+        gpu.id
+        for gpu in work.gpus.values()
+        if gpu.pool not in pools or zones[gpu.zone] >= max(most, fixed[gpu.zone])
+    )
+    if not any(room.has(spot) for spot in work.free.get(shape, ())):
+        _open(work, shape, 1, room)
+    return not _take(work, demand, shape, 1, room)
+
+
 def _thin_out(work: Work, demand: PreparedDemand) -> None:
     """Who got fewer replicas than planned may have too many in one place: spread goes by what there is."""
     sites = work.sites.get(demand.id, [])
@@ -84,11 +121,13 @@ class _SpreadRoom:
     fixed: Counter[str]  # replicas that must not move, by node: a node may have as many
     left: Counter[str] | None  # by place, as the model has it
     nodes: Counter[str] = field(default_factory=Counter)
+    closed: frozenset[str] = frozenset()  # GPUs where none may stand
 
     def has(self, spot: Spot) -> bool:
         """Whether a replica may stand there."""
         most = max(self.limit, self.fixed[spot.node])
-        return self.nodes[spot.node] < most and (self.left is None or self.left[spot.place] > 0)
+        open_there = self.left is None or self.left[spot.place] > 0
+        return self.nodes[spot.node] < most and open_there and spot.gpus[0] not in self.closed
 
     def take(self, spot: Spot, *, counted: bool = True) -> None:
         """Count a replica that stands there; of another shape it only counts on its node."""
@@ -130,7 +169,7 @@ def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom) -> None:
     """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
     found: list[Spot] = []
     left = None if room.left is None else Counter(room.left)
-    room = _SpreadRoom(room.limit, room.fixed, left, Counter(room.nodes))
+    room = _SpreadRoom(room.limit, room.fixed, left, Counter(room.nodes), room.closed)
     if shape.profile == WHOLE_GPU:
         for unit in work.units:
             while unit.kind.sku == shape.sku and unit.takes(shape.tensor_parallel) and len(found) < missing:
