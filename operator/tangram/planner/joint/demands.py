@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tangram.catalog import InputError, share
+from tangram.catalog import InputError
 from tangram.catalog import gpu as catalog_gpu
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Bundle, Demand, Part, Problem, ShapeKey
+from tangram.packing import Demand, Part, Problem, ShapeKey
 from tangram.planner.joint.deployment import Wanted
 from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapes import Sized, Slices, sized
@@ -51,14 +51,18 @@ def _loaded(each: Sized) -> Wanted:
 
 
 def demand(each: Sized, rooms: Rooms, running: Running) -> Demand:
-    """Return one LLMDeployment for the solver: its offers, or what runs where nothing else can be had."""
+    """Return one LLMDeployment for the solver; without offers where no other replica could be carried out."""
+    found = offered(each, running)
+    return replace(found, offers=()) if cannot_move(each, rooms, running) else found
+
+
+def cannot_move(each: Sized, rooms: Rooms, running: Running) -> bool:
+    """Whether replicas run, and the fleet has no place for any shape that serves: what runs stays."""
     inside, mine = rooms.inside(each.wanted.pools), running.get(each.wanted.id, {})
     # A gang that runs may go on where no new one of its size would be put, on a part of a node.
     gangs = {shape for shape in mine if shape.tensor_parallel > 1}
     placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.offers)
-    if each.wanted.uniform and mine and not placeable:
-        return _as_it_runs(each, mine)
-    return offered(each, running)
+    return each.wanted.uniform and bool(mine) and not placeable
 
 
 def offered(each: Sized, running: Running) -> Demand:
@@ -90,21 +94,6 @@ def slices_there(fleet: Problem) -> Slices:
     return frozenset(found)
 
 
-def stays(demand: Demand) -> bool:
-    """Whether it may have nothing but what runs: no move of it could be carried out."""
-    return [bool(bundle.parts) and bundle.unmet == 1 for bundle in demand.bundles] == [True]
-
-
-def _as_it_runs(each: Sized, running: Mapping[ShapeKey, int]) -> Demand:
-    """Return what runs where it should not and has no other place. Once pinned, nobody takes that away."""
-    prices = each.assessed.prices
-    parts, per_hour = [], 0.0
-    for key, count in sorted(running.items()):
-        parts.append(Part(key.sku, key.profile, key.tensor_parallel, count))
-        per_hour += count * key.tensor_parallel * (prices.of(key.sku) or 0.0) * share(key.sku, key.profile)
-    return Demand(each.wanted.id, (Bundle(tuple(parts), per_hour, unmet=1.0),), each.wanted.priority)
-
-
 def _protected(each: Sized, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
     """Return what runs of the minimum: a budget does not take it down, here as in the cluster."""
     least = each.wanted.least
@@ -114,7 +103,7 @@ def _protected(each: Sized, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]
 
 
 def running_replicas(fleet: Problem) -> Running:
-    """Return how many replicas of each shape everybody has now; GPUs of one gang are one replica."""
+    """Return how many replicas of each shape run now, by owner; GPUs of one gang are one replica."""
     found: dict[str, Counter[ShapeKey]] = {}
     gangs: Counter[tuple[str, str, str]] = Counter()
     for gpu in fleet.gpus:

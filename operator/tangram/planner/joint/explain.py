@@ -1,18 +1,18 @@
-"""Why one LLMDeployment got what it got: each other way to serve it, tried on the whole fleet."""
+"""Why an LLMDeployment runs on its shape: each other shape that serves it, tried on the whole fleet."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.packing import Bundle, Packing, Part
+from tangram.packing import Offer, Packing, ShapeKey
 from tangram.planner.joint.problem import Joint
 
 Solve = Callable[[Joint], Packing]
 
 
 def find(asked: Joint, name: str) -> str:
-    """Return the id of the LLMDeployment that is meant; `llmdep/NAME` is understood."""
+    """Return the id of an LLMDeployment by its name; `llmdep/NAME` is understood."""
     wanted = name.removeprefix("llmdep/").removeprefix("llmdeployment/")
     ids = [d.id for d in asked.given.deployments if wanted in {d.id, d.name, f"{d.namespace}/{d.name}"}]
     if len(ids) == 1:
@@ -22,28 +22,26 @@ def find(asked: Joint, name: str) -> str:
 
 
 def tried(
-    asked: Joint, plan: dict[str, Any], found: dict[str, Any], solve: Solve, who: str
+    asked: Joint, plan: dict[str, Any], found: dict[str, Any], solve: Solve, deployment: str
 ) -> dict[str, Any]:
     """Return the deployment's document with, at every alternative that serves, what the fleet would cost."""
-    each = asked.sized.get(who)
+    each = asked.sized.get(deployment)
     if each is None:
         return found
     done = []
     for other in found["alternatives"]:
-        parts = tuple(
-            Part(s["sku"], s["profile"], s["tensorParallel"], s["replicas"]) for s in other["chosen"]
-        )
-        serves = all(each.offer(part.shape) is not None for part in parts)
-        done.append(other | _forced(asked, plan, parts, solve, who, other) if serves else other)
+        (chosen,) = other["chosen"]
+        shape = each.offer(ShapeKey(chosen["sku"], chosen["profile"], chosen["tensorParallel"]))
+        done.append(other | (_forced(asked, plan, deployment, shape.offer, solve) if shape else {}))
     return found | {"alternatives": done}
 
 
 def _forced(
-    asked: Joint, plan: dict[str, Any], parts: tuple[Part, ...], solve: Solve, who: str, other: dict[str, Any]
+    asked: Joint, plan: dict[str, Any], deployment: str, offer: Offer, solve: Solve
 ) -> dict[str, Any]:
-    only = Bundle(parts, other["costPerHour"], other.get("unmet", 0.0))
+    """Return the fleet with a deployment on one shape alone, whatever its budget and maxReplicas."""
     demands = tuple(
-        replace(d, bundles=(only,), offers=(), budget_per_hour=None) if d.id == who else d
+        replace(d, offers=(offer,), max_replicas=None, budget_per_hour=None) if d.id == deployment else d
         for d in asked.problem.demands
     )
     forced = solve(replace(asked, problem=replace(asked.problem, demands=demands)))

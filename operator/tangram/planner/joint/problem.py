@@ -11,7 +11,14 @@ from tangram.packing import slice_request as raw_demand
 from tangram.packing.problem.prepared import prices_of
 from tangram.packing.problem.statement import price_of
 from tangram.planner.joint import profiles
-from tangram.planner.joint.demands import Running, demand, running_replicas, size_all, slices_there, stays
+from tangram.planner.joint.demands import (
+    Running,
+    cannot_move,
+    demand,
+    running_replicas,
+    size_all,
+    slices_there,
+)
 from tangram.planner.joint.nouns import FleetInput, SliceRequest
 from tangram.planner.joint.pools import growable
 from tangram.planner.joint.room import Rooms
@@ -49,7 +56,8 @@ def joint(given: FleetInput) -> Joint:
     rooms, running = Rooms(fleet, sized), running_replicas(fleet)
     asked = [demand(one, rooms, running) for one in sized.values()]
     demands = sorted((*asked, *raw), key=lambda each: each.id)
-    gpus = _pinned(fleet.gpus, frozenset(each.id for each in asked if stays(each)))
+    staying = (one.wanted.id for one in sized.values() if cannot_move(one, rooms, running))
+    gpus = _pinned(fleet.gpus, frozenset(staying))
     return Joint(given, replace(fleet, gpus=gpus, demands=tuple(demands)), sized, running)
 
 
