@@ -23,10 +23,11 @@ from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
 _LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
-_FEW = 8  # columns per demand: with 16 and 64 the incumbent of 100 and 1,000 GPUs was the same
-_FEW_TARGETS = (
-    6  # of each class of GPUs, beside those that the master uses: on 1,000 scattered GPUs 1,350 of 6,161
+_FEW = (
+    16  # columns of a demand that the master serves by halves: with 8 the gap of 100 GPUs was twice as wide
 )
+_SURE = 1  # of the others: with 3 and 8 the search took longer and found less
+_FEW_TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
 _NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
 _FREE = 4  # demands with all mixes beside them: with 8 the same time found worse
 _SHARES = 0.3, 0.3, 0.5  # of what is left to think with: few columns, some demands free, all mixes
@@ -211,7 +212,8 @@ class Chooser:
         model.cp.minimize(both.expression)
         best = self.best if found is None else found.run
         hint = first_guess(model) if best is None else carried(best.model, best.solution or [], model)
-        answer = solve_model(model.cp, self.budget, share, hint)
+        enough = 0.0 if goal is None or self.small else _CLOSE_UNMET * UNMET * len(self.everyone) * weight
+        answer = solve_model(model.cp, self.budget, share, hint, enough=enough)
         if answer.solution is None:
             return None
         value = terms.value(answer.solution)
@@ -245,7 +247,8 @@ class Chooser:
         costs, weights = bounded.costs[demand.id], bounded.weights.get(demand.id, {})
         order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
         running = tuple(sorted(demand.running.items()))
-        kept = dict.fromkeys((*order[:_FEW], *(counts for counts in costs if counts in {(), running})))
+        few = _SURE if max(weights.values(), default=0.0) >= _HALF else _FEW
+        kept = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
         options = [option_of(demand, self.prices, dict(counts)) for counts in kept]
         if self.best is not None:
             options.append(replace(chosen_option(demand, self.best, self.prices), index=-1))

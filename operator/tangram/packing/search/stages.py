@@ -80,8 +80,9 @@ def solve_model(
     share: float,
     hint: Mapping[int, int] | None = None,
     gap: float = 0.0,
+    enough: float = 0.0,
 ) -> Found:
-    """Solve once, from `hint` (values by the variable's index)."""
+    """Solve once, from `hint` (values by the variable's index). So near the bound as `enough` will do."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = 1
@@ -90,6 +91,7 @@ def solve_model(
     parameters.max_deterministic_time = deterministic
     if wall is not None:
         parameters.max_time_in_seconds = wall
+    parameters.absolute_gap_limit = max(enough, parameters.absolute_gap_limit)
     parameters.relative_gap_limit = max(gap, budget.gap(len(cp.proto.variables)))
     # The linear relaxation of every constraint gives the bound; probing and symmetry search cost more than
     # they bring: with the defaults the bound of 100 GPUs and 20 demands stays 19 % away.
