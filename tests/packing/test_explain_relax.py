@@ -1,18 +1,18 @@
 """Every relaxation is applied here once more and solved: it suffices, and the next smaller one does not."""
 
-import random
+import math
 from dataclasses import replace
 
 import pytest
 
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Bundle, Demand, GPUState, Instance, Offer, Part, Problem, Spread, slice_request
+from tangram.packing import Demand, GPUState, Instance, Offer, Part, Problem, Spread, slice_request
 from tangram.packing.explanation.explain import Thinking
 from tangram.packing.explanation.relax import Knob, relaxations
 from tangram.packing.search.stages import Limits
 from tangram.packing.solve import solve
-from tests.support.packing_problems import hourly, small
+from tests.support.packing_problems import small
 
 H100 = "H100-80GB-SXM"
 SHORT = Limits(deterministic_s=2)
@@ -22,8 +22,9 @@ def cut(name, *instances, **more):
     return GPUState(name, name, H100, mig_enabled=True, instances=instances, **more)
 
 
-def bundle(profile, count, price=3.0, unmet=0.0, tp=1):
-    return Bundle((Part(H100, profile, tp, count),), price, unmet)
+def ask(profile, count, price=3.0, tp=1, **more):
+    """So many replicas of one shape, at so many dollars together."""
+    return Demand("chat", offers=(Offer(H100, profile, tp, 1.0, price / count),), rate=float(count), **more)
 
 
 def fleet(gpus, *demands, **more):
@@ -41,7 +42,7 @@ def texts(found):
 def test_one_more_slice_is_offered_where_one_is_missing():
     full = [cut("a", Instance("4g.40gb", 0, "x", movable=False), Instance("1g.10gb", 4, "x", movable=False))]
 
-    found = helps(fleet(full, Demand("chat", (bundle("2g.20gb", 1), bundle("3g.40gb", 1)))))
+    found = helps(fleet(full, offers(("2g.20gb", 1.0, 0.9), ("3g.40gb", 1.0, 1.5), rate=1.0)))
 
     assert texts(found) == [f"add one 2g.20gb on {H100}"]
     assert found[0].added_per_hour == pytest.approx(3.0 * 2 / 7)
@@ -54,34 +55,26 @@ def test_raw_slices_are_offered_by_number():
 
 
 def test_a_gang_needs_a_node_with_that_many_gpus():
-    found = helps(fleet([GPUState("a", "a", H100)], Demand("chat", (bundle(WHOLE_GPU, 1, tp=2),))))
+    found = helps(fleet([GPUState("a", "a", H100)], ask(WHOLE_GPU, 1, tp=2)))
 
     assert texts(found) == [f"add 2 {H100}, 2 per node"]
 
 
-def test_a_bundle_of_two_shapes_gets_as_little_of_each_as_does():
-    both = Bundle((Part("A30", "2g.12gb", 1, 3), Part(H100, "7g.80gb", 1, 1)), 4.0)
-    a30 = GPUState("b", "b", "A30", mig_enabled=True)
-    problem = replace(fleet([a30], Demand("chat", (both,))), prices=(("A30", 0.7), (H100, 3.0)))
+def test_the_smallest_budget_that_serves_is_the_price_of_a_mix_that_fits():
+    shapes = (("1g.10gb", 1.0, 0.2), ("4g.40gb", 9.0, 3.1), ("7g.80gb", 9.0, 3.4))
 
-    assert texts(helps(problem)) == [f"add one 2g.12gb on A30 and one 7g.80gb on {H100}"]
-
-
-def test_the_smallest_budget_that_serves_is_the_price_of_a_bundle_that_fits():
-    menu = (bundle("7g.80gb", 2, 2.0), bundle("4g.40gb", 1, 3.1), bundle("7g.80gb", 1, 3.4))
-
-    found = helps(fleet([cut("a")], Demand("chat", menu, budget_per_hour=1.0)))
+    found = helps(fleet([cut("a")], offers(*shapes, rate=9.0, budget=1.0)))
 
     assert "budget 3.10 $/h" in texts(found)
 
 
 def test_a_slower_objective_is_offered_with_the_shapes_that_the_caller_enumerates_for_it():
-    demand = Demand("chat", (bundle("7g.80gb", 2),))
+    demand = ask("7g.80gb", 2)
     knob = Knob(
         "TTFT",
         "ms",
         (520.0, 570.0, 620.0, 670.0),
-        lambda ms: demand if ms < 600 else replace(demand, bundles=(bundle("4g.40gb", 1),)),
+        lambda ms: demand if ms < 600 else ask("4g.40gb", 1),
     )
 
     found = helps(fleet([cut("a")], demand), knobs=(knob,))
@@ -92,17 +85,17 @@ def test_a_slower_objective_is_offered_with_the_shapes_that_the_caller_enumerate
 
 def test_a_larger_share_per_node_is_offered_where_nodes_are_few():
     gpus = [GPUState(f"a{i}", "a", H100) for i in range(3)] + [GPUState("b", "b", H100)]
-    demand = Demand("chat", (bundle(WHOLE_GPU, 4),), spread=Spread(node=0.5))
+    demand = ask(WHOLE_GPU, 4, spread=Spread(node=0.5))
 
     found = helps(fleet(gpus, demand))
 
     assert "up to 75% of the replicas on one node" in texts(found)
 
 
-def test_a_higher_priority_says_who_loses():
-    boss = Demand("boss", (bundle("7g.80gb", 1),), priority=5)
+def test_a_higher_priority_names_the_demands_that_lose():
+    boss = replace(ask("7g.80gb", 1), id="boss", priority=5)
 
-    found = helps(fleet([cut("a")], boss, Demand("chat", (bundle("7g.80gb", 1),))))
+    found = helps(fleet([cut("a")], boss, ask("7g.80gb", 1)))
 
     assert "priority 6 (then boss lose)" in texts(found)
     assert found[-1].loses == ("boss",)
@@ -111,26 +104,26 @@ def test_a_higher_priority_says_who_loses():
 def test_a_larger_move_budget_is_offered_as_small_as_it_can_be():
     apart = [cut(x, Instance("3g.40gb", 4, "batch"), Instance("1g.10gb", 0, "batch")) for x in "ab"]
     parts = (Part(H100, "1g.10gb", 1, 2), Part(H100, "3g.40gb", 1, 2))
-    batch = Demand("batch", (Bundle(parts, 3.0),), priority=1)
+    batch = Demand("batch", 1, slices=parts)
 
-    found = helps(fleet(apart, batch, Demand("chat", (bundle("4g.40gb", 1),)), move_budget=0))
+    found = helps(fleet(apart, batch, ask("4g.40gb", 1), move_budget=0))
 
     assert "move budget 1" in texts(found)
 
 
-def test_nothing_is_offered_to_whom_nothing_is_missing():
-    assert helps(fleet([cut("a")], Demand("chat", (bundle("7g.80gb", 1),)))) == ()
+def test_nothing_is_offered_to_a_demand_that_is_served_whole():
+    assert helps(fleet([cut("a")], ask("7g.80gb", 1))) == ()
 
 
 def test_without_time_nothing_is_claimed():
-    problem = fleet([cut("a")], Demand("chat", (bundle("7g.80gb", 2),)))
+    problem = fleet([cut("a")], ask("7g.80gb", 2))
 
     assert helps(problem, thinking=Thinking(seconds=0.0)) == ()
 
 
 def test_a_demand_that_is_not_there_is_refused_by_name():
     with pytest.raises(InputError, match="there is no 'chta'"):
-        helps(fleet([cut("a")], Demand("chat", (bundle("7g.80gb", 1),))), "chta")
+        helps(fleet([cut("a")], ask("7g.80gb", 1)), "chta")
 
 
 def applied(problem, demand, relaxation, value):
@@ -170,36 +163,18 @@ def outcome(before, demand, after):
 
 def smaller(demand, relaxation):
     if relaxation.dimension == "spread":  # shares are rounded up to replicas
-        sizes = {bundle.replicas for bundle in demand.bundles} or range(1, 65)
+        most = demand.max_replicas or math.inf  # shares are told of numbers of replicas that may serve it
+        alone = [min(most, math.ceil(demand.rate / offer.rate - 1e-9)) for offer in demand.offers]
+        sizes = {max(demand.min_replicas, n) for n in alone}
+        if not demand.uniform:
+            sizes = range(min(sizes), max(sizes) + 1)
         return max(k / n for n in sizes for k in range(1, n + 1) if k / n < relaxation.value - 1e-6)
-    cents = 0.001 if demand.bundles else 0.01
-    return relaxation.value - (cents if relaxation.dimension == "budget" else 1)
+    return relaxation.value - (0.01 if relaxation.dimension == "budget" else 1)
 
 
-def offered(seed):
-    """The same fleets, for demands that take any mix of the shapes of their bundles."""
-    problem, rng = small(seed), random.Random(seed)
-
-    def changed(demand):
-        if demand.divisible:
-            return demand
-        parts = {part.shape: part for bundle in demand.bundles for part in bundle.parts}
-        offers = []
-        for shape, part in sorted(parts.items()):
-            price = hourly(replace(part, count=1))
-            offers.append(Offer(*shape, round(price * rng.uniform(2, 4), 2), price))
-        rate = rng.choice((2, 5, 8)) * max(offer.rate for offer in offers)
-        budget = rng.choice((None, rate / 4))
-        return replace(demand, bundles=(), offers=tuple(offers), rate=rate, budget_per_hour=budget)
-
-    return replace(problem, demands=tuple(map(changed, problem.demands)))
-
-
-@pytest.mark.parametrize(
-    ("made", "seed"), [*((small, n) for n in (0, 1, 2, 3, 6)), *((offered, n) for n in (1, 3, 5, 6))]
-)
-def test_each_relaxation_suffices_and_the_next_smaller_does_not(made, seed):
-    problem = made(seed)
+@pytest.mark.parametrize("seed", range(9))
+def test_each_relaxation_suffices_and_the_next_smaller_does_not(seed):
+    problem = small(seed)
     packing = solve(problem, SHORT)
     judged = 0
     for demand in problem.demands:
@@ -208,7 +183,8 @@ def test_each_relaxation_suffices_and_the_next_smaller_does_not(made, seed):
                 continue
             little = applied(problem, demand, relaxation, smaller(demand, relaxation))
             enough, less = (outcome(packing, demand, solve(p, SHORT)) for p in (much, little))
-            least = min((b.unmet for b in demand.bundles), default=0.0)
+            most = max((offer.rate for offer in demand.offers), default=0) * (demand.max_replicas or 1e9)
+            least = max(0.0, 1 - most / demand.rate) if demand.rate else 0.0
             assert enough[0] <= least + 1e-5, relaxation.text
             rank = {d.id: d.priority for d in problem.demands}
             equals = relaxation.dimension == "priority" and relaxation.value - 1
@@ -264,9 +240,9 @@ def test_relaxations_are_the_same_every_time():
 
 
 def test_more_gpus_than_any_fleet_has_are_not_tried_one_by_one():
-    many = bundle(WHOLE_GPU, 1_000_000)
-    mixed = Bundle((*many.parts, Part("L4", WHOLE_GPU, 1, 900_000)), 5e6)
-    demand = Demand("chat", (many, mixed), spread=Spread(node=0.5))
+    slow = Offer("L4", WHOLE_GPU, 1, 0.5, 1.0)
+    demand = ask(WHOLE_GPU, 1_000_000, 3e6, spread=Spread(node=0.5))
+    demand = replace(demand, offers=(*demand.offers, slow))
     problem = fleet([GPUState("a", "a", H100)], demand)
     packing = solve(problem, SHORT)
 

@@ -10,7 +10,20 @@ from tangram.packing.solve import solve
 from tests.support.packing_claims import FAMILIES, changed, judged, ranks_without, servable, without
 from tests.support.packing_instances import instance
 
-SHORT = ("shortage", "running-short", "spread", "pinned", "move-budgets", "gangs")
+BUDGETS = (2, 3, 7, 11, 14)  # with budgets, maxReplicas and a pinned replica
+SURPLUS = (3, 9)  # with a budget, on one shape or on several
+UNIFORM = (1, 12)  # with pinned replicas, on one shape or on several
+SHORT = (
+    "shortage",
+    "running-short",
+    "spread",
+    "pinned",
+    "move-budgets",
+    "gangs",
+    "budgets",
+    "surplus",
+    "uniform",
+)
 
 
 def short_demands(kind, seeds):
@@ -65,7 +78,18 @@ def false_offers(kind, seeds, offer=relaxations):
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [("shortage", 6), ("shortage", 14), ("spread", 1), ("pinned", 4), ("move-budgets", 11), ("gangs", 5)],
+    [
+        ("shortage", 6),
+        ("shortage", 14),
+        ("spread", 1),
+        ("pinned", 4),
+        ("move-budgets", 11),
+        ("gangs", 5),
+        *(("budgets", seed) for seed in BUDGETS),
+        *(("surplus", seed) for seed in SURPLUS),
+        *(("uniform", seed) for seed in UNIFORM),
+        ("pinned", 5),
+    ],
 )
 def test_named_constraints_rule_a_demand_out_and_each_is_needed(kind, seed):
     found, count = false_cores(kind, [seed])
@@ -74,7 +98,17 @@ def test_named_constraints_rule_a_demand_out_and_each_is_needed(kind, seed):
     assert count
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("shortage", 6), ("pinned", 12), ("move-budgets", 11)])
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        ("shortage", 6),
+        ("pinned", 12),
+        ("move-budgets", 11),
+        ("budgets", 2),
+        ("budgets", 14),
+        *(("surplus", seed) for seed in SURPLUS),
+    ],
+)
 def test_offered_changes_suffice(kind, seed):
     found, count = false_offers(kind, [seed])
 

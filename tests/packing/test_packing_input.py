@@ -6,11 +6,11 @@ import pytest
 
 from tangram.catalog import InputError
 from tangram.packing import (
-    Bundle,
     Demand,
     GPUState,
     GrowablePool,
     Instance,
+    Offer,
     Part,
     Problem,
     Spread,
@@ -22,7 +22,8 @@ from tangram.packing.geometry.layouts import IllegalLayout
 
 SKU = "H100-80GB-SXM"
 GPU = GPUState("g0", "n0", SKU, mig_enabled=True)
-ASK = Demand("a", (Bundle((Part(SKU, "1g.10gb", 1, 1),), 0.4),))
+ASK = Demand("a", slices=(Part(SKU, "1g.10gb", 1, 1),))
+OFFER = Offer(SKU, "1g.10gb", 1, 2.0, 0.4)
 GOOD = Problem((GPU,), (ASK,))
 
 
@@ -31,7 +32,11 @@ def gpu(**changes) -> Problem:
 
 
 def asks(*parts, **changes) -> Problem:
-    return replace(GOOD, demands=(replace(ASK, bundles=(Bundle(parts, 1.0),), **changes),))
+    return replace(GOOD, demands=(replace(ASK, slices=parts, **changes),))
+
+
+def offers(*offers, **changes) -> Problem:
+    return replace(GOOD, demands=(Demand("a", offers=offers, rate=3.0, **changes),))
 
 
 def test_a_good_problem_passes():
@@ -61,10 +66,16 @@ def test_a_good_problem_passes():
         (replace(GOOD, prices=((SKU, float("nan")),)), f"prices.{SKU}", "finite"),
         (replace(GOOD, horizon_h=0.0), "horizonHours", "above zero"),
         (replace(GOOD, move_budget=-1), "moveBudget", "zero or more"),
-        (asks(Part(SKU, "1g.10gb", 2, 1)), "demands[a].bundles[0]", "no NVLink"),
-        (asks(Part(SKU, "1g.5gb", 1, 1)), "demands[a].bundles[0]", "no MIG profile"),
-        (asks(Part(SKU, "1g.10gb", 1, -1)), "demands[a].bundles[0]", "at least 0"),
-        (asks(Part("*", "1g.10gb", 1, 1)), "demands[a].bundles[0].parts", "divisible"),
+        (asks(Part(SKU, "1g.10gb", 2, 1)), "demands[a].slices", "no NVLink"),
+        (asks(Part(SKU, "1g.5gb", 1, 1)), "demands[a].slices", "no MIG profile"),
+        (asks(Part(SKU, "1g.10gb", 1, -1)), "demands[a].slices", "at least 0"),
+        (asks(Part(SKU, "1g.10gb", 1, 1), Part(SKU, "1g.10gb", 1, 2)), "demands[a].slices", "more than once"),
+        (offers(OFFER, OFFER), "demands[a].offers", "more than once"),
+        (offers(replace(OFFER, rate=0.0)), f"demands[a].offers[{OFFER.shape}].rate", "above zero"),
+        (offers(replace(OFFER, profile="1g.5gb")), "demands[a].offers", "no MIG profile"),
+        (offers(replace(OFFER, sku="*")), "demands[a].offers", "leave the SKU open"),
+        (offers(OFFER, min_replicas=2, max_replicas=1), "demands[a].maxReplicas", "not below"),
+        (asks(Part(SKU, "1g.10gb", 1, 1), offers=(OFFER,)), "demands[a].offers", "not both"),
         (asks(Part(SKU, "gpu", 2, 1), Part(SKU, "gpu", 3, 1)), "demands", "2 and 3"),
         (asks(spread=Spread(node=0.0)), "demands[a].spread", "above 0"),
         (replace(GOOD, gpus=(GPU, GPUState("g1", "n0", SKU, zone="z"))), "gpus[g1].zone", "lies in"),
@@ -103,8 +114,9 @@ def test_an_illegal_layout_has_an_error_of_its_own():
         ({"horizon_h": float("inf")}, "horizon_h"),
         ({"move_budget": True}, "move_budget"),
         ({"prices": [["a"]]}, "prices[0]"),
-        ({"demands": [{"id": "d", "bundles": [{"parts": [], "price_per_hour": 1, "unmet": None}]}]},
-         "demands[0].bundles[0].unmet"),
+        ({"demands": [{"id": "d", "slices": [{"sku": SKU, "profile": "gpu", "tensor_parallel": 1}]}]},
+         "demands[0].slices[0].count"),
+        ({"demands": [{"id": "d", "bundles": []}]}, "demands[0].bundles"),
     ],
 )  # fmt: skip
 def test_a_document_that_is_no_problem_is_refused_at_its_key(change, field):

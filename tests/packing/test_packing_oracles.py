@@ -1,58 +1,70 @@
-"""The columns against two models that know none: brute force, and one Boolean per GPU and option."""
+"""Packings of small fleets against two optimisers that know no columns: enumeration, and GPU by GPU."""
 
 import pytest
 
 from tangram.packing.solve import solve
+from tests.support.packing_agreement import disagreements, worse
+from tests.support.packing_enumeration import enumerated
+from tests.support.packing_optimum import optimum
 from tests.support.packing_problems import small, tiny
-from tests.support.packing_reference import MONEY, UNMET, boolean_optimum, brute_force_optimum
+
+SECONDS = 2  # deterministic, of each stage of the optimiser: without proof its bound counts
 
 
-def reached(problem) -> list[int]:
-    """The stages that choose, in the oracles' units, after a recount of the GPUs."""
+def differs(problem, expected):
+    """The values of the stages that choose, where they are not those of the enumeration."""
     packed = solve(problem)
-    assert packed.status == "OPTIMAL"
-    assert packed.gap == 0
-    scales = {"unmet": UNMET, "dollars": MONEY, "share": MONEY}
-    named = [(stage, scales.get(stage.name.split("[")[0])) for stage in packed.stages]
-    assert packed.objective == pytest.approx(next(s.value for s in packed.stages if s.name == "dollars"))
-    return [round(stage.value * scale) for stage, scale in named if scale]
+    found = [stage.value for stage in packed.stages if stage.name.startswith(("unmet", "dollars", "share"))]
+    wrong = packed.status != "OPTIMAL" or packed.gap or found != pytest.approx(expected, abs=2e-4)
+    return (packed.status, found, expected) if wrong else None
 
 
-def agree(problem, expected) -> bool:
-    """Equal up to the rounding of prices: a hundred-thousandth of a dollar per GPU and move."""
-    found = reached(problem)
-    blur = len(problem.gpus) + 10
-    return len(found) == len(expected) and all(
-        abs(a - b) <= (blur if i == len(found) - 2 else 0)
-        for i, (a, b) in enumerate(zip(found, expected, strict=True))
-    )
+def worse_than_enumerated(seeds):
+    """Problems whose packing is not as good, by seed; how many were compared."""
+    found, judged = {}, 0
+    for seed in seeds:
+        expected = enumerated(tiny(seed))
+        if expected is not None:
+            judged += 1
+            if line := differs(tiny(seed), expected):
+                found[seed] = line
+    return found, judged
+
+
+def worse_than_gpu_by_gpu(seeds):
+    """What is wrong with packings, or better elsewhere, by seed."""
+    found = {}
+    for seed in seeds:
+        problem = small(seed)
+        packed, best = solve(problem), optimum(problem, SECONDS)
+        if lines := [*disagreements(problem, packed, best), *filter(None, [worse(packed, best)])]:
+            found[seed] = lines
+    return found
 
 
 @pytest.mark.parametrize("batch", range(5))
-def test_a_tiny_fleet_is_packed_as_well_as_by_brute_force(batch):
-    for seed in range(batch * 20, batch * 20 + 20):
-        problem = tiny(seed)
-        assert agree(problem, brute_force_optimum(problem)), seed
+def test_a_tiny_fleet_is_packed_as_well_as_by_enumeration(batch):
+    found, judged = worse_than_enumerated(range(batch * 20, batch * 20 + 20))
+
+    assert found == {}
+    assert judged
 
 
 @pytest.mark.parametrize("batch", range(5))
 def test_a_small_mixed_fleet_is_packed_as_well_as_gpu_by_gpu(batch):
-    for seed in range(batch * 20, batch * 20 + 20):
-        problem = small(seed)
-        assert agree(problem, boolean_optimum(problem)), seed
+    assert worse_than_gpu_by_gpu(range(batch * 4, batch * 4 + 4)) == {}
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("batch", range(20))
-def test_a_thousand_tiny_fleets_are_packed_as_well_as_by_brute_force(batch):
-    for seed in range(1000 + batch * 50, 1050 + batch * 50):
-        problem = tiny(seed)
-        assert agree(problem, brute_force_optimum(problem)), seed
+def test_a_thousand_tiny_fleets_are_packed_as_well_as_by_enumeration(batch):
+    found, judged = worse_than_enumerated(range(1000 + batch * 50, 1050 + batch * 50))
+
+    assert found == {}
+    assert judged
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("batch", range(20))
-def test_a_thousand_small_fleets_are_packed_as_well_as_gpu_by_gpu(batch):
-    for seed in range(1000 + batch * 50, 1050 + batch * 50):
-        problem = small(seed)
-        assert agree(problem, boolean_optimum(problem)), seed
+def test_many_small_fleets_are_packed_as_well_as_gpu_by_gpu(batch):
+    assert worse_than_gpu_by_gpu(range(1000 + batch * 15, 1015 + batch * 15)) == {}

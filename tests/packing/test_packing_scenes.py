@@ -1,4 +1,4 @@
-"""What a person would expect of a packing, one scene each."""
+"""What a reader would expect of a packing, one scene each."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,14 +7,12 @@ import pytest
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import (
-    Bundle,
     Demand,
     GPUState,
     GrowablePool,
     Headroom,
     Instance,
     Offer,
-    Part,
     Problem,
     Spread,
     slice_request,
@@ -35,15 +33,9 @@ def whole(n: int, node: str, owner: str | None = None, gang: str | None = None, 
     return GPUState(f"g{n}", node, SKU, instances=instances, **more)
 
 
-def one_of(name: str, *choices, unmet=(), **more) -> Demand:
-    """Bundles as (profile, tensor parallelism, count); the price is not looked at here."""
-    found = []
-    for i, choice in enumerate(choices):
-        profile, size, count = choice
-        found.append(
-            Bundle((Part(SKU, profile, size, count),), float(count), unmet[i] if i < len(unmet) else 0.0)
-        )
-    return Demand(name, tuple(found), **more)
+def ask(name: str, profile: str, size: int, count: int, **more) -> Demand:
+    """So many replicas of one shape; the price is not looked at here."""
+    return Demand(name, offers=(Offer(SKU, profile, size, 1.0, 1.0),), rate=float(count), **more)
 
 
 def owners(packing, gpu: str) -> list:
@@ -51,14 +43,12 @@ def owners(packing, gpu: str) -> list:
     return [(i.profile, i.start, i.owner) for i in layout.instances]
 
 
-def test_of_two_bundles_that_need_the_same_gpus_the_smaller_share_is_taken():
-    demand = Demand(
-        "a", (Bundle((Part(SKU, "7g.80gb", 1, 1),), 3.0), Bundle((Part(SKU, "1g.10gb", 1, 1),), 0.43))
-    )
+def test_of_two_shapes_that_need_the_same_gpus_the_smaller_share_is_taken():
+    offers = (Offer(SKU, "1g.10gb", 1, 1.0, 0.43), Offer(SKU, "7g.80gb", 1, 1.0, 3.0))
+    demand = Demand("a", offers=offers, rate=1.0)
 
     packed = solve(Problem((cut(0),), (demand,), PRICES))
 
-    assert packed.choices[0].bundle == 1
     assert owners(packed, "g0") == [("1g.10gb", 6, "a")]
     assert packed.idle_per_hour == pytest.approx(3.0 * 6 / 7)
 
@@ -68,7 +58,7 @@ def test_a_replica_stays_while_moving_it_costs_more_than_it_saves():
         cut(0, Instance("1g.10gb", 0, "a", move_cost=2.0)),
         cut(1, Instance("1g.10gb", 0, "b", move_cost=2.0)),
     )
-    demands = (one_of("a", ("1g.10gb", 1, 1)), one_of("b", ("1g.10gb", 1, 1)))
+    demands = (ask("a", "1g.10gb", 1, 1), ask("b", "1g.10gb", 1, 1))
 
     short = solve(Problem(gpus, demands, PRICES, horizon_h=0.5))
     long = solve(Problem(gpus, demands, PRICES, horizon_h=1.0))
@@ -78,12 +68,12 @@ def test_a_replica_stays_while_moving_it_costs_more_than_it_saves():
     assert long.objective == pytest.approx(3.0 + 2.0)
 
 
-def test_a_newcomer_takes_the_free_slice_and_strangers_stay():
+def test_a_newcomer_takes_the_free_slice_and_foreign_replicas_stay():
     gpus = (
         cut(0, Instance("3g.40gb", 0, "x", movable=False), Instance("1g.10gb", 4)),
         cut(1, Instance("2g.20gb", 0, "y", move_cost=9.0)),
     )
-    packed = solve(Problem(gpus, (one_of("new", ("1g.10gb", 1, 1)),), PRICES))
+    packed = solve(Problem(gpus, (ask("new", "1g.10gb", 1, 1),), PRICES))
 
     assert packed.moves == ()
     assert not any(layout.recut for layout in packed.layouts)
@@ -93,8 +83,8 @@ def test_a_newcomer_takes_the_free_slice_and_strangers_stay():
 
 def test_shortage_falls_on_the_lowest_priority_and_is_told():
     demands = (
-        one_of("high", ("4g.40gb", 1, 1), priority=10),
-        one_of("low", ("4g.40gb", 1, 2), ("4g.40gb", 1, 1), unmet=(0.0, 0.5), priority=1),
+        ask("high", "4g.40gb", 1, 1, priority=10),
+        ask("low", "4g.40gb", 1, 2, priority=1),
     )
     gpus = (cut(0, Instance("4g.40gb", 0, "low")), cut(1, Instance("4g.40gb", 0, "low")))
 
@@ -108,7 +98,7 @@ def test_shortage_falls_on_the_lowest_priority_and_is_told():
 
 def test_tensor_parallel_gangs_stay_inside_a_node():
     gpus = tuple(whole(i, f"n{i // 4}") for i in range(8))
-    packed = solve(Problem(gpus, (one_of("a", (WHOLE_GPU, 2, 1)), one_of("b", (WHOLE_GPU, 4, 1))), PRICES))
+    packed = solve(Problem(gpus, (ask("a", WHOLE_GPU, 2, 1), ask("b", WHOLE_GPU, 4, 1)), PRICES))
 
     nodes = {
         o: {
@@ -125,7 +115,7 @@ def test_tensor_parallel_gangs_stay_inside_a_node():
 
 def test_a_gang_of_eight_makes_a_scattered_node_free():
     gpus = tuple(whole(i, f"n{i // 8}", *(("a",) if i in {0, 8} else ())) for i in range(16))
-    demands = (one_of("a", (WHOLE_GPU, 1, 2)), one_of("big", (WHOLE_GPU, 8, 1)))
+    demands = (ask("a", WHOLE_GPU, 1, 2), ask("big", WHOLE_GPU, 8, 1))
 
     packed = solve(Problem(gpus, demands, PRICES))
 
@@ -136,8 +126,8 @@ def test_a_gang_of_eight_makes_a_scattered_node_free():
 def test_without_one_nvlink_domain_a_gang_takes_the_whole_node():
     gpus = tuple(whole(i, f"n{i // 4}", nvlink=False) for i in range(8))
 
-    two = solve(Problem(gpus, (one_of("a", (WHOLE_GPU, 2, 1)),), PRICES))
-    four = solve(Problem(gpus, (one_of("a", (WHOLE_GPU, 4, 2)),), PRICES))
+    two = solve(Problem(gpus, (ask("a", WHOLE_GPU, 2, 1),), PRICES))
+    four = solve(Problem(gpus, (ask("a", WHOLE_GPU, 4, 2),), PRICES))
 
     assert two.unmet[0].share == 1.0
     assert four.unmet == ()
@@ -147,12 +137,12 @@ def test_without_one_nvlink_domain_a_gang_takes_the_whole_node():
 def test_a_gpu_in_mig_mode_joins_no_gang():
     gpus = (whole(0, "n"), replace(whole(1, "n"), mig_enabled=True))
 
-    assert solve(Problem(gpus, (one_of("a", (WHOLE_GPU, 2, 1)),), PRICES)).unmet[0].demand == "a"
+    assert solve(Problem(gpus, (ask("a", WHOLE_GPU, 2, 1),), PRICES)).unmet[0].demand == "a"
 
 
 def test_a_convertible_gpu_serves_whole_or_cut_as_is_cheaper():
     gpus = tuple(whole(i, "n", convertible=True) for i in range(3))
-    demands = (one_of("pair", (WHOLE_GPU, 2, 1)), one_of("slices", ("3g.40gb", 1, 2)))
+    demands = (ask("pair", WHOLE_GPU, 2, 1), ask("slices", "3g.40gb", 1, 2))
 
     packed = solve(Problem(gpus, demands, PRICES))
 
@@ -162,16 +152,14 @@ def test_a_convertible_gpu_serves_whole_or_cut_as_is_cheaper():
 
 def test_new_nodes_are_bought_whole_and_only_when_they_are_needed():
     pool = GrowablePool("burst", SKU, node_size=4, max_nodes=2, price_per_gpu_hour=4.0)
-    demand = one_of("a", (WHOLE_GPU, 2, 3))
+    demand = ask("a", WHOLE_GPU, 2, 3)
 
     packed = solve(Problem((whole(0, "n"), whole(1, "n")), (demand,), PRICES, growable=(pool,)))
 
     assert packed.grown == (("burst", 1),)
     assert packed.cost_per_hour == pytest.approx(2 * 3.0 + 4 * 4.0)
     assert {layout.id.split("/")[0] for layout in packed.layouts if layout.in_use} == {"g0", "g1", "burst"}
-    alone = solve(
-        Problem((whole(0, "n"), whole(1, "n")), (one_of("a", (WHOLE_GPU, 2, 1)),), PRICES, (), (pool,))
-    )
+    alone = solve(Problem((whole(0, "n"), whole(1, "n")), (ask("a", WHOLE_GPU, 2, 1),), PRICES, (), (pool,)))
     assert alone.grown == ()
 
 
@@ -186,7 +174,7 @@ def test_new_nodes_in_mig_mode_are_cut():
 
 def test_headroom_is_kept_where_it_costs_nothing():
     gpus = (cut(0), cut(1, cuttable=False))
-    wanted = Problem(gpus, (one_of("a", ("2g.20gb", 1, 2)),), PRICES, headroom=(Headroom(SKU, "3g.40gb", 1),))
+    wanted = Problem(gpus, (ask("a", "2g.20gb", 1, 2),), PRICES, headroom=(Headroom(SKU, "3g.40gb", 1),))
 
     packed = solve(wanted)
 
@@ -196,7 +184,7 @@ def test_headroom_is_kept_where_it_costs_nothing():
 
 def test_replicas_are_spread_over_nodes_and_zones():
     gpus = tuple(cut(i, node=f"n{i // 2}", zone=f"z{i // 4}") for i in range(8))
-    demand = one_of("a", ("1g.10gb", 1, 4), spread=Spread(node=0.25, zone=0.5))
+    demand = ask("a", "1g.10gb", 1, 4, spread=Spread(node=0.25, zone=0.5))
 
     packed = solve(Problem(gpus, (demand,), PRICES))
 
@@ -204,12 +192,12 @@ def test_replicas_are_spread_over_nodes_and_zones():
     assert (packed.unmet, len(used), packed.gpus_in_use) == ((), 4, 4)
 
 
-def test_mig_manager_moves_everybody_of_a_gpu_whose_counts_change():
+def test_mig_manager_moves_every_replica_of_a_gpu_whose_counts_change():
     full = (Instance("1g.10gb", 0, "a"), Instance("3g.40gb", 4, "b"))
     demands = (
-        one_of("a", ("1g.10gb", 1, 1)),
-        one_of("b", ("3g.40gb", 1, 1)),
-        one_of("c", ("2g.20gb", 1, 1)),
+        ask("a", "1g.10gb", 1, 1),
+        ask("b", "3g.40gb", 1, 1),
+        ask("c", "2g.20gb", 1, 1),
     )
 
     nvml = solve(Problem((cut(0, *full),), demands, PRICES))
@@ -224,18 +212,20 @@ def test_mig_manager_moves_everybody_of_a_gpu_whose_counts_change():
 def test_the_cheaper_of_two_pools_is_used_first():
     gpus = (cut(0, price_per_hour=5.0), cut(1, price_per_hour=2.0))
 
-    packed = solve(Problem(gpus, (one_of("a", ("1g.10gb", 1, 3)),), PRICES))
+    packed = solve(Problem(gpus, (ask("a", "1g.10gb", 1, 3),), PRICES))
 
     assert [layout.id for layout in packed.layouts if layout.in_use] == ["g1"]
     assert packed.cost_per_hour == 2.0
 
 
-def test_a_budget_rules_bundles_out():
-    demand = one_of("a", ("7g.80gb", 1, 4), ("1g.10gb", 1, 2), unmet=(0.0, 0.3), budget_per_hour=3.0)
+def test_a_budget_rules_dear_shapes_out():
+    offers = (Offer(SKU, "1g.10gb", 1, 1.0, 0.9), Offer(SKU, "7g.80gb", 1, 9.0, 3.6))
+    demand = Demand("a", offers=offers, rate=10.0, budget_per_hour=3.0)
 
     packed = solve(Problem(tuple(cut(i) for i in range(4)), (demand,), PRICES))
 
-    assert (packed.choices[0].bundle, packed.unmet[0].share) == (1, pytest.approx(0.3))
+    assert [(part.profile, part.count) for part in packed.choices[0].parts] == [("1g.10gb", 3)]
+    assert packed.unmet[0].share == pytest.approx(0.7)
     assert "budget" in packed.unmet[0].reason
 
 
@@ -252,11 +242,11 @@ def test_nothing_asked_costs_nothing():
     packed = solve(Problem((cut(0), whole(1, "n")), (), PRICES))
 
     assert (packed.status, packed.objective, packed.gap, packed.gpus_in_use) == ("OPTIMAL", 0.0, 0.0, 0)
-    assert solve(Problem((), (one_of("a", ("1g.10gb", 1, 1)),), PRICES)).unmet[0].share == 1.0
+    assert solve(Problem((), (ask("a", "1g.10gb", 1, 1),), PRICES)).unmet[0].share == 1.0
 
 
 def scattered(pools: tuple[str, ...]) -> tuple[GPUState, ...]:
-    """One small slice of everybody's on each of many GPUs."""
+    """One small slice of another owner on each of many GPUs."""
     return tuple(
         GPUState(
             f"g{n}",
@@ -291,7 +281,7 @@ def test_replicas_that_stop_because_fewer_are_wanted_are_no_moves_of_their_pool(
     gpus = tuple(
         replace(g, instances=(replace(g.instances[0], owner="a"),)) for g in scattered(("calm",) * 4)
     )
-    fewer = Demand("a", (Bundle((Part(SKU, "1g.10gb", 1, 1),), 0.1),))
+    fewer = ask("a", "1g.10gb", 1, 1)
 
     packed = solve(Problem(gpus, (fewer,), move_budgets=(("calm", 0),)))
 
@@ -303,7 +293,7 @@ def test_a_move_is_counted_where_there_is_budget_for_it():
         replace(g, instances=(replace(g.instances[0], owner="a"),))
         for g in scattered(("calm", "busy", "busy"))
     )
-    other = Demand("a", (Bundle((Part(SKU, "2g.20gb", 1, 2),), 0.1),))
+    other = ask("a", "2g.20gb", 1, 2)
     problem = Problem(gpus, (other,), move_budgets=(("calm", 0),))
 
     packed = solve(problem)
@@ -317,7 +307,7 @@ def pinned(n: int, owner: str, profile: str = "7g.80gb") -> GPUState:
 
 
 def test_a_pinned_replica_of_a_model_is_kept_beside_a_demand_of_higher_priority():
-    low, high = one_of("low", ("7g.80gb", 1, 1)), one_of("high", ("7g.80gb", 1, 1), priority=5)
+    low, high = ask("low", "7g.80gb", 1, 1), ask("high", "7g.80gb", 1, 1, priority=5)
 
     packed = solve(Problem((pinned(0, "low"),), (high, low), PRICES))
 
@@ -326,17 +316,17 @@ def test_a_pinned_replica_of_a_model_is_kept_beside_a_demand_of_higher_priority(
 
 
 def test_pinned_replicas_are_kept_where_all_that_is_wanted_finds_no_room():
-    demand = one_of("a", ("7g.80gb", 1, 3))
+    demand = ask("a", "7g.80gb", 1, 3)
 
     packed = solve(Problem((pinned(0, "a"), pinned(1, "a")), (demand,), PRICES))
 
     assert [owners(packed, name) for name in ("g0", "g1")] == [[("7g.80gb", 0, "a")]] * 2
-    assert packed.choices[0].unmet == 1
+    assert packed.choices[0].unmet == pytest.approx(1 / 3)
 
 
 def test_pinned_replicas_on_one_node_do_not_rule_out_that_the_others_are_spread():
     gpus = (*(replace(pinned(n, "a"), node="n") for n in range(3)), cut(3))
-    demand = one_of("a", ("7g.80gb", 1, 4), spread=Spread(node=0.5))
+    demand = ask("a", "7g.80gb", 1, 4, spread=Spread(node=0.5))
 
     packed = solve(Problem(gpus, (demand,), PRICES))
 
@@ -371,7 +361,7 @@ def test_of_pinned_replicas_those_go_whose_gpu_others_need_as_a_whole(backend):
         cut(0, Instance("1g.10gb", 4, "a", movable=False), backend=backend),
         cut(1, Instance("1g.10gb", 0, "a", movable=False), Instance("3g.40gb", 4, "b", movable=False)),
     )
-    demands = (one_of("a", ("1g.10gb", 1, 1)), one_of("b", ("3g.40gb", 1, 1)), one_of("c", ("7g.80gb", 1, 1)))
+    demands = (ask("a", "1g.10gb", 1, 1), ask("b", "3g.40gb", 1, 1), ask("c", "7g.80gb", 1, 1))
 
     packed = solve(Problem(gpus, demands, PRICES))
 
@@ -468,7 +458,7 @@ def test_a_move_budget_that_is_spent_is_part_of_the_reason():
 def test_a_pinned_replica_on_a_shape_that_its_model_does_not_use_stays_beside_new_ones():
     gpu = cut(0, Instance("1g.10gb", 0, "a", movable=False))
 
-    packed = solve(Problem((gpu,), (one_of("a", ("3g.40gb", 1, 1)),), PRICES, move_budget=0))
+    packed = solve(Problem((gpu,), (ask("a", "3g.40gb", 1, 1),), PRICES, move_budget=0))
 
     assert owners(packed, "g0") == [("1g.10gb", 0, "a"), ("3g.40gb", 4, "a")]
     assert (packed.unmet, packed.moves, packed.status) == ((), (), "OPTIMAL")

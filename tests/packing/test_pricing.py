@@ -7,15 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from tangram.packing.problem.mix import UNMET, served_units
+from tangram.packing.problem.mix import SCALE, UNMET, WHOLE, served_units
 from tangram.packing.search.label_search import PricingEffort
-from tangram.packing.search.mix_space import (
-    SERVICE_PER_UNMET,
-    WHOLE,
-    MixPrices,
-    MixShape,
-    MixSpace,
-)
+from tangram.packing.search.mix_space import MixPrices, MixShape, MixSpace
 from tangram.packing.search.pricing import MixPricing
 
 RATE = 60.0
@@ -38,7 +32,7 @@ def feasible(space, mix):
 
 def unmet(space, mix):
     service = sum(n * shape.service for n, shape in zip(mix, space.shapes, strict=True))
-    missing = [0, math.ceil(Fraction(space.whole - service, SERVICE_PER_UNMET))]
+    missing = [0, math.ceil(Fraction(space.whole - service, SCALE))]
     if space.min_replicas:
         missing.append(math.ceil(Fraction(UNMET * (space.min_replicas - sum(mix)), space.min_replicas)))
     return max(missing)
@@ -132,7 +126,7 @@ def test_replicas_that_share_a_rate_serve_it_whole(count):
 
 def test_a_rate_missed_by_less_than_1e9_of_it_is_met_and_one_missed_by_more_is_not():
     assert served_units(RATE * (1 - 9e-10), RATE) == WHOLE
-    assert 0 < WHOLE - served_units(RATE * (1 - 3e-9), RATE) <= SERVICE_PER_UNMET
+    assert 0 < WHOLE - served_units(RATE * (1 - 3e-9), RATE) <= SCALE
 
 
 def test_a_space_without_a_feasible_mix_is_refused():

@@ -21,10 +21,16 @@ FAMILIES = ("budget", "spread", "priority", "immovable", "policy", "moves")
 def judged(problem, demand_id):
     """Whether claims about a demand are understood: it has offers, and some fleet serves it whole."""
     terms = next(terms for terms in ProblemFacts(problem).terms if terms.id == demand_id)
-    demand = terms.demand
-    if terms.is_request or terms.pinned or demand.protected or demand.max_replicas is not None:
+    if terms.is_request or terms.demand.protected:
         return False
-    return demand.budget_per_hour is None and max(map(len, _needed(demand).values()), default=0) <= MOST
+    return max(map(len, _needed(terms.demand).values()), default=0) <= MOST
+
+
+def _least(problem, demand_id):
+    """Units that no fleet serves of a demand: what maxReplicas leave, whatever its budget."""
+    demands = (replace(d, budget_per_hour=None) if d.id == demand_id else d for d in problem.demands)
+    facts = ProblemFacts(replace(problem, demands=tuple(demands)))
+    return next(terms for terms in facts.terms if terms.id == demand_id).reachable_unmet(facts.hourly)
 
 
 def servable(problem, packing, demand_id, ranks=None):
@@ -37,7 +43,7 @@ def servable(problem, packing, demand_id, ranks=None):
     before = {choice.demand: round(choice.unmet * UNMET) + 1 for choice in packing.choices}
     for name, units in model.unmet_of.items():
         if name == demand_id:
-            model.m.add(units == 0)
+            model.m.add(units <= _least(problem, demand_id))
         elif ranks[name] >= ranks[demand_id]:
             model.m.add(units <= before[name])
     solver = cp_model.CpSolver()
@@ -52,6 +58,8 @@ def without(problem, demand_id, dropped):
     """The problem without some families of constraints, `gpus:SKU` among them."""
     demand = next(d for d in problem.demands if d.id == demand_id)
     gpus = problem.gpus
+    if "budget" in dropped:
+        demand = replace(demand, budget_per_hour=None)
     if "spread" in dropped:
         demand = replace(demand, spread=Spread())
     if "immovable" in dropped:
@@ -81,7 +89,8 @@ def _can_convert(gpu):
 def _needed(demand):
     """Replicas of each offer alone, as names."""
     rated = [o for o in demand.offers if demand.rate <= 0 or o.rate > 0]
-    counts = {o: max(demand.min_replicas, math.ceil(demand.rate / o.rate - 1e-9)) for o in rated}
+    most = math.inf if demand.max_replicas is None else demand.max_replicas
+    counts = {o: max(demand.min_replicas, min(most, math.ceil(demand.rate / o.rate - 1e-9))) for o in rated}
     return {offer: range(max(count, 1)) for offer, count in counts.items()}
 
 

@@ -58,12 +58,12 @@ class DemandTerms:
     @property
     def is_request(self):
         """Whether it asks for a number of slices, any of which may be left out."""
-        return self.demand is None or self.demand.divisible
+        return self.demand is None or bool(self.demand.slices)
 
     @property
     def wanted(self):
         """How many replicas a request asks for; of an owner without a demand, by shape."""
-        return self.demand.bundles[0].parts[0].count
+        return self.demand.slices[0].count
 
     def serves(self):
         """Shape -> parts of the demand that one replica serves; pinned shapes without an offer serve none."""
@@ -206,12 +206,11 @@ class ProblemFacts:
         priced = {i.owner for g in self.problem.gpus for i in g.instances if i.move_cost is not None}
         found = []
         for demand in self.problem.demands:
-            assert demand.divisible or not demand.bundles, "lists of bundles are for packing_reference"
             shapes, mine = self._shapes(demand), runs.pop(demand.id, [])
             mine = DemandTerms(demand.id, demand.priority, demand, shapes, mine)
-            if not demand.divisible:
+            if not demand.slices:
                 mine.shapes = tuple(sorted({*mine.shapes, *mine.pinned}))
-            mine.own_costs = demand.divisible or demand.id in priced
+            mine.own_costs = bool(demand.slices) or demand.id in priced
             mine.unit = {s: round(self.hourly(s) * demand.start_h * MONEY) for s in mine.shapes}
             found.append(mine)
         for owner, theirs in runs.items():
@@ -220,9 +219,9 @@ class ProblemFacts:
         return sorted(found, key=lambda each: each.id)
 
     def _shapes(self, demand):
-        if not demand.divisible:
+        if not demand.slices:
             return tuple(sorted({shape_of(offer) for offer in demand.offers}))
-        (part,) = demand.bundles[0].parts
+        (part,) = demand.slices
         if part.sku != ANY_SKU:
             return (shape_of(part),)
         skus = {gpu.sku for gpu in self.problem.gpus} | {pool.sku for pool in self.problem.growable}

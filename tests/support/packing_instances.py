@@ -179,7 +179,7 @@ class _Draw:
 
     def _protected(self, demand, gpus):
         """The demand with running replicas of one shape protected, and a budget below their price."""
-        if not demand.uniform or demand.divisible:
+        if not demand.uniform or demand.slices:
             return demand
         held = Counter(
             (gpu.sku, i.profile, 1)
@@ -204,7 +204,7 @@ class _Draw:
         keep = {"churned": 0.5, "running-short": 1.0}.get(self.kind, rng.choice((0.7, 0.95)))
         owners = {}
         for demand in demands:
-            parts = demand.bundles[0].parts if demand.divisible else demand.offers
+            parts = demand.slices or demand.offers
             for part in parts:
                 for sku in self.skus if part.sku == ANY_SKU else (part.sku,):
                     owners.setdefault((sku, part.profile, part.tensor_parallel), []).append(demand.id)

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import Bundle, Demand, GPUState, Instance, Part, Problem, Spread
+from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, slice_request
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import layouts
 
@@ -13,26 +13,24 @@ PRICES = ((A30, 0.7), (H100, 3.07))
 SIZES = {H100: ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"), A30: ("1g.6gb", "2g.12gb")}
 
 
-def hourly(part: Part) -> float:
-    price = dict(PRICES)[part.sku]
-    if part.profile == WHOLE_GPU:
-        return price * part.tensor_parallel * part.count
-    cut = board(part.sku)
-    option = next(o for o in cut.options if o.profile == part.profile)
-    share = max(option.compute / cut.compute_slices, option.mask.bit_count() / cut.memory_slices)
-    return price * share * part.count
+def hourly(shape: tuple) -> float:
+    sku, profile, size = shape
+    price = dict(PRICES)[sku]
+    if profile == WHOLE_GPU:
+        return price * size
+    cut = board(sku)
+    option = next(o for o in cut.options if o.profile == profile)
+    return price * max(option.compute / cut.compute_slices, option.mask.bit_count() / cut.memory_slices)
 
 
-def bundle(parts, unmet=0.0) -> Bundle:
-    merged: dict = {}
-    for part in parts:
-        merged[part.shape] = merged.get(part.shape, 0) + part.count
-    parts = tuple(sorted(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in merged.items()))
-    return Bundle(parts, sum(map(hourly, parts)), unmet)
+def offers(rng: random.Random, shapes) -> tuple[Offer, ...]:
+    """Dollars per request differ by half: neither the largest nor the smallest shape is always best."""
+    prices = {shape: hourly(shape) for shape in sorted(set(shapes))}
+    return tuple(Offer(*shape, round(usd * rng.uniform(2, 4), 2), usd) for shape, usd in prices.items())
 
 
 def tiny(seed: int) -> Problem:
-    """At most 3 GPUs in MIG mode and 8 replicas wanted, some of them running already."""
+    """At most 3 GPUs in MIG mode and 3 demands, some of their replicas running already."""
     rng = random.Random(seed)
     gpus = []
     names = {sku: rng.sample(SIZES[sku], k=min(3, len(SIZES[sku]))) for sku in SIZES}
@@ -48,25 +46,18 @@ def tiny(seed: int) -> Problem:
             )
         gpus.append(GPUState(f"g{i}", f"n{i}", sku, mig_enabled=True, instances=instances))
     demands = []
-    left = 8
     for owner in owners:
-        choices = []
-        most = rng.randint(1, max(1, left // (len(owners) - len(demands))))
-        left -= most
-        for _ in range(rng.randint(1, 3)):
-            sku = rng.choice((H100, H100, A30))
-            kinds = rng.choices(names[sku], k=rng.randint(1, 2))
-            parts = [Part(sku, kind, 1, rng.randint(1, most)) for kind in kinds]
-            choices.append(bundle(parts[:1] if most == 1 else parts))
-        choices.append(bundle(choices[0].parts[:1], unmet=0.5))
+        sku = rng.choice((H100, H100, A30))
+        found = offers(rng, [(sku, kind, 1) for kind in rng.choices(names[sku], k=rng.randint(1, 3))])
+        rate = rng.choice((0.7, 1.4, 2.5)) * max(offer.rate for offer in found)
         start = rng.choice((0.02, 0.3))
-        demands.append(Demand(owner, tuple(choices), priority=rng.choice((0, 0, 1)), start_h=start))
+        demands.append(Demand(owner, offers=found, rate=rate, priority=rng.choice((0, 0, 1)), start_h=start))
     budget = rng.choice((None, None, None, 0, 1))
     return Problem(tuple(gpus), tuple(demands), PRICES, move_budget=budget)
 
 
 def small(seed: int) -> Problem:
-    """A few nodes of everything: whole GPUs, gangs, slices, both backends, strangers, pinned pods, spread."""
+    """A few nodes of everything: whole GPUs, gangs, slices, both backends, foreign and pinned pods."""
     rng = random.Random(seed)
     owners = [f"d{i}" for i in range(rng.randint(2, 6))]
     gpus: list[GPUState] = []
@@ -74,8 +65,7 @@ def small(seed: int) -> Problem:
         gpus += _node(rng, n, owners)
     demands = [_demand(rng, owner) for owner in owners]
     if rng.random() < 0.3:
-        part = Part(H100, rng.choice(SIZES[H100]), 1, rng.randint(1, 12))
-        demands.append(Demand("raw", (Bundle((part,), 0.0),), divisible=True))
+        demands.append(slice_request("raw", rng.choice(SIZES[H100]), rng.randint(1, 12), sku=H100))
     return Problem(
         tuple(sorted(gpus)),
         tuple(sorted(demands, key=lambda d: d.id)),
@@ -129,23 +119,23 @@ def _taken(rng: random.Random, gpus: list[GPUState], owners: list[str]) -> list[
 
 
 def _demand(rng: random.Random, owner: str) -> Demand:
-    choices = []
-    for _ in range(rng.randint(1, 4)):
-        parts = []
-        for _ in range(rng.randint(1, 2)):
-            sku = rng.choice((H100, H100, A30))
-            if rng.random() < 0.4:
-                parts.append(Part(sku, WHOLE_GPU, rng.choice((1, 1, 2, 4)), rng.randint(1, 2)))
-            else:
-                parts.append(Part(sku, rng.choice(SIZES[sku]), 1, rng.randint(1, 4)))
-        choices.append(bundle(parts))
-    choices.append(bundle(choices[0].parts[:1], unmet=0.4))
-    spread = Spread(node=rng.choice((1.0, 1.0, 0.5)), zone=rng.choice((1.0, 1.0, 0.6)))
+    shapes = []
+    for _ in range(rng.randint(1, 5)):
+        sku = rng.choice((H100, H100, A30))
+        if rng.random() < 0.4:
+            shapes.append((sku, WHOLE_GPU, rng.choice((1, 1, 2, 4))))
+        else:
+            shapes.append((sku, rng.choice(SIZES[sku]), 1))
+    found = offers(rng, shapes)
     return Demand(
         owner,
-        tuple(choices),
+        offers=found,
+        rate=rng.choice((0.6, 1.3, 2.8)) * max(offer.rate for offer in found),
         priority=rng.choice((0, 1)),
-        spread=spread,
+        spread=Spread(node=rng.choice((1.0, 1.0, 0.5)), zone=rng.choice((1.0, 1.0, 0.6))),
         budget_per_hour=rng.choice((None, None, 6.0)),
+        min_replicas=rng.choice((0, 1, 1, 3)),
+        max_replicas=rng.choice((None, None, 4)),
+        uniform=rng.random() < 0.2,
         start_h=rng.choice((0.0, 0.03, 0.5)),
     )

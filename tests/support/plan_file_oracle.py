@@ -410,7 +410,7 @@ def _requests(problem, packing, plan):
     hourly = _Prices(problem)
     short = {u["name"]: u for u in plan["unmet"]}
     for demand in problem.demands:
-        if not demand.divisible:
+        if not demand.slices:
             continue
         standing = Counter()
         sku = {g["id"]: g["sku"] for g in plan["gpus"]}
@@ -419,7 +419,7 @@ def _requests(problem, packing, plan):
         parts = [
             SimpleNamespace(sku=s, profile=p, tensor_parallel=k, count=n) for (s, p, k), n in standing.items()
         ]
-        count = demand.bundles[0].parts[0].count
+        count = demand.slices[0].count
         if listed.get(demand.id, {}).get("placed") != standing.total() or listed[demand.id]["count"] != count:
             yield f"{demand.id}: {standing} stand, listed is {listed.get(demand.id)}"
         missing = count - standing.total()

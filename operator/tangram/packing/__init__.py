@@ -9,7 +9,6 @@ from tangram.packing.problem.codec import from_json, to_json
 from tangram.packing.problem.result import Choice, GPULayout, Move, Packing, Placed, Site, Stage, Unmet
 from tangram.packing.problem.statement import (
     ANY_SKU,
-    Bundle,
     Demand,
     GPUState,
     GrowablePool,
@@ -26,7 +25,6 @@ from tangram.packing.problem.validate import validate
 __all__ = [
     "ANY_SKU",
     "Board",
-    "Bundle",
     "Choice",
     "Demand",
     "GPULayout",

@@ -1,10 +1,10 @@
-"""Pack a fleet: exactly one bundle per demand, least cost, in lexicographic stages. Deterministic.
+"""Pack a fleet: one mix of replicas per demand, least cost, in lexicographic stages. Deterministic.
 
-Stages: unmet demand by priority, then the fewest who run and go; dollars (GPUs in use and new nodes over the
-horizon, and moves: the hysteresis); the share of GPUs that replicas take up; disruption (replicas moved, GPUs
-re-cut); stranded compute; headroom. Bundles are chosen in the first three. In the others they are settled,
-which makes GPUs of owners that keep everything interchangeable: the model shrinks, and its answer is exact
-for these bundles.
+Stages: unmet demand by priority, then the fewest running replicas that stop; dollars (GPUs in use and new
+nodes over the horizon, and moves: the hysteresis); the share of GPUs that replicas take up; disruption
+(replicas moved, GPUs re-cut); stranded compute; headroom. Mixes are chosen in the first three. In the others
+they are settled, which makes GPUs of owners that keep everything interchangeable: the model shrinks, and its
+answer is exact for these mixes.
 """
 
 from collections import Counter
@@ -15,23 +15,17 @@ from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, finest_classes, gpu_classes
 from tangram.packing.model.grouping import by_fate, by_owner, by_shape, read
 from tangram.packing.model.variables import Model, Terms
-from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import (
-    MONEY,
-    PreparedDemand,
-    ShapePrices,
-    least_unmet_of,
-)
+from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
 from tangram.packing.search.choose import Chooser, with_bounds
-from tangram.packing.search.settled import chosen_options, gives_up_replicas, settled_demands
+from tangram.packing.search.settled import chosen_columns, gives_up_replicas, settled_demands
 from tangram.packing.search.stages import Budget, Limits, Run
 
 __all__ = ["Limits", "solve"]
 
-# Above this many classes, owners are told apart only after their bundles are settled.
+# Above this many classes, owners are told apart only after their mixes are settled.
 _MOST_CLASSES = 300
 _MOST_SETTLED = 3000
 _DOUBTFUL = 0.05  # so far from its bound a stage may be from what would have been found with more time
@@ -55,7 +49,7 @@ def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
     fleet, prices, whole = read(problem)
     budget = Budget(limits)
     found = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
-    if _moves_too_much(problem, found):  # who owns what was not told apart, and owners had to swap
+    if _moves_too_much(problem, found):  # owners were not told apart, and owners had to swap
         again = _attempt(fleet, prices, whole, budget, _MOST_SETTLED)
         found = found if again.status == "FALLBACK" else again
     return found, budget
@@ -64,7 +58,7 @@ def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
 def _attempt(
     fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> Packing:
-    """Return the best packing found. Owners are told apart when the bundles are chosen if that makes no more
+    """Return the best packing found. Owners are told apart when the mixes are chosen if that makes no more
     than `most` classes; else only afterwards, and it may take more moves than were counted.
     """
     first, exact = _choose(fleet, prices, whole, budget, most)
@@ -147,54 +141,21 @@ def _moves_too_much(problem: Problem, found: Packing) -> bool:
 def _choose(
     fleet: Fleet, prices: ShapePrices, everyone: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> tuple[Run, bool]:
-    """Choose the bundles. True: with every owner told apart, so that the dollars are exact."""
+    """Choose the mixes. True: with every owner told apart, so that the dollars are exact."""
     grouped, exact = finest_classes(fleet, by_owner(fleet), by_shape(fleet), most)
-    run = Run(build(fleet, prices, everyone, grouped), budget)
-    budget.open(len(run.model.cp.proto.variables))
-    if any(demand.mix is not None for demand in everyone):
-        size = len(run.model.cp.proto.variables)
-        chooser = Chooser(fleet, prices, everyone, grouped, budget, run.model)
-        run = chooser.choose()
-        if run.solution is not None:
-            if all(stage.name != "dollars" for stage in run.stages):  # time was over before
-                run.note("dollars", run.model.dollars, MONEY, chooser.least)
-            elif chooser.small and run.complete:
-                whole = chooser.everything()
-                run = run if whole.solution is None else whole
-            _share(run, size)
-            run.whole = True  # from here on mixes are settled
+    model = build(fleet, prices, everyone, grouped)
+    chooser = Chooser(fleet, prices, everyone, grouped, budget, model)
+    run = chooser.choose()
+    if run.solution is None:
         return run, exact
-    if not _serve_all(run, everyone):
-        run = Run(build(fleet, prices, everyone, grouped), budget)
-        priorities = sorted(run.model.unmet, reverse=True)
-        run.start(run.model.unmet[priorities[0]], 0.15)
-        # Dollars are only asked for once it is known how little can be left unmet: least would be no replica.
-        if all(_serve(run, priority) for priority in priorities):
-            _spend(run)
+    if all(stage.name != "dollars" for stage in run.stages):  # time was over before
+        run.note("dollars", run.model.dollars, MONEY, 0.0)
+    elif model.mixes and chooser.small and run.complete:
+        whole = chooser.everything()
+        run = run if whole.solution is None else whole
+    _share(run, len(model.cp.proto.variables))
+    run.whole = True  # from here on mixes are settled
     return run, exact
-
-
-def _serve_all(run: Run, everyone: tuple[PreparedDemand, ...]) -> bool:
-    """Try the usual case first: everybody gets their best bundle. One solve instead of one per priority."""
-    for priority in sorted(run.model.unmet, reverse=True):
-        least = least_unmet_of(everyone, priority)
-        run.model.cp.add(run.model.unmet[priority].expression <= least)
-        run.stages.append(Stage(f"unmet[{priority}]", least / UNMET, least / UNMET, proved=True))
-    run.start(run.model.dollars, 0.15)
-    return _spend(run)
-
-
-def _serve(run: Run, priority: int) -> bool:
-    """Leave as little unserved as can be; among equals, nobody who runs goes for somebody who does not."""
-    ties = run.model.drained.get(priority)
-    return run.minimise(f"unmet[{priority}]", run.model.unmet[priority], UNMET, 0.4, ties)
-
-
-def _spend(run: Run) -> bool:
-    if not run.minimise("dollars", run.model.dollars, MONEY, 0.25):
-        return False
-    _share(run, len(run.model.cp.proto.variables))
-    return True
 
 
 def _share(run: Run, variables: int) -> None:
@@ -209,7 +170,7 @@ def _share(run: Run, variables: int) -> None:
 
 
 def _fix(run: Run) -> None:
-    """Settle the bundles that were chosen, on the same model."""
+    """Settle the mixes that were chosen, on the same model."""
     solution, model = run.solution or [], run.model
     for variables in model.chosen.values():
         for variable in variables:
@@ -225,8 +186,8 @@ def _fix(run: Run) -> None:
 def _settle(
     fleet: Fleet, prices: ShapePrices, everyone: tuple[PreparedDemand, ...], first: Run, budget: Budget
 ) -> Run | None:
-    """Lay out the chosen bundles on a model that tells owners apart as far as that matters now."""
-    chosen = chosen_options(everyone, first, prices)
+    """Lay out the chosen mixes on a model that tells owners apart as far as that matters now."""
+    chosen = chosen_columns(everyone, first, prices)
     settled = settled_demands(everyone, chosen)
     losers = frozenset(demand.id for demand in everyone if gives_up_replicas(demand, chosen[demand.id]))
     by_cost, alike = by_fate(fleet, losers, costs=True), by_fate(fleet, losers, costs=False)

@@ -265,8 +265,7 @@ def _solved(
         model.add(LinearExpr.weighted_sum(*zip(*taken, strict=True)) <= free[group])
     goals = _stages(menus, prices, in_turn=in_turn)
     everything = [variable for mine in chosen for variable, _ in mine]
-    budget, solution = Budget(Limits(deterministic_s=_EFFORT_S)), None
-    budget.open(len(everything))
+    budget, solution = Budget(Limits(), total_s=_EFFORT_S), None
     for goal in goals:
         costs = [
             goal(number, rank, way) for number, menu in enumerate(menus) for rank, way in enumerate(menu)

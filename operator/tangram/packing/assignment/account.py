@@ -11,7 +11,7 @@ from tangram.packing.assignment.assign import Assignment
 from tangram.packing.assignment.sites import Spot, gang_of
 from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, RunningReplica, ShapePrices
+from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, RunningReplica, ShapePrices
 from tangram.packing.problem.result import Choice, Move, Packing, Site, Unmet
 from tangram.packing.problem.statement import GPUState, Part, ShapeKey
 
@@ -20,17 +20,17 @@ def account(
     fleet: Fleet,
     prices: ShapePrices,
     demands: tuple[PreparedDemand, ...],
-    chosen: Mapping[str, Option],
+    chosen: Mapping[str, MixColumn],
     assignment: Assignment,
 ) -> Packing:
-    """Return the packing of `assignment` without bounds; `chosen`: the option taken, by demand."""
+    """Return the packing of `assignment` without bounds; `chosen`: the mix of each demand."""
     left = Counter(dict(fleet.problem.move_budgets))
     moves = tuple(move for demand in demands for move in _moves(fleet, demand, assignment, left))
     move_cost = sum(move.cost for move in moves)
     cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
     cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
     choices = [
-        _choice(prices, demand, chosen[demand.id], assignment) for demand in demands if not demand.hidden
+        _choice(prices, demand, chosen[demand.id], assignment) for demand in demands if not demand.is_foreign
     ]
     short = any(choice.unmet > 0 for choice in choices)
     room = _Occupancy.of(fleet, demands, assignment, spent=_spent(fleet, moves)) if short else None
@@ -50,7 +50,7 @@ def account(
         moves=moves,
         unmet=tuple(
             Unmet(demand.id, demand.priority, choice.unmet, _why(demand, assignment, room))
-            for demand, choice in zip((w for w in demands if not w.hidden), choices, strict=True)
+            for demand, choice in zip((w for w in demands if not w.is_foreign), choices, strict=True)
             if choice.unmet > 0
         ),
         grown=tuple((name, n // sizes[name]) for name, n in pools.items()),
@@ -86,7 +86,8 @@ def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: C
     movable = sorted((h for theirs in stopped.values() for h in theirs if not h.pinned), key=_cheap)
     new = sorted(chain(*started.values()), key=lambda s: (demand.unit[s.shape], s.shape, s.gpus, s.start))
     for held, spot in zip(_leaving(fleet, movable, len(new), left), new, strict=False):
-        moves.append(_move(demand, held, spot, held.cost if demand.own else demand.unit[spot.shape]))
+        cost = held.cost if demand.pays_move_cost else demand.unit[spot.shape]
+        moves.append(_move(demand, held, spot, cost))
     return moves
 
 
@@ -140,21 +141,21 @@ def _idle(fleet: Fleet, prices: ShapePrices, assignment: Assignment) -> float:
     return total
 
 
-def _choice(prices: ShapePrices, demand: PreparedDemand, option: Option, assignment: Assignment) -> Choice:
+def _choice(prices: ShapePrices, demand: PreparedDemand, column: MixColumn, assignment: Assignment) -> Choice:
     placed = Counter(spot.shape for spot in assignment.sites.get(demand.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
     price = sum(prices.shape_hour(shape) * n for shape, n in placed.items())
-    if demand.is_divisible:
-        total = sum(count for _, count in demand.divisible)
+    if demand.is_request:
+        total = sum(count for _, count in demand.slices)
         unmet = (total - sum(placed.values())) / total if total else 0.0
-        return Choice(demand.id, 0, parts, price, unmet)
-    unmet = option.unmet / UNMET
-    if option.replicas > sum(placed.values()):  # spread left no room for some
-        served = (1 - unmet) * sum(placed.values()) / option.replicas
+        return Choice(demand.id, parts, price, unmet)
+    unmet = column.unmet / UNMET
+    if column.replicas > sum(placed.values()):  # spread left no room for some
+        served = (1 - unmet) * sum(placed.values()) / column.replicas
         unmet = 1 - served if demand.mix is None else demand.mix.unmet(placed) / UNMET
     else:
-        price = option.price / MONEY
-    return Choice(demand.id, option.index, parts, price, unmet)
+        price = column.price / MONEY
+    return Choice(demand.id, parts, price, unmet)
 
 
 def _spent(fleet: Fleet, moves: tuple[Move, ...]) -> bool:
@@ -229,9 +230,9 @@ def _why(demand: PreparedDemand, assignment: Assignment, room: _Occupancy | None
     if before or room.spent:
         after, within = f" after {before}" * bool(before), " within the move budget" * room.spent
         return f"no room left{after}{within}"
-    total = sum(count for _, count in demand.divisible)
+    total = sum(count for _, count in demand.slices)
     placed = f": {len(assignment.sites.get(demand.id, ()))} of {total} are placed"
-    return f"no room left{placed if demand.is_divisible else ' for all of it'}"
+    return f"no room left{placed if demand.is_request else ' for all of it'}"
 
 
 def _before(demand: PreparedDemand, where: list[str], room: _Occupancy) -> str:
@@ -240,8 +241,8 @@ def _before(demand: PreparedDemand, where: list[str], room: _Occupancy) -> str:
         room.demands[name] for gpu in where for name in room.owners[gpu] - {demand.id} if name in room.demands
     ]
     kinds = {
-        "demands of higher priority": any(e.priority > demand.priority and not e.hidden for e in there),
-        "what others run": any(each.hidden for each in there),
+        "demands of higher priority": any(e.priority > demand.priority and not e.is_foreign for e in there),
+        "what others run": any(each.is_foreign for each in there),
         "what must not move": any(room.pinned[gpu] - {demand.id} for gpu in where),
     }
     *first, last = [text for text, holds in kinds.items() if holds] or [""]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tangram.packing.model.classes import GPUClasses, Kind
 from tangram.packing.model.targets import Label
 from tangram.packing.model.variables import Model
-from tangram.packing.problem.prepared import Option
+from tangram.packing.problem.prepared import MixColumn
 from tangram.packing.problem.statement import ShapeKey
 from tangram.packing.search.hints import as_it_is
 from tangram.packing.search.stages import Run
@@ -25,7 +25,7 @@ class Counts:
     keeps: Mapping[Label, int] | None  # replicas that go on where they are; None: all that can
 
 
-def counts_of(run: Run, chosen: Mapping[str, Option]) -> Counts:
+def counts_of(run: Run, chosen: Mapping[str, MixColumn]) -> Counts:
     """Return the counts of the last solution."""
     solution, model = run.solution, run.model
     assert solution is not None  # noqa: S101 - asked for only where there is one
@@ -36,7 +36,7 @@ def counts_of(run: Run, chosen: Mapping[str, Option]) -> Counts:
         grown=tuple(
             (solution[g.nodes.index], tuple(solution[v.index] for v in g.counts)) for g in model.grown
         ),
-        taken={demand: dict(option.parts) for demand, option in chosen.items()},
+        taken={demand: dict(column.parts) for demand, column in chosen.items()},
         spots={key: solution[v.index] for key, v in model.spots.items()},
         keeps=_keeps(model, solution),
     )
@@ -49,7 +49,7 @@ def _keeps(model: Model, solution: list[int]) -> dict[Label, int]:
     return found
 
 
-def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, Option]) -> Counts:
+def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, MixColumn]) -> Counts:
     """Return every GPU as it is: the fallback when time is over before the first solution."""
     return Counts(
         classes=tuple(
@@ -59,7 +59,7 @@ def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, Option]) -> Counts
         converted=tuple((0,) * len(made.targets) for made in grouped.converted),
         gangs={},
         grown=tuple((0, (0,) * len(made.targets)) for made in grouped.grown),
-        taken={demand: dict(option.parts) for demand, option in chosen.items()},
+        taken={demand: dict(column.parts) for demand, column in chosen.items()},
         spots={},
         keeps=None,
     )

@@ -7,12 +7,12 @@ from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
 from tangram.packing.assignment.counts import Counts, counts_of, nothing_changes
 from tangram.packing.model.classes import Fleet, GPUClasses
-from tangram.packing.problem.prepared import MONEY, Option, PreparedDemand, ShapePrices
+from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices
 from tangram.packing.problem.result import Packing, Stage
-from tangram.packing.search.settled import chosen_options
+from tangram.packing.search.settled import chosen_columns
 from tangram.packing.search.stages import Run
 
-_ROUNDING = 1e-4  # shares are rounded for people
+_ROUNDING = 1e-4  # of shares that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Report:
     fleet: Fleet
     prices: ShapePrices
     everyone: tuple[PreparedDemand, ...]  # as asked
-    demands: tuple[PreparedDemand, ...]  # the same, with the bundles that were chosen among
-    first: Run  # which chose the bundles, and has the bound of the dollars
+    demands: tuple[PreparedDemand, ...]  # the same, with the columns that were chosen among
+    first: Run  # which chose the mixes, and has the bound of the dollars
 
     def packing(self, run: Run) -> Packing:
         """Return the packing behind the last solution of `run`."""
-        chosen = chosen_options(self.demands, self.first, self.prices)
+        chosen = chosen_columns(self.demands, self.first, self.prices)
         found, whole = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
         missed = _missed(found, self.first.stages)  # the model may relax spread, a plan may not
@@ -51,7 +51,7 @@ class Report:
     def nothing_changes(self) -> Packing:
         """Return the fleet as it is: the fallback when time is over before the first solution."""
         nothing = Run(self.first.model, self.first.budget)
-        chosen = chosen_options(self.everyone, nothing, self.prices)
+        chosen = chosen_columns(self.everyone, nothing, self.prices)
         grouped = self.first.model.classes
         found, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))
         unmet: dict[int, float] = {}
@@ -64,7 +64,7 @@ class Report:
         return replace(found, gap=1.0 if found.objective > 0 or found.unmet else 0.0, stages=tuple(stages))
 
     def _write(
-        self, grouped: GPUClasses, chosen: Mapping[str, Option], counts: Counts
+        self, grouped: GPUClasses, chosen: Mapping[str, MixColumn], counts: Counts
     ) -> tuple[Packing, bool]:
         """Return the packing without its stages, and whether every replica has its place."""
         assignment = assign(self.fleet, self.everyone, grouped, counts)

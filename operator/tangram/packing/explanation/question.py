@@ -6,7 +6,6 @@ served whole and assumes one literal per family of constraints. Families that ch
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -17,18 +16,17 @@ from tangram.packing.model import cp_model
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import finest_classes
 from tangram.packing.model.grouping import by_owner, by_shape, read
+from tangram.packing.model.mixing import limit_budget
 from tangram.packing.model.variables import Model, Terms
-from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import PreparedDemand, units
+from tangram.packing.problem.mix import UNMET, least_unmet, parts_alone
+from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.shortfall import least_unmet, served_parts, single_shape_bundles
 from tangram.packing.problem.statement import (
     ANY_SKU,
     Demand,
     GPUState,
     GrowablePool,
     Offer,
-    Part,
     Problem,
     ShapeKey,
 )
@@ -53,8 +51,7 @@ _MOST_CLASSES = 300
 _MORE = "\0more/"  # name of pools that stand for GPUs that there are not
 _ANY_NUMBER = 10**6  # of moves
 _SEED = 7
-_FINER = 1024  # what is served is counted so much finer than what is unmet: sums of replicas lose nothing
-_NANO = 10**9  # parts of a dollar in which budgets are compared
+_ROUNDING = 1e-6  # of parts, counted in floating point
 
 
 @dataclass(slots=True)
@@ -131,16 +128,13 @@ class Question:
         families = {family for family, _ in kept}
         problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
         self.thinking.built += size(problem)
-        model, everyone = _model(problem)
+        model, prepared = _model(problem, self.demand.id)
         free = [name for name in self.names if name[0] not in _BUILT]
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
-        demands = {demand.id: demand for demand in problem.demands}
-        self._serve(model, everyone, demands)
-        if ("budget", "") in literals:
-            asked = replace(demands[self.demand.id], budget_per_hour=self.demand.budget_per_hour)
-            _keep_to_budget(model, everyone, asked, literals["budget", ""])
+        if ("budget", "") in literals and prepared.mix is not None:
+            limit_budget(model, prepared, prepared.mix, literals["budget", ""])
         _forbid_more_gpus(model, literals)
-        self._protect_others(model, everyone, demands, literals["priority", ""])
+        self._serve(model, literals["priority", ""])
         for pool, most in self._budgets:
             moves = model.moves if pool is None else model.leaving.get(pool, Terms())
             model.cp.add(moves.expression <= most).only_enforce_if(literals["moves", ""])
@@ -176,45 +170,27 @@ class Question:
         self.thinking.spent += max(0.001, solver.response_proto.deterministic_time)
         return status
 
-    def _serve(self, model: Model, everyone: Iterable[PreparedDemand], demands: Mapping[str, Demand]) -> None:
-        prepared = next(prepared for prepared in everyone if prepared.id == self.demand.id)
-        if prepared.is_divisible:
-            total, taken = sum(n for _, n in prepared.divisible), Terms()
-            for (owner, _, _), piece in model.pieces.items():
-                if owner == prepared.id:
-                    taken.add(piece)
-            model.cp.add(taken.expression == total)
-            return
-        least = least_unmet(self.demand)  # rounded up, as what is unmet is
-        most = math.floor(least * UNMET) + 1 if least else 0
-        for limit in _serve_but(model, prepared, demands[prepared.id], most):
-            model.cp.add(limit)
+    def _serve(self, model: Model, literal: cp_model.IntVar) -> None:
+        """Serve the demand whole; where `literal` holds, those of its priority or above no less than now."""
+        shares = {choice.demand: choice.unmet for choice in self.packing.choices}
+        for demand in model.demands:
+            unmet, whole = _unmet(model, demand)
+            if demand.id == self.demand.id:
+                model.cp.add(unmet <= least_unmet(self.demand))
+            elif demand.is_foreign:
+                model.cp.add(unmet <= 0)
+            elif demand.priority >= self.demand.priority:
+                most = math.ceil(shares.get(demand.id, 1.0) * whole - _ROUNDING)
+                model.cp.add(unmet <= most).only_enforce_if(literal)
 
-    def _protect_others(
-        self,
-        model: Model,
-        everyone: Iterable[PreparedDemand],
-        demands: Mapping[str, Demand],
-        literal: cp_model.IntVar,
-    ) -> None:
-        """Nobody as important, or more, gets less than now."""
-        served = {choice.demand: choice for choice in self.packing.choices}
-        for prepared in everyone:
-            if prepared.id == self.demand.id or prepared.priority < self.demand.priority:
-                continue
-            choice = served.get(prepared.id)
-            if prepared.is_divisible:
-                total = sum(n for _, n in prepared.divisible)
-                placed = sum(p.count for p in choice.parts) if choice is not None else total
-                pieces = [v for (owner, _, _), v in model.pieces.items() if owner == prepared.id]
-                limits = [cp_model.LinearExpr.sum(pieces) >= placed]
-            else:
-                most = UNMET if choice is None else round(choice.unmet * UNMET) + 1
-                limits = _serve_but(model, prepared, demands[prepared.id], most)
-            for limit in limits:
-                added = model.cp.add(limit)
-                if not prepared.hidden:
-                    added.only_enforce_if(literal)
+
+def _unmet(model: Model, demand: PreparedDemand) -> tuple[Any, int]:
+    """Return what is unmet, and what that is without any replica: parts of UNMET, or slices of a request."""
+    if demand.id in model.mixes:
+        return model.mixes[demand.id].unmet, UNMET
+    total = sum(n for _, n in demand.slices)
+    placed = [piece for (owner, _, _), piece in model.pieces.items() if owner == demand.id]
+    return total - cp_model.LinearExpr.sum(placed), total
 
 
 def named(problem: Problem, demand_id: str) -> Demand:
@@ -230,30 +206,32 @@ def missed(packing: Packing, demand: Demand) -> float:
     """Return the share of a demand that a packing leaves unserved; 0 where no fleet would serve more."""
     choice = next((choice for choice in packing.choices if choice.demand == demand.id), None)
     unmet = 1.0 if choice is None else choice.unmet
-    return unmet if unmet > least_unmet(demand) + 1 / UNMET else 0.0
+    return unmet if unmet * UNMET > least_unmet(demand) + 1 else 0.0
 
 
 def size(problem: Problem) -> int:
-    """Return how many bundles and offers the demands of a problem have: models are as large."""
-    return sum(len(demand.bundles) + len(demand.offers) for demand in problem.demands)
+    """Return how many shapes the demands of a problem have: models are as large."""
+    return sum(len(demand.offers) + len(demand.slices) for demand in problem.demands)
 
 
 def shapes_of(demand: Demand) -> list[ShapeKey]:
     """Return the shapes on which replicas of a demand may stand, sorted; a SKU may be open."""
-    listed = {part.shape for bundle in demand.bundles for part in bundle.parts}
-    return sorted(listed | {offer.shape for offer in demand.offers})
+    return sorted({offer.shape for offer in demand.offers} | {part.shape for part in demand.slices})
 
 
-def _model(problem: Problem) -> tuple[Model, tuple[PreparedDemand, ...]]:
+def _model(problem: Problem, demand_id: str) -> tuple[Model, PreparedDemand]:
+    """Return the model without the budget of one demand, and that demand with it."""
     fleet, prices, everyone = read(problem)
+    asked = next(demand for demand in everyone if demand.id == demand_id)
+    free = asked if asked.mix is None else replace(asked, mix=replace(asked.mix, budget=None))
+    demands = tuple(free if demand is asked else demand for demand in everyone)
     grouped, _ = finest_classes(fleet, by_owner(fleet), by_shape(fleet), _MOST_CLASSES)
-    model = build(fleet, prices, everyone, grouped)
-    return model, everyone
+    return build(fleet, prices, demands, grouped), asked
 
 
 def _without(problem: Problem, demand: Demand, dropped: frozenset[Family]) -> Problem:
     """Return the problem without some families, and with GPUs to be had that there are not."""
-    alone = replace(demand, budget_per_hour=None)
+    alone = demand
     if "spread" in dropped:
         alone = replace(alone, spread=Spread())
     if "gang" in dropped:
@@ -281,21 +259,13 @@ def _freed(problem: Problem, gpu: GPUState, dropped: frozenset[Family]) -> GPUSt
 
 
 def _ungang(demand: Demand) -> Demand:
-    """Let as many single GPUs take the place of a gang, wherever they are."""
-    if demand.offers:
-        return _ungang_offers(demand)
-    found = []
-    for bundle in demand.bundles:
-        counts: Counter[ShapeKey] = Counter()
-        for part in bundle.parts:
-            counts[ShapeKey(part.sku, part.profile)] += part.count * part.tensor_parallel
-        parts = (Part(shape.sku, shape.profile, 1, n) for shape, n in sorted(counts.items()))
-        found.append(replace(bundle, parts=tuple(parts)))
-    return replace(demand, bundles=tuple(found))
-
-
-def _ungang_offers(demand: Demand) -> Demand:
     """Return the demand with the GPUs of its gangs as replicas: whatever gangs can do, these can, too."""
+    if demand.slices:
+        single = (
+            replace(part, tensor_parallel=1, count=part.count * part.tensor_parallel)
+            for part in demand.slices
+        )
+        return replace(demand, slices=tuple(single))
     pieces: dict[ShapeKey, Offer] = {}
     for offer in demand.offers:
         size = offer.tensor_parallel
@@ -318,9 +288,8 @@ def _ungang_offers(demand: Demand) -> Demand:
 def _more(problem: Problem, demand: Demand) -> Iterable[GrowablePool]:
     """Return nodes that do not exist, with as many GPUs of each shape as serve a demand."""
     most: dict[ShapeKey, int] = {}
-    for bundle in single_shape_bundles(demand):
-        for part in bundle.parts:
-            most[part.shape] = max(most.get(part.shape, 0), part.count)
+    for part in parts_alone(demand):
+        most[part.shape] = max(most.get(part.shape, 0), part.count)
     for shape, count in sorted(most.items()):
         for sku in skus_of(problem, demand) if shape.sku == ANY_SKU else [shape.sku]:
             cut = shape.profile != WHOLE_GPU
@@ -335,51 +304,6 @@ def skus_of(problem: Problem, demand: Demand) -> list[str]:
     if ANY_SKU in named:
         named |= set(problem.skus)
     return sorted(named - {ANY_SKU})
-
-
-def _serve_but(model: Model, prepared: PreparedDemand, demand: Demand, unmet: int) -> list[Any]:
-    """Return the limits that leave no more than `unmet` parts of `UNMET` of a demand unserved."""
-    if not demand.offers:
-        shares = [option.unmet for option in prepared.options]
-        return [cp_model.LinearExpr.weighted_sum(model.chosen[prepared.id], shares) <= unmet]
-    served, there = Terms(), Terms()
-    for offer in demand.offers:
-        taken = model.taken.get((prepared.id, offer.shape), Terms())
-        there.extend(taken)
-        served.extend(taken, served_parts(offer.rate, demand.rate, UNMET * _FINER) if demand.rate else 0)
-    limits = (
-        [UNMET * there.expression >= (UNMET - unmet) * demand.min_replicas] if demand.min_replicas else []
-    )
-    return limits + ([served.expression >= (UNMET - unmet) * _FINER] if demand.rate else [])
-
-
-def _keep_to_budget(
-    model: Model, everyone: Iterable[PreparedDemand], demand: Demand, literal: cp_model.IntVar
-) -> None:
-    """Keep a demand within its budget, but for what runs of its minimum, where `literal` holds."""
-    if demand.budget_per_hour is None or demand.divisible:
-        return
-    if demand.offers:
-        _keep_offers_to_budget(model, demand, demand.budget_per_hour, literal)
-        return
-    prepared = next(prepared for prepared in everyone if prepared.id == demand.id)
-    for variable, option in zip(model.chosen[demand.id], prepared.options, strict=True):
-        if option.price > units(demand.budget_per_hour):
-            model.cp.add_implication(literal, variable.negated())
-
-
-def _keep_offers_to_budget(model: Model, demand: Demand, budget: float, literal: cp_model.IntVar) -> None:
-    price, limited = Terms(), list[Any]([literal])
-    taken = {offer.shape: model.taken.get((demand.id, offer.shape), Terms()) for offer in demand.offers}
-    for offer in demand.offers:
-        price.extend(taken[offer.shape], math.floor(offer.price_per_hour * _NANO))
-    for part in demand.protected:
-        flag = model.cp.new_bool_var(f"protected.{part.shape}")
-        limited.append(flag.negated())
-        for shape, terms in taken.items():
-            exact = part.count if shape == part.shape else 0
-            model.cp.add(terms.expression == exact).only_enforce_if(flag)
-    model.cp.add(price.expression <= math.floor(budget * _NANO) + 1).only_enforce_if(*limited)
 
 
 def _forbid_more_gpus(model: Model, literals: Mapping[Name, cp_model.IntVar]) -> None:

@@ -14,10 +14,10 @@ from typing import Literal
 
 from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.explanation.question import Question, Thinking, missed, named, size
+from tangram.packing.problem.mix import least_unmet, on_any_fleet, parts_alone
 from tangram.packing.problem.prepared import prices_of
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.shortfall import least_unmet, single_shape_bundles
-from tangram.packing.problem.statement import ANY_SKU, Bundle, Demand, GPUState, Instance, Problem, ShapeKey
+from tangram.packing.problem.statement import ANY_SKU, Demand, GPUState, Instance, Part, Problem, ShapeKey
 from tangram.packing.problem.validate import validate
 from tangram.packing.search.stages import Limits
 from tangram.packing.solve import solve
@@ -179,19 +179,16 @@ def _more(trial: _Trial) -> Iterator[Relaxation]:
 
 def _several(trial: _Trial, prices: Mapping[ShapeKey, float]) -> Relaxation | None:
     """Add what a mix of several shapes needs, then as little of each as still does."""
-    for bundle in _mixes(trial)[:_MOST_SHAPES]:
-        counts = {part.shape: part.count for part in bundle.parts if part.count}
-        if len(counts) < 2 or sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED:
-            continue
-        if not trial.possible(_Change(0, _add(trial.problem, counts))):
-            continue
-        for shape in sorted(counts, key=lambda shape: (-prices[shape], shape)):
-            counts[shape] = _fewest(trial, counts, shape)
-        counts = {shape: n for shape, n in counts.items() if n}
-        packed = trial.works(_Change(0, _add(trial.problem, counts)))
-        if packed is not None:
-            return _added(counts, packed, sum(prices[shape] * n for shape, n in counts.items()))
-    return None
+    counts = _mix(trial, prices)
+    if len(counts) < 2 or not trial.possible(_Change(0, _add(trial.problem, counts))):
+        return None
+    for shape in sorted(counts, key=lambda shape: (-prices[shape], shape)):
+        counts[shape] = _fewest(trial, counts, shape)
+    counts = {shape: n for shape, n in counts.items() if n}
+    packed = trial.works(_Change(0, _add(trial.problem, counts)))
+    if packed is None:
+        return None
+    return _added(counts, packed, sum(prices[shape] * n for shape, n in counts.items()))
 
 
 def _fewest(trial: _Trial, counts: Mapping[ShapeKey, int], shape: ShapeKey) -> int:
@@ -221,37 +218,34 @@ def _count(shape: ShapeKey, replicas: int) -> str:
     return f"{'one' if count == 1 else count} {_what(shape)}{nodes}"
 
 
-def _whole_bundles(trial: _Trial) -> list[Bundle]:
-    """Bundles that serve the demand as far as any fleet does, cheapest first; of offers, one shape each."""
-    least = least_unmet(trial.demand)
-    found = [bundle for bundle in single_shape_bundles(trial.demand) if bundle.unmet <= least]
-    return sorted(found, key=lambda bundle: (bundle.price_per_hour, bundle.parts))
+def _whole(demand: Demand) -> dict[Part, float]:
+    """Return replicas of one offer each that serve a demand as far as any fleet does, with their price."""
+    least, any_fleet = least_unmet(demand), on_any_fleet(demand)
+    prices = {offer.shape: offer.price_per_hour for offer in demand.offers}
+    parts = (part for part in parts_alone(demand) if any_fleet.unmet({part.shape: part.count}) <= least)
+    return {part: prices[part.shape] * part.count for part in parts}
 
 
-def _mixes(trial: _Trial) -> list[Bundle]:
-    """Bundles of several shapes that serve the demand whole; of offers, the cheapest that budgets allow."""
-    demand, problem = trial.demand, trial.problem
-    if not demand.offers:
-        return _whole_bundles(trial)
-    counts = {part.shape: part.count for bundle in _whole_bundles(trial) for part in bundle.parts}
+def _mix(trial: _Trial, prices: Mapping[ShapeKey, float]) -> dict[ShapeKey, int]:
+    """Return the cheapest mix of several shapes that serves a demand whole within its budget; none: {}."""
+    demand = trial.demand
+    counts = {part.shape: part.count for part in _whole(demand)}
     many = sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED
-    if demand.uniform or many or trial.thinking.over:
-        return []
-    alone = replace(problem, gpus=(), growable=(), headroom=(), demands=(replace(demand, pools=()),))
-    fleet = _add(alone, counts, {shape: price for shape, price, _ in _shapes(trial)})
+    if demand.slices or demand.uniform or many or trial.thinking.over:
+        return {}
+    empty = replace(trial.problem, gpus=(), growable=(), headroom=(), demands=(replace(demand, pools=()),))
+    fleet = _add(empty, counts, prices)
     trial.thinking.built += _SOLVE * size(fleet)
-    found = solve(fleet, trial.limits)
-    return [Bundle(choice.parts, choice.price_per_hour, choice.unmet) for choice in found.choices]
+    (choice,) = solve(fleet, trial.limits).choices
+    return {part.shape: part.count for part in choice.parts}
 
 
 def _shapes(trial: _Trial) -> list[tuple[ShapeKey, float, int]]:
     """Shapes that serve the demand, with price per replica and how many of them at most."""
     prices, most = prices_of(trial.problem), dict[ShapeKey, int]()
-    bundles = single_shape_bundles(trial.demand) if trial.demand.offers else _whole_bundles(trial)
-    for bundle in bundles:
-        for part in bundle.parts:
-            for shape in _named_skus(trial.problem, part.shape):
-                most[shape] = max(most.get(shape, 0), part.count)
+    for part in parts_alone(trial.demand):
+        for shape in _named_skus(trial.problem, part.shape):
+            most[shape] = max(most.get(shape, 0), part.count)
     return sorted(((s, prices.shape_hour(s), n) for s, n in most.items()), key=lambda x: (x[1], x[0]))
 
 
@@ -312,13 +306,10 @@ def _dearer(trial: _Trial) -> Iterator[Relaxation]:
 
 
 def _budgets(trial: _Trial) -> list[float]:
-    """Return the larger budgets that are worth a try, ascending: prices of bundles, of mixes whole cents."""
+    """Return the larger budgets that are worth a try, ascending: whole cents up to the price of one shape."""
     budget = trial.demand.budget_per_hour
-    if budget is None:
+    if budget is None or not (prices := [price for price in _whole(trial.demand).values() if price > budget]):
         return []
-    prices = [bundle.price_per_hour for bundle in _whole_bundles(trial) if bundle.price_per_hour > budget]
-    if trial.demand.bundles or not prices:
-        return sorted(set(prices))
     low, high = math.floor(budget * 100 + _EPSILON) + 1, math.ceil(max(prices) * 100 - _EPSILON)
     return [cents / 100 for cents in range(low, high + 1, max(1, (high - low) // _MOST_BUDGETS))]
 
@@ -326,8 +317,8 @@ def _budgets(trial: _Trial) -> list[float]:
 def _closer(trial: _Trial) -> Iterator[Relaxation]:
     """More replicas on one node or in one zone than now: shares that allow one replica more each."""
     demand = trial.demand
-    sizes = {bundle.replicas for bundle in _whole_bundles(trial) if bundle.replicas <= _MOST_ADDED}
-    if demand.offers and not demand.uniform and sizes:  # a mix has any number between
+    sizes = {part.count for part in _whole(demand) if part.count <= _MOST_ADDED}
+    if not demand.uniform and sizes:  # a mix has any number between
         sizes |= set(range(min(sizes), min(max(sizes), _MOST_MIXED) + 1))
     for name in ("node", "zone"):
         share = getattr(demand.spread, name)

@@ -39,29 +39,28 @@ def build(
 def _choices(model: Model, prices: ShapePrices) -> None:
     for demand in model.demands:
         unmet = model.unmet.setdefault(demand.priority, Terms())
-        if demand.is_divisible:
+        if demand.is_request:
             _divide(model, prices, demand, unmet)
             continue
         if demand.mix is not None:
             add_mix(model, prices, demand, demand.mix)
             continue
-        mine = [model.cp.new_bool_var(f"{demand.id}.{option.index}") for option in demand.options]
+        mine = [model.cp.new_bool_var(f"{demand.id}.{n}") for n in range(len(demand.columns))]
         model.cp.add_exactly_one(mine)
         model.chosen[demand.id] = mine
-        for variable, option in zip(mine, demand.options, strict=True):
-            unmet.add(variable, option.unmet)
-            if option.unmet > demand.least_unmet:
-                gone = max(0, len(demand.held) - option.replicas)
-                model.drained.setdefault(demand.priority, Terms()).add(variable, gone)
-            model.share.add(variable, option.price)
-            for shape, count in option.parts:
+        for variable, column in zip(mine, demand.columns, strict=True):
+            unmet.add(variable, column.unmet)
+            if demand.held:
+                model.drained.setdefault(demand.priority, Terms()).add(variable, column.stops)
+            model.share.add(variable, column.price)
+            for shape, count in column.parts:
                 model.taken.setdefault((demand.id, shape), Terms()).add(variable, count)
 
 
 def _divide(model: Model, prices: ShapePrices, demand: PreparedDemand, unmet: Terms) -> None:
-    total = sum(count for _, count in demand.divisible)
+    total = sum(count for _, count in demand.slices)
     weight = max(1, UNMET // total) if total else 0
-    for number, (shapes, count) in enumerate(demand.divisible):
+    for number, (shapes, count) in enumerate(demand.slices):
         placed = Terms()
         for shape in shapes:
             piece = model.cp.new_int_var(0, count, f"{demand.id}.{shape}")

@@ -195,7 +195,7 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
             Slot(
                 placement=Placement(instance.start, instance.profile),
                 label=name(held) if held is not None else None,
-                fixed=foreign or (held is not None and held.fixed),
+                fixed=foreign or (held is not None and held.never_surplus),
                 foreign=foreign,
             )
         )

@@ -78,7 +78,7 @@ def by_shape(fleet: Fleet) -> Namer:
     """
 
     def name(held: RunningReplica) -> Label:
-        owner = held.owner if held.pinned and not held.fixed else ""
+        owner = held.owner if held.pinned and not held.never_surplus else ""
         return (owner, *_what(held), 0, int(held.pinned), *_where(fleet, held))
 
     return name

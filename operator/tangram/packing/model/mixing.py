@@ -38,7 +38,7 @@ def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix)
 def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
     """Add what limits the counts, but for the mixes that are always allowed."""
     mine = model.mixes[demand.id]
-    always = [_flag(model, demand, "always") for _ in mix.always]
+    always = mine.always = [_flag(model, demand, "always") for _ in mix.always]
     for flag, counts in zip(always, mix.always, strict=True):
         exact = dict(counts)
         for shape, count in mine.counts.items():
@@ -48,10 +48,7 @@ def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
     limited = [flag.negated() for flag in always]
     serving = [mine.counts[item.shape] for item in mix.items if item.serves]
     model.cp.add(cp_model.LinearExpr.sum(serving) <= mix.most).only_enforce_if(*limited)
-    if mix.budget is not None:
-        paid = [(mine.counts[item.shape], item.price) for item in mix.items]
-        price = cp_model.LinearExpr.weighted_sum([count for count, _ in paid], [each for _, each in paid])
-        model.cp.add(price <= mix.budget).only_enforce_if(*limited)
+    limit_budget(model, demand, mix)
     if mix.uniform and len(mix.items) > 1:
         used = []
         for item in mix.items:
@@ -61,6 +58,16 @@ def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
         model.cp.add(cp_model.LinearExpr.sum(used) <= 1).only_enforce_if(*limited)
     if mix.pinned:
         _pin(model, demand, mix, limited)
+
+
+def limit_budget(model: Model, demand: PreparedDemand, mix: Mix, *literals: cp_model.IntVar) -> None:
+    """Keep the price of a mix within its budget where all of `literals` hold, unless it is always allowed."""
+    if mix.budget is not None:
+        mine, price = model.mixes[demand.id], Terms()
+        for item in mix.items:
+            price.add(mine.counts[item.shape], item.price)
+        limited = (*literals, *(flag.negated() for flag in mine.always))
+        model.cp.add(price.expression <= mix.budget).only_enforce_if(*limited)
 
 
 def _pin(model: Model, demand: PreparedDemand, mix: Mix, limited: list[Any]) -> None:
@@ -106,14 +113,14 @@ def exchange(model: Model, demand: PreparedDemand) -> cp_model.IntVar:
                 stopped.add(lasting(model, demand, shape, pinned[shape]))
             new.add(last, -1)
         started.extend(new)
-        if not demand.own:
+        if not demand.pays_move_cost:
             charged = model.cp.new_int_var(0, len(demand.held), f"charged.{demand.id}")
             model.cp.add(charged <= new.expression)
             charges.add(charged)
             model.dollars.add(charged, demand.unit[shape])
     moved = mine.exchanged = model.inner(demand.id, len(demand.held), "exchanged")
     model.cp.add_min_equality(moved, [stopped.expression, started.expression])
-    if not demand.own:
+    if not demand.pays_move_cost:
         model.cp.add(charges.expression == moved)
     return moved
 

@@ -1,8 +1,8 @@
 """Replicas that run: which go on where they are, and what it costs to move the others.
 
-Of one shape, as many as both run and are wanted either stay or move; each that moves has its own cost. What
+Of one shape, as many as both run and are wanted either stay or move; each that moves has a cost. What
 runs beyond that in one shape moves to what is wanted beyond it in another, as far as there is such a one: at
-its own cost, where somebody said that, else at the price of the new one's start. Growing and shrinking cost
+its move cost, where that is stated, else at the price of the new one's start. Growing and shrinking cost
 nothing.
 """
 
@@ -40,7 +40,7 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
     moves, moved_ones = Terms(), Terms()
     stopping: dict[ShapeKey, dict[str, Terms]] = {}
     costs = {held.cost for held in demand.held if not held.pinned}
-    trades = demand.own and not demand.hidden and len(demand.shapes) > 1
+    trades = demand.pays_move_cost and not demand.is_foreign and len(demand.shapes) > 1
     for shape, groups in sorted(owned.items()):
         taken = model.taken.get((demand.id, shape), Terms())
         last[shape] = _lasting(model, demand, shape, taken)
@@ -76,7 +76,7 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
         relocated[shape].extend(last[shape])
         relocated[shape].extend(staying, -1)
         moves.extend(relocated[shape])
-    if demand.is_divisible and not demand.has_places:
+    if demand.is_request and not demand.has_places:
         _hold(model, demand)
     _exchange(model, demand, last, moves)
     if trades and len(costs) > 1:
@@ -88,9 +88,9 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
 
 
 def _hold(model: Model, demand: PreparedDemand) -> None:
-    """Who must not move is not given up either, as long as so many are wanted."""
+    """Keep pinned replicas of a request, as long as so many are wanted."""
     pinned = demand.pinned
-    for number, (shapes, count) in enumerate(demand.divisible):
+    for number, (shapes, count) in enumerate(demand.slices):
         pieces = {shape: model.pieces[demand.id, number, shape] for shape in shapes if pinned[shape]}
         if sum(pinned[shape] for shape in pieces) > count:
             model.cp.add(cp_model.LinearExpr.sum(list(pieces.values())) == count)
@@ -160,11 +160,11 @@ def _at_most(model: Model, demand: PreparedDemand, shape: ShapeKey, taken: Terms
         if shape in demand.mix.shapes:
             found.add(lasting(model, demand, shape, most))
         return found
-    if demand.is_divisible:
+    if demand.is_request:
         found.add(model.lesser(most, taken))
         return found
-    for variable, option in zip(model.chosen[demand.id], demand.options, strict=True):
-        for part, n in option.parts:
+    for variable, column in zip(model.chosen[demand.id], demand.columns, strict=True):
+        for part, n in column.parts:
             if part == shape:
                 found.add(variable, min(most, n))
     return found
@@ -179,14 +179,14 @@ def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms],
         if len(demand.shapes) > 1:
             moves.add(exchange(model, demand))
         return
-    if not demand.is_divisible:
+    if not demand.is_request:
         replaced = Exchange(demand)
-        for variable, option in zip(model.chosen[demand.id], demand.options, strict=True):
-            count, cost = replaced.of(option.parts)
+        for variable, column in zip(model.chosen[demand.id], demand.columns, strict=True):
+            count, cost = replaced.of(column.parts)
             moves.add(variable, count)
             model.dollars.add(variable, cost)
         return
-    if len({shape for shapes, _ in demand.divisible for shape in shapes} | set(last)) == 1:
+    if len({shape for shapes, _ in demand.slices for shape in shapes} | set(last)) == 1:
         return  # there is no other shape
     stopped, started = Terms(), Terms()
     for shape in demand.shapes:

@@ -101,7 +101,7 @@ def _cap_new_nodes(model: Model, demand: PreparedDemand, grown: Grown, here: Ter
 def _most_replicas(demand: PreparedDemand) -> int:
     if demand.mix is not None:
         return sum(item.most for item in demand.mix.items)
-    return max((option.replicas for option in demand.options), default=sum(n for _, n in demand.divisible))
+    return max((column.replicas for column in demand.columns), default=sum(n for _, n in demand.slices))
 
 
 def _nodes(fleet: Fleet) -> dict[Place, str]:
@@ -143,10 +143,10 @@ def _equal_share(share: Fraction, most: int) -> Fraction:
 
 def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed: int) -> None:
     """Limit the replicas in one place, `fixed` of which must not move: more than the share, if need be."""
-    if demand.options:
+    if demand.columns:
         most = Terms()
-        for variable, option in zip(model.chosen[demand.id], demand.options, strict=True):
-            most.add(variable, max(cap(share, option.replicas), fixed))
+        for variable, column in zip(model.chosen[demand.id], demand.columns, strict=True):
+            most.add(variable, max(cap(share, column.replicas), fixed))
         model.cp.add(here.expression <= most.expression)
         return
     total = Terms()

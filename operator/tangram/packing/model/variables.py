@@ -69,6 +69,7 @@ class MixTerms:
     unmet: cp_model.IntVar | None = None
     lasting: dict[tuple[ShapeKey, int], cp_model.IntVar] = field(default_factory=dict)  # lesser of both
     exchanged: cp_model.IntVar | None = None  # replicas that change their shape
+    always: list[cp_model.IntVar] = field(default_factory=list)  # whether it is a mix that is always allowed
     inner: set[int] = field(default_factory=set)  # indices of these and of every other variable of the mix
 
 
@@ -83,8 +84,8 @@ class Model:
     converted: list[list[cp_model.IntVar]] = field(default_factory=list)
     grown: list[Grown] = field(default_factory=list)
     gangs: dict[tuple[Kind, int], cp_model.IntVar] = field(default_factory=dict)  # new gangs by size
-    chosen: dict[str, list[cp_model.IntVar]] = field(default_factory=dict)  # demand -> one per option
-    pieces: dict[tuple[str, int, ShapeKey], cp_model.IntVar] = field(default_factory=dict)  # divisible
+    chosen: dict[str, list[cp_model.IntVar]] = field(default_factory=dict)  # demand -> one per column
+    pieces: dict[tuple[str, int, ShapeKey], cp_model.IntVar] = field(default_factory=dict)  # of requests
     taken: dict[tuple[str, ShapeKey], Terms] = field(default_factory=dict)  # replicas by demand and shape
     mixes: dict[str, MixTerms] = field(default_factory=dict)  # of demands that have one
     keeps: dict[tuple[str, ShapeKey, Label], cp_model.IntVar] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class Model:
     supply: dict[tuple[ShapeKey, Place], Terms] = field(default_factory=dict)
     idle: dict[str, Terms] = field(default_factory=dict)  # free whole GPUs and uncut MIG GPUs, by SKU
     unmet: dict[int, Terms] = field(default_factory=dict)  # by priority
-    drained: dict[int, Terms] = field(default_factory=dict)  # who runs, is wanted and goes
+    drained: dict[int, Terms] = field(default_factory=dict)  # replicas that run, are wanted and stop
     dollars: Terms = field(default_factory=Terms)
     share: Terms = field(default_factory=Terms)
     moves: Terms = field(default_factory=Terms)

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tangram.packing.problem.statement import Demand, ShapeKey
+from tangram.packing.problem.statement import Demand, Part, ShapeKey
 
 # Units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
 UNMET = 720_720
 SCALE = 1024  # service is counted this much finer than what is unmet: hundreds of replicas add up to no unit
+WHOLE = UNMET * SCALE  # service of a demand that is served whole
 _REACHED = Fraction(1_000_000_001, 1_000_000_000)  # a rate that is missed by less counts as served
 NANO = 10**9  # parts of a dollar in which budgets are compared
 _MANY = 10**6  # replicas
@@ -18,10 +19,31 @@ Counts = tuple[tuple[ShapeKey, int], ...]  # sorted by shape, counts above zero
 
 
 def served_units(rate: float, wanted: float) -> int:
-    """Return what one replica of `rate` serves of `wanted` requests per second, in units of UNMET * SCALE."""
+    """Return what one replica of `rate` serves of `wanted` requests per second; all of it is `WHOLE`.
+
+    Rounded up, so that replicas that reach the rate but for the rounding of floating point serve all of it.
+    """
     if wanted <= 0:
-        return UNMET * SCALE
-    return min(UNMET * SCALE, math.ceil(UNMET * SCALE * Fraction(rate) / Fraction(wanted) * _REACHED))
+        return WHOLE
+    return min(WHOLE, math.ceil(WHOLE * Fraction(rate) / Fraction(wanted) * _REACHED))
+
+
+def replicas_needed(wanted: float, rate: float, least: int) -> int:
+    """Return how many replicas of `rate` requests per second each serve `wanted`; at least `least`."""
+    return max(least, -(-WHOLE // served_units(rate, wanted)) if wanted > 0 else 0)
+
+
+def unmet_units(service: int, replicas: int, whole: int, least: int) -> int:
+    """Return the missing share of the rate or of the least replicas, whichever is larger; 0 to UNMET.
+
+    `whole`: service of a demand that is served whole; 0 where no rate is wanted. Rounded up.
+    """
+    return max(0, -((service - whole) // SCALE), missing_replicas(replicas, least))
+
+
+def missing_replicas(replicas: int, least: int) -> int:
+    """Return the missing share of the least replicas alone."""
+    return -(UNMET * (replicas - least) // least) if replicas < least else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +51,7 @@ class MixItem:
     """One shape of a mix."""
 
     shape: ShapeKey
-    serves: int  # by one replica, in units of UNMET * SCALE; 0: it stays where it is and serves nothing
+    serves: int  # by one replica, in parts of WHOLE; 0: it stays where it is and serves nothing
     price: int  # of one replica, USD per hour / NANO
     most: int  # more of them serve no more
 
@@ -54,11 +76,12 @@ class Mix:
 
     def unmet(self, counts: Mapping[ShapeKey, int]) -> int:
         """Return the missing share of the rate or of the least replicas, whichever is larger; 0 to UNMET."""
-        serving = [(item, counts.get(item.shape, 0)) for item in self.items if item.serves]
-        missing = UNMET * SCALE - sum(item.serves * n for item, n in serving) if self.rated else 0
-        there = sum(n for _, n in serving)
-        absent = -(-UNMET * (self.least - there) // self.least) if self.least else 0
-        return max(0, -(-missing // SCALE), absent)
+        service = sum(item.serves * counts.get(item.shape, 0) for item in self.items)
+        return unmet_units(service, self.serving(counts), WHOLE if self.rated else 0, self.least)
+
+    def serving(self, counts: Mapping[ShapeKey, int]) -> int:
+        """Return how many replicas serve."""
+        return sum(counts.get(item.shape, 0) for item in self.items if item.serves)
 
     def allows(self, counts: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int]) -> bool:
         """Whether a mix is within the limits."""
@@ -68,7 +91,7 @@ class Mix:
         known = {item.shape: item for item in self.items}
         if not set(used) <= set(known) or (self.uniform and len(used) > 1):
             return False
-        if sum(n for shape, n in used.items() if known[shape].serves) > self.most:
+        if self.serving(used) > self.most:
             return False
         if not self.keeps_pinned(used, running):
             return False
@@ -107,7 +130,7 @@ class Mix:
             best = min(best, math.floor(dense * self.budget))
         if not self.rated:
             return 0 if serving else UNMET
-        return max(0, -(-(UNMET * SCALE - best) // SCALE))
+        return unmet_units(best, self.least, WHOLE, self.least)
 
 
 def mix_of(
@@ -125,7 +148,7 @@ def mix_of(
     rated, found = demand.rate > 0, dict[ShapeKey, MixItem]()
     for offer in demand.offers:
         serves = served_units(offer.rate, demand.rate)
-        alone = max(-(-UNMET * SCALE // serves) if rated else 0, demand.min_replicas)
+        alone = replicas_needed(demand.rate, offer.rate, demand.min_replicas)
         here = max(min(alone, most, room(offer.shape)), pinned.get(offer.shape, 0))
         found[offer.shape] = MixItem(offer.shape, serves, math.floor(offer.price_per_hour * NANO), here)
     for shape, count in pinned.items():
@@ -145,3 +168,18 @@ def mix_of(
     protected = [{part.shape: part.count} for part in demand.protected]
     kept = {tuple(counts.items()) for counts in protected if mix.keeps_pinned(counts, running)}
     return replace(mix, always=tuple(sorted({*mix.always, *kept})))
+
+
+def on_any_fleet(demand: Demand) -> Mix:
+    """Return the mixes of a demand as if nothing ran, and budget and fleet had room for all of them."""
+    return mix_of(replace(demand, budget_per_hour=None, protected=()), {}, {}, {}, lambda _: _MANY)
+
+
+def least_unmet(demand: Demand) -> int:
+    """Return what no fleet would serve of a demand, in parts of UNMET."""
+    return 0 if demand.slices else on_any_fleet(demand).least_unmet
+
+
+def parts_alone(demand: Demand) -> tuple[Part, ...]:
+    """Return of each offer as many replicas as serve a demand whole, or as it may have; of a request, all."""
+    return demand.slices or tuple(Part(*item.shape, item.most) for item in on_any_fleet(demand).items)

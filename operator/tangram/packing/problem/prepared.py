@@ -1,13 +1,12 @@
-"""Demands as the solver reads them: bundles that may be chosen, what runs now, what moving it costs."""
+"""Demands as the solver reads them: what may be chosen, what runs now, what moving it costs."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.geometry.layouts import maximal_multisets
-from tangram.packing.problem.mix import UNMET, Mix, mix_of
+from tangram.packing.problem.mix import Mix, mix_of
 from tangram.packing.problem.statement import (
     ANY_SKU,
     DEFAULT_START_H,
@@ -33,18 +32,18 @@ class RunningReplica:
     pinned: bool  # it stays where it is
     cost: int  # of moving it, in solver units
     gang: str | None = None
-    said: bool = False  # somebody said what moving it costs
-    fixed: bool = False  # pinned, and no way to serve its owner does without it
+    is_priced: bool = False  # the cost of moving it is stated, not derived from its start time
+    never_surplus: bool = False  # pinned, and its owner cannot be served without it
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """One bundle that may be chosen."""
+class MixColumn:
+    """One mix of one demand, as a whole."""
 
-    index: int  # into the demand's bundles; -1: one that it did not bring, empty or what must stay
     parts: tuple[tuple[ShapeKey, int], ...]
     price: int  # per hour, in solver units
     unmet: int
+    stops: int = 0  # running replicas that stop although the demand lacks some
 
     @property
     def replicas(self) -> int:
@@ -58,17 +57,17 @@ class PreparedDemand:
 
     id: str
     priority: int
-    options: tuple[Option, ...]  # of a divisible demand: none
-    divisible: tuple[tuple[tuple[ShapeKey, ...], int], ...]  # (shapes that would do, count) per part
     held: tuple[RunningReplica, ...]
     spread: Spread
     unit: Mapping[ShapeKey, int]  # cost of starting one more replica, in solver units
-    hidden: bool = False  # not a demand of the problem: somebody's movable instances
+    # A demand has a mix, or slices, or columns in their place: a few to choose from, or the settled one.
+    mix: Mix | None = None
+    slices: tuple[tuple[tuple[ShapeKey, ...], int], ...] = ()  # (shapes that would do, count) per part
+    columns: tuple[MixColumn, ...] = ()
+    least_unmet: int = 0  # less cannot be left unserved, whatever room there is
+    is_foreign: bool = False  # not a demand of the problem: movable instances of an owner without one
     pools: tuple[str, ...] = ()  # in which it may stand; none: anywhere
-    # Who gets another shape pays its own cost of moving, as somebody said. Else: the start of the new one.
-    own: bool = False
-    mix: Mix | None = None  # any counts of its shapes; a demand has options, or a mix, or is divisible
-    floor: int | None = None  # what the best mix leaves unserved, where options are some of all mixes
+    pays_move_cost: bool = False  # for another shape: what the old replica's move costs, not the new start
 
     @property
     def has_places(self) -> bool:
@@ -76,18 +75,9 @@ class PreparedDemand:
         return bool(self.pools) or self.spread.node < 1 or self.spread.zone < 1
 
     @property
-    def is_divisible(self) -> bool:
-        """Whether single replicas may be left out."""
-        return not self.options and self.mix is None
-
-    @property
-    def least_unmet(self) -> int:
-        """What the best bundle leaves unserved; 0 for a divisible demand."""
-        if self.floor is not None:
-            return self.floor
-        if self.mix is not None:
-            return self.mix.least_unmet
-        return min((option.unmet for option in self.options), default=0)
+    def is_request(self) -> bool:
+        """Whether it asks for slices, any of which may be left out."""
+        return not self.columns and self.mix is None
 
     @property
     def running(self) -> dict[ShapeKey, int]:
@@ -102,8 +92,8 @@ class PreparedDemand:
     @property
     def shapes(self) -> tuple[ShapeKey, ...]:
         """Every shape that this demand may take or holds, sorted."""
-        found = {shape for option in self.options for shape, _ in option.parts}
-        found |= {shape for shapes, _ in self.divisible for shape in shapes}
+        found = {shape for column in self.columns for shape, _ in column.parts}
+        found |= {shape for shapes, _ in self.slices for shape in shapes}
         found |= set(self.mix.shapes) if self.mix is not None else set()
         return tuple(sorted(found | {held.shape for held in self.held}))
 
@@ -113,23 +103,24 @@ def least_unmet_of(demands: Iterable[PreparedDemand], priority: int | None) -> i
     return sum(demand.least_unmet for demand in demands if demand.priority == priority)
 
 
-def option_of(demand: PreparedDemand, prices: "ShapePrices", counts: Mapping[ShapeKey, int]) -> Option:
-    """Return a mix of a demand as one bundle."""
+def column_of(demand: PreparedDemand, prices: "ShapePrices", counts: Mapping[ShapeKey, int]) -> MixColumn:
+    """Return a mix of a demand as a whole."""
     assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
     parts = tuple(sorted((shape, n) for shape, n in counts.items() if n))
     price = sum(units(prices.shape_hour(shape)) * n for shape, n in parts)
-    return Option(-1, parts, price, demand.mix.unmet(counts))
+    unmet, stops = demand.mix.unmet(counts), len(demand.held) - demand.mix.serving(counts)
+    return MixColumn(parts, price, unmet, max(0, stops) if unmet > demand.least_unmet else 0)
 
 
 class Exchange:
-    """What bundles of one demand replace: what runs is counted once.
+    """What columns of one demand replace: what runs is counted once.
 
     What runs beyond what is wanted of its shape stops; what is wanted beyond what runs of its shape starts.
     As many as both stop and start are moves. A pinned replica stops only as surplus: that is no move.
     """
 
     def __init__(self, demand: PreparedDemand) -> None:
-        self._own = demand.own
+        self._pays_move_cost = demand.pays_move_cost
         self._unit = demand.unit
         self._running, self._pinned = demand.running, demand.pinned
         self._movable = sum(not held.pinned for held in demand.held)
@@ -137,7 +128,7 @@ class Exchange:
     def of(self, parts: Iterable[tuple[ShapeKey, int]]) -> tuple[int, int]:
         """Return how many move to another shape, and what starting costs: the cheapest, as many as move.
 
-        Where who moves pays its own cost, starting costs nothing.
+        Where a replica that moves pays its move cost, starting costs nothing.
         """
         stopped, starting = self._movable, []
         for shape, n in parts:
@@ -146,7 +137,7 @@ class Exchange:
             if n > last:
                 starting.append((self._unit[shape], n - last))
         moves = min(stopped, sum(n for _, n in starting))
-        if self._own or not moves:
+        if self._pays_move_cost or not moves:
             return moves, 0
         cost, left = 0, moves
         for unit, n in sorted(starting):
@@ -213,10 +204,12 @@ def held_replicas(problem: Problem, prices: ShapePrices) -> tuple[RunningReplica
             shape = ShapeKey(gpu.sku, instance.profile)
             hours = start_h.get(instance.owner, DEFAULT_START_H)
             cost = prices.shape_hour(shape) * hours if instance.move_cost is None else instance.move_cost
-            site, said = (gpu.id,), instance.move_cost is not None
+            site, priced = (gpu.id,), instance.move_cost is not None
             pinned = not instance.movable
             found.append(
-                RunningReplica(instance.owner, shape, site, instance.start, pinned, units(cost), said=said)
+                RunningReplica(
+                    instance.owner, shape, site, instance.start, pinned, units(cost), is_priced=priced
+                )
             )
     found += [_gang(gpus, prices, start_h) for _, gpus in sorted(gangs.items())]
     return tuple(sorted(found, key=_site))
@@ -234,14 +227,14 @@ def _gang(gpus: list[GPUState], prices: ShapePrices, start_h: Mapping[str, float
     cost = sum(default if i.move_cost is None else i.move_cost for i in instances)
     pinned = not all(i.movable for i in instances)
     ids = tuple(sorted(gpu.id for gpu in gpus))
-    said = any(i.move_cost is not None for i in instances)
-    return RunningReplica(owner, shape, ids, 0, pinned, units(cost), instances[0].gang, said)
+    priced = any(i.move_cost is not None for i in instances)
+    return RunningReplica(owner, shape, ids, 0, pinned, units(cost), instances[0].gang, priced)
 
 
 def prepared_demands(
     problem: Problem, prices: ShapePrices, held: Iterable[RunningReplica]
 ) -> tuple[PreparedDemand, ...]:
-    """Return every demand, and one for each stranger whose instances may be moved, sorted by id."""
+    """Return every demand, and one for each foreign owner whose instances may be moved, sorted by id."""
     by_owner: dict[str, list[RunningReplica]] = {}
     for replica in held:
         by_owner.setdefault(replica.owner, []).append(replica)
@@ -251,7 +244,7 @@ def prepared_demands(
     for owner, theirs in by_owner.items():
         movable = tuple(replica for replica in theirs if not replica.pinned)
         if movable:
-            found.append(_stranger(owner, movable, top))
+            found.append(_foreign(owner, movable, top))
     return tuple(sorted(found, key=lambda each: each.id))
 
 
@@ -284,53 +277,50 @@ def _prepared(
     held: tuple[RunningReplica, ...],
     room: _FleetCapacity,
 ) -> PreparedDemand:
-    shapes = {part.shape for bundle in demand.bundles for part in bundle.parts if part.sku != ANY_SKU}
-    shapes |= {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
-    divisible: tuple[tuple[tuple[ShapeKey, ...], int], ...] = ()
-    if demand.divisible:
-        divisible = tuple((_alternatives(problem, part), part.count) for part in demand.bundles[0].parts)
-        shapes |= {shape for alternatives, _ in divisible for shape in alternatives}
-    unit = {shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)}
-    options = () if demand.divisible or demand.offers else _options(demand, held, prices)
+    slices = tuple((_alternatives(problem, part), part.count) for part in demand.slices)
+    shapes = {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
+    shapes |= {shape for alternatives, _ in slices for shape in alternatives}
     pinned = Counter(replica.shape for replica in held if replica.pinned)
     hourly = {shape: prices.shape_hour(shape) for shape in pinned}
     running = Counter(replica.shape for replica in held)
-    mix = mix_of(demand, running, pinned, hourly, room) if demand.offers else None
-    spread, pools = demand.spread, demand.pools
-    own = demand.divisible or any(replica.said for replica in held)
-    held = _fixed(held, options, divisible)
+    mix = None if slices else mix_of(demand, running, pinned, hourly, room)
+    no_mix = () if mix is None or mix.items else (MixColumn((), 0, mix.unmet({})),)  # nothing to choose
     return PreparedDemand(
-        demand.id, demand.priority, options, divisible, held, spread, unit, pools=pools, own=own, mix=mix
+        demand.id,
+        demand.priority,
+        _never_surplus(held, pinned, slices),
+        demand.spread,
+        unit={shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)},
+        mix=None if no_mix else mix,
+        columns=no_mix,
+        slices=slices,
+        least_unmet=0 if mix is None else mix.least_unmet,
+        pools=demand.pools,
+        pays_move_cost=bool(slices) or any(replica.is_priced for replica in held),
     )
 
 
-def _fixed(
+def _never_surplus(
     held: tuple[RunningReplica, ...],
-    options: tuple[Option, ...],
-    divisible: tuple[tuple[tuple[ShapeKey, ...], int], ...],
+    pinned: Mapping[ShapeKey, int],
+    slices: tuple[tuple[tuple[ShapeKey, ...], int], ...],
 ) -> tuple[RunningReplica, ...]:
-    """Mark the pinned replicas that no choice gives up; those of the other shapes may prove surplus."""
-    pinned = Counter(replica.shape for replica in held if replica.pinned)
-    if not pinned:
-        return held
-    if options:
-        parts = [dict(option.parts) for option in options]
-        needed = {shape for shape, n in pinned.items() if all(each.get(shape, 0) >= n for each in parts)}
-    else:
-        whole = [shapes for shapes, count in divisible if sum(pinned[shape] for shape in shapes) <= count]
-        needed = {shape for shapes in whole for shape in shapes}
-    return tuple(replace(each, fixed=each.pinned and each.shape in needed) for each in held)
+    """Mark the pinned replicas that a request needs whatever is chosen; others may prove surplus."""
+    whole = [shapes for shapes, count in slices if 0 < sum(pinned[shape] for shape in shapes) <= count]
+    needed = {shape for shapes in whole for shape in shapes}
+    return tuple(replace(each, never_surplus=each.pinned and each.shape in needed) for each in held)
 
 
-def _stranger(owner: str, held: tuple[RunningReplica, ...], priority: int) -> PreparedDemand:
-    """Instances of somebody whom the problem does not name: all are kept, wherever that is cheapest."""
-    counts: dict[ShapeKey, int] = {}
+def _foreign(owner: str, held: tuple[RunningReplica, ...], priority: int) -> PreparedDemand:
+    """Instances of an owner that the problem does not name: all are kept, wherever that is cheapest."""
+    counts = Counter(replica.shape for replica in held)
     unit: dict[ShapeKey, int] = {}
     for replica in held:
-        counts[replica.shape] = counts.get(replica.shape, 0) + 1
         unit[replica.shape] = max(unit.get(replica.shape, 0), replica.cost)  # of one shape: never paid
-    divisible = tuple(((shape,), count) for shape, count in sorted(counts.items()))
-    return PreparedDemand(owner, priority, (), divisible, held, Spread(), unit, hidden=True, own=True)
+    slices = tuple(((shape,), count) for shape, count in sorted(counts.items()))
+    return PreparedDemand(
+        owner, priority, held, Spread(), unit, slices=slices, is_foreign=True, pays_move_cost=True
+    )
 
 
 def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
@@ -340,49 +330,3 @@ def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
         return tuple(ShapeKey(sku, WHOLE_GPU, part.tensor_parallel) for sku in problem.skus)
     boards = ((sku, problem.board(sku)) for sku in problem.skus)
     return tuple(ShapeKey(s, part.profile) for s, b in boards if b is not None and part.profile in b.profiles)
-
-
-def _options(demand: Demand, held: tuple[RunningReplica, ...], prices: ShapePrices) -> tuple[Option, ...]:
-    found = []
-    for index, bundle in enumerate(demand.bundles):
-        parts = tuple(sorted((part.shape, part.count) for part in bundle.parts if part.count))
-        if demand.budget_per_hour is not None and bundle.price_per_hour > demand.budget_per_hour + 1e-9:
-            continue
-        unmet = math.ceil(bundle.unmet * UNMET - 1e-6)
-        found.append(Option(index, parts, units(bundle.price_per_hour), unmet))
-    if any(replica.pinned for replica in held):
-        return _with_what_is_pinned(found, held, prices)
-    if not any(not option.parts for option in found):
-        found.append(Option(-1, (), 0, UNMET))
-    return tuple(found)
-
-
-def _with_what_is_pinned(
-    offered: list[Option], held: tuple[RunningReplica, ...], prices: ShapePrices
-) -> tuple[Option, ...]:
-    """Return the options that keep every replica that must not move, or serve as well as any with fewer.
-
-    What is pinned on a shape that no option has stays beside the others, and serves nothing. Where none of
-    the options is sure to find room, what is pinned goes on alone.
-    """
-    running = Counter(replica.shape for replica in held)
-    pinned = Counter(replica.shape for replica in held if replica.pinned)
-    least = min((option.unmet for option in offered), default=UNMET)
-    known = {shape for option in offered for shape, _ in option.parts}
-    beside = tuple((shape, n) for shape, n in sorted(pinned.items()) if shape not in known)
-    hourly = units(sum(prices.shape_hour(shape) * n for shape, n in beside))
-    if beside:
-        offered = offered + [
-            replace(each, parts=tuple(sorted((*each.parts, *beside))), price=each.price + hourly)
-            for each in offered
-        ]
-
-    def keeps(option: Option) -> bool:
-        parts = Counter(dict(option.parts))
-        return pinned <= parts or (option.unmet == least < UNMET and parts <= running)
-
-    found = [option for option in offered if keeps(option)]
-    if not any(Counter(dict(option.parts)) <= pinned for option in found):
-        price = sum(prices.shape_hour(shape) * n for shape, n in pinned.items())
-        found.append(Option(-1, tuple(sorted(pinned.items())), units(price), UNMET))
-    return tuple(found)

@@ -1,4 +1,4 @@
-"""What was packed: bundles, slices on each GPU, moves, and what is not served. No durations in it."""
+"""What was packed: replicas by demand, slices on each GPU, moves, and what is unmet. No durations in it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -26,16 +26,15 @@ class GPULayout:
 
     id: str
     instances: tuple[Placed, ...]  # sorted by start
-    in_use: bool  # somebody's replica is on it: it is paid for
+    in_use: bool  # a replica is on it: it is paid for
     recut: bool  # instances are destroyed or created on it
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Choice:
-    """What became of one demand."""
+    """The replicas of one demand."""
 
     demand: str
-    bundle: int  # index into the demand's bundles; -1: the empty one that it did not bring
     parts: tuple[Part, ...]
     price_per_hour: float  # USD, by dominant shares
     unmet: float  # share of the demand that is not served
@@ -77,7 +76,7 @@ class Stage:
 
     name: str  # unmet[PRIORITY] | dollars | share | disruption | stranded | headroom
     value: float
-    bound: float  # nothing better exists; of what follows the share: for the bundles that were chosen
+    bound: float  # nothing better exists; of what follows the share: for the replicas that were chosen
     proved: bool
 
 
@@ -101,5 +100,5 @@ class Packing:
 
     @property
     def gpus_in_use(self) -> int:
-        """How many GPUs are paid for because somebody's replica is on them."""
+        """How many GPUs are paid for because a replica is on them."""
         return sum(layout.in_use for layout in self.layouts)

@@ -9,7 +9,7 @@ from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.geometry.board import Board, board
 
 Backend = Literal["nvml", "mig-manager"]
-ANY_SKU = "*"  # of a divisible demand's part: whatever board has the profile
+ANY_SKU = "*"  # of a requested slice: whatever board has the profile
 ANYWHERE = Spread()
 DEFAULT_START_H = 2 / 60  # hours until a new replica serves, where nobody has measured it
 
@@ -20,7 +20,7 @@ class Instance:
 
     profile: str
     start: int
-    owner: str | None = None  # id of a demand, or of somebody whom this problem does not name; None: free
+    owner: str | None = None  # id of a demand, or a name that no demand of the problem has; None: free
     movable: bool = True  # False: the pod on it stays where it is
     move_cost: float | None = None  # USD; None: start time of its demand times the slice's price
     gang: str | None = None  # whole GPUs with one gang id are one tensor-parallel replica; None: alone
@@ -89,38 +89,22 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
-    """One way to serve a demand, whole or in part. No parts: not at all."""
-
-    parts: tuple[Part, ...]  # sorted, one per shape
-    price_per_hour: float  # USD: a slice costs its dominant share of its GPU
-    unmet: float = 0.0  # share of the demand that this leaves unserved, 0..1
-
-    @property
-    def replicas(self) -> int:
-        """How many replicas it holds, of every shape."""
-        return sum(part.count for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
 class Demand:
-    """One LLMDeployment (any numbers of replicas of its offers, or one of its bundles), or raw slices.
+    """One LLMDeployment, served by any numbers of replicas of its offers; or a request for raw slices.
 
-    Raw slices are divisible: one bundle, any of its replicas may be left unplaced, and a part whose SKU is
-    `ANY_SKU` may be spread over boards. Other demands may always go unserved.
+    Any of the requested slices may be left out; those of the SKU `ANY_SKU` may lie on several boards.
     """
 
     id: str
-    bundles: tuple[Bundle, ...] = ()
     priority: int = 0  # higher is served first
     spread: Spread = ANYWHERE
-    budget_per_hour: float | None = None  # USD; bundles above it are never chosen
+    budget_per_hour: float | None = None  # USD; replicas cost no more together
     start_h: float = DEFAULT_START_H  # hours until a replica that moved serves again
-    divisible: bool = False
+    slices: tuple[Part, ...] = ()  # of a request; a demand has offers or slices
     pools: tuple[str, ...] = ()  # of GPUs (`GPUState.pool`) on which it may stand; none: on any
-    offers: tuple[Offer, ...] = ()  # sorted, one per shape; a demand has offers or bundles
+    offers: tuple[Offer, ...] = ()  # sorted, one per shape; without offers and slices it is not served
     rate: float = 0.0  # requests per second to be served; 0: only `min_replicas` counts
-    min_replicas: int = 1  # of offers: as many have to be there, whatever their rate
+    min_replicas: int = 1  # as many have to be there, whatever their rate
     max_replicas: int | None = None
     uniform: bool = False  # all replicas stand on one shape
     protected: tuple[Part, ...] = ()  # a uniform choice equal to one of these may cost more than the budget
@@ -199,5 +183,4 @@ def slice_request(
     request_id: str, profile: str, count: int, *, sku: str = ANY_SKU, priority: int = 0
 ) -> Demand:
     """Return a raw request for `count` slices of `profile`, without a model behind it."""
-    part = Part(sku, profile, 1, count)
-    return Demand(request_id, (Bundle((part,), 0.0),), priority, divisible=True)
+    return Demand(request_id, priority, slices=(Part(sku, profile, 1, count),))

@@ -1,4 +1,4 @@
-"""Problems nobody could pack because they contradict themselves: refused by name before anything is built."""
+"""Problems that contradict themselves are refused by the name of the field, before anything is built."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ def _gpu(problem: Problem, gpu: GPUState) -> None:
         raise InputError(where, "id and node must not be empty")
     _number(f"{where}.pricePerGPUHour", problem.price(gpu))
     if gpu.convertible and any(i.owner is not None for i in gpu.instances):
-        raise InputError(f"{where}.convertible", "a GPU that somebody uses cannot change its MIG mode")
+        raise InputError(f"{where}.convertible", "a GPU in use cannot change its MIG mode")
     for instance in gpu.instances:
         _number(f"{where}.instances[{instance.profile}@{instance.start}].moveCost", instance.move_cost or 0.0)
     if not gpu.mig_enabled:
@@ -51,7 +51,7 @@ def _gpu(problem: Problem, gpu: GPUState) -> None:
         return
     found = problem.board(gpu.sku)
     if found is None:
-        raise InputError(f"{where}.migEnabled", f"MIG cannot cut {gpu.sku}, or nobody has published where")
+        raise InputError(f"{where}.migEnabled", f"MIG cannot cut {gpu.sku}, or where is not published")
     if any(i.gang is not None for i in gpu.instances):
         raise InputError(f"{where}.instances", "a GPU in MIG mode joins no gang")
     board = replace(found, key=gpu.sku)  # as people name it
@@ -68,7 +68,7 @@ def _whole(where: str, instances: tuple[Instance, ...]) -> None:
             "say migEnabled: true if it is cut",
         )
     if instances[0].owner is None:
-        raise InputError(f"{where}.instances", "a whole GPU that nobody uses has no instance; leave it out")
+        raise InputError(f"{where}.instances", "a whole GPU that is free has no instance; leave it out")
 
 
 def _nodes(gpus: tuple[GPUState, ...]) -> None:
@@ -95,8 +95,8 @@ def _demand(problem: Problem, demand: Demand) -> None:
     _number(f"{where}.budgetPerHour", demand.budget_per_hour or 0.0)
     if not (0 < demand.spread.node <= 1 and 0 < demand.spread.zone <= 1):
         raise InputError(f"{where}.spread", "shares lie above 0 and at most at 1")
-    if demand.offers and demand.bundles:
-        raise InputError(f"{where}.offers", "a demand has offers or bundles, not both")
+    if demand.offers and demand.slices:
+        raise InputError(f"{where}.offers", "a demand has offers or slices, not both")
     _number(f"{where}.rate", demand.rate)
     if demand.min_replicas < 0 or (demand.max_replicas or demand.min_replicas) < demand.min_replicas:
         raise InputError(f"{where}.maxReplicas", "minReplicas is at least 0 and maxReplicas not below it")
@@ -105,18 +105,11 @@ def _demand(problem: Problem, demand: Demand) -> None:
         _number(f"{where}.offers[{offer.shape}].rate", offer.rate, positive=True)
         _number(f"{where}.offers[{offer.shape}].pricePerHour", offer.price_per_hour)
         _shape(problem, f"{where}.offers", Part(*offer.shape, 1))
-    if demand.divisible and len(demand.bundles) != 1:
-        raise InputError(f"{where}.bundles", "a divisible demand has exactly one")
-    for number, bundle in enumerate(demand.bundles):
-        here = f"{where}.bundles[{number}]"
-        _number(f"{here}.pricePerHour", bundle.price_per_hour)
-        if not 0 <= bundle.unmet <= 1:
-            raise InputError(f"{here}.unmet", f"is a share between 0 and 1, not {bundle.unmet!r}")
-        _unique(f"{here}.parts", (str(part.shape) for part in bundle.parts))
-        for part in bundle.parts:
-            if part.sku == ANY_SKU and not demand.divisible:
-                raise InputError(f"{here}.parts", "only a divisible demand may leave the SKU open")
-            _shape(problem, here, part)
+        if offer.sku == ANY_SKU:
+            raise InputError(f"{where}.offers", "only requested slices may leave the SKU open")
+    _unique(f"{where}.slices", (str(part.shape) for part in demand.slices))
+    for part in demand.slices:
+        _shape(problem, f"{where}.slices", part)
 
 
 def _shape(problem: Problem, where: str, part: Part) -> None:
@@ -145,8 +138,8 @@ def _pool(problem: Problem, pool: GrowablePool) -> None:
 
 def _chain(problem: Problem) -> None:
     """Gangs are packed by capacity per size, which is exact only where each size divides the next."""
-    sizes = {p.tensor_parallel for d in problem.demands for b in d.bundles for p in b.parts}
-    sizes |= {offer.tensor_parallel for demand in problem.demands for offer in demand.offers}
+    sizes = {offer.tensor_parallel for demand in problem.demands for offer in demand.offers}
+    sizes |= {part.tensor_parallel for demand in problem.demands for part in demand.slices}
     for small, large in pairwise(sorted(sizes)):
         if large % small:
             raise InputError("demands", f"tensor parallelism {small} and {large}: each must divide the next")

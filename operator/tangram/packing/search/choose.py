@@ -14,11 +14,11 @@ from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices, least_unmet_of, option_of
+from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices, column_of, least_unmet_of
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import as_it_is, carried, first_guess
 from tangram.packing.search.master import FINE, Bounded, Master
-from tangram.packing.search.settled import chosen_option
+from tangram.packing.search.settled import chosen_column
 from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
@@ -33,6 +33,7 @@ _FREE = 4  # demands with all mixes beside them: with 8 the same time found wors
 _SHARES = 0.3, 0.3, 0.5  # of what is left to think with: few columns, some demands free, all mixes
 _SMALL = 800  # variables: above, the model of all mixes improved nothing in its time
 _LEAST_S = 4.0  # deterministic seconds, unless a limit was given
+_LEAST_REQUESTS_S = 12.0  # the same for requests alone: their model is proved, not approached
 _PER_VARIABLE_S = 0.0005
 _WALL_PER_VARIABLE_S = 0.0004  # of one search: with 0.0001, on a busy machine, some found no solution at all
 _MOST_LEAST_S = 0.3  # a guard is a guard
@@ -89,7 +90,10 @@ class Chooser:
         self.budget.open(size, _LEAST_S, _PER_VARIABLE_S)
         self.budget.least_s = min(_MOST_LEAST_S, max(self.budget.least_s, _WALL_PER_VARIABLE_S * size))
         self.budget.large = not self.small
-        if self.small or not self._serve_all():
+        if not self.full.mixes:  # requests alone: one model, and no columns that stand for others
+            self.budget.open(size, _LEAST_REQUESTS_S, _PER_VARIABLE_S)
+            self.budget.large = False
+        if self.small or not self.full.mixes or not self._serve_all():
             _ = all(self._minimise(goal) for goal in (*sorted(self.full.unmet, reverse=True), None))
         run = self.best or Run(self.full, self.budget)
         run.stages = self.stages
@@ -127,11 +131,11 @@ class Chooser:
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing; False: nothing was found."""
         terms, least = _terms(self.full, goal), least_unmet_of(self.everyone, goal)
-        bound, found = least, None
-        if self.small:
-            found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[0])
+        bound, found, alone = least, None, not self.full.mixes
+        if self.small or alone:
+            found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[2 if alone else 0])
             bound = bound if found is None else max(bound, found.bound)
-        if found is None or found.value > bound:
+        if not alone and (found is None or found.value > bound):
             bounded = self.master.minimise(terms, _LP_S, least, self.budget.late)
             if not bounded.feasible:
                 return False
@@ -163,7 +167,7 @@ class Chooser:
         """Let the master have what was chosen: within what this stage reached it may know nothing else."""
         for demand in self.everyone:
             if demand.mix is not None:
-                self.master.add(demand.id, [chosen_option(demand, run, self.prices).parts])
+                self.master.add(demand.id, [chosen_column(demand, run, self.prices).parts])
 
     def _near(self, goal: Goal, found: Incumbent | None, bound: int) -> bool:
         if found is None:
@@ -220,7 +224,7 @@ class Chooser:
         if found is not None and value > found.value:
             return None
         proved = value if answer.proved else ceil((answer.bound - ties.most) / weight - 1e-9)
-        return Incumbent(Run(model, self.budget, answer.solution, whole=False), value, proved)
+        return Incumbent(Run(model, self.budget, answer.solution, whole=not self.full.mixes), value, proved)
 
     def _targets(self, bounded: Bounded, found: Incumbent | None) -> list[set[int]]:
         """Return, by class, the targets that the master uses, the nearest to them, and those used so far."""
@@ -249,10 +253,10 @@ class Chooser:
         running = tuple(sorted(demand.running.items()))
         few = _SURE if max(weights.values(), default=0.0) >= _HALF else _FEW
         kept = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
-        options = [option_of(demand, self.prices, dict(counts)) for counts in kept]
+        columns = [column_of(demand, self.prices, dict(counts)) for counts in kept]
         if self.best is not None:
-            options.append(replace(chosen_option(demand, self.best, self.prices), index=-1))
-        return replace(demand, options=tuple(dict.fromkeys(options)), mix=None, floor=demand.least_unmet)
+            columns.append(chosen_column(demand, self.best, self.prices))
+        return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)
 
 
 def with_bounds(

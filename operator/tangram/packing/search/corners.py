@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from tangram.packing.problem.mix import missing_replicas
 from tangram.packing.search.mix_space import MixPrices, MixSpace
 
 # Of one count of one shape: service, at most the whole; replicas; cost; what it takes of the budget; regret.
@@ -20,7 +21,7 @@ class Corners:
         self.first = sum(space.smallest)
         self.enough = max(space.min_replicas, self.first)  # more replicas miss as little
         self.last = self.enough if self.limit is None else self.limit
-        self.missing = [space.missing_replicas(n) for n in range(self.first, self.last + 1)]
+        self.missing = [missing_replicas(n, space.min_replicas) for n in range(self.first, self.last + 1)]
         self.counted = self.limit is not None or space.min_replicas > 1 or not space.whole
         # Of each shape and corner: service, replicas, what they take of the budget, replicas by piece.
         self.shapes = [[self._corner(i, n) for n in self._numbers(i)] for i in range(len(space.shapes))]

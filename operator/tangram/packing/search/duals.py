@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tangram.packing.model.variables import MixTerms
-from tangram.packing.problem.mix import Counts, Mix
+from tangram.packing.problem.mix import WHOLE, Counts, Mix
 from tangram.packing.problem.prepared import Exchange, PreparedDemand
 from tangram.packing.problem.statement import ShapeKey
 from tangram.packing.search.label_search import PricingEffort
-from tangram.packing.search.mix_space import WHOLE, MixPrices, MixShape, MixSpace
+from tangram.packing.search.mix_space import MixPrices, MixShape, MixSpace
 from tangram.packing.search.pricing import MixPricing
 
 _BEST = 4  # mixes of one round at most: with 8 and 16 there are as many rounds

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.mix import SCALE, UNMET
 from tangram.packing.search.corners import Corners, Option
-from tangram.packing.search.mix_space import SERVICE_PER_UNMET, Mix, MixPrices
+from tangram.packing.search.mix_space import Mix, MixPrices
 
 _SHIFT, _BITS = (
     30,
@@ -85,11 +85,11 @@ class LabelSearch:
                     bound += least
         slope, there = self._space.whole - service, number
         if limits.counted:
-            left = (self._prices.unmet << self._shift) - by_service * SERVICE_PER_UNMET
+            left = (self._prices.unmet << self._shift) - by_service * SCALE
             costs = [left * u + by_number * n for n, u in enumerate(limits.missing, limits.first)]
             at = costs.index(min(costs))
             bound, there = bound + costs[at], at + limits.first
-            slope -= SERVICE_PER_UNMET * limits.missing[at]
+            slope -= SCALE * limits.missing[at]
         if limits.budget is not None:
             bound, spent = bound - by_spent * limits.budget, spent - limits.budget
         return bound, (slope, there - number, spent)
@@ -97,14 +97,14 @@ class LabelSearch:
     def _regrets_of_numbers(self) -> list[int]:
         """Return what having so many replicas, or more, adds to the bound."""
         by_service, by_number, _ = self._multipliers
-        left = (self._prices.unmet << self._shift) - by_service * SERVICE_PER_UNMET
+        left = (self._prices.unmet << self._shift) - by_service * SCALE
         costs = [left * u + by_number * n for n, u in enumerate(self._limits.missing, self._limits.first)]
         best = list(accumulate(reversed(costs), min))[::-1]
         return [0] * self._limits.first + [cost - best[0] for cost in best]
 
     def _ascend(self) -> _Multipliers:
         """Return multipliers that prove a good bound, by line searches along one of them in turn."""
-        highest = (self._prices.unmet << self._shift) // SERVICE_PER_UNMET
+        highest = (self._prices.unmet << self._shift) // SCALE
         scale = self._scale + ((self._prices.unmet * UNMET + 1) << self._shift)
         ranges = [(0, 0, highest)]
         if self._limits.counted:
@@ -227,7 +227,7 @@ class LabelSearch:
     def _needs(self, gap: int, stages: list[list[Option]]) -> list[int]:
         """Return the service that has to be there after each stage: else what stays unmet costs too much."""
         by_service, by_number, _ = self._multipliers
-        left = (self._prices.unmet << self._shift) - by_service * SERVICE_PER_UNMET
+        left = (self._prices.unmet << self._shift) - by_service * SCALE
         if left <= 0:
             return [0] * len(stages)
         spare = gap
@@ -235,7 +235,7 @@ class LabelSearch:
             numbers = list(enumerate(self._limits.missing, self._limits.first))
             spare += min(left * u + by_number * n for n, u in numbers)
             spare -= min(by_number * n for n, _ in numbers)
-        need = self._space.whole - SERVICE_PER_UNMET * spare // left - 1
+        need = self._space.whole - SCALE * spare // left - 1
         needs = []
         for options in reversed(stages):
             needs.append(need)
@@ -246,7 +246,7 @@ class LabelSearch:
         """Return what a mix costs by its totals."""
         limits = self._limits
         number = max(limits.first, min(number, limits.last))
-        missing = max(0, -((service - self._space.whole) // SERVICE_PER_UNMET))
+        missing = max(0, -((service - self._space.whole) // SCALE))
         missing = max(missing, limits.missing[number - limits.first] if limits.counted else 0)
         return self._prices.unmet * missing + self._prices.constant + (cost >> self._shift)
 

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tangram.packing.problem.mix import SCALE, UNMET
-
-SERVICE_PER_UNMET = SCALE
-WHOLE = UNMET * SERVICE_PER_UNMET  # units of service of a demand that is met
+from tangram.packing.problem.mix import WHOLE, unmet_units
 
 Mix = tuple[int, ...]  # replicas per shape, in the order of `MixSpace.shapes`
 
@@ -70,13 +67,7 @@ class MixSpace:
 
     def missing(self, service: int, replicas: int) -> int:
         """Return the missing share of the demand, or of its replicas if more, in parts of `UNMET`."""
-        return max(0, -((service - self.whole) // SERVICE_PER_UNMET), self.missing_replicas(replicas))
-
-    def missing_replicas(self, replicas: int) -> int:
-        """Return the missing share of `min_replicas`, in parts of `UNMET`, rounded up."""
-        if replicas >= self.min_replicas:
-            return 0
-        return -(UNMET * (replicas - self.min_replicas) // self.min_replicas)
+        return unmet_units(service, replicas, self.whole, self.min_replicas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from tangram.packing.model import cp_model
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.result import Stage
-from tangram.packing.search.hints import any_stays, first_guess, shortlist, staying
+from tangram.packing.search.hints import first_guess
 
 _SEED = 7
 _LARGE = 5000  # variables above which proofs take longer than the last per mille is worth
 _LARGE_GAP = 0.002
-_START_GAP = 0.005  # a first solution need not be better
-_LEAST_S = 12.0  # deterministic seconds for a small model
-_PER_VARIABLE_S = 0.0005  # and what each variable adds: presolve alone takes a tenth of it per stage
 _HALF = 0.5  # objectives are whole numbers
 
 
@@ -39,7 +36,7 @@ class Budget:
     large: bool = False  # the models are cut down from a large one: a good answer will do for them as well
     least_s: float = 0.01  # wall-clock seconds that any solve may take: the guard gives way to that
 
-    def open(self, variables: int, least_s: float = _LEAST_S, each_s: float = _PER_VARIABLE_S) -> None:
+    def open(self, variables: int, least_s: float, each_s: float) -> None:
         """Set the deterministic limit for models of this size, unless one was given."""
         by_size = least_s + each_s * variables
         self.total_s = by_size if self.limits.deterministic_s is None else self.limits.deterministic_s
@@ -120,7 +117,7 @@ class Run:
     solution: list[int] | None = None
     stages: list[Stage] = field(default_factory=list)
     complete: bool = True  # every stage so far was proved
-    whole: bool = True  # the model has every bundle; else what it proves holds for those that it has
+    whole: bool = True  # the model has every mix; else what it proves holds for those that it has
     late: bool = False  # the last stage ended before anything was found
 
     def minimise(
@@ -152,27 +149,6 @@ class Run:
         self.complete = self.complete and proved
         self.model.cp.add(goal.expression <= goal.value(solution))
         return True
-
-    def start(self, terms: Terms, share: float) -> None:
-        """Look for a first solution among few of the bundles that are listed: what serves goes on as it runs.
-
-        Where nothing runs, and the model is large, among the cheapest bundles.
-        """
-        model = self.model
-        stays = any_stays(model)
-        if not stays and not self.budget.is_large(len(model.cp.proto.variables)):
-            return
-        model.cp.minimize(terms.expression)
-        copy = model.cp.clone()
-        for demand in model.demands:
-            if stays and staying(demand) is None:
-                continue
-            keep = set(shortlist(demand))
-            others = [v.index for i, v in enumerate(model.chosen.get(demand.id, ())) if i not in keep]
-            if others:
-                unused = [copy.get_int_var_from_proto_index(index) for index in others]
-                copy.add(cp_model.LinearExpr.sum(unused) == 0)
-        self.solution = solve_model(copy, self.budget, share, self._hint(), _START_GAP).solution
 
     def note(self, name: str, terms: Terms, scale: float, bound: float) -> None:
         """Record a stage that is not solved for: what the others made of it."""

@@ -6,8 +6,8 @@ from typing import Any
 from tangram.capacity.sizing import Constraint, Rejection
 from tangram.catalog import share
 from tangram.fleet import Shape
-from tangram.packing import Choice
-from tangram.packing.problem.shortfall import unmet_share
+from tangram.packing import Choice, Demand
+from tangram.packing.problem.mix import UNMET, on_any_fleet
 from tangram.planner.joint.room import Rooms
 from tangram.planner.joint.shapeless import SETTINGS
 from tangram.planner.joint.shapes import ServingShape, Sized, replicas
@@ -69,11 +69,13 @@ def shape_document(shape: Shape, count: int) -> dict[str, Any]:
 def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms, proved: bool) -> dict[str, Any]:
     wanted, count = each.wanted, replicas(each.wanted, offer)
     cost = count * offer.price_per_hour
+    alone = Demand(wanted.id, offers=(offer.offer,), rate=wanted.rps or 0.0, min_replicas=wanted.least)
+    unmet = on_any_fleet(alone).unmet({offer.key: count}) / UNMET
     reason, message = _why(each, offer, count, choice, rooms) or ("Fleet", _FLEET[proved])
     return {
         "chosen": [shape_document(offer.shape, count)],
         "costPerHour": round(cost, 6),
-        "unmet": round(unmet_share(wanted.rps or 0.0, count * offer.rate, wanted.least, count), 6),
+        "unmet": round(unmet, 6),
         "rejectedBecause": reason,
         "message": message,
     }

@@ -1,7 +1,7 @@
 """Why a demand is not served whole, in one sentence, from what is known without solving again."""
 
 from tangram.packing import Packing, Unmet
-from tangram.packing.problem.shortfall import least_unmet
+from tangram.packing.problem.mix import least_unmet
 from tangram.planner.joint import profiles
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.room import Rooms

@@ -11,7 +11,7 @@ from tangram.catalog import share
 from tangram.catalog.prices import Prices
 from tangram.fleet import MIGPolicy, Shape
 from tangram.packing import Offer, ShapeKey
-from tangram.packing.problem.shortfall import replicas_needed
+from tangram.packing.problem.mix import replicas_needed
 from tangram.planner.joint.deployment import ANY, AS_STORED, UNLOADED_RPS, Wanted
 from tangram.planner.reports import NOT_EVALUATED, refused
 

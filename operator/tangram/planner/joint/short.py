@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.packing import Demand, Packing, Problem
-from tangram.packing.problem.shortfall import least_unmet
+from tangram.packing.problem.mix import least_unmet
 from tangram.planner.joint.demands import offered, slices_there
 from tangram.planner.joint.pack import LEAST_S, Limits
 from tangram.planner.joint.problem import Joint
