@@ -473,3 +473,14 @@ def test_a_share_of_many_decimals_is_rounded_up_to_whole_replicas(share, replica
     packed = solve(Problem(gpus, (demand,), PRICES))
 
     assert packed.gpus_in_use == replicas
+
+
+def test_pinned_replicas_beyond_the_maximum_serve_what_they_serve():
+    """All stages say so: what the maximum allows is no bound where more must not move."""
+    gpus = tuple(pinned(n, "a") for n in range(3))
+    demand = Demand("a", offers=(Offer(SKU, "7g.80gb", 1, 1.0, 3.0),), rate=4.0, max_replicas=1)
+
+    packed = solve(Problem(gpus, (demand,), PRICES))
+
+    stage = packed.stages[0]
+    assert (packed.choices[0].unmet, stage.value, stage.bound) == (0.25, 0.25, 0.25)

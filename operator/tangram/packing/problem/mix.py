@@ -128,9 +128,8 @@ class Mix:
         if self.budget is not None and not self.always and all(item.price for item in serving):
             dense = max((Fraction(item.serves, item.price) for item in serving), default=Fraction(0))
             best = min(best, math.floor(dense * self.budget))
-        if not self.rated:
-            return 0 if serving else UNMET
-        return unmet_units(best, self.least, WHOLE, self.least)
+        least = unmet_units(best, self.least, WHOLE, self.least) if self.rated else UNMET * (not serving)
+        return min((least, *(self.unmet(dict(counts)) for counts in self.always)))
 
 
 def mix_of(
