@@ -123,6 +123,13 @@ def test_moves_that_cost_more_than_they_save_are_not_made(planner):
     assert len(used(planner.plan(inventory(*fleet, moveBudget=0)))) == 2
 
 
+def test_a_horizon_over_which_prices_round_to_nothing_is_refused(planner):
+    refused = planner.refused(inventory(gpu("g0"), horizonHours=1e-7))
+
+    assert "horizonHours" in refused
+    assert "at least 1e-06" in refused
+
+
 def test_higher_priority_is_served_first(planner):
     plan = planner.plan(
         empty(1), request("low", "4g.40gb", 1, priority=1), request("high", "7g.80gb", 1, priority=2)

@@ -61,6 +61,7 @@ class Thinking:
     seconds: float = 5.0  # CP-SAT's unit: one to three seconds on one core
     each: float = 1.0  # most for one question
     spent: float = 0.0
+    solves: int = 10**9  # changes that may still be tried by a solve of their own
     built: int = 0  # shapes in all models that were made: what else took time, as a count
     late: Callable[[], bool] | None = None  # whether time is over: a guard, not part of the answer
 

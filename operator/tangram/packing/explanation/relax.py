@@ -91,8 +91,9 @@ class _Trial:
 
     def works(self, change: _Change, *, may_hurt: bool = False) -> Packing | None:
         """Solve again. None: it does not help, or somebody else would be served less."""
-        if self.thinking.over:
+        if self.thinking.over or not self.thinking.solves:
             return None
+        self.thinking.solves -= 1
         # A solve makes several models, and thinks about them.
         problem = change.problem
         self.thinking.built += _SOLVE * size(problem)

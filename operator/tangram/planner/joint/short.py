@@ -21,7 +21,9 @@ _BUILT = 50_000  # shapes in models made for explanations, after which no other 
 _THINKING_S = 2.0  # deterministic, for each question: what rules it out, and what would help
 _MOST_TRIED = 3  # settings with which a shape would serve
 _SOLVE = 3  # models in one solve
-_SOLVE_S = 3.0  # deterministic, for trying one change
+_SOLVE_S, _GPU_S = 0.5, 0.0025  # deterministic, for trying one change, and for each GPU of the fleet
+_MOST_SOLVE_S = 3.0
+_MOST_SOLVES = 8  # changes of one demand that are tried: some shortages of 4 GPUs took a minute to explain
 
 
 def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, dict[str, Any]]:
@@ -69,9 +71,12 @@ def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> t
     thinking = [Thinking(), Thinking()]
     if limits is not None:
         late = limits.started().late
-        thinking = [Thinking(_THINKING_S, _THINKING_S / 4, late=late) for _ in range(2)]
+        solves = _MOST_SOLVES
+        thinking = [Thinking(_THINKING_S, _THINKING_S / 4, solves=solves, late=late) for _ in range(2)]
     found = core(problem, packing, who, thinking[0])
-    eased = relaxations(problem, packing, who, _knobs(asked, who), thinking[1], _each_solve(limits))
+    eased = relaxations(
+        problem, packing, who, _knobs(asked, who), thinking[1], _each_solve(limits, len(asked.problem.gpus))
+    )
     told = {
         "because": [] if found is None else [str(binding) for binding in found.bindings],
         "relaxations": [
@@ -99,7 +104,10 @@ def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict
             continue
         tried += 1
         demands = tuple(changed if d.id == who else d for d in asked.problem.demands)
-        found = solve(replace(asked.problem, demands=demands), *filter(None, [_each_solve(limits)]))
+        found = solve(
+            replace(asked.problem, demands=demands),
+            *filter(None, [_each_solve(limits, len(asked.problem.gpus))]),
+        )
         if not any(u.demand == who for u in found.unmet):
             yield {
                 "dimension": "objective" if {*changes} <= {"ttft_ms", "tpot_ms"} else "engine",
@@ -110,14 +118,16 @@ def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict
             }
 
 
-def _each_solve(limits: Limits | None) -> Any:
+def _each_solve(limits: Limits | None, gpus: int) -> Any:
     from tangram.packing.search.stages import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
 
     if limits is None:
         return None
     clock, watch = limits.clock, limits.started()
     elapsed = None if clock is None else lambda: clock() - watch.began
-    return SolverLimits(deterministic_s=_SOLVE_S, wall_s=limits.wall_s, clock=elapsed)
+    return SolverLimits(
+        deterministic_s=min(_MOST_SOLVE_S, _SOLVE_S + _GPU_S * gpus), wall_s=limits.wall_s, clock=elapsed
+    )
 
 
 def _wide(asked: Joint, who: str) -> Problem:
