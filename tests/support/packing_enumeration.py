@@ -177,8 +177,7 @@ class Enumeration:
             return max(0, here - counts.total())
         if terms.unmet(counts) <= terms.reachable_unmet(self.facts.hourly):
             return 0
-        serves = terms.serves()
-        return max(0, len(terms.runs) - sum(n for shape, n in counts.items() if serves[shape]))
+        return max(0, len(terms.runs) - counts.total())
 
     def _legal(self, terms, counts, mine):
         if terms.priority is None:
@@ -194,6 +193,8 @@ class Enumeration:
             terms.prices(self.facts.hourly),
             bool(pinned) and counts == pinned,
         )
+        if any(n > pinned[shape] for shape, n in counts.items() if not serves[shape]):
+            return False  # what may move and serves nothing does not go on
         if not pinned <= counts and (terms.unmet(counts) or not counts <= terms.held):
             return False
         paid = sum(prices[shape] * n for shape, n in counts.items())

@@ -249,9 +249,6 @@ class PerGPU:
             if not serves[shape]:  # it is not offered: what must not move may stay
                 self.m.add(n <= terms.pinned[shape])
         there = sum(n for shape, n in counts.items() if serves[shape])
-        for shape, n in counts.items():
-            if not serves[shape]:  # only what must not move goes on without serving
-                self.m.add(n <= terms.pinned[shape])
         if demand.rate > 0:
             served = sum(serves[shape] * n for shape, n in counts.items())
             self.m.add(FINE * unmet + served >= UNMET * FINE)
