@@ -57,6 +57,8 @@ def slice_request(document: Mapping[str, Any], where: str) -> SliceRequest:
 
 def _horizon(fields: Fields) -> float | None:
     hours = read.number(fields, "horizonHours", most=8760)
+    if hours == 0:
+        raise fields.error("horizonHours", "must be above 0")
     if hours is not None and hours < _SHORTEST_H:
         raise fields.error("horizonHours", f"must be at least {_SHORTEST_H:g}")
     return hours
