@@ -12,8 +12,10 @@ from tangram.packing.model.build import build
 from tangram.packing.model.classes import gpu_classes
 from tangram.packing.model.grouping import by_owner, read
 from tangram.packing.problem.prepared import MONEY
+from tangram.packing.search import choose
 from tangram.packing.search.stages import Budget, Limits, Run
-from tangram.packing.solve import solve
+from tangram.packing.solve import _choose, solve
+from tests.support.packing_instances import instance
 
 H100, A100 = "H100-80GB-SXM", "A100-40GB-SXM"
 PRICES = {H100: 3.0, A100: 1.3}
@@ -187,3 +189,21 @@ def test_a_request_that_finds_no_room_takes_none_from_the_bound_of_a_demand():
         assert sum(stage.value for stage in unmet) == 1, priority
         assert all(stage.bound <= stage.value for stage in unmet), priority
         assert unmet[0].value == (0 if priority == 0 else 1), priority
+
+
+def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(monkeypatch):
+    search = choose.Chooser._solve
+    monkeypatch.setattr(choose, "_SMALL", 0)
+    monkeypatch.setattr(choose.Chooser, "_serve_all", lambda _: False)
+    monkeypatch.setattr(
+        choose.Chooser,
+        "_solve",
+        lambda self, goal, *more: None if goal is None else search(self, goal, *more),
+    )
+    fleet, prices, demands = read(instance("plenty", 1))
+
+    run, _ = _choose(fleet, prices, demands, Budget(Limits()), 300)
+
+    dollars = next(stage for stage in run.stages if stage.name == "dollars")
+    assert 0 < dollars.bound <= dollars.value
+    assert not dollars.proved

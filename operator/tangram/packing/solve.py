@@ -25,7 +25,7 @@ from tangram.packing.search.stages import Budget, Limits, Run
 
 __all__ = ["Limits", "solve"]
 
-# Above this many classes, owners are told apart only after their mixes are settled.
+# Above this many classes, the model tells owners apart only once their mixes are settled.
 _MOST_CLASSES = 300
 _MOST_SETTLED = 3000
 _DOUBTFUL = 0.05  # so far from its bound a stage may be from what would have been found with more time
@@ -58,12 +58,11 @@ def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
 def _attempt(
     fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> Packing:
-    """Return the best packing found. Owners are told apart when the mixes are chosen if that makes no more
-    than `most` classes; else only afterwards, and it may take more moves than were counted.
+    """Return the best packing found. The model tells owners apart when it chooses mixes if that makes no
+    more than `most` classes; else only afterwards, and it may take more moves than it counted.
     """
     first, exact = _choose(fleet, prices, whole, budget, most)
-    everyone = first.model.demands
-    report = Report(fleet, prices, whole, everyone, first)
+    report = Report(fleet, prices, whole, first)
     if first.solution is None:
         return report.nothing_changes()
     if exact:
@@ -71,7 +70,7 @@ def _attempt(
         _tidy(first, fleet)
         found = report.packing(first)
     else:
-        second = _settle(fleet, prices, everyone, first, budget)
+        second = _settle(fleet, prices, whole, first, budget)
         found = report.packing(first if second is None else second)
     if all(_near(stage) for stage in found.stages[: _paid(found)]):
         return found
@@ -81,7 +80,7 @@ def _attempt(
 def _nothing_changes(problem: Problem) -> Packing:
     fleet, prices, whole = read(problem)
     run = Run(_relaxed(fleet, prices, whole), Budget(_NO_LIMITS))
-    return Report(fleet, prices, whole, whole, run).nothing_changes()
+    return Report(fleet, prices, whole, run).nothing_changes()
 
 
 def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
@@ -149,7 +148,7 @@ def _choose(
     if run.solution is None:
         return run, exact
     if all(stage.name != "dollars" for stage in run.stages):  # time was over before
-        run.note("dollars", run.model.dollars, MONEY, 0.0)
+        run.note("dollars", run.model.dollars, MONEY, chooser.least)
     elif model.mixes and chooser.small and run.complete:
         whole = chooser.everything()
         run = run if whole.solution is None else whole

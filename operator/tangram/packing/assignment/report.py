@@ -21,13 +21,12 @@ class Report:
 
     fleet: Fleet
     prices: ShapePrices
-    everyone: tuple[PreparedDemand, ...]  # as asked
-    demands: tuple[PreparedDemand, ...]  # the same, with the columns that were chosen among
+    everyone: tuple[PreparedDemand, ...]
     first: Run  # which chose the mixes, and has the bound of the dollars
 
     def packing(self, run: Run) -> Packing:
         """Return the packing behind the last solution of `run`."""
-        chosen = chosen_columns(self.demands, self.first, self.prices)
+        chosen = chosen_columns(self.everyone, self.first, self.prices)
         found, whole = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
         missed = _missed(found, self.first.stages)  # the model may relax spread, a plan may not

@@ -1,4 +1,4 @@
-"""The fleet prepared for grouping, and how finely the owners of its slices are told apart."""
+"""The fleet prepared for grouping, and how finely the model tells the owners of slices apart."""
 
 from collections import Counter
 

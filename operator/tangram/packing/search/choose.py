@@ -2,7 +2,8 @@
 
 The master problem bounds a stage and names the columns that matter. A model of few columns per demand gives
 an incumbent at once. Where that is not near the bound, the demands that the master serves by halves get all
-of their mixes, beside few columns of the others; on a small fleet, in the end, all demands do.
+of their mixes, beside few columns of the others. A small fleet has one model of all mixes from the start; the
+master helps where that leaves a gap.
 """
 
 from collections.abc import Collection
@@ -23,9 +24,7 @@ from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
 _LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
-_FEW = (
-    16  # columns of a demand that the master serves by halves: with 8 the gap of 100 GPUs was twice as wide
-)
+_FEW = 16  # columns of a demand that the master serves by halves: with 8, 100 GPUs had twice the gap
 _SURE = 1  # of the others: with 3 and 8 the search took longer and found less
 _FEW_TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
 _NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
@@ -172,8 +171,12 @@ class Chooser:
     def _near(self, goal: Goal, found: Incumbent | None, bound: int) -> bool:
         if found is None:
             return False
-        close = _CLOSE_DOLLARS * found.value if goal is None else _CLOSE_UNMET * UNMET * len(self.everyone)
-        return found.value - bound <= (0 if self.small else close)
+        close = 0.0 if self.small else _CLOSE_DOLLARS * found.value
+        return found.value - bound <= (close if goal is None else self._close_unmet)
+
+    @property
+    def _close_unmet(self) -> float:
+        return 0.0 if self.small else _CLOSE_UNMET * UNMET * len(self.everyone)
 
     def _settle(self, goal: Goal, value: int, bound: int) -> None:
         name, scale = ("dollars", MONEY) if goal is None else (f"unmet[{goal}]", UNMET)
@@ -216,7 +219,7 @@ class Chooser:
         model.cp.minimize(both.expression)
         best = self.best if found is None else found.run
         hint = first_guess(model) if best is None else carried(best.model, best.solution or [], model)
-        enough = 0.0 if goal is None or self.small else _CLOSE_UNMET * UNMET * len(self.everyone) * weight
+        enough = 0.0 if goal is None else self._close_unmet * weight
         answer = solve_model(model.cp, self.budget, share, hint, enough=enough)
         if answer.solution is None:
             return None

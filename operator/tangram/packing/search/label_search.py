@@ -15,10 +15,8 @@ from tangram.packing.problem.mix import SCALE, UNMET
 from tangram.packing.search.corners import Corners, Option
 from tangram.packing.search.mix_space import Mix, MixPrices
 
-_SHIFT, _BITS = (
-    30,
-    58,
-)  # costs and multipliers are kept in 2**-30 of the prices' unit, or in what fits so many bits
+# Costs and multipliers are kept in 2**-30 of the prices' unit, or in what fits 58 bits.
+_SHIFT, _BITS = 30, 58
 _FITS = 1 << 61  # sums of costs below it are whole numbers of 64 bits
 _STEPS = 12  # of one line search: piecewise linear functions of a few dozen pieces end in fewer
 _ROUNDS = 3  # of line searches along each multiplier
@@ -64,25 +62,12 @@ class LabelSearch:
         limits = self._limits
         bound = by_service * self._space.whole + (self._prices.constant << self._shift)
         service = number = spent = 0
-        if by_number or by_spent:
-            for corners in self._corners:
-                costs = [c - by_service * q - by_number * n + by_spent * p for q, n, c, p, _ in corners]
-                least = min(costs)
-                best = corners[costs.index(least)]
-                bound += least
-                service, number, spent = service + best[0], number + best[1], spent + best[3]
-        else:
-            for corners in self._corners:
-                costs = [option[2] - by_service * option[0] for option in corners]
-                least = min(costs)
-                at = costs.index(least)
-                if at or corners[0][1]:
-                    service, number, spent = (
-                        service + corners[at][0],
-                        number + corners[at][1],
-                        spent + corners[at][3],
-                    )
-                    bound += least
+        for corners in self._corners:
+            costs = _reduced(corners, multipliers)
+            least = min(costs)
+            best = corners[costs.index(least)]
+            bound += least
+            service, number, spent = service + best[0], number + best[1], spent + best[3]
         slope, there = self._space.whole - service, number
         if limits.counted:
             left = (self._prices.unmet << self._shift) - by_service * SCALE
@@ -210,10 +195,9 @@ class LabelSearch:
 
     def _stages(self, gap: int) -> list[list[Option]]:
         """Return the counts of each shape whose regret is at most `gap`, with it."""
-        by_service, by_number, by_spent = self._multipliers
         stages = []
         for corners in self._corners:
-            costs = [c - by_service * q - by_number * n + by_spent * p for q, n, c, p, _ in corners]
+            costs = _reduced(corners, self._multipliers)
             least = min(costs)
             ends = [(*option[:4], cost - least) for option, cost in zip(corners, costs, strict=True)]
             stage = [ends[0]] if ends[0][4] <= gap else []
@@ -244,11 +228,16 @@ class LabelSearch:
 
     def _total(self, service: int, number: int, cost: int) -> int:
         """Return what a mix costs by its totals."""
-        limits = self._limits
-        number = max(limits.first, min(number, limits.last))
-        missing = max(0, -((service - self._space.whole) // SCALE))
-        missing = max(missing, limits.missing[number - limits.first] if limits.counted else 0)
+        missing = self._space.missing(service, number)
         return self._prices.unmet * missing + self._prices.constant + (cost >> self._shift)
+
+
+def _reduced(corners: list[Option], multipliers: _Multipliers) -> list[int]:
+    """Return what the counts of one shape cost beside what multipliers make of them."""
+    by_service, by_number, by_spent = multipliers
+    if by_number or by_spent:
+        return [c - by_service * q - by_number * n + by_spent * p for q, n, c, p, _ in corners]
+    return [option[2] - by_service * option[0] for option in corners]
 
 
 def _between(left: Option, right: Option, gap: int) -> Iterator[Option]:

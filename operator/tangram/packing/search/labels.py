@@ -24,9 +24,8 @@ class Labels:
         self._beyond = np.array([min(regret, gap + 1) for regret in beyond], np.int64)
         self._columns = np.zeros((5, 1), np.int64)  # service, replicas, cost, spent, regret
         self._last: tuple[_Numbers, _Numbers] = self._columns[0], self._columns[0]
-        self._steps: list[
-            tuple[_Numbers, _Numbers] | None
-        ] = []  # by shape: label before, replicas of the shape
+        # By shape: label before and replicas of the shape, of each label; None: no replica of it.
+        self._steps: list[tuple[_Numbers, _Numbers] | None] = []
 
     @property
     def count(self) -> int:
