@@ -116,8 +116,9 @@ def traced(do):
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    """Each thread of a CPU kernel has scratch memory of its own; a GPU's kernels have not."""
+def _no_scratch_of_a_cpu(monkeypatch):
+    """Each thread of a CPU kernel has scratch memory; oneDNN packs keys and values where a CPU has AMX."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
