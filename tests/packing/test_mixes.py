@@ -191,19 +191,41 @@ def test_a_request_that_finds_no_room_takes_none_from_the_bound_of_a_demand():
         assert unmet[0].value == (0 if priority == 0 else 1), priority
 
 
-def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(monkeypatch):
+@pytest.mark.parametrize("small", [True, False])
+def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(monkeypatch, small):
     search = choose.Chooser._solve
-    monkeypatch.setattr(choose, "_SMALL", 0)
+    monkeypatch.setattr(choose, "_SMALL", 800 if small else 0)
     monkeypatch.setattr(choose.Chooser, "_serve_all", lambda _: False)
     monkeypatch.setattr(
         choose.Chooser,
         "_solve",
         lambda self, goal, *more: None if goal is None else search(self, goal, *more),
     )
-    fleet, prices, demands = read(instance("plenty", 1))
+    fleet, prices, demands = read(instance("plenty", 0))
 
     run, _ = _choose(fleet, prices, demands, Budget(Limits()), 300)
 
     dollars = next(stage for stage in run.stages if stage.name == "dollars")
     assert 0 < dollars.bound <= dollars.value
     assert not dollars.proved
+
+
+def test_layouts_are_settled_on_all_targets_where_few_do_not_suffice(monkeypatch):
+    problem, refused = instance("running", 3, 12), []
+
+    def none(model, *_):
+        refused.append(model.classes)
+        return model.classes.restricted([()] * len(model.classes.existing))
+
+    monkeypatch.setattr(Budget, "is_large", lambda *_: True)
+    monkeypatch.setattr(
+        "tangram.packing.solve._MOST_CLASSES", 0
+    )  # owners are told apart once mixes are settled
+    expected = solve(problem)
+    monkeypatch.setattr("tangram.packing.solve.near_classes", none)
+
+    packed = solve(problem)
+
+    assert refused
+    assert packed.status != "FALLBACK"
+    assert [stage.value for stage in packed.stages[:2]] == [stage.value for stage in expected.stages[:2]]

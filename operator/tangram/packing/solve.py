@@ -12,15 +12,17 @@ from dataclasses import replace
 
 from tangram.packing.assignment.report import Report
 from tangram.packing.model.build import build
-from tangram.packing.model.classes import Fleet, finest_classes, gpu_classes
+from tangram.packing.model.classes import Fleet, GPUClasses, finest_classes, gpu_classes
 from tangram.packing.model.grouping import by_fate, by_owner, by_shape, read
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
-from tangram.packing.search.choose import Chooser, with_bounds
+from tangram.packing.search.choose import LP_S, Chooser, with_bounds
+from tangram.packing.search.master import Master
 from tangram.packing.search.settled import chosen_columns, gives_up_replicas, settled_demands
+from tangram.packing.search.shortlist import near_classes
 from tangram.packing.search.stages import Budget, Limits, Run
 
 __all__ = ["Limits", "solve"]
@@ -147,9 +149,7 @@ def _choose(
     run = chooser.choose()
     if run.solution is None:
         return run, exact
-    if all(stage.name != "dollars" for stage in run.stages):  # time was over before
-        run.note("dollars", run.model.dollars, MONEY, chooser.least)
-    elif model.mixes and chooser.small and run.complete:
+    if model.mixes and chooser.small and run.complete:
         whole = chooser.everything()
         run = run if whole.solution is None else whole
     _share(run, len(model.cp.proto.variables))
@@ -191,11 +191,25 @@ def _settle(
     losers = frozenset(demand.id for demand in everyone if gives_up_replicas(demand, chosen[demand.id]))
     by_cost, alike = by_fate(fleet, losers, costs=True), by_fate(fleet, losers, costs=False)
     grouped, _ = finest_classes(fleet, by_cost, alike, _MOST_SETTLED)
-    run = Run(build(fleet, prices, settled, grouped), budget)
-    if not run.minimise("dollars", run.model.dollars, MONEY, 0.5):
-        return None
-    _tidy(run, fleet)
-    return run
+    model = build(fleet, prices, settled, grouped)
+    for few in (_near_master(fleet, model, budget), grouped):
+        run = Run(model if few is grouped else build(fleet, prices, settled, few), budget)
+        if run.minimise("dollars", run.model.dollars, MONEY, 0.5):
+            _tidy(run, fleet)
+            return run
+        if few is grouped:
+            break
+    return None
+
+
+def _near_master(fleet: Fleet, model: Model, budget: Budget) -> GPUClasses:
+    """Return few targets of a large fleet: with all, 1,000 scattered GPUs ended 3.6 % off the bound."""
+    if not budget.is_large(len(model.cp.proto.variables)):
+        return model.classes
+    bounded = Master(model).minimise(model.dollars, LP_S, 0, budget.late)
+    if not bounded.feasible:
+        return model.classes
+    return near_classes(model, bounded, fleet.problem.horizon_h)
 
 
 def _tidy(run: Run, fleet: Fleet) -> None:

@@ -197,18 +197,19 @@ class _Occupancy:
 
     def offering(self, demand: PreparedDemand) -> list[str]:
         """Return the GPUs on which a demand could stand if nothing else stood there, by id."""
-        found = {
-            gpu.id: any(_offers(gpu, shape) for shape in demand.shapes)
+        shapes: dict[str, list[ShapeKey]] = {}
+        for shape in demand.shapes:
+            shapes.setdefault(shape.sku, []).append(shape)
+        return [
+            gpu.id
             for gpu in self.gpus
-            if not demand.pools or gpu.pool in demand.pools
-        }
-        return [gpu_id for gpu_id, offers in found.items() if offers]
+            if (not demand.pools or gpu.pool in demand.pools)
+            and any(_offers(gpu, shape) for shape in shapes.get(gpu.sku, ()))
+        ]
 
 
 def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
-    """Whether a GPU is, has or may be cut into what one replica stands on."""
-    if gpu.sku != shape.sku:
-        return False
+    """Whether a GPU of its SKU is, has or may be cut into what one replica stands on."""
     if shape.profile == WHOLE_GPU:
         return gpu.convertible or not gpu.mig_enabled
     may_cut = gpu.convertible or (gpu.mig_enabled and gpu.cuttable)

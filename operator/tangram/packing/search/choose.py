@@ -1,9 +1,9 @@
 """Choose what serves each demand: one stage after the other, each beside the bound of all mixes.
 
 The master problem bounds a stage and names the columns that matter. A model of few columns per demand gives
-an incumbent at once. Where that is not near the bound, the demands that the master serves by halves get all
-of their mixes, beside few columns of the others. A small fleet has one model of all mixes from the start; the
-master helps where that leaves a gap.
+an incumbent at once. A large fleet is then searched near the incumbent: the demands whose columns are the
+furthest from the master's may change, beside all GPUs, while the others keep what they have. A small fleet
+has one model of all mixes from the start; the master helps where that leaves a gap.
 """
 
 from collections.abc import Collection
@@ -12,32 +12,35 @@ from math import ceil, gcd
 
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, GPUClasses
-from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices, column_of, least_unmet_of
+from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices, least_unmet_of
 from tangram.packing.problem.result import Stage
-from tangram.packing.search.hints import as_it_is, carried, first_guess
-from tangram.packing.search.master import FINE, Bounded, Master
-from tangram.packing.search.settled import chosen_column
+from tangram.packing.search.hints import carried, first_guess
+from tangram.packing.search.master import Bounded, Master
+from tangram.packing.search.settled import chosen_columns
+from tangram.packing.search.shortlist import columns_around, furthest, halved, near_classes, near_columns
 from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
-_LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
-_FEW = 16  # columns of a demand that the master serves by halves: with 8, 100 GPUs had twice the gap
-_SURE = 1  # of the others: with 3 and 8 the search took longer and found less
-_FEW_TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
-_NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
-_FREE = 4  # demands with all mixes beside them: with 8 the same time found worse
+LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
+_FREE = 4  # demands of a small fleet with all mixes beside few columns: with 8 the same time found worse
 _SHARES = 0.3, 0.3, 0.5  # of what is left to think with: few columns, some demands free, all mixes
+_FIRST = 0.1  # of it, for the first incumbent of a large fleet: with 0.03 the unmet demand was higher
+_NEARBY = 0.07  # of it, for one search near the incumbent
+_AROUND = 30  # demands that may change in it; with 15 the dollars of 1,000 GPUs were 0.1 % higher
+_MOST_AROUND = 120  # as many when fewer brought nothing
+_MOST_NEARBY = 12  # searches; six suffice nearly always
+_ENOUGH = 2.0  # times what is close: near the incumbent nothing may be better; farther off there still is
+_BETTER = 0.0001  # of the value: an improvement after which as few demands may change again
+_AHEAD = 3.0  # times what is close in unmet demand: with 1, plans for 1,000 short GPUs moved a third more
 _SMALL = 800  # variables: above, the model of all mixes improved nothing in its time
 _LEAST_S = 4.0  # deterministic seconds, unless a limit was given
 _LEAST_REQUESTS_S = 12.0  # the same for requests alone: their model is proved, not approached
 _PER_VARIABLE_S = 0.0005
 _WALL_PER_VARIABLE_S = 0.0004  # of one search: with 0.0001, on a busy machine, some found no solution at all
 _MOST_LEAST_S = 0.3  # a guard is a guard
-_CLOSE_DOLLARS, _CLOSE_UNMET = 0.001, 0.0005  # of the dollars and of all demand: a large fleet gets no nearer
-_HALF = 0.999  # a column of less weight serves its demand by halves
+_CLOSE_DOLLARS, _CLOSE_UNMET = 0.002, 0.0005  # of the dollars and of all demand: a large fleet gets no nearer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,6 @@ class Chooser:
     ties: dict[int, int] = field(default_factory=dict)  # replicas that go although their demand wants them
     stages: list[Stage] = field(default_factory=list)
     best: Run | None = None
-    least: float = 0.0  # USD: the bound of the dollars, where no solution was found
     _master: Master | None = None
 
     @property
@@ -115,7 +117,7 @@ class Chooser:
         for priority, terms in self.full.unmet.items():
             total.extend(terms)
             least[priority] = least_unmet_of(self.everyone, priority)
-        bounded = self.master.minimise(total, _LP_S, sum(least.values()), self.budget.late)
+        bounded = self.master.minimise(total, LP_S, sum(least.values()), self.budget.late)
         if not bounded.feasible or bounded.bound > sum(least.values()):
             return False
         for priority in sorted(least, reverse=True):
@@ -135,13 +137,16 @@ class Chooser:
             found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[2 if alone else 0])
             bound = bound if found is None else max(bound, found.bound)
         if not alone and (found is None or found.value > bound):
-            bounded = self.master.minimise(terms, _LP_S, least, self.budget.late)
+            bounded = self.master.minimise(terms, LP_S, least, self.budget.late)
             if not bounded.feasible:
                 return False
             bound = max(bound, _rounded(terms, bounded.bound))
-            found = self._improve(goal, bound, bounded, found)
+            if self.small:
+                found = self._improve(goal, bound, bounded, found)
+            else:
+                found = self._search(goal, bound, self._ahead(goal, bound, bounded))
+        found = found or self._incumbent(goal, bound)
         if found is None:
-            self.least = bound / MONEY if goal is None else 0.0
             return False
         self.best = found.run
         if self._master is not None:
@@ -151,28 +156,74 @@ class Chooser:
         self._settle(goal, found.value, bound)
         return True
 
+    def _ahead(self, goal: Goal, bound: int, bounded: Bounded) -> Bounded:
+        """Return the master of the dollars at about the unmet demand that this stage will reach.
+
+        Its columns and targets leave as little unmet, and their dollars are those that the last stage wants.
+        """
+        if goal is None:
+            return bounded
+        self.master.limit(goal, bound + int(_AHEAD * self._close_unmet))
+        ahead = self.master.minimise(self.full.dollars, LP_S, 0, self.budget.late)
+        return ahead if ahead.feasible else bounded
+
     def _improve(self, goal: Goal, bound: int, bounded: Bounded, found: Incumbent | None) -> Incumbent | None:
-        """Return the best among few columns, then with all mixes of a few demands, on few targets of GPUs."""
-        classes = self.classes if self.small else self.classes.restricted(self._targets(bounded, found))
-        found = self._solve(goal, bound, self._few(bounded), classes, _SHARES[0], found) or found
-        if not self._near(goal, found, bound):
-            free = bounded.halves(_HALF)[:_FREE]
-            found = self._solve(goal, bound, self._few(bounded, free), classes, _SHARES[1], found) or found
-        if self.small and (found is None or found.value > bound):
-            found = self._solve(goal, bound, self.everyone, classes, _SHARES[2], found) or found
+        """Return the best among few columns, then with all mixes of a few demands, then with all mixes."""
+        for free in ((), halved(bounded)[:_FREE]):
+            if found is None or found.value > bound:
+                few = near_columns(self.everyone, self.prices, bounded, self._chosen(self.best), free)
+                found = self._solve(goal, bound, few, self.classes, _SHARES[bool(free)], found) or found
+        if found is None or found.value > bound:
+            found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[2], found) or found
         return found
+
+    def _search(self, goal: Goal, bound: int, bounded: Bounded) -> Incumbent | None:
+        """Return the best near one incumbent after the other, on few targets of GPUs; then of few columns."""
+        classes = near_classes(self.full, bounded, self.fleet.problem.horizon_h, self.best)
+        found = self._incumbent(goal, bound)
+        if found is None:
+            few = near_columns(self.everyone, self.prices, bounded, {})
+            found = self._solve(goal, bound, few, classes, _FIRST)
+        around, tried, most = _AROUND, set[str](), min(_MOST_AROUND, 2 * len(bounded.costs))
+        for _ in range(_MOST_NEARBY):
+            if found is None or around > most or self._near(goal, found, bound) or self.budget.late():
+                break
+            chosen = self._chosen(found.run)
+            order = sorted(furthest(bounded, chosen), key=tried.__contains__)[:around]
+            few = columns_around(self.everyone, self.prices, bounded, chosen, order)
+            better = self._solve(goal, bound, few, classes, _NEARBY, found) or found
+            tried.update(order[: around // 2])
+            if found.value - better.value > _BETTER * found.value:
+                tried.clear()
+            else:
+                around *= 2
+            found = better
+        for free in ((), halved(bounded)[:_FREE]):
+            if found is None or not self._near(goal, found, bound, _ENOUGH):
+                chosen = self._chosen(self.best if found is None else found.run)
+                few = near_columns(self.everyone, self.prices, bounded, chosen, free)
+                found = self._solve(goal, bound, few, classes, _SHARES[0], found) or found
+        return found
+
+    def _incumbent(self, goal: Goal, bound: int) -> Incumbent | None:
+        """Return what the stage before found."""
+        if self.best is None or self.best.solution is None:
+            return None
+        return Incumbent(self.best, _terms(self.best.model, goal).value(self.best.solution), bound)
+
+    def _chosen(self, run: Run | None) -> dict[str, MixColumn]:
+        """Return the columns of the demands that have mixes."""
+        mixed = tuple(demand for demand in self.everyone if demand.mix is not None)
+        return {} if run is None else chosen_columns(mixed, run, self.prices)
 
     def _keep_columns(self, run: Run) -> None:
         """Let the master have what was chosen: within what this stage reached it may know nothing else."""
-        for demand in self.everyone:
-            if demand.mix is not None:
-                self.master.add(demand.id, [chosen_column(demand, run, self.prices).parts])
+        for demand, column in self._chosen(run).items():
+            self.master.add(demand, [column.parts])
 
-    def _near(self, goal: Goal, found: Incumbent | None, bound: int) -> bool:
-        if found is None:
-            return False
-        close = 0.0 if self.small else _CLOSE_DOLLARS * found.value
-        return found.value - bound <= (close if goal is None else self._close_unmet)
+    def _near(self, goal: Goal, found: Incumbent, bound: int, times: float = 1.0) -> bool:
+        close = _CLOSE_DOLLARS * found.value if goal is None else self._close_unmet
+        return found.value - bound <= times * close
 
     @property
     def _close_unmet(self) -> float:
@@ -229,38 +280,6 @@ class Chooser:
         proved = value if answer.proved else ceil((answer.bound - ties.most) / weight - 1e-9)
         return Incumbent(Run(model, self.budget, answer.solution, whole=not self.full.mixes), value, proved)
 
-    def _targets(self, bounded: Bounded, found: Incumbent | None) -> list[set[int]]:
-        """Return, by class, the targets that the master uses, the nearest to them, and those used so far."""
-        kept, best = list[set[int]](), self.best if found is None else found.run
-        before = _used_targets(best) if best is not None else [set[Target]()] * len(self.classes.existing)
-        for group, variables, used in zip(self.classes.existing, self.full.counts, before, strict=True):
-            costs = [(v.index not in bounded.used, bounded.priced[v.index]) for v in variables]
-            order = sorted(range(len(costs)), key=lambda n: (costs[n], n))
-            near = _NEAR * FINE * group.kind.price * self.fleet.problem.horizon_h
-            mine = {n for n in order[:_FEW_TARGETS] if costs[n][1] <= near}
-            mine |= {n for n, (unused, _) in enumerate(costs) if not unused}
-            mine |= {n for n, target in enumerate(group.targets) if target in used}
-            kept.append(mine | {as_it_is(group)})
-        return kept
-
-    def _few(self, bounded: Bounded, free: Collection[str] = ()) -> tuple[PreparedDemand, ...]:
-        """Leave all demands but the free ones few columns: those of the master, and the nearest to them."""
-        return tuple(
-            demand if demand.mix is None or demand.id in free else self._columns(demand, bounded)
-            for demand in self.everyone
-        )
-
-    def _columns(self, demand: PreparedDemand, bounded: Bounded) -> PreparedDemand:
-        costs, weights = bounded.costs[demand.id], bounded.weights.get(demand.id, {})
-        order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
-        running = tuple(sorted(demand.running.items()))
-        few = _SURE if max(weights.values(), default=0.0) >= _HALF else _FEW
-        kept = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
-        columns = [column_of(demand, self.prices, dict(counts)) for counts in kept]
-        if self.best is not None:
-            columns.append(chosen_column(demand, self.best, self.prices))
-        return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)
-
 
 def with_bounds(
     model: Model, everyone: Collection[PreparedDemand], stages: Collection[Stage], budget: Budget
@@ -279,7 +298,7 @@ def with_bounds(
         terms, scale = _terms(model, goal), MONEY if goal is None else UNMET
         value, least = round(stage.value * scale), least_unmet_of(everyone, goal)
         if not budget.late():
-            proved = master.minimise(terms, _LP_S, least, budget.late)
+            proved = master.minimise(terms, LP_S, least, budget.late)
             least = max(least, _rounded(terms, proved.bound)) if proved.feasible else least
         least = min(value, least)
         bound = stage.value if least == value else least / scale
@@ -287,14 +306,6 @@ def with_bounds(
         if goal is not None:
             master.limit(goal, value + len(everyone))  # the share of each demand was rounded
     return tuple(found)
-
-
-def _used_targets(run: Run) -> list[set[Target]]:
-    solution, model = run.solution or [], run.model
-    return [
-        {target for target, v in zip(group.targets, counts, strict=True) if solution[v.index]}
-        for group, counts in zip(model.classes.existing, model.counts, strict=True)
-    ]
 
 
 def _rounded(terms: Terms, bound: int) -> int:

@@ -13,7 +13,8 @@ def chosen_columns(
     demands: tuple[PreparedDemand, ...], run: Run, prices: ShapePrices
 ) -> dict[str, MixColumn]:
     """Return what each demand gets, by id. Without a solution: what goes on without touching anything."""
-    return {demand.id: chosen_column(demand, run, prices) for demand in demands}
+    columns = {demand.id: demand.columns for demand in run.model.demands}
+    return {demand.id: _chosen(demand, run, prices, columns[demand.id]) for demand in demands}
 
 
 def settled_demands(
@@ -29,7 +30,9 @@ def gives_up_replicas(demand: PreparedDemand, chosen: MixColumn) -> bool:
     return any(n > parts.get(shape, 0) for shape, n in demand.running.items())
 
 
-def chosen_column(demand: PreparedDemand, run: Run, prices: ShapePrices) -> MixColumn:
+def _chosen(
+    demand: PreparedDemand, run: Run, prices: ShapePrices, columns: tuple[MixColumn, ...]
+) -> MixColumn:
     """Return what a solution has for a demand; without one, what goes on without touching anything."""
     if demand.is_request:
         return _pieces(demand, run)
@@ -38,7 +41,6 @@ def chosen_column(demand: PreparedDemand, run: Run, prices: ShapePrices) -> MixC
         return column_of(demand, prices, {shape: run.solution[v.index] for shape, v in counts.items()})
     if run.solution is not None:
         values = [run.solution[v.index] for v in run.model.chosen[demand.id]]
-        columns = next(each.columns for each in run.model.demands if each.id == demand.id)
         return columns[values.index(1)]
     mixes = [] if demand.mix is None else demand.mix.within(demand.running)
     possible = [*demand.columns, *(column_of(demand, prices, counts) for counts in mixes)]

@@ -1,0 +1,107 @@
+"""Few columns of each demand and few targets of each class of GPUs: those near the master's solution."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tangram.packing.model.classes import GPUClasses
+from tangram.packing.model.targets import Target
+from tangram.packing.model.variables import Model
+from tangram.packing.problem.prepared import MixColumn, PreparedDemand, ShapePrices, column_of
+from tangram.packing.search.hints import as_it_is
+from tangram.packing.search.master import FINE, Bounded
+from tangram.packing.search.stages import Run
+
+_TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
+_NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
+_COLUMNS = 16  # of a demand that the master serves by halves: with 8, 100 GPUs had twice the gap
+_SURE = 1  # of the others: with 3 and 8 the search took longer and found less
+_HALF = 0.999  # a column of less weight serves its demand by halves
+
+
+def near_classes(model: Model, bounded: Bounded, horizon_h: float, run: Run | None = None) -> GPUClasses:
+    """Leave the targets that the master uses, the nearest to them, and those of `run`."""
+    kept, existing = list[set[int]](), model.classes.existing
+    before = [set[Target]()] * len(existing) if run is None else _used_targets(run)
+    for group, variables, used in zip(existing, model.counts, before, strict=True):
+        costs = [(v.index not in bounded.used, bounded.priced[v.index]) for v in variables]
+        order = sorted(range(len(costs)), key=lambda n: (costs[n], n))
+        near = _NEAR * FINE * group.kind.price * horizon_h
+        numbers = {n for n in order[:_TARGETS] if costs[n][1] <= near}
+        numbers |= {n for n, (unused, _) in enumerate(costs) if not unused}
+        numbers |= {n for n, target in enumerate(group.targets) if target in used}
+        kept.append(numbers | {as_it_is(group)})
+    return model.classes.restricted(kept)
+
+
+def _used_targets(run: Run) -> list[set[Target]]:
+    solution, model = run.solution or [], run.model
+    return [
+        {target for target, v in zip(group.targets, counts, strict=True) if solution[v.index]}
+        for group, counts in zip(model.classes.existing, model.counts, strict=True)
+    ]
+
+
+def near_columns(
+    everyone: tuple[PreparedDemand, ...],
+    prices: ShapePrices,
+    bounded: Bounded,
+    chosen: Mapping[str, MixColumn],
+    free: Collection[str] = (),
+) -> tuple[PreparedDemand, ...]:
+    """Leave all demands but the `free` ones few columns: the master's, the nearest, the `chosen` one."""
+    few = list[PreparedDemand]()
+    for demand in everyone:
+        if demand.mix is None or demand.id in free:
+            few.append(demand)
+        else:
+            sure = max(bounded.weights.get(demand.id, {}).values(), default=0.0) >= _HALF
+            few.append(_with_columns(demand, prices, bounded, chosen, _SURE if sure else _COLUMNS))
+    return tuple(few)
+
+
+def furthest(bounded: Bounded, chosen: Mapping[str, MixColumn]) -> list[str]:
+    """Return the demands, those first whose chosen column is the furthest from the master's."""
+    far = dict[str, int]()
+    for demand, costs in bounded.costs.items():
+        far[demand] = costs.get(chosen[demand].parts, max(costs.values()))
+    return sorted(far, key=lambda demand: (-far[demand], demand))
+
+
+def columns_around(
+    everyone: tuple[PreparedDemand, ...],
+    prices: ShapePrices,
+    bounded: Bounded,
+    chosen: Mapping[str, MixColumn],
+    around: Collection[str],
+) -> tuple[PreparedDemand, ...]:
+    """Leave the demands `around` few columns, and all others the chosen one."""
+    few = list[PreparedDemand]()
+    for demand in everyone:
+        if demand.mix is None:
+            few.append(demand)
+        elif demand.id in around:
+            few.append(_with_columns(demand, prices, bounded, chosen, _COLUMNS))
+        else:
+            few.append(replace(demand, columns=(chosen[demand.id],), mix=None))
+    return tuple(few)
+
+
+def _with_columns(
+    demand: PreparedDemand,
+    prices: ShapePrices,
+    bounded: Bounded,
+    chosen: Mapping[str, MixColumn],
+    few: int,
+) -> PreparedDemand:
+    costs, weights = bounded.costs[demand.id], bounded.weights.get(demand.id, {})
+    order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
+    running = tuple(sorted(demand.running.items()))
+    kept = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
+    columns = [column_of(demand, prices, dict(counts)) for counts in kept]
+    columns += [chosen[demand.id]] if demand.id in chosen else []
+    return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)
+
+
+def halved(bounded: Bounded) -> Sequence[str]:
+    """Return the demands that the master serves by halves, the most divided first."""
+    return bounded.halves(_HALF)
