@@ -210,7 +210,7 @@ def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(mo
     assert not dollars.proved
 
 
-def test_layouts_are_settled_on_all_targets_where_few_do_not_suffice(monkeypatch):
+def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(monkeypatch):
     problem, refused = instance("running", 3, 12), []
 
     def none(model, *_):

@@ -16,7 +16,7 @@ from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices, least_unmet_of
 from tangram.packing.problem.result import Stage
-from tangram.packing.search.hints import carried, first_guess
+from tangram.packing.search.hints import first_guess
 from tangram.packing.search.master import Bounded, Master
 from tangram.packing.search.settled import chosen_columns
 from tangram.packing.search.shortlist import columns_around, furthest, halved, near_classes, near_columns
@@ -106,7 +106,7 @@ class Chooser:
         model = self._within(build(self.fleet, self.prices, self.everyone, self.classes))
         assert self.best is not None and self.best.solution is not None  # noqa: S101, PT018 - asked for after stages
         model.cp.add(model.dollars.expression <= self.reached[None])
-        hint = carried(self.best.model, self.best.solution, model)
+        hint = self.best.carried(model)
         model.cp.minimize(model.dollars.expression)
         found = solve_model(model.cp, self.budget, _SHARES[2], hint, gap=1.0)
         return Run(model, self.budget, found.solution, self.stages, self.best.complete)
@@ -179,8 +179,9 @@ class Chooser:
 
     def _search(self, goal: Goal, bound: int, bounded: Bounded) -> Incumbent | None:
         """Return the best near one incumbent after the other, on few targets of GPUs; then of few columns."""
-        classes = near_classes(self.full, bounded, self.fleet.problem.horizon_h, self.best)
         found = self._incumbent(goal, bound)
+        guess = {} if found is None else found.run.carried(self.full)
+        classes = near_classes(self.full, bounded, self.fleet.problem.horizon_h, guess)
         if found is None:
             few = near_columns(self.everyone, self.prices, bounded, {})
             found = self._solve(goal, bound, few, classes, _FIRST)
@@ -269,7 +270,7 @@ class Chooser:
         both.extend(ties)
         model.cp.minimize(both.expression)
         best = self.best if found is None else found.run
-        hint = first_guess(model) if best is None else carried(best.model, best.solution or [], model)
+        hint = first_guess(model) if best is None else best.carried(model)
         enough = 0.0 if goal is None else self._close_unmet * weight
         answer = solve_model(model.cp, self.budget, share, hint, enough=enough)
         if answer.solution is None:

@@ -1,10 +1,11 @@
 """Where the search starts: what runs goes on as it is. Usually near the best."""
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain, repeat
 
 from tangram.packing.model.classes import StateClass
-from tangram.packing.model.cp_model import IntVar
+from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import ShapeKey
@@ -62,16 +63,18 @@ def pieces_as_they_run(demand: PreparedDemand) -> dict[tuple[int, ShapeKey], int
 
 
 def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
-    """Return the same solution for a model of the same GPUs and other mixes, as far as it has them."""
-    pairs = [*_same_targets(old, new)]
-    pairs += zip(chain(*old.converted), chain(*new.converted), strict=True)
+    """Return the same solution for a model of the same fleet, as far as that has its mixes and targets."""
+    pairs = [*zip(chain(*old.converted), chain(*new.converted), strict=True)]
     for before, after in zip(old.grown, new.grown, strict=True):
         pairs += zip((before.nodes, *before.counts), (after.nodes, *after.counts), strict=True)
     pairs += [(old.gangs[key], variable) for key, variable in new.gangs.items() if key in old.gangs]
     pairs += [(old.pieces[key], variable) for key, variable in new.pieces.items() if key in old.pieces]
-    pairs += [(old.keeps[key], variable) for key, variable in new.keeps.items() if key in old.keeps]
     pairs += [(old.spots[key], variable) for key, variable in new.spots.items() if key in old.spots]
     guess = {after.index: solution[before.index] for before, after in pairs}
+    guess |= _targets(old, solution, new)
+    if old.classes.name is new.classes.name:
+        keeps = ((key, variable) for key, variable in new.keeps.items() if key in old.keeps)
+        guess |= {variable.index: solution[old.keeps[key].index] for key, variable in keeps}
     for demand, was in zip(new.demands, old.demands, strict=True):
         parts = dict(_parts(old, was, solution))
         for column, variable in zip(demand.columns, new.chosen.get(demand.id, ()), strict=True):
@@ -81,12 +84,26 @@ def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
     return guess
 
 
-def _same_targets(old: Model, new: Model) -> Iterator[tuple[IntVar, IntVar]]:
-    """Yield the variables of one target of one class in both models: either may lack targets."""
-    both = zip(old.classes.existing, old.counts, new.classes.existing, new.counts, strict=True)
-    for before, counts, after, now in both:
-        known = dict(zip(before.targets, counts, strict=True))
-        yield from ((known[t], v) for t, v in zip(after.targets, now, strict=True) if t in known)
+def _targets(old: Model, solution: list[int], new: Model) -> dict[int, int]:
+    """Return how many members of each class become what: what they become in the old model.
+
+    Classes may tell owners apart more finely than before: a target is known by the slices that it offers.
+    """
+    becomes: dict[tuple[str, ...], Target] = {}
+    for group, counts in zip(old.classes.existing, old.counts, strict=True):
+        times = ((target, solution[v.index]) for target, v in zip(group.targets, counts, strict=True))
+        chosen = chain.from_iterable(repeat(target, n) for target, n in times)
+        becomes |= dict(zip(group.members, chosen, strict=True))
+    guess: dict[int, int] = {}
+    for group, variables in zip(new.classes.existing, new.counts, strict=True):
+        wanted = Counter(_offered(becomes[ids]) for ids in group.members)
+        for target, variable in zip(group.targets, variables, strict=True):
+            guess[variable.index] = wanted.pop(_offered(target), 0)
+    return guess
+
+
+def _offered(target: Target) -> tuple[object, ...]:
+    return target.kind, target.supply, target.layout, target.free, target.cut, sum(n for _, n in target.kept)
 
 
 def _parts(model: Model, demand: PreparedDemand, solution: list[int]) -> Iterable[tuple[ShapeKey, int]]:

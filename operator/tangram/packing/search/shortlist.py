@@ -4,12 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tangram.packing.model.classes import GPUClasses
-from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, ShapePrices, column_of
 from tangram.packing.search.hints import as_it_is
 from tangram.packing.search.master import FINE, Bounded
-from tangram.packing.search.stages import Run
 
 _TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
 _NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
@@ -18,27 +16,20 @@ _SURE = 1  # of the others: with 3 and 8 the search took longer and found less
 _HALF = 0.999  # a column of less weight serves its demand by halves
 
 
-def near_classes(model: Model, bounded: Bounded, horizon_h: float, run: Run | None = None) -> GPUClasses:
-    """Leave the targets that the master uses, the nearest to them, and those of `run`."""
-    kept, existing = list[set[int]](), model.classes.existing
-    before = [set[Target]()] * len(existing) if run is None else _used_targets(run)
-    for group, variables, used in zip(existing, model.counts, before, strict=True):
+def near_classes(
+    model: Model, bounded: Bounded, horizon_h: float, guess: Mapping[int, int], few: int = _TARGETS
+) -> GPUClasses:
+    """Leave the targets that the master uses, a `few` of the nearest to them, and those of a `guess`."""
+    kept = list[set[int]]()
+    for group, variables in zip(model.classes.existing, model.counts, strict=True):
         costs = [(v.index not in bounded.used, bounded.priced[v.index]) for v in variables]
         order = sorted(range(len(costs)), key=lambda n: (costs[n], n))
         near = _NEAR * FINE * group.kind.price * horizon_h
-        numbers = {n for n in order[:_TARGETS] if costs[n][1] <= near}
+        numbers = {n for n in order[:few] if costs[n][1] <= near}
         numbers |= {n for n, (unused, _) in enumerate(costs) if not unused}
-        numbers |= {n for n, target in enumerate(group.targets) if target in used}
+        numbers |= {n for n, variable in enumerate(variables) if guess.get(variable.index)}
         kept.append(numbers | {as_it_is(group)})
     return model.classes.restricted(kept)
-
-
-def _used_targets(run: Run) -> list[set[Target]]:
-    solution, model = run.solution or [], run.model
-    return [
-        {target for target, v in zip(group.targets, counts, strict=True) if solution[v.index]}
-        for group, counts in zip(model.classes.existing, model.counts, strict=True)
-    ]
 
 
 def near_columns(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tangram.packing.model import cp_model
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.result import Stage
-from tangram.packing.search.hints import first_guess
+from tangram.packing.search.hints import carried, first_guess
 
 _SEED = 7
 _LARGE = 5000  # variables above which proofs take longer than the last per mille is worth
@@ -78,8 +78,13 @@ def solve_model(
     hint: Mapping[int, int] | None = None,
     gap: float = 0.0,
     enough: float = 0.0,
+    *,
+    fix: bool = False,
 ) -> Found:
-    """Solve once, from `hint` (values by the variable's index). So near the bound as `enough` will do."""
+    """Solve once, from `hint` (values by the variable's index). So near the bound as `enough` will do.
+
+    `fix`: with the values of the hint, which leaves few others to be found.
+    """
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = 1
@@ -95,6 +100,7 @@ def solve_model(
     parameters.linearization_level = 2
     parameters.cp_model_probing_level = 0
     parameters.symmetry_level = 0
+    parameters.fix_variables_to_their_hinted_value = fix
     cp.clear_hints()
     for index, value in (hint or {}).items():
         cp.add_hint(cp.get_int_var_from_proto_index(index), value)
@@ -156,6 +162,16 @@ class Run:
             value = terms.value(self.solution) / scale
             self.stages.append(Stage(name, value, min(bound, value), proved=False))
             self.complete = False
+
+    def start_from(self, run: "Run") -> None:
+        """Take over the solution of another model of the same fleet, completed; without one, start anew."""
+        self.solution = solve_model(
+            self.model.cp, self.budget, 1.0, run.carried(self.model), fix=True
+        ).solution
+
+    def carried(self, model: Model) -> dict[int, int]:
+        """Return the solution for another model of the same fleet, as a hint; without one, no hint."""
+        return {} if self.solution is None else carried(self.model, self.solution, model)
 
     def _hint(self) -> dict[int, int]:
         return first_guess(self.model) if self.solution is None else dict(enumerate(self.solution))
