@@ -31,7 +31,8 @@ _NEARBY = 0.07  # of it, for one search near the incumbent
 _AROUND = 30  # demands that may change in it; with 15 the dollars of 1,000 GPUs were 0.1 % higher
 _MOST_AROUND = 120  # as many when fewer brought nothing
 _MOST_NEARBY = 12  # searches; six suffice nearly always
-_ENOUGH = 2.0  # times what is close: near the incumbent nothing may be better; farther off there still is
+_PROVED = 0.1  # of what is close in unmet demand: so much may the master leave unproved
+_ENOUGH = 0.004, 0.002  # of the dollars and of all demand: farther off, few columns of all demands are tried
 _BETTER = 0.0001  # of the value: an improvement after which as few demands may change again
 _AHEAD = 3.0  # times what is close in unmet demand: with 1, plans for 1,000 short GPUs moved a third more
 _SMALL = 800  # variables: above, the model of all mixes improved nothing in its time
@@ -117,7 +118,8 @@ class Chooser:
         for priority, terms in self.full.unmet.items():
             total.extend(terms)
             least[priority] = least_unmet_of(self.everyone, priority)
-        bounded = self.master.minimise(total, LP_S, sum(least.values()), self.budget.late)
+        enough = _PROVED * self._close_unmet
+        bounded = self.master.minimise(total, LP_S, sum(least.values()), self.budget.late, enough)
         if not bounded.feasible or bounded.bound > sum(least.values()):
             return False
         for priority in sorted(least, reverse=True):
@@ -137,7 +139,8 @@ class Chooser:
             found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[2 if alone else 0])
             bound = bound if found is None else max(bound, found.bound)
         if not alone and (found is None or found.value > bound):
-            bounded = self.master.minimise(terms, LP_S, least, self.budget.late)
+            enough = 0.0 if goal is None else _PROVED * self._close_unmet
+            bounded = self.master.minimise(terms, LP_S, least, self.budget.late, enough)
             if not bounded.feasible:
                 return False
             bound = max(bound, _rounded(terms, bounded.bound))
@@ -222,9 +225,16 @@ class Chooser:
         for demand, column in self._chosen(run).items():
             self.master.add(demand, [column.parts])
 
-    def _near(self, goal: Goal, found: Incumbent, bound: int, times: float = 1.0) -> bool:
-        close = _CLOSE_DOLLARS * found.value if goal is None else self._close_unmet
-        return found.value - bound <= times * close
+    def _near(
+        self,
+        goal: Goal,
+        found: Incumbent,
+        bound: int,
+        close: tuple[float, float] = (_CLOSE_DOLLARS, _CLOSE_UNMET),
+    ) -> bool:
+        dollars, unmet = close
+        whole = dollars * found.value if goal is None else unmet * UNMET * len(self.everyone)
+        return found.value - bound <= whole
 
     @property
     def _close_unmet(self) -> float:

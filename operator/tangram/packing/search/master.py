@@ -151,11 +151,16 @@ class Master:
         return sum(self._goal.get(index, 0) * value for index, value in values.items())
 
     def minimise(
-        self, goal: Terms, seconds: float, floor: int = 0, late: Callable[[], bool] | None = None
+        self,
+        goal: Terms,
+        seconds: float,
+        floor: int = 0,
+        late: Callable[[], bool] | None = None,
+        enough: float = 0.0,
     ) -> Bounded:
         """Return a bound of `goal`, and what the restricted master holds when no column lowers its cost.
 
-        `floor`: `goal` is known not to go below it.
+        `floor`: `goal` is known not to go below it. So near to its own value as `enough` a bound will do.
         """
         floor -= goal.constant
         self._goal, self._effort = _factors(goal), PricingEffort(_MOST_LABELS)
@@ -166,7 +171,7 @@ class Master:
         best, value = floor, self._value(solved)
         self._slack = max(FINE, int(_SLACK * FINE * abs(value)) // max(1, len(self._blocks)))
         for _ in range(_ROUNDS):
-            near = max(_CLOSE * abs(value), _ZERO)
+            near = max(_CLOSE * abs(value), enough, _ZERO)
             if value - best <= near or (late and late()):
                 break
             bound, new = self._price(solved.duals, near)
