@@ -194,7 +194,7 @@ def test_a_request_that_finds_no_room_takes_none_from_the_bound_of_a_demand():
 @pytest.mark.parametrize("small", [True, False])
 def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(monkeypatch, small):
     search = choose.Chooser._solve
-    monkeypatch.setattr(choose, "_SMALL", 800 if small else 0)
+    monkeypatch.setattr(choose, "_SMALL", 500 if small else 0)
     monkeypatch.setattr(choose.Chooser, "_serve_all", lambda _: False)
     monkeypatch.setattr(
         choose.Chooser,

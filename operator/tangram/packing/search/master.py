@@ -172,10 +172,12 @@ class Master:
         self._slack = max(FINE, int(_SLACK * FINE * abs(value)) // max(1, len(self._blocks)))
         for _ in range(_ROUNDS):
             near = max(_CLOSE * abs(value), enough, _ZERO)
-            if value - best <= near or (late and late()):
+            if value - best <= near:
                 break
             bound, new = self._price(solved.duals, near)
             best = max(best, bound)
+            if late and late():  # not before: without prices nothing is known
+                break
             if not sum(self.add(demand, mixes) for demand, mixes in new.items()):
                 break
             again = self._program.solve(seconds)
