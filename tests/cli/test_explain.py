@@ -106,6 +106,25 @@ def test_of_a_cluster_it_tells_what_the_operator_does_and_what_the_whole_fleet_s
     assert found["plan"]["chosen"][0]["profile"] != "gpu"  # a slice that nobody has cut yet
 
 
+def test_of_a_cluster_it_says_that_the_plan_is_the_best_with_one_shape_per_deployment(planner):
+    fleet = told(planner, document(*HERE), what="llmdep/code")["plan"]["fleet"]
+
+    assert fleet["proof"] == "Proved best with one shape per LLMDeployment"
+    assert fleet["oneShapePerDeployment"].startswith("One shape per LLMDeployment ")
+
+    _, out, _ = explain(planner, document(*HERE), what="llmdep/code")
+    shown = " ".join(out.split())
+    assert "For the whole fleet: proved best with one shape per LLMDeployment" in shown
+    assert fleet["oneShapePerDeployment"] in shown
+
+
+def test_of_files_no_restriction_is_claimed(planner):
+    fleet = told(planner, FLEET, llm())["plan"]["fleet"]
+
+    assert fleet["proof"] == "Proved best"
+    assert "oneShapePerDeployment" not in fleet
+
+
 def test_it_is_the_plan_that_tangram_plan_makes(planner):
     plan = planner.plan(document(*HERE))
     mine = next(each for each in plan["deployments"] if each["name"] == "code")

@@ -68,3 +68,11 @@ def test_a_plan_with_one_shape_each_is_the_best_of_those_and_shows_what_that_cos
 
 def test_plans_that_mix_shapes_say_nothing_of_it():
     assert one_shape(plan()) is None
+
+
+def test_a_fleet_that_stays_as_it_is_says_among_which_plans_nothing_better_was_found():
+    found = plan("FALLBACK", oneShapePerDeployment={"text": "has a cost that is not known"})
+
+    assert headline(found).startswith("Nothing better with one shape per LLMDeployment was found in time: ")
+    assert one_shape(found) == "One shape per LLMDeployment has a cost that is not known."
+    assert headline(plan("FALLBACK")).startswith("Nothing better was found in time: what runs stays")

@@ -198,6 +198,20 @@ def test_replicas_stand_only_in_the_pools_that_are_named():
     ]
 
 
+def test_room_that_only_a_mix_of_shapes_would_have_is_denied_for_one_shape_alone():
+    wanted = intent("a", min_replicas=2, max_replicas=2, mig=MIGPolicy.FORBIDDEN)
+    mixed = (node("n0", gpu=1), node("n1", "A100-80GB-SXM", gpu=1))
+
+    reasons = [
+        recommend(snapshot(*nodes), (wanted,)).document["unmet"][0]["reason"] for nodes in (mixed, mixed[:1])
+    ]
+
+    assert reasons == [
+        "the whole fleet has no room for all of it on one shape",
+        "the whole fleet has no room for all of it",
+    ]
+
+
 def test_a_pool_that_does_not_exist_has_no_room():
     document = recommend(snapshot(node("n0", gpu=2)), (intent("a", pools=("none",)),)).document
 

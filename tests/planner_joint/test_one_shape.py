@@ -1,5 +1,6 @@
 """What one shape per LLMDeployment costs is shown beside the plan, up to the bound of free mixes."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -67,6 +68,23 @@ def test_where_no_mix_is_better_that_is_said():
 
 def test_nothing_is_said_of_demands_that_mix_freely():
     assert found(asked(14.0, uniform=False)) is None
+
+
+def test_a_fleet_that_stays_as_it_is_states_the_restriction_without_its_cost():
+    problem = asked(14.0)
+    stays = replace(pack(problem), status="FALLBACK")
+
+    told = one_shape_document(problem, stays, Limits())
+
+    assert set(told) == {"text"}
+    assert "not known" in told["text"]
+
+
+def test_without_time_to_compare_the_restriction_is_stated_without_its_cost():
+    problem = asked(14.0)
+
+    assert "not known" in one_shape_document(problem, pack(problem), None)["text"]
+    assert one_shape_document(asked(14.0, uniform=False), pack(problem), None) is None
 
 
 def test_points_below_a_tenth_are_not_shown_as_none():

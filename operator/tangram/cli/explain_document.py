@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from tangram.cli.plan_headline import distance, one_shape, proof
 from tangram.cli.plan_snapshot import Observed
 from tangram.fleet import WHOLE_GPU, Alternative, Intent, InvalidIntent, Shape
 from tangram.planner import plan as decide
@@ -68,7 +69,7 @@ def planned_for(plan: Planned, told: Mapping[str, Any], who: str) -> dict[str, A
     document = plan.document
     nodes = sorted({g["node"] for g in document["gpus"] for i in g["instances"] if i["owner"] == who})
     return {
-        "fleet": {key: document[key] for key in _PLAN},
+        "fleet": {key: document[key] for key in _PLAN} | _claims(document),
         "chosen": told["chosen"],
         "nodes": nodes,
         "costPerHour": told["costPerHour"],
@@ -76,6 +77,13 @@ def planned_for(plan: Planned, told: Mapping[str, Any], who: str) -> dict[str, A
         "moves": [move for move in document["moves"] if move["owner"] == who],
         "unmetReason": next((u["reason"] for u in document["unmet"] if u["name"] == who), ""),
     }
+
+
+def _claims(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is proved of the plan of the whole fleet, and what one shape per LLMDeployment costs."""
+    mixes = one_shape(document)
+    claims = {"proof": proof(document), "distance": distance(document)}
+    return claims if mixes is None else claims | {"oneShapePerDeployment": mixes}
 
 
 def decided(seen: Observed, intent: Intent | InvalidIntent, now: float) -> dict[str, Any]:

@@ -15,11 +15,6 @@ _LABEL = 10
 _NARROWEST = 20  # of the reasons beside the table
 _CENT = 0.005
 _MOST_NODES = 4
-_PROVED = {
-    "OPTIMAL": "proved best for the whole fleet",
-    "FEASIBLE": "the best for the whole fleet that was found, at most {gap:.2%} above the least",
-    "FALLBACK": "nothing better was found in time: what runs stays",
-}
 _LIMITS = {"NotEnoughGPUs", "MaxReplicas", "Budget"}
 
 
@@ -77,7 +72,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _asks(asked: Mapping[str, Any]) -> str:
     rate = asked.get("requestsPerSecond")
     tokens = f"{asked['inputTokens']} + {asked['outputTokens']} tokens"
-    parts = [f"{rate:g} requests/s of {tokens}" if rate else f"requests of {tokens}, nobody said how many"]
+    parts = [
+        f"{rate:g} requests/s of {tokens}" if rate else f"requests of {tokens}, rate not stated"
+    ]
     limits = [
         f"{name} {asked[key]:g} ms"
         for name, key in (("TTFT", "ttftMilliseconds"), ("TPOT", "tpotMilliseconds"))
@@ -128,7 +125,7 @@ def _operator(told: Mapping[str, Any]) -> str:
 
 def _plan(plan: Mapping[str, Any]) -> str:
     if not plan["chosen"]:
-        return "nothing: no shape that serves it has room"
+        return "no replica"
     parts = " and ".join(_chosen(shape) for shape in plan["chosen"])
     rate = sum(shape.get("requestsPerSecond", 0.0) for shape in plan["chosen"])
     carries = f", {rate:.3g} requests/s" if rate else ""
@@ -150,7 +147,7 @@ def _at(nodes: Sequence[str]) -> str:
 
 def _why(plan: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     fleet = plan["fleet"]
-    said = [_PROVED[fleet["status"]].format(gap=fleet["gap"])]
+    said = [f"for the whole fleet: {_proof(fleet)}"]
     said += [text for each in others if (text := _cheaper(each, plan))][:2]
     dearer = [each for each in others if each["rejectedBecause"] == "Dearer"]
     if dearer:
@@ -159,6 +156,11 @@ def _why(plan: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
         said.append(f"the next by price, {_names(nearest)}, takes {money(more)} $/h more of its GPUs")
     text = "; ".join(said)
     return text[0].upper() + text[1:] + "."
+
+
+def _proof(fleet: Mapping[str, Any]) -> str:
+    proof: str = fleet["proof"][0].lower() + fleet["proof"][1:]
+    return f"{proof} ({fleet['distance']})" if fleet["status"] == "FEASIBLE" else proof
 
 
 def _cheaper(other: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
@@ -225,9 +227,10 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     chosen = found["plan"]["chosen"] if "plan" in found else ()
     marks = {word for shape in chosen for word in shape.get("unverified", ())}
     if marks:
-        notes.append(f"{MARK} nobody measured, or no source says: {', '.join(sorted(marks))}.")
+        notes.append(f"{MARK} not measured, or in no source: {', '.join(sorted(marks))}.")
     if "plan" in found:
         fleet = found["plan"]["fleet"]
+        notes += [fleet["oneShapePerDeployment"]] if "oneShapePerDeployment" in fleet else []
         notes.append(
             f"The whole fleet: {money(fleet['costPerHour'])} $/h for {fleet['gpusInUse']} GPUs in use."
             " FLEET $/h: what all of it would cost with that instead."

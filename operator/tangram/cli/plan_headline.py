@@ -25,19 +25,19 @@ def headline(plan: Mapping[str, Any]) -> str:
     )
     new = "".join(f", {counted(each['count'], 'new node')} in {each['pool']}" for each in plan["newNodes"])
     return (
-        f"{_proof(plan)}: {plan['gpusInUse']} of {len(plan['gpus'])} GPUs in use,"
+        f"{proof(plan)}: {plan['gpusInUse']} of {len(plan['gpus'])} GPUs in use,"
         f" {money(plan['costPerHour'])} $/h{idle}{new}{moves}. Objective {money(plan['objective'])} $"
-        f" over {plan['horizonHours']:g} h, {_distance(plan)}."
+        f" over {plan['horizonHours']:g} h, {distance(plan)}."
     )
 
 
-def _proof(plan: Mapping[str, Any]) -> str:
+def proof(plan: Mapping[str, Any]) -> str:
+    """Return what is proved of the plan, and among which plans."""
+    space = " with one shape per LLMDeployment" if "oneShapePerDeployment" in plan else ""
     if plan["status"] == "FALLBACK":
-        return "Nothing better was found in time: what runs stays"
+        return f"Nothing better{space} was found in time: what runs stays"
     proved = all(stage["proved"] for stage in _stages(plan))
-    text = "Proved best" if proved else "The best found within the limits"
-    if "oneShapePerDeployment" in plan:
-        text += " with one shape per LLMDeployment"
+    text = ("Proved best" if proved else "The best found within the limits") + space
     return f"{text}, but not all steps to it are known" if "stepsMissing" in plan else text
 
 
@@ -48,7 +48,7 @@ def _stages(plan: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return stages[: names.index("dollars") + 1] if "dollars" in names else stages
 
 
-def _distance(plan: Mapping[str, Any]) -> str:
+def distance(plan: Mapping[str, Any]) -> str:
     """Return the gaps: of demand in points, by priority, and of the dollars for what is served."""
     if plan["bound"] <= 0 < plan["objective"]:
         dollars = "no bound was found in time"

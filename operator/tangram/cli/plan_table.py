@@ -196,7 +196,7 @@ def _notes(plan: Mapping[str, Any]) -> list[str]:
         found.append("> stands where it moves to.")
     marks = {word for each in plan["deployments"] for s in each["chosen"] for word in s.get("unverified", ())}
     if marks:
-        found.append(f"{MARK} nobody measured, or no source says: {', '.join(sorted(marks))}.")
+        found.append(f"{MARK} not measured, or in no source: {', '.join(sorted(marks))}.")
     if any(gpu["inferred"] for gpu in plan["gpus"]):
         found.append("? the layout is inferred from what the node offers: it tells counts, not places.")
     return found

@@ -71,7 +71,10 @@ def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms, prove
     cost = count * offer.price_per_hour
     alone = Demand(wanted.id, offers=(offer.offer,), rate=wanted.rps or 0.0, min_replicas=wanted.least)
     unmet = on_any_fleet(alone).unmet({offer.key: count}) / UNMET
-    reason, message = _why(each, offer, count, choice, rooms) or ("Fleet", _FLEET[proved])
+    reason, message = _why(each, offer, count, choice, rooms) or (
+        "Fleet",
+        _FLEET[proved] + (" with one shape per LLMDeployment" if wanted.uniform else ""),
+    )
     return {
         "chosen": [shape_document(offer.shape, count)],
         "costPerHour": round(cost, 6),

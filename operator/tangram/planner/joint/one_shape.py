@@ -14,14 +14,20 @@ _EQUAL = 1e-6  # USD, or LLMDeployments
 _LEAST_POINTS = 0.05  # of demand: less is rounded to nothing
 
 
-def one_shape_document(asked: Joint, packing: Packing, limits: Limits) -> dict[str, Any] | None:
+_UNKNOWN = {"text": "has a cost that is not known: free mixes of shapes were not compared in time"}
+
+
+def one_shape_document(asked: Joint, packing: Packing, limits: Limits | None) -> dict[str, Any] | None:
     """Return the first stage that free mixes may better: its value, theirs, their bound, the difference.
 
-    None where nothing is restricted, or nothing is known.
+    None where no LLMDeployment is restricted; only a text where the cost is not known. `limits`: None where
+    no time is left to compare.
     """
     problem = asked.problem
-    if packing.status == "FALLBACK" or not any(d.uniform and len(d.offers) > 1 for d in problem.demands):
+    if not any(d.uniform and len(d.offers) > 1 for d in problem.demands):
         return None
+    if packing.status == "FALLBACK" or limits is None:
+        return dict(_UNKNOWN)
     prices = prices_of(problem)
 
     def mixed(demand: Demand) -> Demand:
@@ -34,7 +40,7 @@ def one_shape_document(asked: Joint, packing: Packing, limits: Limits) -> dict[s
     demands = tuple(mixed(d) if d.uniform and d.offers else d for d in problem.demands)
     free = pack(replace(asked, problem=replace(problem, demands=demands)), limits, _SOLVE_S)
     if free.status == "FALLBACK":
-        return None
+        return dict(_UNKNOWN)
     found = _difference(packing, free)
     sharing = sum(found["stage"] == f"unmet[{demand.priority}]" for demand in problem.demands)
     return found | {"text": _text(found, sharing)}

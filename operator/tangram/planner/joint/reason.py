@@ -30,15 +30,21 @@ def _excluded(asked: Joint, item: Unmet, each: Sized, rooms: Rooms) -> str:
     if wanted.budget_per_hour is not None and _least_price(each) > wanted.budget_per_hour * _ROUNDING:
         return f"placement.budgetPerHour of {wanted.budget_per_hour:.2f} $/h is too little for all of it"
     inside = rooms.inside(wanted.pools)
-    there = inside.most({shape.key: 1.0 for shape in each.offers})
-    carried = inside.most({shape.key: shape.rate for shape in each.offers})
-    if wanted.uniform:
+
+    def enough(there: float, carried: float) -> bool:
+        return there >= wanted.least and carried * _ROUNDING >= (wanted.rps or 0.0)
+
+    space = ""
+    if enough(
+        inside.most({shape.key: 1.0 for shape in each.offers}),
+        inside.most({shape.key: shape.rate for shape in each.offers}),
+    ):
         counts = [(inside.of(shape.key), shape.rate) for shape in each.offers]
-        there, carried = max(n for n, _ in counts), max(n * rate for n, rate in counts)
-    if there >= wanted.least and carried * _ROUNDING >= (wanted.rps or 0.0):
-        return ""
+        if not wanted.uniform or enough(max(n for n, _ in counts), max(n * rate for n, rate in counts)):
+            return ""
+        space = " on one shape"
     where = f"what is in {' and '.join(wanted.pools)}" if wanted.pools else "the whole fleet"
-    return f"{where} has no room for all of it"
+    return f"{where} has no room for all of it{space}"
 
 
 def _least_price(each: Sized) -> float:

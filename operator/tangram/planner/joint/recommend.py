@@ -134,7 +134,8 @@ def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
     document |= way.steps
     for wanted, found in zip(given.deployments, document["deployments"], strict=True):
         found.update(told.get(wanted.id, {}))
-    if not watch.late() and (mixes := one_shape_document(asked, packing, watch.part(_MIXING))) is not None:
+    left = None if watch.late() else watch.part(_MIXING)
+    if (mixes := one_shape_document(asked, packing, left)) is not None:
         document["oneShapePerDeployment"] = mixes
     return Planned(asked, packing, document)
 
