@@ -134,6 +134,8 @@ class _Draw:
                     more["migEnabled"] = rng.random() < 0.85
             if self.pools:
                 more["pool"] = rng.choice(sorted(self.pools))
+                if self.pools[more["pool"]].get("sku", sku) != sku:  # its nodes have the SKU that it states
+                    continue
             if self.kind in {"spread", "spread-running"} or rng.random() < 0.3:
                 more["zone"] = f"z{node % 2}"
             if rng.random() < (0.5 if gangs else 0.1):
