@@ -215,7 +215,8 @@ def _tidy(run: Run, fleet: Fleet) -> None:
     disruption = Terms()
     disruption.extend(run.model.moves, 1 + len(problem.gpus) + new)
     disruption.extend(run.model.recut)
-    run.minimise("disruption", disruption, 1, 0.15)
+    large = run.budget.is_large(len(run.model.cp.proto.variables))
+    run.minimise("disruption", disruption, 1, 0.03 if large else 0.15)  # 1,000 GPUs: the same in a third
     if run.late:  # the model is too large for the time that is left
         run.note("stranded", run.model.stranded, 1, 0.0)
     else:
