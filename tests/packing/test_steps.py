@@ -49,6 +49,17 @@ def test_no_step_is_refused_in_any_order_and_the_last_leaves_what_was_wanted(see
             fleet.check_ends_as(packing)
 
 
+def test_where_drains_by_goals_lead_nowhere_drains_by_blockers_do():
+    problem, packing = random_ends(453, full=1.0)
+    pace, minimum, most = rules(problem, packing, 0)
+
+    found = transition(problem, packing, pace)
+
+    assert found.complete
+    for rng in (None, random.Random(0)):
+        perform(problem, packing, pace, minimum, most, found.steps, rng).check_ends_as(packing)
+
+
 @FEW
 @given(SEEDS)
 def test_where_every_minimum_is_zero_the_wanted_layout_is_reached_without_a_spare_gpu(seed):
