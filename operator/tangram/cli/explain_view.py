@@ -72,9 +72,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _asks(asked: Mapping[str, Any]) -> str:
     rate = asked.get("requestsPerSecond")
     tokens = f"{asked['inputTokens']} + {asked['outputTokens']} tokens"
-    parts = [
-        f"{rate:g} requests/s of {tokens}" if rate else f"requests of {tokens}, rate not stated"
-    ]
+    parts = [f"{rate:g} requests/s of {tokens}" if rate else f"requests of {tokens}, rate not stated"]
     limits = [
         f"{name} {asked[key]:g} ms"
         for name, key in (("TTFT", "ttftMilliseconds"), ("TPOT", "tpotMilliseconds"))
