@@ -72,6 +72,19 @@ def test_a_gang_is_named_where_the_gpus_are_there_but_apart():
     assert "2 GPUs of one node" in str(found)
 
 
+def test_a_gang_is_named_beside_one_of_the_same_demand_that_must_not_move():
+    pinned = [
+        whole(f"a{i}", "a", instances=(Instance(WHOLE_GPU, 0, "chat", movable=False, gang="g"),))
+        for i in "01"
+    ]
+    foreign = Instance(WHOLE_GPU, 0, "foreign", movable=False)
+    apart = [whole("b0", "b"), whole("c0", "c", instances=(foreign,)), whole("c1", "c")]
+
+    found = why(fleet([*pinned, *apart], ask("chat", WHOLE_GPU, 2, tp=2)))
+
+    assert families(found) == ["immovable", "gang", "gpus"]
+
+
 def test_instances_that_must_not_move_are_named_with_their_owners():
     pinned = Instance("1g.10gb", 0, "foreign", movable=False)
 

@@ -6,6 +6,7 @@ served whole and assumes one literal per family of constraints. Families that ch
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -233,11 +234,11 @@ def _model(problem: Problem, demand_id: str) -> tuple[Model, PreparedDemand]:
 def _without(problem: Problem, demand: Demand, dropped: frozenset[Family]) -> Problem:
     """Return the problem without some families, and with GPUs to be had that there are not."""
     alone = demand
+    gpus = tuple(_freed(problem, gpu, dropped) for gpu in problem.gpus)
     if "spread" in dropped:
         alone = replace(alone, spread=Spread())
     if "gang" in dropped:
-        alone = _ungang(alone)
-    gpus = tuple(_freed(problem, gpu, dropped) for gpu in problem.gpus)
+        alone = _ungang(alone, _pinned_gangs(gpus, alone.id))
     return replace(
         problem,
         gpus=gpus,
@@ -259,8 +260,22 @@ def _freed(problem: Problem, gpu: GPUState, dropped: frozenset[Family]) -> GPUSt
     return gpu
 
 
-def _ungang(demand: Demand) -> Demand:
-    """Return the demand with the GPUs of its gangs as replicas: whatever gangs can do, these can, too."""
+def _pinned_gangs(gpus: Iterable[GPUState], owner: str) -> frozenset[ShapeKey]:
+    """Return the shapes of the gangs of an owner that must not move."""
+    sizes = Counter(
+        (gpu.sku, gpu.node, i.gang)
+        for gpu in gpus
+        for i in gpu.instances
+        if i.owner == owner and i.gang is not None and not i.movable
+    )
+    return frozenset(ShapeKey(sku, WHOLE_GPU, size) for (sku, _, _), size in sizes.items())
+
+
+def _ungang(demand: Demand, pinned: frozenset[ShapeKey]) -> Demand:
+    """Return the demand with the GPUs of its gangs as replicas: whatever gangs can do, these can, too.
+
+    Shapes of `pinned` gangs stay beside their GPUs: what must not move goes on as it is.
+    """
     if demand.slices:
         single = (
             replace(part, tensor_parallel=1, count=part.count * part.tensor_parallel)
@@ -276,12 +291,14 @@ def _ungang(demand: Demand) -> Demand:
         known = pieces.setdefault(piece.shape, piece)
         cheaper = min(known.price_per_hour, piece.price_per_hour)
         pieces[piece.shape] = replace(piece, rate=max(known.rate, piece.rate), price_per_hour=cheaper)
+    stay = [offer for offer in demand.offers if offer.shape in pinned and offer.tensor_parallel > 1]
     sizes = [offer.tensor_parallel for offer in demand.offers]
+    least = 1 if stay else min(sizes)  # a gang that stays is one replica
     most = None if demand.max_replicas is None else demand.max_replicas * max(sizes)
     return replace(
         demand,
-        offers=tuple(sorted(pieces.values())),
-        min_replicas=demand.min_replicas * min(sizes),
+        offers=tuple(sorted((*pieces.values(), *stay))),
+        min_replicas=demand.min_replicas * least,
         max_replicas=most,
     )
 
