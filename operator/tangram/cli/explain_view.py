@@ -145,14 +145,14 @@ def _at(nodes: Sequence[str]) -> str:
 
 def _why(plan: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     fleet = plan["fleet"]
-    said = [f"for the whole fleet: {_proof(fleet)}"]
-    said += [text for each in others if (text := _cheaper(each, plan))][:2]
+    claims = [f"for the whole fleet: {_proof(fleet)}"]
+    claims += [text for each in others if (text := _cheaper(each, plan))][:2]
     dearer = [each for each in others if each["rejectedBecause"] == "Dearer"]
     if dearer:
         nearest = min(dearer, key=lambda each: each["costPerHour"])
         more = nearest["costPerHour"] - plan["costPerHour"]
-        said.append(f"the next by price, {_names(nearest)}, takes {money(more)} $/h more of its GPUs")
-    text = "; ".join(said)
+        claims.append(f"the next by price, {_names(nearest)}, takes {money(more)} $/h more of its GPUs")
+    text = "; ".join(claims)
     return text[0].upper() + text[1:] + "."
 
 

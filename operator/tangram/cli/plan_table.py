@@ -1,4 +1,4 @@
-"""A plan as people read it: what it costs, who gets what, where it lies, what moves, what is not served."""
+"""A plan as people read it: what it costs, what each demand runs on and where, moves, what is not served."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -184,12 +184,12 @@ def _unmet(plan: Mapping[str, Any]) -> None:
 
 
 def _notes(plan: Mapping[str, Any]) -> list[str]:
-    said = {(u["name"], u["reason"]) for u in plan["unmet"]}
+    reasons = {(u["name"], u["reason"]) for u in plan["unmet"]}
     found = [
         f"{each['name']}: {text}"
         for each in plan["deployments"]
         for text in each["notes"]
-        if (each["name"], text) not in said
+        if (each["name"], text) not in reasons
     ]
     found += plan["notes"]
     if plan["moves"]:

@@ -31,7 +31,7 @@ class Binding:
     """One family of constraints without which the demand could be served whole."""
 
     family: Family
-    subject: str  # which SKU, how many dollars, whose instances ...
+    subject: str  # which SKU, how many dollars, which owners ...
 
     def __str__(self) -> str:
         return f"{self.family}: {self.subject}" if self.subject else self.family
@@ -93,7 +93,7 @@ def _budget(question: Question) -> str:
 
 
 def _immovable(question: Question) -> str:
-    """Whose instances stay where they are, on the SKUs that the demand could use."""
+    """The owners of instances that must not move, on the SKUs that the demand could use."""
     skus = skus_of(question.problem, question.demand)
     gpus = (gpu for gpu in question.problem.gpus if gpu.sku in skus)
     return f"instances of {_some({str(i.owner) for gpu in gpus for i in _pinned(gpu)})}"
@@ -126,7 +126,7 @@ def _pinned(gpu: GPUState) -> list[Instance]:
 
 
 def _priority(question: Question) -> str:
-    """Who is served on the same SKUs and is as important or more."""
+    """The demands served on the same SKUs that are as important or more."""
     skus = set(skus_of(question.problem, question.demand))
     rank = {demand.id: demand.priority for demand in question.problem.demands}
     rivals = (

@@ -87,7 +87,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A demand that is to be served whole beside everybody as important, as far as they are served."""
+    """A demand that is to be served whole beside all demands as important, as far as those are served."""
 
     problem: Problem
     packing: Packing
@@ -246,7 +246,7 @@ def _without(problem: Problem, demand: Demand, dropped: frozenset[Family]) -> Pr
         growable=(*problem.growable, *_more(problem, alone)),
         headroom=(),
         move_budget=None,
-        move_budgets=tuple((pool, _ANY_NUMBER) for pool, _ in problem.move_budgets),  # pools are told apart
+        move_budgets=tuple((pool, _ANY_NUMBER) for pool, _ in problem.move_budgets),  # counted by pool
     )
 
 

@@ -2,7 +2,8 @@
 
 One dimension at a time: more slices or GPUs of one shape, dollars, an objective (the caller enumerates its
 shapes again), spread, priority, the move budget. Within a dimension values are tried in order; where a larger
-value can only help, by halving. Nobody else may lose by it, except to a higher priority: then it says who.
+value can only help, by halving. No other demand may lose by it,
+except to a higher priority: then the demands that lose are named.
 """
 
 import math
@@ -25,7 +26,7 @@ from tangram.packing.solve import solve
 Dimension = Literal["gpus", "budget", "objective", "spread", "priority", "moves"]
 _MOST_SHAPES = 6  # shapes of which more is tried, the cheapest per replica first
 _MOST_SOLVES = 3  # of one dimension, from the smallest change that is possible on
-# GPUs: who needs more of them than that needs another fleet, and each try would be as large.
+# GPUs: a demand that needs more of them needs another fleet, and each trial would be as large.
 _MOST_ADDED = 1000
 _MOST_BUDGETS = 4096  # tried by halving, so that twelve questions find one
 _MOST_MIXED = 64  # replicas of a mix, up to which every share of them is tried
@@ -84,13 +85,13 @@ class _Trial:
     limits: Limits
 
     def possible(self, change: _Change) -> bool:
-        """Whether the demand could be served whole beside everybody as important: no objective, fast."""
+        """Whether the demand could be served whole beside all demands as important: no objective, fast."""
         problem = change.problem
         demand = named(problem, self.demand.id)
         return Question(problem, self.packing, demand, self.thinking).ask().feasible is True
 
     def works(self, change: _Change, *, may_hurt: bool = False) -> Packing | None:
-        """Solve again. None: it does not help, or somebody else would be served less."""
+        """Solve again. None: it does not help, or another demand would be served less."""
         if self.thinking.over or not self.thinking.solves:
             return None
         self.thinking.solves -= 1
@@ -103,7 +104,7 @@ class _Trial:
         return found if may_hurt or not self.losers(found) else None
 
     def losers(self, found: Packing) -> tuple[str, ...]:
-        """Return who is served less than now, sorted."""
+        """Return the demands that are served less than now, sorted."""
         before = {choice.demand: choice.unmet for choice in self.packing.choices}
         worse = (c.demand for c in found.choices if c.unmet > before.get(c.demand, 1.0) + _EPSILON)
         return tuple(sorted(name for name in worse if name != self.demand.id))
@@ -344,7 +345,7 @@ def _spread(spread: Spread, name: str, share: float) -> Spread:
 
 
 def _earlier(trial: _Trial) -> Iterator[Relaxation]:
-    """One above somebody else's. Who wins over an equal has only luck to thank: that does not count."""
+    """One above that of another demand. Which of two equals is served is arbitrary: that does not count."""
     own = trial.demand.priority
     others = {d.id: d.priority for d in trial.problem.demands if d.id != trial.demand.id}
     ranks = sorted({priority + 1 for priority in others.values() if priority >= own})

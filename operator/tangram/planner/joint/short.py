@@ -33,7 +33,7 @@ def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, di
     """
     watch, found, built = limits.started(), {}, 0
     most = min(_MOST, max(1, _GPUS // max(1, len(asked.problem.gpus))))
-    if packing.status == "FALLBACK":  # nobody knows who goes short: there was no time for a plan
+    if packing.status == "FALLBACK":  # which demands stay short is not known: there was no plan in time
         return {}
     ranked = sorted(packing.unmet, key=lambda item: (-item.priority, -item.share, item.demand))
     for item in [item for item in ranked if item.demand in asked.sized][:most]:
@@ -45,39 +45,46 @@ def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, di
     return found
 
 
-def short(asked: Joint, packing: Packing, who: str) -> dict[str, Any]:
+def short(asked: Joint, packing: Packing, demand_id: str) -> dict[str, Any]:
     """Return `because` and `relaxations` of one demand, thought about for as long as it takes.
 
     Nothing where it is served whole.
     """
-    return _short(asked, packing, who, None)[0]
+    return _short(asked, packing, demand_id, None)[0]
 
 
-def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> tuple[dict[str, Any], int]:
+def _short(
+    asked: Joint, packing: Packing, demand_id: str, limits: Limits | None
+) -> tuple[dict[str, Any], int]:
     """Return the same, and how many shapes there were in the models made for it."""
-    if not any(u.demand == who and u.share > 0 for u in packing.unmet):
+    if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
         return {}, 0
     from tangram.packing.explanation.explain import Thinking, core  # noqa: PLC0415 - loads the solver
     from tangram.packing.explanation.question import size  # noqa: PLC0415
     from tangram.packing.explanation.relax import relaxations  # noqa: PLC0415
 
-    each = asked.sized.get(who)
+    each = asked.sized.get(demand_id)
     if each is not None and (missing := nowhere(each, asked)):
         return {"because": [f"placement: {missing}"], "relaxations": []}, 0
     if each is not None and not each.offers:
-        told = {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
-        return told, _MOST_TRIED * _SOLVE * size(asked.problem)
-    problem = _wide(asked, who)
+        document = {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
+        return document, _MOST_TRIED * _SOLVE * size(asked.problem)
+    problem = _wide(asked, demand_id)
     thinking = [Thinking(), Thinking()]
     if limits is not None:
         late = limits.started().late
         solves = _MOST_SOLVES
         thinking = [Thinking(_THINKING_S, _THINKING_S / 4, solves=solves, late=late) for _ in range(2)]
-    found = core(problem, packing, who, thinking[0])
+    found = core(problem, packing, demand_id, thinking[0])
     eased = relaxations(
-        problem, packing, who, _knobs(asked, who), thinking[1], _each_solve(limits, len(asked.problem.gpus))
+        problem,
+        packing,
+        demand_id,
+        _knobs(asked, demand_id),
+        thinking[1],
+        _each_solve(limits, len(asked.problem.gpus)),
     )
-    told = {
+    document = {
         "because": [] if found is None else [str(binding) for binding in found.bindings],
         "relaxations": [
             {
@@ -90,25 +97,25 @@ def _short(asked: Joint, packing: Packing, who: str, limits: Limits | None) -> t
             for each in eased
         ],
     }
-    return told, sum(each.built for each in thinking)
+    return document, sum(each.built for each in thinking)
 
 
 def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict[str, Any]]:
     """The settings with which the whole fleet serves one that no shape serves now: of each kind the first."""
     from tangram.packing.solve import solve  # noqa: PLC0415 - loads the solver
 
-    tried, who = 0, each.wanted.id
+    tried, demand_id = 0, each.wanted.id
     for text, changes in settings(each):
-        changed = _demand_with(asked, who, changes)
+        changed = _demand_with(asked, demand_id, changes)
         if tried == _MOST_TRIED or least_unmet(changed) > 0:
             continue
         tried += 1
-        demands = tuple(changed if d.id == who else d for d in asked.problem.demands)
+        demands = tuple(changed if d.id == demand_id else d for d in asked.problem.demands)
         found = solve(
             replace(asked.problem, demands=demands),
             *filter(None, [_each_solve(limits, len(asked.problem.gpus))]),
         )
-        if not any(u.demand == who for u in found.unmet):
+        if not any(u.demand == demand_id for u in found.unmet):
             yield {
                 "dimension": "objective" if {*changes} <= {"ttft_ms", "tpot_ms"} else "engine",
                 "subject": " and ".join(changes),
@@ -130,19 +137,19 @@ def _each_solve(limits: Limits | None, gpus: int) -> Any:
     )
 
 
-def _wide(asked: Joint, who: str) -> Problem:
+def _wide(asked: Joint, demand_id: str) -> Problem:
     """Return the problem with what would serve a demand whole, though only what it runs can be had."""
-    each = asked.sized.get(who)
+    each = asked.sized.get(demand_id)
     if each is None or not each.offers:
         return asked.problem
-    demands = (offered(each, asked.running) if d.id == who else d for d in asked.problem.demands)
+    demands = (offered(each, asked.running) if d.id == demand_id else d for d in asked.problem.demands)
     return replace(asked.problem, demands=tuple(demands))
 
 
-def _knobs(asked: Joint, who: str) -> list[Any]:
+def _knobs(asked: Joint, demand_id: str) -> list[Any]:
     from tangram.packing.explanation.relax import Knob  # noqa: PLC0415 - loads the solver
 
-    each = asked.sized.get(who)
+    each = asked.sized.get(demand_id)
     if each is None:
         return []
     limits = (
@@ -150,23 +157,23 @@ def _knobs(asked: Joint, who: str) -> list[Any]:
         ("TPOT", "tpot_ms", each.wanted.request.tpot_ms),
     )
     return [
-        Knob(name, "ms", tuple(round(limit * factor, 1) for factor in _LOOSER), _at(asked, who, field))
+        Knob(name, "ms", tuple(round(limit * factor, 1) for factor in _LOOSER), _at(asked, demand_id, field))
         for name, field, limit in limits
         if limit is not None
     ]
 
 
-def _at(asked: Joint, who: str, field: str) -> Any:
-    return lambda value: _demand_with(asked, who, {field: value})
+def _at(asked: Joint, demand_id: str, field: str) -> Any:
+    return lambda value: _demand_with(asked, demand_id, {field: value})
 
 
-def _demand_with(asked: Joint, who: str, changes: Mapping[str, Any]) -> Demand:
+def _demand_with(asked: Joint, demand_id: str, changes: Mapping[str, Any]) -> Demand:
     """Return a demand as it would be if its requests were others."""
-    wanted, prices = asked.sized[who].wanted, asked.sized[who].assessed.prices
+    wanted, prices = asked.sized[demand_id].wanted, asked.sized[demand_id].assessed.prices
     skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
     hourly = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
     looser = replace(wanted, request=replace(wanted.request, **changes))
     try:
         return offered(sized(looser, skus, hourly, slices_there(asked.problem)), asked.running)
     except InputError as error:
-        raise InputError(f"LLMDeployment {who}", f"{error.field} {error.problem}") from error
+        raise InputError(f"LLMDeployment {demand_id}", f"{error.field} {error.problem}") from error

@@ -20,8 +20,8 @@ def steps_document(asked: Joint, packing: Packing, limits: Limits = _FREELY) -> 
     """
     pace = Pace(min_available=_minima(asked))
     found = transition(asked.problem, packing, pace, _EFFORT, limits.started().late)
-    told: dict[str, Any] = {"steps": [_step(step) for step in found.steps]}
-    return told if found.missing is None else told | {"stepsMissing": _missing(found.missing)}
+    document: dict[str, Any] = {"steps": [_step(step) for step in found.steps]}
+    return document if found.missing is None else document | {"stepsMissing": _missing(found.missing)}
 
 
 def _minima(asked: Joint) -> tuple[tuple[str, int], ...]:
@@ -32,19 +32,19 @@ def _minima(asked: Joint) -> tuple[tuple[str, int], ...]:
 
 def _step(step: Step) -> dict[str, Any]:
     """Return what a step says; what its kind does not use is left out."""
-    told: dict[str, Any] = {"number": step.number, "kind": step.kind, "node": step.node}
-    told |= {"gpus": list(step.gpus)} if step.gpus else {}
-    told |= {"profile": step.profile, "start": step.start} if step.profile else {}
-    told |= {"owner": step.owner} if step.owner else {}
-    told |= {"pool": step.pool} if step.pool else {}
+    document: dict[str, Any] = {"number": step.number, "kind": step.kind, "node": step.node}
+    document |= {"gpus": list(step.gpus)} if step.gpus else {}
+    document |= {"profile": step.profile, "start": step.start} if step.profile else {}
+    document |= {"owner": step.owner} if step.owner else {}
+    document |= {"pool": step.pool} if step.pool else {}
     if step.kind == "set-geometry":
-        told["layout"] = [{"profile": p.profile, "start": p.start} for p in step.layout]
+        document["layout"] = [{"profile": p.profile, "start": p.start} for p in step.layout]
     if step.kind == "set-mode":
-        told["migEnabled"] = step.mig_enabled
-    told |= {"temporary": True} if step.temporary else {}
-    told |= {"restart": True} if step.restart else {}
-    told["after"] = list(step.after)
-    return told | {"precondition": step.precondition, "doneWhen": step.done_when}
+        document["migEnabled"] = step.mig_enabled
+    document |= {"temporary": True} if step.temporary else {}
+    document |= {"restart": True} if step.restart else {}
+    document["after"] = list(step.after)
+    return document | {"precondition": step.precondition, "doneWhen": step.done_when}
 
 
 def _missing(missing: Missing) -> dict[str, Any]:

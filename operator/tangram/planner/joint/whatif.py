@@ -32,12 +32,12 @@ def changed(given: FleetInput, text: str) -> FleetInput:
 def _add_gpu(given: FleetInput, text: str) -> FleetInput:
     what, *more = text.split(",")
     name, _, count = what.partition(":")
-    said = dict(each.partition("=")[::2] for each in more)
-    unknown = sorted(set(said) - {"node", "pool"})
+    settings = dict(each.partition("=")[::2] for each in more)
+    unknown = sorted(set(settings) - {"node", "pool"})
     if unknown:
         raise InputError(FLAG, f"add-gpu has no {unknown[0]!r}; it has node and pool")
     sku = sku_of(name, FLAG)
-    node = said.get("node") or f"what-if-{sku}"
+    node = settings.get("node") or f"what-if-{sku}"
     n = _whole(count or "1", text)
     there = {gpu.id for gpu in given.gpus}
     pools = unique(given.pools)
@@ -48,7 +48,7 @@ def _add_gpu(given: FleetInput, text: str) -> FleetInput:
                 node=node,
                 sku=sku,
                 zone=next((gpu.zone for gpu in given.gpus if gpu.node == node), ""),
-                pool=said.get("pool", ""),
+                pool=settings.get("pool", ""),
                 convertible=board(sku) is not None,
                 nvlink=has_nvlink(sku),
             ),
