@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.catalog import share
+from tangram.catalog import InputError, share
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, slice_request
+from tangram.packing.assignment.report import _as_laid_out
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import gpu_classes
 from tangram.packing.model.grouping import by_owner, read
 from tangram.packing.problem.prepared import MONEY
+from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search import choose
 from tangram.packing.search.stages import Budget, Limits, Run
 from tangram.packing.solve import _choose, solve
@@ -229,3 +231,31 @@ def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(mo
     assert refused
     assert packed.status != "FALLBACK"
     assert [stage.value for stage in packed.stages[:2]] == [stage.value for stage in expected.stages[:2]]
+
+
+@pytest.mark.parametrize(
+    ("left", "stated", "proved"),
+    [
+        (0.5, Stage("unmet[1]", 0.5, 0.5, proved=True), True),  # idle GPUs had room for more
+        (0.55, Stage("unmet[1]", 0.55, 0.5, proved=False), False),
+        (0.4, Stage("unmet[1]", 0.4, 0.4, proved=True), True),  # no bound lies above what there is
+        (0.7, Stage("unmet[1]", 0.7, 0.5, proved=False), False),  # spread left less room
+    ],
+)
+def test_a_stage_states_what_its_layout_leaves_unmet(left, stated, proved):
+    packing = replace(solve(instance("plenty", 0)), unmet=(Unmet("d", 1, left, "no room"),))
+
+    found = _as_laid_out(packing, (Stage("unmet[1]", 0.6, 0.5, proved=False),))
+
+    assert found == {"unmet[1]": stated}
+    assert found["unmet[1]"].proved == proved
+
+
+def test_no_replicas_at_most_means_none_and_contradicts_a_minimum():
+    offer = Offer(H100, "7g.80gb", 1, 8.0, 3.0)
+    none = Demand("d", offers=(offer,), rate=8.0, min_replicas=0, max_replicas=0)
+    problem = Problem((GPUState("g", "n", H100, mig_enabled=True),), (none,), prices=((H100, 3.0),))
+
+    assert solve(problem).choices[0].unmet == 1.0
+    with pytest.raises(InputError, match="maxReplicas"):
+        solve(replace(problem, demands=(replace(none, min_replicas=1),)))

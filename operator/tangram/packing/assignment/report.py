@@ -29,7 +29,8 @@ class Report:
         chosen = chosen_columns(self.everyone, self.first, self.prices)
         found, whole = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
-        missed = _missed(found, self.first.stages)  # the model may relax spread, a plan may not
+        left = _as_laid_out(found, self.first.stages)
+        missed = any(left[s.name].value > s.value for s in self.first.stages if s.name in left)
         bound = 0.0 if missed else max(0.0, min(dollars.bound, found.objective))
         # The solver counts whole hundred-thousandths of a dollar: smaller differences are rounding.
         blur = (len(found.layouts) + len(found.moves) + 1) / MONEY
@@ -37,7 +38,7 @@ class Report:
         paid = Stage("dollars", found.objective, found.objective if proved else bound, proved)
         later = () if run is self.first else (s for s in run.stages if s.name != "dollars")
         stages = tuple(
-            paid if s.name == "dollars" else missed.get(s.name, s) for s in (*self.first.stages, *later)
+            paid if s.name == "dollars" else left.get(s.name, s) for s in (*self.first.stages, *later)
         )
         return replace(
             found,
@@ -71,14 +72,21 @@ class Report:
         return packing, not assignment.short
 
 
-def _missed(found: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
-    """Return the stages of which a packing leaves more unmet than the solution that it lays out."""
-    unmet: dict[str, float] = {}
+def _as_laid_out(found: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
+    """Return the stages of which a packing leaves another part unmet than the solution that it lays out.
+
+    More, where the model relaxes spread, which a plan may not; less, where idle GPUs had room for more.
+    """
+    unmet = {stage.name: 0.0 for stage in stages if stage.name.startswith("unmet[")}
     for item in found.unmet:
-        name = f"unmet[{item.priority}]"
-        unmet[name] = unmet.get(name, 0.0) + item.share
+        unmet[f"unmet[{item.priority}]"] += item.share
     return {
-        stage.name: replace(stage, value=unmet[stage.name], proved=False)
+        stage.name: replace(
+            stage,
+            value=unmet[stage.name],
+            bound=min(stage.bound, unmet[stage.name]),
+            proved=stage.value > unmet[stage.name] and stage.bound >= unmet[stage.name],
+        )
         for stage in stages
-        if unmet.get(stage.name, 0.0) > stage.value + _ROUNDING
+        if stage.name in unmet and abs(unmet[stage.name] - stage.value) > _ROUNDING
     }

@@ -98,7 +98,8 @@ def _demand(problem: Problem, demand: Demand) -> None:
     if demand.offers and demand.slices:
         raise InputError(f"{where}.offers", "a demand has offers or slices, not both")
     _number(f"{where}.rate", demand.rate)
-    if demand.min_replicas < 0 or (demand.max_replicas or demand.min_replicas) < demand.min_replicas:
+    most = demand.min_replicas if demand.max_replicas is None else demand.max_replicas
+    if not 0 <= demand.min_replicas <= most:
         raise InputError(f"{where}.maxReplicas", "minReplicas is at least 0 and maxReplicas not below it")
     _unique(f"{where}.offers", (str(offer.shape) for offer in demand.offers))
     for offer in demand.offers:
