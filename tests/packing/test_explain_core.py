@@ -110,6 +110,17 @@ def test_demands_of_higher_priority_are_named():
     assert "boss (5)" in str(found)
 
 
+def test_one_shape_for_all_replicas_is_named_where_a_mix_would_do():
+    offers = (Offer(H100, "3g.40gb", 1, 3.0, 1.0), Offer(H100, "4g.40gb", 1, 4.0, 1.0))
+    chat = Demand("chat", offers=offers, rate=7.0, uniform=True)
+
+    found = why(fleet([cut("a")], chat))
+
+    assert families(found) == ["shape", "gpus"]
+    assert str(found).startswith("shape: one for all replicas")
+    assert why(fleet([cut("a")], replace(chat, uniform=False))) is None
+
+
 def test_a_move_budget_is_named_where_room_is_scattered():
     apart = [cut(x, Instance("3g.40gb", 4, "batch"), Instance("1g.10gb", 0, "batch")) for x in "ab"]
     batch = Demand("batch", 1, slices=(Part(H100, "1g.10gb", 1, 2), Part(H100, "3g.40gb", 1, 2)))
@@ -154,6 +165,8 @@ def without(problem: Problem, name: str, dropped: set[str]) -> Problem:
     gpus = list(problem.gpus)
     if "budget" in dropped:
         demand = replace(demand, budget_per_hour=None)
+    if "shape" in dropped:
+        demand = replace(demand, uniform=False)
     if "spread" in dropped:
         demand = replace(demand, spread=Spread())
     if "priority" in dropped:
@@ -194,7 +207,7 @@ def test_all_that_a_core_does_not_name_does_not_help_and_each_that_it_names_is_n
             continue
         named = {f"gpus:{b.subject}" if b.family == "gpus" else b.family for b in found.bindings}
         skus = {f"gpus:{offer.sku}" for offer in demand.offers}
-        other = {"budget", "spread", "priority", "immovable", "policy", "moves", *skus} - named
+        other = {"shape", "budget", "spread", "priority", "immovable", "policy", "moves", *skus} - named
         most = max(offer.rate for offer in demand.offers) * (demand.max_replicas or math.inf)
         least = max(0.0, 1 - most / demand.rate)  # what maxReplicas leave unserved on any fleet
 

@@ -15,7 +15,7 @@ from .packing_facts import UNMET, ProblemFacts, board
 from .packing_optimum import PerGPU
 
 MOST = 12  # GPUs or slices that are added of one shape: more make the model large
-FAMILIES = ("budget", "spread", "priority", "immovable", "policy", "moves")
+FAMILIES = ("shape", "budget", "spread", "priority", "immovable", "policy", "moves")
 
 
 def judged(problem, demand_id):
@@ -60,6 +60,8 @@ def without(problem, demand_id, dropped):
     gpus = problem.gpus
     if "budget" in dropped:
         demand = replace(demand, budget_per_hour=None)
+    if "shape" in dropped:
+        demand = replace(demand, uniform=False)
     if "spread" in dropped:
         demand = replace(demand, spread=Spread())
     if "immovable" in dropped:

@@ -145,6 +145,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 _SUBJECT: Mapping[Family, Callable[[Question], str]] = {
+    "shape": lambda _: "one for all replicas",
     "policy": _policy,
     "immovable": _immovable,
     "gang": _gang,

@@ -2,7 +2,7 @@
 
 A feasibility-only model (with an objective CP-SAT would name every assumption) demands that the demand is
 served whole and assumes one literal per family of constraints. Families that change what GPUs may become
-(immovable instances, policy, spread, gangs) are left out by building the model without them.
+(one shape, immovable instances, policy, spread, gangs) are left out by building the model without them.
 """
 
 import math
@@ -32,10 +32,11 @@ from tangram.packing.problem.statement import (
     ShapeKey,
 )
 
-Family = Literal["policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]
+Family = Literal["shape", "policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]
 
 # In this order families are tried to do without: what is left is what people can act on most directly.
 _ORDER: tuple[Family, ...] = (
+    "shape",  # one for all replicas of a demand in a cluster
     "policy",
     "immovable",
     "gang",
@@ -45,7 +46,7 @@ _ORDER: tuple[Family, ...] = (
     "budget",
     "gpus",
 )
-_BUILT: frozenset[Family] = frozenset(("policy", "immovable", "gang", "spread"))
+_BUILT: frozenset[Family] = frozenset(("shape", "policy", "immovable", "gang", "spread"))
 Name = tuple[Family, str]  # a family; of GPUs: which SKU
 _GANG: Name = ("gang", "")
 _MOST_CLASSES = 300
@@ -100,6 +101,7 @@ class Question:
         skus = [("gpus", sku) for sku in skus_of(self.problem, self.demand)]
         absent = {"gpus"} | ({"budget"} if self.demand.budget_per_hour is None else set())
         absent |= set() if self._budgets else {"moves"}
+        absent |= set() if self.demand.uniform and len(shapes_of(self.demand)) > 1 else {"shape"}
         return (*((family, "") for family in _ORDER if family not in absent), *skus)  # type: ignore[arg-type]
 
     @property
@@ -235,6 +237,8 @@ def _without(problem: Problem, demand: Demand, dropped: frozenset[Family]) -> Pr
     """Return the problem without some families, and with GPUs to be had that there are not."""
     alone = demand
     gpus = tuple(_freed(problem, gpu, dropped) for gpu in problem.gpus)
+    if "shape" in dropped:
+        alone = replace(alone, uniform=False)
     if "spread" in dropped:
         alone = replace(alone, spread=Spread())
     if "gang" in dropped:
