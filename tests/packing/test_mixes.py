@@ -15,6 +15,7 @@ from tangram.packing.model.grouping import by_owner, read
 from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search import choose
+from tangram.packing.search.master import Master
 from tangram.packing.search.stages import Budget, Limits, Run
 from tangram.packing.solve import _choose, solve
 from tests.support.packing_instances import instance
@@ -231,6 +232,36 @@ def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(mo
     assert refused
     assert packed.status != "FALLBACK"
     assert [stage.value for stage in packed.stages[:2]] == [stage.value for stage in expected.stages[:2]]
+
+
+def test_dollars_are_those_of_the_incumbent_where_the_master_finds_none(monkeypatch):
+    minimise = Master.minimise
+
+    def fails(self, goal, *more):
+        found = minimise(self, goal, *more)
+        return replace(found, feasible=False) if goal is self._model.dollars else found
+
+    monkeypatch.setattr(choose, "_SMALL", 0)
+    monkeypatch.setattr(choose.Chooser, "_serve_all", lambda _: False)
+    monkeypatch.setattr(Master, "minimise", fails)
+
+    packed = solve(instance("plenty", 0))
+
+    assert packed.status == "FEASIBLE"
+    assert [stage.bound for stage in packed.stages if stage.name == "dollars"] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), [("plenty", 303), ("shortage", 307), ("surplus", 304), ("spread", 303)]
+)
+def test_all_targets_are_searched_where_few_leave_much_unmet(monkeypatch, kind, seed):
+    problem = instance(kind, seed, 12 if kind == "spread" else 4)
+    best = sum(choice.unmet for choice in solve(problem).choices)
+    monkeypatch.setattr(choose, "_SMALL", 0)
+
+    packed = solve(problem)
+
+    assert sum(choice.unmet for choice in packed.choices) == pytest.approx(best, abs=0.02)
 
 
 @pytest.mark.parametrize(

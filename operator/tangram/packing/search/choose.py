@@ -33,6 +33,8 @@ _MOST_AROUND = 120  # as many when fewer brought nothing
 _MOST_NEARBY = 12  # searches; six suffice nearly always
 _PROVED = 0.1  # of what is close in unmet demand: so much may the master leave unproved
 _ENOUGH = 0.004, 0.002  # of the dollars and of all demand: farther off, few columns of all demands are tried
+_FAR = 0.02, 0.01  # the same: few targets do not suffice, as on a fleet of few GPUs of each class
+_MOST_MIXED = 5000  # variables of a model of all mixes that is solved as a whole then
 _BETTER = 0.0001  # of the value: an improvement after which as few demands may change again
 _AHEAD = 3.0  # times what is close in unmet demand: with 1, plans for 1,000 short GPUs moved a third more
 _SMALL = 500  # variables: with 800, 100 GPUs took three times as long and ended as near to the bound
@@ -141,13 +143,12 @@ class Chooser:
         if not alone and (found is None or found.value > bound):
             enough = 0.0 if goal is None else _PROVED * self._close_unmet
             bounded = self.master.minimise(terms, LP_S, least, self.budget.late, enough)
-            if not bounded.feasible:
-                return False
-            bound = max(bound, _rounded(terms, bounded.bound))
-            if self.small:
-                found = self._improve(goal, bound, bounded, found)
-            else:
-                found = self._search(goal, bound, self._ahead(goal, bound, bounded))
+            if bounded.feasible:
+                bound = max(bound, _rounded(terms, bounded.bound))
+                if self.small:
+                    found = self._improve(goal, bound, bounded, found)
+                else:
+                    found = self._search(goal, bound, self._ahead(goal, bound, bounded))
         found = found or self._incumbent(goal, bound)
         if found is None:
             return False
@@ -207,7 +208,15 @@ class Chooser:
                 chosen = self._chosen(self.best if found is None else found.run)
                 few = near_columns(self.everyone, self.prices, bounded, chosen, free)
                 found = self._solve(goal, bound, few, classes, _SHARES[0], found) or found
+        if found is None or not self._near(goal, found, bound, _FAR):
+            found = self._solve(goal, bound, self._some(bounded), self.classes, _SHARES[2], found) or found
         return found
+
+    def _some(self, bounded: Bounded) -> tuple[PreparedDemand, ...]:
+        """Return all demands with all mixes; of a very large fleet with few columns."""
+        if len(self.full.cp.proto.variables) <= _MOST_MIXED:
+            return self.everyone
+        return near_columns(self.everyone, self.prices, bounded, self._chosen(self.best))
 
     def _incumbent(self, goal: Goal, bound: int) -> Incumbent | None:
         """Return what the stage before found."""
