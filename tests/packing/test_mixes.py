@@ -223,7 +223,7 @@ def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(mo
     monkeypatch.setattr(Budget, "is_large", lambda *_: True)
     monkeypatch.setattr(
         "tangram.packing.solve._MOST_CLASSES", 0
-    )  # owners are told apart once mixes are settled
+    )  # the model tells owners apart once mixes are settled
     expected = solve(problem)
     monkeypatch.setattr("tangram.packing.solve.near_classes", none)
 
