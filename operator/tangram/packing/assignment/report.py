@@ -54,12 +54,10 @@ class Report:
         chosen = chosen_columns(self.everyone, nothing, self.prices)
         grouped = self.first.model.classes
         found, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))
-        unmet: dict[int, float] = {}
-        for demand in self.everyone:
-            unmet[demand.priority] = unmet.get(demand.priority, 0.0)
-        for item in found.unmet:
-            unmet[item.priority] += item.share
-        stages = [Stage(f"unmet[{p}]", share, 0.0, share == 0.0) for p, share in sorted(unmet.items())[::-1]]
+        unmet = _unmet(found)
+        priorities = sorted({demand.priority for demand in self.everyone}, reverse=True)
+        shares = ((f"unmet[{p}]", unmet.get(p, 0.0)) for p in priorities)
+        stages = [Stage(name, share, 0.0, share == 0.0) for name, share in shares]
         stages.append(Stage("dollars", found.objective, 0.0, found.objective == 0.0))
         return replace(found, gap=1.0 if found.objective > 0 or found.unmet else 0.0, stages=tuple(stages))
 
@@ -72,14 +70,21 @@ class Report:
         return packing, not assignment.short
 
 
+def _unmet(found: Packing) -> dict[int, float]:
+    """Return the sum of the shares that stay unmet, by priority, of those that have any."""
+    unmet: dict[int, float] = {}
+    for item in found.unmet:
+        unmet[item.priority] = unmet.get(item.priority, 0.0) + item.share
+    return unmet
+
+
 def _as_laid_out(found: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
     """Return the stages of which a packing leaves another part unmet than the solution that it lays out.
 
     More, where the model relaxes spread, which a plan may not; less, where idle GPUs had room for more.
     """
     unmet = {stage.name: 0.0 for stage in stages if stage.name.startswith("unmet[")}
-    for item in found.unmet:
-        unmet[f"unmet[{item.priority}]"] += item.share
+    unmet |= {f"unmet[{priority}]": share for priority, share in _unmet(found).items()}
     return {
         stage.name: replace(
             stage,
