@@ -221,9 +221,8 @@ def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(mo
         return model.classes.restricted([()] * len(model.classes.existing))
 
     monkeypatch.setattr(Budget, "is_large", lambda *_: True)
-    monkeypatch.setattr(
-        "tangram.packing.solve._MOST_CLASSES", 0
-    )  # the model tells owners apart once mixes are settled
+    # The model tells owners apart once mixes are settled.
+    monkeypatch.setattr("tangram.packing.solve._MOST_CLASSES", 0)
     expected = solve(problem)
     monkeypatch.setattr("tangram.packing.solve.near_classes", none)
 

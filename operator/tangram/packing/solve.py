@@ -19,7 +19,7 @@ from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
-from tangram.packing.search.choose import LP_S, Chooser, with_bounds
+from tangram.packing.search.choose import Chooser, with_bounds
 from tangram.packing.search.master import Master
 from tangram.packing.search.settled import chosen_columns, gives_up_replicas, settled_demands
 from tangram.packing.search.shortlist import near_classes
@@ -30,9 +30,8 @@ __all__ = ["Limits", "solve"]
 # Above this many classes, the model tells owners apart only once their mixes are settled.
 _MOST_CLASSES = 300
 _MOST_SETTLED = 3000
-_TARGETS = (
-    1  # of a class beside those in use: with 3, 10,000 scattered GPUs got no better in 11 s; with 1 in 2
-)
+# Targets of a class beside those in use: with 3, 10,000 scattered GPUs got no better in 11 s; with 1 in 2 s.
+_TARGETS = 1
 _DOUBTFUL = 0.05  # so far from its bound a stage may be from what would have been found with more time
 _NO_LIMITS = Limits()
 
@@ -196,7 +195,7 @@ def _settle(
     grouped, _ = finest_classes(fleet, by_cost, alike, _MOST_SETTLED)
     model = build(fleet, prices, settled, grouped)
     if budget.is_large(len(model.cp.proto.variables)):
-        bounded = Master(model).minimise(model.dollars, LP_S, 0, budget.late)
+        bounded = Master(model).minimise(model.dollars, 0, budget.late)
         if bounded.feasible:
             few = near_classes(model, bounded, fleet.problem.horizon_h, first.carried(model), _TARGETS)
             model = build(fleet, prices, settled, few)

@@ -19,11 +19,10 @@ from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import first_guess
 from tangram.packing.search.master import Bounded, Master
 from tangram.packing.search.settled import chosen_columns
-from tangram.packing.search.shortlist import columns_around, furthest, halved, near_classes, near_columns
+from tangram.packing.search.shortlist import columns_around, furthest, near_classes, near_columns
 from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
-LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
 _FREE = 4  # demands of a small fleet with all mixes beside few columns: with 8 the same time found worse
 _SHARES = 0.3, 0.3, 0.5  # of what is left to think with: few columns, some demands free, all mixes
 _FIRST = 0.1  # of it, for the first incumbent of a large fleet: with 0.03 the unmet demand was higher
@@ -43,7 +42,7 @@ _LEAST_REQUESTS_S = 12.0  # the same for requests alone: their model is proved, 
 _PER_VARIABLE_S = 0.0005
 _WALL_PER_VARIABLE_S = 0.0004  # of one search: with 0.0001, on a busy machine, some found no solution at all
 _MOST_LEAST_S = 0.3  # a guard is a guard
-_CLOSE_DOLLARS, _CLOSE_UNMET = 0.002, 0.0005  # of the dollars and of all demand: a large fleet gets no nearer
+_CLOSE = 0.002, 0.0005  # of the dollars and of all demand: a large fleet gets no nearer
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class Chooser:
             total.extend(terms)
             least[priority] = least_unmet_of(self.everyone, priority)
         enough = _PROVED * self._close_unmet
-        bounded = self.master.minimise(total, LP_S, sum(least.values()), self.budget.late, enough)
+        bounded = self.master.minimise(total, sum(least.values()), self.budget.late, enough)
         if not bounded.feasible or bounded.bound > sum(least.values()):
             return False
         for priority in sorted(least, reverse=True):
@@ -142,7 +141,7 @@ class Chooser:
             bound = bound if found is None else max(bound, found.bound)
         if not alone and (found is None or found.value > bound):
             enough = 0.0 if goal is None else _PROVED * self._close_unmet
-            bounded = self.master.minimise(terms, LP_S, least, self.budget.late, enough)
+            bounded = self.master.minimise(terms, least, self.budget.late, enough)
             if bounded.feasible:
                 bound = max(bound, _rounded(terms, bounded.bound))
                 if self.small:
@@ -168,14 +167,14 @@ class Chooser:
         if goal is None:
             return bounded
         self.master.limit(goal, bound + int(_AHEAD * self._close_unmet))
-        ahead = self.master.minimise(self.full.dollars, LP_S, 0, self.budget.late)
+        ahead = self.master.minimise(self.full.dollars, 0, self.budget.late)
         return ahead if ahead.feasible else bounded
 
     def _improve(self, goal: Goal, bound: int, bounded: Bounded, found: Incumbent | None) -> Incumbent | None:
         """Return the best among few columns, then with all mixes of a few demands, then with all mixes."""
-        for free in ((), halved(bounded)[:_FREE]):
+        for free in ((), bounded.halves[:_FREE]):
             if found is None or found.value > bound:
-                few = near_columns(self.everyone, self.prices, bounded, self._chosen(self.best), free)
+                few = self._few(bounded, self.best, free)
                 found = self._solve(goal, bound, few, self.classes, _SHARES[bool(free)], found) or found
         if found is None or found.value > bound:
             found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[2], found) or found
@@ -187,8 +186,7 @@ class Chooser:
         guess = {} if found is None else found.run.carried(self.full)
         classes = near_classes(self.full, bounded, self.fleet.problem.horizon_h, guess)
         if found is None:
-            few = near_columns(self.everyone, self.prices, bounded, {})
-            found = self._solve(goal, bound, few, classes, _FIRST)
+            found = self._solve(goal, bound, self._few(bounded, None), classes, _FIRST)
         around, tried, most = _AROUND, set[str](), min(_MOST_AROUND, 2 * len(bounded.costs))
         for _ in range(_MOST_NEARBY):
             if found is None or around > most or self._near(goal, found, bound) or self.budget.late():
@@ -203,20 +201,21 @@ class Chooser:
             else:
                 around *= 2
             found = better
-        for free in ((), halved(bounded)[:_FREE]):
+        for free in ((), bounded.halves[:_FREE]):
             if found is None or not self._near(goal, found, bound, _ENOUGH):
-                chosen = self._chosen(self.best if found is None else found.run)
-                few = near_columns(self.everyone, self.prices, bounded, chosen, free)
+                few = self._few(bounded, None if found is None else found.run, free)
                 found = self._solve(goal, bound, few, classes, _SHARES[0], found) or found
         if found is None or not self._near(goal, found, bound, _FAR):
-            found = self._solve(goal, bound, self._some(bounded), self.classes, _SHARES[2], found) or found
+            whole = len(self.full.cp.proto.variables) <= _MOST_MIXED
+            some = self.everyone if whole else self._few(bounded, None if found is None else found.run)
+            found = self._solve(goal, bound, some, self.classes, _SHARES[2], found) or found
         return found
 
-    def _some(self, bounded: Bounded) -> tuple[PreparedDemand, ...]:
-        """Return all demands with all mixes; of a very large fleet with few columns."""
-        if len(self.full.cp.proto.variables) <= _MOST_MIXED:
-            return self.everyone
-        return near_columns(self.everyone, self.prices, bounded, self._chosen(self.best))
+    def _few(
+        self, bounded: Bounded, run: Run | None, free: Collection[str] = ()
+    ) -> tuple[PreparedDemand, ...]:
+        """Leave all demands but the `free` ones few columns, those of `run` among them."""
+        return near_columns(self.everyone, self.prices, bounded, self._chosen(run), free)
 
     def _incumbent(self, goal: Goal, bound: int) -> Incumbent | None:
         """Return what the stage before found."""
@@ -239,7 +238,7 @@ class Chooser:
         goal: Goal,
         found: Incumbent,
         bound: int,
-        close: tuple[float, float] = (_CLOSE_DOLLARS, _CLOSE_UNMET),
+        close: tuple[float, float] = _CLOSE,
     ) -> bool:
         dollars, unmet = close
         whole = dollars * found.value if goal is None else unmet * UNMET * len(self.everyone)
@@ -247,7 +246,7 @@ class Chooser:
 
     @property
     def _close_unmet(self) -> float:
-        return 0.0 if self.small else _CLOSE_UNMET * UNMET * len(self.everyone)
+        return 0.0 if self.small else _CLOSE[1] * UNMET * len(self.everyone)
 
     def _settle(self, goal: Goal, value: int, bound: int) -> None:
         name, scale = ("dollars", MONEY) if goal is None else (f"unmet[{goal}]", UNMET)
@@ -318,7 +317,7 @@ def with_bounds(
         terms, scale = _terms(model, goal), MONEY if goal is None else UNMET
         value, least = round(stage.value * scale), least_unmet_of(everyone, goal)
         if not budget.late():
-            proved = master.minimise(terms, LP_S, least, budget.late)
+            proved = master.minimise(terms, least, budget.late)
             least = max(least, _rounded(terms, proved.bound)) if proved.feasible else least
         least = min(value, least)
         bound = stage.value if least == value else least / scale

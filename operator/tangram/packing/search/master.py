@@ -28,6 +28,8 @@ _MOST_LABELS = 20_000_000  # of one goal, ten seconds; after that the bound is t
 _CLOSE = 0.001  # of the bound: more columns would not raise it by more
 _SLACK = 0.0001  # of the objective, over all demands: so much may pricing leave unproved
 _ZERO = 1e-6  # weights below it are rounding errors
+_HALF = 0.999  # a column of less weight serves its demand by halves
+_LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
 _NEW = 0.1  # of the demands: where pricing finds columns for fewer, it searches thoroughly
 _MORE = 1e-5  # units supplied beyond what is taken: with 1,000 GPUs spread over pools, 5 rounds instead of 38
 _DEAR = 10  # times the dearest unit costs what cannot be supplied
@@ -45,11 +47,12 @@ class Bounded:
     used: frozenset[int] = frozenset()  # of those variables, the ones above zero in its solution
     feasible: bool = True
 
-    def halves(self, weight: float) -> list[str]:
-        """Return the demands of which no column has this weight, the most divided first."""
+    @property
+    def halves(self) -> list[str]:
+        """The demands that are served by halves, the most divided first."""
         most = {demand: max(mine.values(), default=0.0) for demand, mine in self.weights.items()}
         return sorted(
-            (demand for demand in most if most[demand] < weight),
+            (demand for demand in most if most[demand] < _HALF),
             key=lambda demand: (round(most[demand], 6), demand),
         )
 
@@ -153,7 +156,6 @@ class Master:
     def minimise(
         self,
         goal: Terms,
-        seconds: float,
         floor: int = 0,
         late: Callable[[], bool] | None = None,
         enough: float = 0.0,
@@ -165,7 +167,7 @@ class Master:
         floor -= goal.constant
         self._goal, self._effort = _factors(goal), PricingEffort(_MOST_LABELS)
         self._program.charge(self._costs())
-        solved = self._program.solve(seconds)
+        solved = self._program.solve(_LP_S)
         if solved is None:
             return Bounded(0, 0.0, {}, {}, feasible=False)
         best, value = floor, self._value(solved)
@@ -180,7 +182,7 @@ class Master:
                 break
             if not sum(self.add(demand, mixes) for demand, mixes in new.items()):
                 break
-            again = self._program.solve(seconds)
+            again = self._program.solve(_LP_S)
             if again is None:
                 break
             solved, value = again, self._value(again)

@@ -1,6 +1,6 @@
 """Few columns of each demand and few targets of each class of GPUs: those near the master's solution."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tangram.packing.model.classes import GPUClasses
@@ -13,7 +13,6 @@ _TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 ar
 _NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
 _COLUMNS = 16  # of a demand that the master serves by halves: with 8, 100 GPUs had twice the gap
 _SURE = 1  # of the others: with 3 and 8 the search took longer and found less
-_HALF = 0.999  # a column of less weight serves its demand by halves
 
 
 def near_classes(
@@ -40,13 +39,13 @@ def near_columns(
     free: Collection[str] = (),
 ) -> tuple[PreparedDemand, ...]:
     """Leave all demands but the `free` ones few columns: the master's, the nearest, the `chosen` one."""
-    few = list[PreparedDemand]()
+    few, halves = list[PreparedDemand](), set(bounded.halves)
     for demand in everyone:
         if demand.mix is None or demand.id in free:
             few.append(demand)
         else:
-            sure = max(bounded.weights.get(demand.id, {}).values(), default=0.0) >= _HALF
-            few.append(_with_columns(demand, prices, bounded, chosen, _SURE if sure else _COLUMNS))
+            most = _COLUMNS if demand.id in halves else _SURE
+            few.append(_with_columns(demand, prices, bounded, chosen, most))
     return tuple(few)
 
 
@@ -91,8 +90,3 @@ def _with_columns(
     columns = [column_of(demand, prices, dict(counts)) for counts in kept]
     columns += [chosen[demand.id]] if demand.id in chosen else []
     return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)
-
-
-def halved(bounded: Bounded) -> Sequence[str]:
-    """Return the demands that the master serves by halves, the most divided first."""
-    return bounded.halves(_HALF)

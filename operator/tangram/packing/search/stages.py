@@ -164,7 +164,7 @@ class Run:
             self.complete = False
 
     def start_from(self, run: "Run") -> None:
-        """Take over the solution of another model of the same fleet, completed; without one, start anew."""
+        """Take over the solution of another model of the same fleet, as far as it can be completed."""
         self.solution = solve_model(
             self.model.cp, self.budget, 1.0, run.carried(self.model), fix=True
         ).solution
