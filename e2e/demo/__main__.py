@@ -18,7 +18,7 @@ from e2e.demo.graph import Reporter, Step, StepFailed, run_steps, stderr_line
 from e2e.demo.stage import Stage, command_line, ensure_python, registry_for
 from e2e.kube import Kube, wait_until
 
-LOAD_SECONDS, CONCURRENCY = 90, 32
+LOAD_SECONDS = 90
 GROW_WITHIN_S, SHRINK_WITHIN_S = 90, 240
 
 PLAIN_WORDS = """
@@ -86,9 +86,9 @@ def rescale(kube: Kube, image: str) -> None:
         for line in (install.ROOT / "e2e/demo/values.yaml").read_text().splitlines()
         if "Seconds:" in line
     )
-    print(f"Load: {CONCURRENCY} clients for {LOAD_SECONDS} s against one small slice.")
+    print(f"Load: {install.CLIENTS} clients for {LOAD_SECONDS} s against one small slice.")
     print(f"Windows set for the demo:\n{windows}\n")
-    install.load(kube, image, seconds=LOAD_SECONDS, concurrency=CONCURRENCY)
+    install.load(kube, image, seconds=LOAD_SECONDS)
     began = time.monotonic()
     show_until(kube, lambda ready, _: ready > 1, GROW_WITHIN_S, "a second replica to serve", began=began)
     show_until(

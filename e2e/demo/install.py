@@ -13,6 +13,9 @@ RELEASE = "tangram"
 EXAMPLE = ROOT / "examples" / "llmdeployment.yaml"
 CRDS = [f"{plural}.tangram.dev" for plural in ("llmdeployments", "gpupools", "fleetplans")]
 NAME = "tiny-chat"  # the LLMDeployment of the example
+# Twice the requests that its one replica computes at a time (engine.maxRunningRequests): half of them wait,
+# and the replicas rise, however fast the cores of this machine are.
+CLIENTS = 128
 
 
 def silicon(kube: Kube, image: str) -> str:
@@ -95,7 +98,7 @@ def model(kube: Kube, *, timeout_s: int = 180) -> str:
 
 
 def load(
-    kube: Kube, image: str, *, seconds: int, concurrency: int, tokens: int = 64, name: str = "load"
+    kube: Kube, image: str, *, seconds: int, concurrency: int = CLIENTS, tokens: int = 64, name: str = "load"
 ) -> None:
     """Start a bounded load as a Job inside the cluster, so that it spreads over the replicas."""
     kube.kubectl("delete", "job", name, "--ignore-not-found", "--wait")

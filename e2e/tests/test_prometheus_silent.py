@@ -11,7 +11,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_blind_is_not_idle(stage: Stage, model: Kube) -> None:
-    install.load(model, stage.references["silicon"], seconds=90, concurrency=32)
+    install.load(model, stage.references["silicon"], seconds=90)
     wait_until(lambda: install.replicas(model)[0] > 1, 120, "a second replica to serve", every=1)
     model.kubectl("scale", "deploy/prometheus", "-n", "tangram-monitoring", "--replicas=0")
     try:

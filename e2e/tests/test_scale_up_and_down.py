@@ -1,4 +1,4 @@
-"""Load violates the objective: replicas rise. It ends: they fall. No accepted request is cut."""
+"""More load than a replica carries: replicas rise. It ends: they fall. No accepted request is cut."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_replicas_follow_the_load_and_no_request_is_cut(stage: Stage, model: Kube) -> None:
-    install.load(model, stage.references["silicon"], seconds=90, concurrency=32)
+    install.load(model, stage.references["silicon"], seconds=90)
 
     wait_until(lambda: install.replicas(model)[0] > 1, 120, "a second replica to serve", every=1)
     wait_until(lambda: install.replicas(model) == (1, 1), 300, "one replica again", every=1)
