@@ -67,6 +67,7 @@ def _fewest(wanted: tuple[int, ...]) -> int:
     model.minimize(sum(gpus))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
+    solver.parameters.presolve_inclusion_work_limit = 0  # github.com/google/or-tools/issues/5293
     if solver.solve(model) != cp_model.OPTIMAL:
         raise RuntimeError("twelve columns could not be solved")
     return round(solver.objective_value)

@@ -268,7 +268,7 @@ def test_all_targets_are_searched_where_few_leave_much_unmet(monkeypatch, kind, 
     [
         (0.5, Stage("unmet[1]", 0.5, 0.5, proved=True), True),  # idle GPUs had room for more
         (0.55, Stage("unmet[1]", 0.55, 0.5, proved=False), False),
-        (0.4, Stage("unmet[1]", 0.4, 0.4, proved=True), True),  # no bound lies above what there is
+        (0.4, Stage("unmet[1]", 0.4, 0.0, proved=False), False),  # so the bound was false
         (0.7, Stage("unmet[1]", 0.7, 0.5, proved=False), False),  # spread left less room
     ],
 )
@@ -279,6 +279,18 @@ def test_a_stage_states_what_its_layout_leaves_unmet(left, stated, proved):
 
     assert found == {"unmet[1]": stated}
     assert found["unmet[1]"].proved == proved
+
+
+def test_what_a_packing_misses_leaves_later_stages_without_a_bound():
+    packing = replace(
+        solve(instance("plenty", 0)), unmet=(Unmet("d", 1, 0.7, "no room"), Unmet("e", 0, 0.2, "no room"))
+    )
+    stages = (Stage("unmet[1]", 0.6, 0.6, proved=True), Stage("unmet[0]", 0.2, 0.2, proved=True))
+
+    found = _as_laid_out(packing, stages)
+
+    assert found["unmet[1]"] == Stage("unmet[1]", 0.7, 0.6, proved=False)
+    assert found["unmet[0]"] == Stage("unmet[0]", 0.2, 0.0, proved=False)
 
 
 def test_no_replicas_at_most_means_none_and_contradicts_a_minimum():

@@ -184,12 +184,23 @@ def test_headroom_is_kept_where_it_costs_nothing():
 
 def test_replicas_are_spread_over_nodes_and_zones():
     gpus = tuple(cut(i, node=f"n{i // 2}", zone=f"z{i // 4}") for i in range(8))
-    demand = ask("a", "1g.10gb", 1, 4, spread=Spread(node=0.25, zone=0.5))
+    demand = ask("a", "1g.10gb", 1, 4, spread=Spread(node=0.25, zone=0.5), max_replicas=4)
 
     packed = solve(Problem(gpus, (demand,), PRICES))
 
     used = {g.node for g in gpus for la in packed.layouts if la.id == g.id and la.in_use}
     assert (packed.unmet, len(used), packed.gpus_in_use) == ((), 4, 4)
+
+
+def test_one_replica_more_lets_two_stand_on_one_node_and_saves_a_gpu():
+    gpus = tuple(cut(i, node=f"n{i // 2}", zone=f"z{i // 4}") for i in range(8))
+    demand = ask("a", "1g.10gb", 1, 4, spread=Spread(node=0.25, zone=0.5))
+
+    packed = solve(Problem(gpus, (demand,), PRICES))
+
+    nodes = Counter(g.node for g in gpus for _, _, owner in owners(packed, g.id) if owner)
+    assert (packed.unmet, packed.gpus_in_use, packed.status) == ((), 3, "OPTIMAL")
+    assert sorted(nodes.values()) == [1, 2, 2]  # a node that fails leaves three, as with four on four nodes
 
 
 def test_mig_manager_moves_every_replica_of_a_gpu_whose_counts_change():

@@ -8,6 +8,7 @@ import math
 
 from ortools.sat.python import cp_model
 
+from .cp_solver import cp_solver
 from .oracle import BOARDS, FULL, Fleet
 
 MICRO = 1_000_000
@@ -200,9 +201,7 @@ class Optimum:
         values = {}
         for name, expression, scale in self.stages():
             self.model.minimize(expression)
-            solver = cp_model.CpSolver()
-            solver.parameters.num_workers = 1
-            solver.parameters.max_deterministic_time = 60
+            solver = cp_solver(60)
             status = solver.solve(self.model)
             assert status == cp_model.OPTIMAL, solver.status_name(status)
             values[name] = solver.objective_value / scale

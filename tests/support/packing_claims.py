@@ -10,6 +10,7 @@ from ortools.sat.python import cp_model
 
 from tangram.packing import GPUState, GrowablePool, Instance, Spread
 
+from .cp_solver import cp_solver
 from .oracle import FULL
 from .packing_facts import UNMET, ProblemFacts, board
 from .packing_optimum import PerGPU
@@ -46,9 +47,7 @@ def servable(problem, packing, demand_id, ranks=None):
             model.m.add(units <= _least(problem, demand_id))
         elif ranks[name] >= ranks[demand_id]:
             model.m.add(units <= before[name])
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = 5
+    solver = cp_solver(5)
     return {cp_model.OPTIMAL: True, cp_model.FEASIBLE: True, cp_model.INFEASIBLE: False}.get(
         solver.solve(model.m)
     )

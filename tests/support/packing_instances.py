@@ -47,60 +47,114 @@ KINDS = (
     "requests",
     "surplus",
     "pool-prices",
+    "crowded",
+    "several",
 )
 RUNNING = ("running", "running-short", "churned", "pinned", "mig-manager", "move-budgets", "surplus")
 
 
 def instance(kind, seed, gpus=4):
     """One problem with at most so many GPUs (a third of them on nodes that may be added, in `growing`)."""
-    return _Draw(kind, random.Random(f"{kind}/{seed}"), gpus).problem()
+    rng = random.Random(f"{kind}/{seed}")
+    if kind == "crowded":
+        return _crowded(rng)
+    kinds = rng.sample(KINDS[:-2], rng.randint(3, 6)) if kind == "several" else [kind]
+    problem = _Draw(kinds, rng, gpus).problem()
+    return _uneven(rng, problem) if kind == "several" else problem
+
+
+def _crowded(rng):
+    """Few nodes of whole GPUs, one or two demands to be spread: more replicas may allow more in one place."""
+    sku, price = "H100-80GB-SXM", 3.0
+    nodes = [(f"n{n}", f"z{n % rng.choice((1, 2, 3))}") for n in range(rng.randint(2, 4))]
+    gpus = [
+        GPUState(f"{node}-{i}", node, sku, zone=zone, cuttable=False)
+        for node, zone in nodes
+        for i in range(rng.randint(1, 4))
+    ]
+    demands = []
+    for name in ("d0", "d1")[: rng.choice((1, 1, 2))]:
+        spread = Spread(
+            rng.choice((1.0, 0.2, 0.25, 0.3, 0.34, 0.4, 0.5)), rng.choice((1.0, 1.0, 0.34, 0.5, 0.6))
+        )
+        need = rng.randint(1, len(gpus))
+        offer, most = Offer(sku, FULL, 1, 1.0, price), rng.choice((None, None, need + 1, need + 3))
+        demands.append(Demand(name, offers=(offer,), rate=float(need), spread=spread, max_replicas=most))
+    if rng.random() < 0.5:
+        gpus = [_taken(rng, gpu, [demand.id for demand in demands]) for gpu in gpus]
+    budget = rng.choice((None, None, 0, 1))
+    return Problem(tuple(gpus), tuple(demands), ((sku, price),), move_budget=budget)
+
+
+def _taken(rng, gpu, owners):
+    if rng.random() < 0.5:
+        return gpu
+    return replace(gpu, instances=(Instance(FULL, 0, rng.choice(owners), movable=rng.random() < 0.9),))
+
+
+def _uneven(rng, problem):
+    """The same with demands that want nothing, hardly anything or far too much, and GPUs of one price."""
+    demands = []
+    for demand in problem.demands:
+        more = {"rate": 0.0 if demand.slices else demand.rate * rng.choice((1, 1, 1, 0.001, 100))}
+        if demand.offers and not demand.protected and rng.random() < 0.1:
+            more |= {"min_replicas": 0, "max_replicas": 0}
+        demands.append(replace(demand, **more))
+    problem = replace(problem, demands=tuple(demands))
+    if rng.random() < 0.3:
+        problem = replace(problem, prices=tuple((sku, 2.0) for sku, _ in problem.prices))
+    return problem
 
 
 class _Draw:
-    def __init__(self, kind, rng, most):
-        self.kind, self.rng = kind, rng
+    def __init__(self, kinds, rng, most):
+        self.kinds, self.rng = kinds, rng
         self.skus = rng.sample(sorted(PRICES), rng.choice((1, 1, 2, 3)))
         self.count = rng.randint(1, most)
         loads = {"plenty": 0.5, "shortage": 1.8, "running-short": 1.8, "surplus": 0.2}
-        self.load = loads.get(kind, rng.choice((0.6, 1, 1.5)))
+        self.load = self._of(loads, rng.choice((0.6, 1, 1.5)))
         self.prices = {sku: round(PRICES[sku] * rng.uniform(0.8, 1.2), 2) for sku in self.skus}
 
+    def _of(self, values, otherwise):
+        """Return the value of the first kind that has one."""
+        return next((values[kind] for kind in self.kinds if kind in values), otherwise)
+
     def problem(self):
-        rng, kind = self.rng, self.kind
+        rng, kinds = self.rng, self.kinds
         gpus = self._gpus()
         many = rng.randint(1, 4)
         room = sum(SPEED[gpu.sku] * 7.9 for gpu in gpus)
         demands = [self._demand(f"d{i}", room * self.load / many) for i in range(many)]
-        if kind == "requests" or rng.random() < 0.1:
+        if "requests" in kinds or rng.random() < 0.1:
             demands.append(self._request("raw", gpus))
-        if kind in RUNNING or (kind not in {"plenty", "shortage"} and rng.random() < 0.5):
+        if {*RUNNING} & {*kinds} or (not {"plenty", "shortage"} & {*kinds} and rng.random() < 0.5):
             gpus = self._occupied(gpus, demands)
-        if kind == "pool-prices":
+        if "pool-prices" in kinds:
             priced = {
                 pool: {sku: round(PRICES[sku] * rng.uniform(0.5, 1.5), 2) for sku in self.skus}
                 for pool in POOLS
             }
             gpus = [replace(gpu, price_per_hour=priced[gpu.pool].get(gpu.sku)) for gpu in gpus]
-        if kind == "surplus":
+        if "surplus" in kinds:
             demands = [self._protected(demand, gpus) for demand in demands]
         problem = Problem(tuple(gpus), tuple(demands), tuple(sorted(self.prices.items())))
-        if kind == "growing":
+        if "growing" in kinds:
             problem = replace(problem, growable=self._pools())
-        if kind == "move-budgets":
+        if "move-budgets" in kinds:
             pools = tuple((pool, rng.randint(0, 2)) for pool in POOLS if rng.random() < 0.5)
             problem = replace(problem, move_budget=rng.choice((0, 1, 2, None)), move_budgets=pools)
         return replace(problem, horizon_h=rng.choice((1.0, 1.0, 0.2, 8.0)))
 
     def _gpus(self):
         rng, found, node = self.rng, [], 0
-        whole = 0.8 if self.kind == "gangs" else 0.25
+        whole = 0.8 if "gangs" in self.kinds else 0.25
         while len(found) < self.count:
             sku = rng.choice(self.skus)
             size = min(
-                rng.choice((1, 1, 2, 4) if self.kind != "gangs" else (2, 4)), self.count + 1 - len(found)
+                rng.choice((1, 1, 2, 4) if "gangs" not in self.kinds else (2, 4)), self.count + 1 - len(found)
             )
             cut, style = BOARDS[sku].profiles, rng.random()
-            backend = "mig-manager" if self.kind == "mig-manager" and rng.random() < 0.8 else "nvml"
+            backend = "mig-manager" if "mig-manager" in self.kinds and rng.random() < 0.8 else "nvml"
             gpu = GPUState(
                 "",
                 f"n{node}",
@@ -119,34 +173,34 @@ class _Draw:
     def _offers(self):
         """Some shapes, as a model's size and objectives leave them; whole GPUs a little faster than 7g."""
         rng, found, speed = self.rng, {}, self.rng.uniform(0.4, 1.6)
-        noise = 0.002 if self.kind == "near-ties" else 0.15
+        noise = 0.002 if "near-ties" in self.kinds else 0.15
         for sku in self.skus:
             smallest = rng.choice((1, 1, 2, 3))
             for profile in BOARDS[sku].profiles.values():
                 serves = (A30_SERVES if sku == "A30" else SERVES)[profile.compute] * SPEED[sku]
                 if "+" in profile.name or profile.compute < smallest or rng.random() < 0.2:
                     continue
-                if self.kind == "near-ties":
+                if "near-ties" in self.kinds:
                     serves = 7.9 * SPEED[sku] * BOARDS[sku].share(profile.name)
                 rate = round(serves * speed * rng.uniform(1 - noise, 1 + noise), 3)
                 price = self.prices[sku] * BOARDS[sku].share(profile.name)
                 found[sku, profile.name, 1] = Offer(sku, profile.name, 1, rate, price)
             for size in (1, 2, 4, 8):
-                if rng.random() < (0.7 if self.kind == "gangs" or not BOARDS[sku].profiles else 0.15):
+                if rng.random() < (0.7 if "gangs" in self.kinds or not BOARDS[sku].profiles else 0.15):
                     rate = round(7.9 * SPEED[sku] * speed * size * rng.uniform(0.9, 1.05), 3)
                     found[sku, FULL, size] = Offer(sku, FULL, size, rate, self.prices[sku] * size)
         return tuple(sorted(found.values())) or self._offers()
 
     def _demand(self, name, rate):
-        rng, kind, more = self.rng, self.kind, {}
-        often = 0.7 if kind == "budgets" else 0.12
+        rng, kinds, more = self.rng, self.kinds, {}
+        often = 0.7 if "budgets" in kinds else 0.12
         if rng.random() < often:
             more["min_replicas"] = rng.randint(1, 4)
         if rng.random() < often:
             more["max_replicas"] = rng.randint(more.get("min_replicas", 1), 6)
         if rng.random() < often:
             more["budget_per_hour"] = round(rng.uniform(0.3, 5), 2)
-        if rng.random() < (0.8 if kind == "spread" else 0.1):
+        if rng.random() < (0.8 if "spread" in kinds else 0.1):
             more["spread"] = Spread(rng.choice((1.0, 0.5, 0.34, 0.25)), rng.choice((1.0, 0.5, 0.6)))
         if rng.random() < 0.1:
             more["pools"] = (rng.choice(POOLS),)
@@ -155,7 +209,7 @@ class _Draw:
             offers=self._offers(),
             rate=0.0 if rng.random() < 0.07 else round(rate * rng.uniform(0.3, 1.7), 2),
             priority=rng.choice((0, 0, 0, 1)),
-            uniform=rng.random() < {"uniform": 0.8, "surplus": 0.5}.get(kind, 0.1),
+            uniform=rng.random() < self._of({"uniform": 0.8, "surplus": 0.5}, 0.1),
             start_h=rng.choice((1 / 30, 0.1, 0.5)),
             **more,
         )
@@ -201,7 +255,7 @@ class _Draw:
     def _occupied(self, gpus, demands):
         """A state that some plan of earlier may have left: every GPU filled at random, then thinned out."""
         rng, found = self.rng, []
-        keep = {"churned": 0.5, "running-short": 1.0}.get(self.kind, rng.choice((0.7, 0.95)))
+        keep = self._of({"churned": 0.5, "running-short": 1.0}, rng.choice((0.7, 0.95)))
         owners = {}
         for demand in demands:
             parts = demand.slices or demand.offers
@@ -240,7 +294,7 @@ class _Draw:
         named = owners.get(shape, [])
         if not named or rng.random() < 0.08:
             return {"owner": rng.choice(("job", "notebook")), "movable": rng.random() < 0.5}
-        movable = rng.random() > {"pinned": 0.4, "surplus": 0.3}.get(self.kind, 0.08)
+        movable = rng.random() > self._of({"pinned": 0.4, "surplus": 0.3}, 0.08)
         cost = rng.choice((None, 0.01, 0.6)) if rng.random() < 0.2 else None
         return {"owner": rng.choice(named), "movable": movable, "move_cost": cost}
 

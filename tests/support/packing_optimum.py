@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from .cp_solver import cp_solver
 from .oracle import FULL
 from .packing_facts import FINE, MONEY, UNMET, ProblemFacts, board, options, per_node
 
@@ -411,12 +412,10 @@ class PerGPU:
             goals.append((f"unmet[{priority}]", [(1, n) for n in self.unmet[priority]], UNMET))
             goals.append((ENDS, [(1, n) for n in self.ends[priority]], 1))
         goals += [("dollars", self.dollars, MONEY), ("share", self.share, MONEY)]
-        found, solver = [], cp_model.CpSolver()
+        found, solver = [], cp_solver(seconds or 600)
         for name, terms, scale in goals:
             goal = sum(factor * n for factor, n in terms)
             self.m.minimize(goal)
-            solver.parameters.num_workers = 1
-            solver.parameters.max_deterministic_time = seconds or 600
             status = solver.solve(self.m)
             assert status in {cp_model.OPTIMAL, cp_model.FEASIBLE} or seconds, solver.status_name(status)
             if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:

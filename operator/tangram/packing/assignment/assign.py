@@ -58,7 +58,8 @@ def assign(
             if instance.owner is not None and (gpu.id, instance.start) not in fleet.held:
                 work.owner[gpu.id, instance.start] = Owner(instance.owner, instance.profile, instance.gang)
     _cut(work, classes, counts)
-    work.units = _whole(work, classes, counts) + _grow(work, classes, counts, new)
+    spread = any(demand.spread.node < 1 for demand in demands)
+    work.units = _whole(work, classes, counts) + _grow(work, classes, counts, new, spread=spread)
     _gangs(work, counts)
     quota = None if counts.keeps is None else Counter(counts.keeps)
     for demand in demands:
@@ -156,15 +157,18 @@ def _new_gpus(fleet: Fleet, made: GrownClass, nodes: int) -> list[GPUState]:
     ]
 
 
-def _grow(work: Work, classes: GPUClasses, counts: Counts, new: list[list[GPUState]]) -> list[Unit]:
+def _grow(
+    work: Work, classes: GPUClasses, counts: Counts, new: list[list[GPUState]], *, spread: bool
+) -> list[Unit]:
+    """Cut the GPUs of new nodes, node after node; to be spread, equal ones on different nodes."""
     units = []
     for made, gpus, (_, cut) in zip(classes.grown, new, counts.grown, strict=True):
-        ids = [gpu.id for gpu in gpus]
+        ids, size = [gpu.id for gpu in gpus], made.pool.node_size
         if made.pool.mig_enabled:
-            work.targets |= dict(zip(ids, _repeat(made.targets, cut), strict=False))
+            dealt = [gpu for first in range(size) for gpu in ids[first::size]] if spread else ids
+            work.targets |= dict(zip(dealt, _repeat(made.targets, cut), strict=False))
             work.targets |= {gpu: Target("idle") for gpu in ids if gpu not in work.targets}
             continue
-        size = made.kind.node_size
         units += [Unit(made.kind, ids[i : i + size], whole=True) for i in range(0, len(ids), size)]
     return units
 

@@ -7,12 +7,13 @@ from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
 from tangram.packing.assignment.counts import Counts, counts_of, nothing_changes
 from tangram.packing.model.classes import Fleet, GPUClasses
-from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices
+from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices, units
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.search.settled import chosen_columns
 from tangram.packing.search.stages import Run
 
 _ROUNDING = 1e-4  # of shares that are shown
+_EQUAL = 1e-9  # of shares: less than one part of UNMET
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,10 @@ class Report:
     def packing(self, run: Run) -> Packing:
         """Return the packing behind the last solution of `run`."""
         chosen = chosen_columns(self.everyone, self.first, self.prices)
-        found, whole = self._write(run.model.classes, chosen, counts_of(run, chosen))
+        found, share = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
         left = _as_laid_out(found, self.first.stages)
-        missed = any(left[s.name].value > s.value for s in self.first.stages if s.name in left)
+        missed = any(left[s.name].value > s.value + _ROUNDING for s in self.first.stages if s.name in left)
         bound = 0.0 if missed else max(0.0, min(dollars.bound, found.objective))
         # The solver counts whole hundred-thousandths of a dollar: smaller differences are rounding.
         blur = (len(found.layouts) + len(found.moves) + 1) / MONEY
@@ -40,9 +41,11 @@ class Report:
         stages = tuple(
             paid if s.name == "dollars" else left.get(s.name, s) for s in (*self.first.stages, *later)
         )
+        if share is not None:
+            stages = tuple(_without_some(stage, share) for stage in stages)
         return replace(
             found,
-            status="OPTIMAL" if all(s.proved for s in stages) and whole else "FEASIBLE",
+            status="OPTIMAL" if all(s.proved for s in stages) and share is None else "FEASIBLE",
             bound=paid.bound,
             gap=(paid.value - paid.bound) / paid.value if paid.value > 0 else 0.0,
             stages=stages,
@@ -63,11 +66,25 @@ class Report:
 
     def _write(
         self, grouped: GPUClasses, chosen: Mapping[str, MixColumn], counts: Counts
-    ) -> tuple[Packing, bool]:
-        """Return the packing without its stages, and whether every replica has its place."""
+    ) -> tuple[Packing, float | None]:
+        """Return the packing without its stages; and what its replicas take up of the GPUs, in USD per hour.
+
+        None: as much as in the solution, every replica of which has its place.
+        """
         assignment = assign(self.fleet, self.everyone, grouped, counts)
         packing = account(self.fleet, self.prices, self.everyone, chosen, assignment)
-        return packing, not assignment.short
+        if not assignment.short:
+            return packing, None
+        sites = (site for sites in assignment.sites.values() for site in sites)
+        return packing, sum(units(self.prices.shape_hour(site.shape)) for site in sites) / MONEY
+
+
+def _without_some(stage: Stage, share: float) -> Stage:
+    """Return a stage where replicas have no place: what follows the dollars is not that of the solution."""
+    if stage.name == "dollars" or stage.name.startswith("unmet["):
+        return stage
+    value = share if stage.name == "share" else stage.value
+    return Stage(stage.name, value, 0.0, proved=False)
 
 
 def _unmet(found: Packing) -> dict[int, float]:
@@ -81,17 +98,18 @@ def _unmet(found: Packing) -> dict[int, float]:
 def _as_laid_out(found: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
     """Return the stages of which a packing leaves another part unmet than the solution that it lays out.
 
-    More, where the model relaxes spread, which a plan may not; less, where idle GPUs had room for more.
+    More, where the model relaxes spread, which a plan may not: what is known of later stages then holds for
+    the solution alone. Less, where idle GPUs had room for more: a bound above that is false and left out.
     """
-    unmet = {stage.name: 0.0 for stage in stages if stage.name.startswith("unmet[")}
-    unmet |= {f"unmet[{priority}]": share for priority, share in _unmet(found).items()}
-    return {
-        stage.name: replace(
-            stage,
-            value=unmet[stage.name],
-            bound=min(stage.bound, unmet[stage.name]),
-            proved=stage.value > unmet[stage.name] and stage.bound >= unmet[stage.name],
-        )
-        for stage in stages
-        if stage.name in unmet and abs(unmet[stage.name] - stage.value) > _ROUNDING
-    }
+    left = {stage.name: 0.0 for stage in stages if stage.name.startswith("unmet[")}
+    left |= {f"unmet[{priority}]": share for priority, share in _unmet(found).items()}
+    stated, missed = dict[str, Stage](), False
+    for stage in (stage for stage in stages if stage.name in left):
+        value = left[stage.name]
+        differs = abs(value - stage.value) > _ROUNDING
+        if differs or missed:
+            holds = stage.bound <= value + _ROUNDING and not missed
+            bound = min(stage.bound, value) if holds else 0.0
+            stated[stage.name] = Stage(stage.name, value, bound, proved=value - bound <= _EQUAL)
+        missed |= differs and value > stage.value
+    return stated

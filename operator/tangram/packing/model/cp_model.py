@@ -146,6 +146,8 @@ class CpSolver:
 
     def __init__(self) -> None:
         self.parameters = SatParameters()
+        # With it OR-tools 9.15 "proves" what is not the optimum: github.com/google/or-tools/issues/5293.
+        self.parameters.presolve_inclusion_work_limit = 0
         self._response: CpSolverResponse | None = None
 
     def solve(self, model: CpModel) -> CpSolverStatus:

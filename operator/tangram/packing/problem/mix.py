@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tangram.packing.problem.statement import Demand, Part, ShapeKey
+from tangram.fleet import Spread
+from tangram.packing.problem.statement import ANYWHERE, Demand, Part, ShapeKey
 
 # Units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
 UNMET = 720_720
@@ -16,6 +17,8 @@ NANO = 10**9  # parts of a dollar in which budgets are compared
 _MANY = 10**6  # replicas
 
 Counts = tuple[tuple[ShapeKey, int], ...]  # sorted by shape, counts above zero
+Crowded = tuple[int, int]  # most replicas that run on one node, and in one zone
+NOWHERE: Crowded = (0, 0)
 
 
 def served_units(rate: float, wanted: float) -> int:
@@ -53,7 +56,7 @@ class MixItem:
     shape: ShapeKey
     serves: int  # by one replica, in parts of WHOLE; 0: it stays where it is and serves nothing
     price: int  # of one replica, USD per hour / NANO
-    most: int  # more of them serve no more
+    most: int  # more of them serve no more, nor allow more in one place
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +135,45 @@ class Mix:
         return min((least, *(self.unmet(dict(counts)) for counts in self.always)))
 
 
+def most_of_use(spread: Spread, alone: int, crowded: Crowded = NOWHERE) -> int:
+    """Return how many replicas of a shape may be of use, `alone` of which serve a demand whole.
+
+    More replicas allow more of them in one place. But where a plan has a whole period more than `alone`, and
+    without it the places still hold what runs there, it can do without. With one share the period is
+    1 / share: no more places than that are full, and one less in each of them is what the smaller number
+    allows. With two, it is a number of replicas of which both shares are whole: each place gives its part.
+    """
+    both = zip((spread.node, spread.zone), crowded, strict=True)
+    limits = [(Fraction(repr(share)), most) for share, most in both if share < 1]
+    if not limits:
+        return alone
+    enough = max(alone, *(math.floor((most - 1) / share) + 1 for share, most in limits))
+    shares = [share for share, _ in limits]
+    period = (
+        math.lcm(*(share.denominator for share in shares)) if len(shares) > 1 else math.floor(1 / shares[0])
+    )
+    return enough + period - 1
+
+
 def mix_of(
     demand: Demand,
     running: Mapping[ShapeKey, int],
     pinned: Mapping[ShapeKey, int],
     hourly: Mapping[ShapeKey, float],
     room: Callable[[ShapeKey], int],
+    crowded: Crowded = NOWHERE,
 ) -> Mix:
     """Return the mixes of a demand.
 
     `hourly`: USD of a pinned replica that stands on no offer. `room`: most replicas that a fleet could hold.
     """
-    most = _MANY if demand.max_replicas is None else max(demand.min_replicas, demand.max_replicas)
+    most = _MANY if demand.max_replicas is None else demand.max_replicas
     rated, found = demand.rate > 0, dict[ShapeKey, MixItem]()
     for offer in demand.offers:
         serves = served_units(offer.rate, demand.rate)
         alone = replicas_needed(demand.rate, offer.rate, demand.min_replicas)
-        here = max(min(alone, most, room(offer.shape)), pinned.get(offer.shape, 0))
+        useful = most_of_use(demand.spread, alone, crowded)
+        here = max(min(useful, most, room(offer.shape)), pinned.get(offer.shape, 0))
         found[offer.shape] = MixItem(offer.shape, serves, math.floor(offer.price_per_hour * NANO), here)
     for shape, count in pinned.items():
         found.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count))
@@ -171,7 +196,9 @@ def mix_of(
 
 def on_any_fleet(demand: Demand) -> Mix:
     """Return the mixes of a demand as if nothing ran, and budget and fleet had room for all of them."""
-    return mix_of(replace(demand, budget_per_hour=None, protected=()), {}, {}, {}, lambda _: _MANY)
+    return mix_of(
+        replace(demand, budget_per_hour=None, protected=(), spread=ANYWHERE), {}, {}, {}, lambda _: _MANY
+    )
 
 
 def least_unmet(demand: Demand) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.geometry.layouts import maximal_multisets
-from tangram.packing.problem.mix import Mix, mix_of
+from tangram.packing.problem.mix import Crowded, Mix, mix_of
 from tangram.packing.problem.statement import (
     ANY_SKU,
     DEFAULT_START_H,
@@ -257,11 +257,18 @@ class _FleetCapacity:
         for pool in problem.growable:
             self._gpus[pool.sku] += pool.node_size * pool.max_nodes
         self._found: dict[ShapeKey, int] = {}
+        self._places = {gpu.id: (gpu.node, gpu.zone) for gpu in problem.gpus}
 
     def __call__(self, shape: ShapeKey) -> int:
         if shape not in self._found:
             self._found[shape] = self._gpus[shape.sku] * self._on_one(shape) // shape.tensor_parallel
         return self._found[shape]
+
+    def crowded(self, held: Iterable[RunningReplica]) -> Crowded:
+        """Return the most replicas on one node, and in one zone."""
+        places = [self._places[replica.gpus[0]] for replica in held]
+        nodes, zones = Counter(node for node, _ in places), Counter(zone for _, zone in places)
+        return max(nodes.values(), default=0), max(zones.values(), default=0)
 
     def _on_one(self, shape: ShapeKey) -> int:
         board = None if shape.profile == WHOLE_GPU else self._problem.board(shape.sku)
@@ -283,7 +290,7 @@ def _prepared(
     pinned = Counter(replica.shape for replica in held if replica.pinned)
     hourly = {shape: prices.shape_hour(shape) for shape in pinned}
     running = Counter(replica.shape for replica in held)
-    mix = None if slices else mix_of(demand, running, pinned, hourly, room)
+    mix = None if slices else mix_of(demand, running, pinned, hourly, room, room.crowded(held))
     no_mix = () if mix is None or mix.items else (MixColumn((), 0, mix.unmet({})),)  # nothing to choose
     return PreparedDemand(
         demand.id,
