@@ -25,7 +25,7 @@ from tangram.packing.search.rows import Row, rows_of
 FINE = 1024  # parts of a unit that dual values are rounded to
 _ROUNDS = 100  # of the benchmark, seed 0, 100 GPUs end in 18 at most and 1,000 in 13
 _MOST_LABELS = 20_000_000  # of one goal, ten seconds; after that the bound is that of multipliers alone
-_CLOSE = 0.001  # of the bound: more columns would not raise it by more
+_CLOSE = 0.0015  # of the bound: more columns would not raise it by more
 _SLACK = 0.0001  # of the objective, over all demands: so much may pricing leave unproved
 _ZERO = 1e-6  # weights below it are rounding errors
 _HALF = 0.999  # a column of less weight serves its demand by halves

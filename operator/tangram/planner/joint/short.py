@@ -1,7 +1,7 @@
 """Why a demand goes short, and the smallest changes that would serve it, each tried on the whole fleet."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.catalog import InputError
@@ -23,7 +23,8 @@ _MOST_TRIED = 3  # settings with which a shape would serve
 _SOLVE = 3  # models in one solve
 _SOLVE_S, _GPU_S = 0.5, 0.0025  # deterministic, for trying one change, and for each GPU of the fleet
 _MOST_SOLVE_S = 3.0
-_MOST_SOLVES = 8  # changes of one demand that are tried: some shortages of 4 GPUs took a minute to explain
+# Changes that are tried, of one demand and of all: some shortages of 4 GPUs took a minute to explain.
+_MOST_SOLVES, _ALL_SOLVES = 8, 24
 
 
 def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, dict[str, Any]]:
@@ -36,12 +37,15 @@ def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, di
     if packing.status == "FALLBACK":  # which demands stay short is not known: there was no plan in time
         return {}
     ranked = sorted(packing.unmet, key=lambda item: (-item.priority, -item.share, item.demand))
-    for item in [item for item in ranked if item.demand in asked.sized][:most]:
+    explained = [item for item in ranked if item.demand in asked.sized][:most]
+    solves = _ALL_SOLVES
+    for number, item in enumerate(explained):
         left = watch.part(1.0)
         if built > _BUILT or (left.wall_s is not None and left.wall_s <= LEAST_S):
             break
-        found[item.demand], more = _short(asked, packing, item.demand, left)
-        built += more
+        mine = min(_MOST_SOLVES, solves // (len(explained) - number))
+        found[item.demand], spent = _short(asked, packing, item.demand, left, mine)
+        built, solves = built + spent.built, solves - spent.solves
     return found
 
 
@@ -50,31 +54,39 @@ def short(asked: Joint, packing: Packing, demand_id: str) -> dict[str, Any]:
 
     Nothing where it is served whole.
     """
-    return _short(asked, packing, demand_id, None)[0]
+    return _short(asked, packing, demand_id, None, _MOST_SOLVES)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What an explanation took: shapes in the models made for it, and whole solves."""
+
+    built: int = 0
+    solves: int = 0
 
 
 def _short(
-    asked: Joint, packing: Packing, demand_id: str, limits: Limits | None
-) -> tuple[dict[str, Any], int]:
-    """Return the same, and how many shapes there were in the models made for it."""
+    asked: Joint, packing: Packing, demand_id: str, limits: Limits | None, solves: int
+) -> tuple[dict[str, Any], _Spent]:
+    """Return the same, with so many solves at most where there are limits, and what it took."""
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
-        return {}, 0
+        return {}, _Spent()
     from tangram.packing.explanation.explain import Thinking, core  # noqa: PLC0415 - loads the solver
     from tangram.packing.explanation.question import size  # noqa: PLC0415
     from tangram.packing.explanation.relax import relaxations  # noqa: PLC0415
 
     each = asked.sized.get(demand_id)
     if each is not None and (missing := nowhere(each, asked)):
-        return {"because": [f"placement: {missing}"], "relaxations": []}, 0
+        return {"because": [f"placement: {missing}"], "relaxations": []}, _Spent()
     if each is not None and not each.offers:
         document = {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
-        return document, _MOST_TRIED * _SOLVE * size(asked.problem)
+        return document, _Spent(_MOST_TRIED * _SOLVE * size(asked.problem))
     problem = _wide(asked, demand_id)
     thinking = [Thinking(), Thinking()]
     if limits is not None:
         late = limits.started().late
-        solves = _MOST_SOLVES
         thinking = [Thinking(_THINKING_S, _THINKING_S / 4, solves=solves, late=late) for _ in range(2)]
+    whole = thinking[1].solves
     found = core(problem, packing, demand_id, thinking[0])
     eased = relaxations(
         problem,
@@ -97,7 +109,7 @@ def _short(
             for each in eased
         ],
     }
-    return document, sum(each.built for each in thinking)
+    return document, _Spent(sum(each.built for each in thinking), whole - thinking[1].solves)
 
 
 def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict[str, Any]]:
