@@ -50,6 +50,7 @@ KINDS = (
     "requests",
     "replicas",
     "headroom",
+    "several",
 )
 RUNNING = (
     "running",
@@ -66,8 +67,14 @@ SHORT = ("shortage", "precisions", "running-short", "growing", "pinned")
 
 
 def documents(kind, seed, rates, gpus=4):
-    """Documents with at most so many GPUs. `rates`: LLMDeployment document, SKUs -> {shape: requests/s}."""
-    return _Draw(kind, random.Random(f"files/{kind}/{seed}"), rates, gpus).documents()
+    """Documents with at most so many GPUs. `rates`: LLMDeployment document, SKUs -> {shape: requests/s}.
+
+    `several`: of several kinds at once, and up to two GPUs more.
+    """
+    rng = random.Random(f"files/{kind}/{seed}")
+    if kind == "several":
+        return _Draw(rng.sample(KINDS[:-1], rng.randint(3, 6)), rng, rates, gpus + 2).documents()
+    return _Draw([kind], rng, rates, gpus).documents()
 
 
 def inventory_of(documents):
@@ -76,21 +83,27 @@ def inventory_of(documents):
 
 
 class _Draw:
-    def __init__(self, kind, rng, rates, most):
-        self.kind, self.rng, self.rates = kind, rng, rates
+    def __init__(self, kinds, rng, rates, most):
+        self.kinds, self.rng, self.rates = {*kinds}, rng, rates
         self.skus = rng.sample(sorted(PRICES), rng.choice((1, 1, 2, 2, 3)))
-        if kind in {"mig-manager", "spread", "policies", "requests"} and not self._cut():
+        if self.kinds & {"mig-manager", "spread", "policies", "requests"} and not self._cut():
             self.skus[0] = rng.choice([sku for sku in sorted(PRICES) if BOARDS[sku].profiles])
-        self.count = 0 if kind == "growing-empty" else rng.randint(1, most)
+        self.count = 0 if "growing-empty" in self.kinds else rng.randint(1, most)
         self.load = (
-            1.6 if kind in SHORT else {"plenty": 0.4, "surplus": 0.2}.get(kind, rng.choice((0.5, 0.9, 1.4)))
+            1.6
+            if self.kinds & {*SHORT}
+            else self._of({"plenty": 0.4, "surplus": 0.2}, rng.choice((0.5, 0.9, 1.4)))
         )
         self.prices = {sku: round(PRICES[sku] * rng.uniform(0.8, 1.2), 2) for sku in self.skus}
         self.pools = {name: self._pool(name) for name in ("p0", "p1")} if self._has_pools() else {}
 
+    def _of(self, values, otherwise):
+        """Return the value of a kind that has one."""
+        return next((value for kind, value in values.items() if kind in self.kinds), otherwise)
+
     def _has_pools(self):
         pooled = {"growing", "growing-empty", "pool-prices", "policies", "move-budgets", "spread-running"}
-        return self.kind in pooled or self.rng.random() < 0.2
+        return bool(self.kinds & pooled) or self.rng.random() < 0.2
 
     def _cut(self):
         return [sku for sku in self.skus if BOARDS[sku].profiles]
@@ -101,10 +114,10 @@ class _Draw:
         spec = {"gpus": gpus, "prices": dict(self.prices)}
         many = rng.randint(1, 3)
         models = [self._model(f"d{i}", 1 / many) for i in range(many)]
-        if self.kind == "requests" or rng.random() < 0.2:
-            models = models[:1] if self.kind == "requests" and rng.random() < 0.5 else models
+        if "requests" in self.kinds or rng.random() < 0.2:
+            models = models[:1] if "requests" in self.kinds and rng.random() < 0.5 else models
             models += [self._request(f"raw{i}") for i in range(rng.randint(1, 2))]
-        if self.kind in RUNNING or rng.random() < 0.35:
+        if self.kinds & {*RUNNING} or rng.random() < 0.35:
             self._occupy(gpus, models)
         self._terms(spec)
         found = [{"apiVersion": VERSION, "kind": "Inventory", "metadata": {"name": "fleet"}, "spec": spec}]
@@ -121,7 +134,7 @@ class _Draw:
         rng, found, node = self.rng, [], 0
         while len(found) < self.count:
             sku, more = rng.choice(self.skus), {}
-            gangs = self.kind == "gangs"
+            gangs = "gangs" in self.kinds
             size = min(rng.choice((2, 4) if gangs else (1, 1, 2, 4)), self.count + 1 - len(found))
             if BOARDS[sku].profiles:
                 style = rng.random()
@@ -129,14 +142,14 @@ class _Draw:
                     more["migEnabled"] = True
                 elif style < (0.9 if gangs else 0.55):
                     more["migEnabled"] = False
-                if rng.random() < (0.85 if self.kind == "mig-manager" else 0.05):
+                if rng.random() < (0.85 if "mig-manager" in self.kinds else 0.05):
                     more["backend"] = "mig-manager"
                     more["migEnabled"] = rng.random() < 0.85
             if self.pools:
                 more["pool"] = rng.choice(sorted(self.pools))
                 if self.pools[more["pool"]].get("sku", sku) != sku:  # its nodes have the SKU that it states
                     continue
-            if self.kind in {"spread", "spread-running"} or rng.random() < 0.3:
+            if self.kinds & {"spread", "spread-running"} or rng.random() < 0.3:
                 more["zone"] = f"z{node % 2}"
             if rng.random() < (0.5 if gangs else 0.1):
                 more["nvlink"] = rng.random() < 0.4
@@ -151,18 +164,18 @@ class _Draw:
     def _pool(self, name):
         rng = self.rng
         spec = {"nodeSelector": {"pool": name}}
-        if self.kind == "policies":
+        if "policies" in self.kinds:
             spec["migPolicy"] = rng.choice(("Ignore", "IdleOnly", "Recommend", "Full"))
         else:
             spec["migPolicy"] = "Full"
-        if self.kind in {"move-budgets", "policies", "spread-running"} and rng.random() < 0.5:
+        if self.kinds & {"move-budgets", "policies", "spread-running"} and rng.random() < 0.5:
             spec["disruptionBudget"] = rng.randint(0, 2)
         sku = rng.choice(self.skus)
-        if self.kind == "pool-prices" or self.kind.startswith("growing"):
+        if "pool-prices" in self.kinds or self.kinds & {"growing", "growing-empty"}:
             spec["pricePerGPUHour"] = f"{PRICES[sku] * rng.uniform(0.5, 1.5):.2f}"
         if rng.random() < 0.1:
             spec["backend"] = rng.choice(("NVML", "MIGManager"))
-        if self.kind.startswith("growing"):
+        if self.kinds & {"growing", "growing-empty"}:
             spec["sku"] = sku
             spec["nodes"] = {"max": rng.randint(0, 3), "gpusPerNode": rng.choice((1, 2))}
             if BOARDS[sku].profiles and rng.random() < 0.7:
@@ -175,11 +188,11 @@ class _Draw:
         rng = self.rng
         if rng.random() < 0.4:
             spec["horizonHours"] = rng.choice((0.1, 1, 8, 720))
-        if self.kind == "move-budgets" or rng.random() < 0.08:
+        if "move-budgets" in self.kinds or rng.random() < 0.08:
             spec["moveBudget"] = rng.choice((0, 0, 1, 2))
         if rng.random() < 0.15:
             spec["moveCost"] = rng.choice((0, 0.05, 1))
-        if self.kind == "headroom" and self._cut():
+        if "headroom" in self.kinds and self._cut():
             sku = rng.choice(self._cut())
             profile = rng.choice([name for name in BOARDS[sku].profiles if "+" not in name])
             spec["headroom"] = [{"sku": sku, "profile": profile, "count": rng.randint(1, 3)}]
@@ -187,9 +200,9 @@ class _Draw:
     # ---- what is asked for
 
     def _model(self, name, part):
-        rng, kind = self.rng, self.kind
+        rng, kinds = self.rng, self.kinds
         model = rng.choice(
-            sorted(MODELS) if kind in {"gangs", "precisions"} else [*SMALL, rng.choice(sorted(MODELS))]
+            sorted(MODELS) if kinds & {"gangs", "precisions"} else [*SMALL, rng.choice(sorted(MODELS))]
         )
         ttft, tpot = MODELS[model]
         spec = {
@@ -201,7 +214,7 @@ class _Draw:
         }
         if rng.random() < 0.7:
             spec["objectives"]["ttft"] = {"percentile": 90, "milliseconds": rng.choice(ttft)}
-        if rng.random() < (0.8 if kind == "precisions" else 0.25):
+        if rng.random() < (0.8 if "precisions" in kinds else 0.25):
             spec["engine"]["precision"] = rng.choice(("Any", "Any", "int8", "fp8"))
         if rng.random() < 0.2:
             spec["engine"]["maxRunningRequests"] = rng.choice((8, 32, 256))
@@ -212,7 +225,7 @@ class _Draw:
         if placement:
             spec["placement"] = placement
         self._load(body, part)
-        if rng.random() < (0.6 if kind in {"precisions", "running-short", "pinned"} else 0.2):
+        if rng.random() < (0.6 if kinds & {"precisions", "running-short", "pinned"} else 0.2):
             spec["priorityClassName"] = rng.choice(
                 ("tangram-low", "tangram-standard", "tangram-high", "urgent")
             )
@@ -223,17 +236,17 @@ class _Draw:
         lengths = rng.choice(((1024, 256), (512, 128), (3000, 150)))
         traffic = {"inputTokens": {"mean": lengths[0]}, "outputTokens": {"mean": lengths[1]}}
         spec["traffic"] = traffic
-        often = 0.7 if self.kind == "budgets" else 0.15
+        often = 0.7 if "budgets" in self.kinds else 0.15
         scaling = {}
         if rng.random() < often:
             scaling["minReplicas"] = rng.randint(1, 4)
-        if rng.random() < (0.5 if self.kind == "pinned" else often):
+        if rng.random() < (0.5 if "pinned" in self.kinds else often):
             scaling["maxReplicas"] = rng.randint(scaling.get("minReplicas", 1), 6)
         if scaling:
             spec["scaling"] = scaling
-        if self.kind == "replicas" and rng.random() < 0.6:
+        if "replicas" in self.kinds and rng.random() < 0.6:
             spec["replicas"] = rng.choice((0, 1, 2, 3))
-        if self.kind == "replicas" and rng.random() < 0.3:
+        if "replicas" in self.kinds and rng.random() < 0.3:
             spec["paused"] = True
         best = {}
         for (sku, profile, size), rate in self.rates(body, self.skus).items():
@@ -245,10 +258,10 @@ class _Draw:
             traffic["requestsPerSecond"] = f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
 
     def _placement(self):
-        rng, kind, found = self.rng, self.kind, {}
-        if rng.random() < (0.7 if kind == "budgets" else 0.4 if kind == "pinned" else 0.1):
+        rng, found = self.rng, {}
+        if rng.random() < self._of({"budgets": 0.7, "pinned": 0.4}, 0.1):
             found["budgetPerHour"] = f"{rng.uniform(0.4, 6):.2f}"
-        if kind.startswith("spread") or rng.random() < 0.08:
+        if self.kinds & {"spread", "spread-running"} or rng.random() < 0.08:
             found["spread"] = {"node": rng.choice(("0.5", "0.34", "0.25", "1"))}
             if rng.random() < 0.4:
                 found["spread"]["zone"] = rng.choice(("0.5", "0.6"))
@@ -289,7 +302,7 @@ class _Draw:
     def _occupy(self, gpus, models):
         """A legal state as earlier plans may have left it: boards filled at random, then thinned out."""
         owners = self._owners(models)
-        keep = {"churned": 0.5, "running-short": 1.0}.get(self.kind, self.rng.choice((0.7, 0.95)))
+        keep = self._of({"churned": 0.5, "running-short": 1.0}, self.rng.choice((0.7, 0.95)))
         nodes = {}
         for gpu in gpus:
             nodes.setdefault(gpu["node"], []).append(gpu)
@@ -346,7 +359,7 @@ class _Draw:
             found = {"owner": rng.choice(("job", "notebook", "other/web"))}
             return found if rng.random() < 0.6 else found | {"movable": False}
         found = {"owner": rng.choice(named)}
-        if rng.random() < {"pinned": 0.4, "surplus": 0.3}.get(self.kind, 0.08):
+        if rng.random() < self._of({"pinned": 0.4, "surplus": 0.3}, 0.08):
             found["movable"] = False
         if rng.random() < 0.06:
             found["moveCost"] = rng.choice((0.01, 0.6))
