@@ -27,7 +27,7 @@ from tangram.packing.assignment.sites import (
 )
 from tangram.packing.geometry.board import Board
 from tangram.packing.geometry.layouts import IllegalLayout, Placement, check, creation_order, multiset
-from tangram.packing.model.classes import Fleet, GPUClasses, GrownClass, Kind, Namer
+from tangram.packing.model.classes import Fleet, GPUClasses, GrownClass, Kind, Namer, in_turn
 from tangram.packing.model.targets import Label, Target
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
 from tangram.packing.problem.result import GPULayout, Placed
@@ -106,7 +106,8 @@ def _whole(work: Work, classes: GPUClasses, counts: Counts) -> list[Unit]:
             left = [gpu for gpu in free if gpu not in cut]
             units.append(Unit(group.kind, left, len(left) == group.kind.node_size))
     for made, n in zip(classes.converted, counts.converted, strict=True):
-        for gpu, target in zip(sorted(given.get(made.kind, [])), _repeat(made.targets, n), strict=True):
+        members = in_turn(work.fleet, made.kind.sku, ((gpu,) for gpu in given.get(made.kind, [])))
+        for (gpu,), target in zip(members, _repeat(made.targets, n), strict=True):
             work.targets[gpu] = _as_made(work, gpu, target)
     return units
 

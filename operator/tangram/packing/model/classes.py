@@ -224,17 +224,17 @@ def _cut_class(fleet: Fleet, state: _Cut, gpus: list[GPUState]) -> StateClass:
     rules = Rules(board, state.kind.sku, profiles, state.backend, state.cuttable)
     return StateClass(
         state.kind,
-        _in_turn(fleet, state.kind.sku, ((gpu.id,) for gpu in gpus)),
+        in_turn(fleet, state.kind.sku, ((gpu.id,) for gpu in gpus)),
         gpu_targets(rules, state.slots),
     )
 
 
 def _node_class(fleet: Fleet, state: _Whole, members: list[tuple[str, ...]]) -> StateClass:
     targets = node_targets(state.count, state.convertible, state.foreign, state.gangs)
-    return StateClass(state.kind, _in_turn(fleet, state.kind.sku, members), targets, is_node=True)
+    return StateClass(state.kind, in_turn(fleet, state.kind.sku, members), targets, is_node=True)
 
 
-def _in_turn(fleet: Fleet, sku: str, members: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+def in_turn(fleet: Fleet, sku: str, members: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return members node after node, which touches few nodes; or, to be spread, one of each node in turn."""
     order = sorted(members, key=lambda ids: (fleet.nodes[ids[0]], ids))
     if sku not in fleet.scattered:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tangram.fleet import Spread
-from tangram.packing.problem.statement import ANYWHERE, Demand, Part, ShapeKey
+from tangram.packing.problem.statement import Demand, Part, ShapeKey
 
 # Units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
 UNMET = 720_720
@@ -56,7 +56,8 @@ class MixItem:
     shape: ShapeKey
     serves: int  # by one replica, in parts of WHOLE; 0: it stays where it is and serves nothing
     price: int  # of one replica, USD per hour / NANO
-    most: int  # more of them serve no more, nor allow more in one place
+    alone: int  # more of them serve no more
+    most: int  # more of them allow no more in one place, either
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +173,12 @@ def mix_of(
     for offer in demand.offers:
         serves = served_units(offer.rate, demand.rate)
         alone = replicas_needed(demand.rate, offer.rate, demand.min_replicas)
-        useful = most_of_use(demand.spread, alone, crowded)
-        here = max(min(useful, most, room(offer.shape)), pinned.get(offer.shape, 0))
-        found[offer.shape] = MixItem(offer.shape, serves, math.floor(offer.price_per_hour * NANO), here)
+        useful, stay = most_of_use(demand.spread, alone, crowded), pinned.get(offer.shape, 0)
+        alone, useful = (max(stay, min(n, most, room(offer.shape))) for n in (alone, useful))
+        price = math.floor(offer.price_per_hour * NANO)
+        found[offer.shape] = MixItem(offer.shape, serves, price, alone, useful)
     for shape, count in pinned.items():
-        found.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count))
+        found.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count, count))
     budget = demand.budget_per_hour
     stays = tuple(sorted(pinned.items()))
     mix = Mix(
@@ -196,9 +198,7 @@ def mix_of(
 
 def on_any_fleet(demand: Demand) -> Mix:
     """Return the mixes of a demand as if nothing ran, and budget and fleet had room for all of them."""
-    return mix_of(
-        replace(demand, budget_per_hour=None, protected=(), spread=ANYWHERE), {}, {}, {}, lambda _: _MANY
-    )
+    return mix_of(replace(demand, budget_per_hour=None, protected=()), {}, {}, {}, lambda _: _MANY)
 
 
 def least_unmet(demand: Demand) -> int:
@@ -208,4 +208,4 @@ def least_unmet(demand: Demand) -> int:
 
 def parts_alone(demand: Demand) -> tuple[Part, ...]:
     """Return of each offer as many replicas as serve a demand whole, or as it may have; of a request, all."""
-    return demand.slices or tuple(Part(*item.shape, item.most) for item in on_any_fleet(demand).items)
+    return demand.slices or tuple(Part(*item.shape, item.alone) for item in on_any_fleet(demand).items)

@@ -19,7 +19,7 @@ from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import first_guess
 from tangram.packing.search.master import Bounded, Master
 from tangram.packing.search.settled import chosen_columns
-from tangram.packing.search.shortlist import columns_around, furthest, near_classes, near_columns
+from tangram.packing.search.shortlist import COLUMNS, columns_around, furthest, near_classes, near_columns
 from tangram.packing.search.stages import Budget, Run, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
@@ -187,6 +187,9 @@ class Chooser:
         classes = near_classes(self.full, bounded, self.fleet.problem.horizon_h, guess)
         if found is None:
             found = self._solve(goal, bound, self._few(bounded, None), classes, _FIRST)
+        if found is None:  # spread leaves no room for these columns
+            few = near_columns(self.everyone, self.prices, bounded, {}, sure=COLUMNS)
+            found = self._solve(goal, bound, few, classes, _SHARES[0])
         around, tried, most = _AROUND, set[str](), min(_MOST_AROUND, 2 * len(bounded.costs))
         for _ in range(_MOST_NEARBY):
             if found is None or around > most or self._near(goal, found, bound) or self.budget.late():

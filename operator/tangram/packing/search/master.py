@@ -285,7 +285,7 @@ def _first(demand: PreparedDemand) -> list[Counts]:
     """Nothing, what runs, and each shape alone."""
     mix, running = demand.mix, demand.running
     assert mix is not None  # noqa: S101 - asked for only of demands that have one
-    alone = [{item.shape: item.most} for item in mix.items]
+    alone = [{item.shape: item.alone} for item in mix.items]
     found = ({}, dict(mix.pinned), dict(running), *alone)
     return [tuple(sorted(c.items())) for c in found if mix.allows(c, running)]
 

@@ -11,7 +11,7 @@ from tangram.packing.search.master import FINE, Bounded
 
 _TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
 _NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
-_COLUMNS = 16  # of a demand that the master serves by halves: with 8, 100 GPUs had twice the gap
+COLUMNS = 16  # of a demand that the master serves by halves: with 8, 100 GPUs had twice the gap
 _SURE = 1  # of the others: with 3 and 8 the search took longer and found less
 
 
@@ -37,14 +37,19 @@ def near_columns(
     bounded: Bounded,
     chosen: Mapping[str, MixColumn],
     free: Collection[str] = (),
+    *,
+    sure: int = _SURE,
 ) -> tuple[PreparedDemand, ...]:
-    """Leave all demands but the `free` ones few columns: the master's, the nearest, the `chosen` one."""
+    """Leave all demands but the `free` ones few columns: the master's, the nearest, the `chosen` one.
+
+    `sure`: as many of those that the master serves by one column.
+    """
     few, halves = list[PreparedDemand](), set(bounded.halves)
     for demand in everyone:
         if demand.mix is None or demand.id in free:
             few.append(demand)
         else:
-            most = _COLUMNS if demand.id in halves else _SURE
+            most = COLUMNS if demand.id in halves else sure
             few.append(_with_columns(demand, prices, bounded, chosen, most))
     return tuple(few)
 
@@ -70,7 +75,7 @@ def columns_around(
         if demand.mix is None:
             few.append(demand)
         elif demand.id in around:
-            few.append(_with_columns(demand, prices, bounded, chosen, _COLUMNS))
+            few.append(_with_columns(demand, prices, bounded, chosen, COLUMNS))
         else:
             few.append(replace(demand, columns=(chosen[demand.id],), mix=None))
     return tuple(few)
