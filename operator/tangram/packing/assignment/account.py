@@ -150,9 +150,11 @@ def _choice(prices: ShapePrices, demand: PreparedDemand, column: MixColumn, assi
         unmet = (total - sum(placed.values())) / total if total else 0.0
         return Choice(demand.id, parts, price, unmet)
     unmet = column.unmet / UNMET
-    if column.replicas > sum(placed.values()):  # spread left no room for some
-        served = (1 - unmet) * sum(placed.values()) / column.replicas
-        unmet = 1 - served if demand.mix is None else demand.mix.unmet(placed) / UNMET
+    if dict(column.parts) != dict(placed):  # spread left no room for some, or idle GPUs had room for more
+        if demand.mix is not None:
+            unmet = demand.mix.unmet(placed) / UNMET
+        else:
+            unmet = 1 - (1 - unmet) * sum(placed.values()) / max(1, column.replicas)
     else:
         price = column.price / MONEY
     return Choice(demand.id, parts, price, unmet)

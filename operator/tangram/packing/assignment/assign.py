@@ -13,7 +13,7 @@ from itertools import chain
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
-from tangram.packing.assignment.fill import fill, mend, urgency
+from tangram.packing.assignment.fill import fill, idle_skus, mend, urgency
 from tangram.packing.assignment.sites import (
     Owner,
     Spot,
@@ -29,6 +29,7 @@ from tangram.packing.geometry.board import Board
 from tangram.packing.geometry.layouts import IllegalLayout, Placement, check, creation_order, multiset
 from tangram.packing.model.classes import Fleet, GPUClasses, GrownClass, Kind, Namer, in_turn
 from tangram.packing.model.targets import Label, Target
+from tangram.packing.problem.mix import Mix
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
 from tangram.packing.problem.result import GPULayout, Placed
 from tangram.packing.problem.statement import GPUState, ShapeKey, new_nodes
@@ -43,6 +44,11 @@ class Assignment:
     kept: frozenset[tuple[ShapeKey, tuple[str, ...], int]]  # sites whose replica goes on undisturbed
     short: Mapping[tuple[str, ShapeKey], int]  # replicas for which spread left no room
     new_gpus: Mapping[str, GPUState]
+
+    @property
+    def placed(self) -> dict[str, Counter[ShapeKey]]:
+        """Replicas by demand and shape, of those that have any."""
+        return {demand: Counter(spot.shape for spot in spots) for demand, spots in self.sites.items()}
 
 
 def assign(
@@ -67,9 +73,9 @@ def assign(
     _slots(work)
     for demand in sorted(demands, key=lambda w: urgency(w, counts)):
         fill(work, demand, counts)
-    for demand in demands:
-        if any(name == demand.id for name, _ in work.short):
-            mend(work, demand)
+    for recut in (False, True):
+        for demand in _short(work, demands):
+            mend(work, demand, recut=recut)
     owned: dict[str, dict[int, Owner]] = {}
     for (gpu_id, start), owner in work.owner.items():
         owned.setdefault(gpu_id, {})[start] = owner
@@ -78,6 +84,23 @@ def assign(
     return Assignment(
         layouts, sites, frozenset(work.kept), dict(work.short), {gpu.id: gpu for gpu in chain(*new)}
     )
+
+
+def _short(work: Work, demands: tuple[PreparedDemand, ...]) -> list[PreparedDemand]:
+    """Return who lost replicas that were planned, and who goes short though anything is idle."""
+    lost, idle, problem = {name for name, _ in work.short}, idle_skus(work), work.fleet.problem
+    limited = problem.move_budget is not None or bool(problem.move_budgets)  # another shape may be a move
+    free = {shape for shape, spots in work.free.items() if spots}
+
+    def has_room(demand: PreparedDemand, mix: Mix) -> bool:
+        if problem.headroom or (limited and demand.held):
+            return False
+        placed = Counter(spot.shape for spot in work.sites.get(demand.id, ()))
+        shapes = (item.shape for item in mix.items if item.serves)
+        return mix.unmet(placed) > mix.least_unmet and any(s.sku in idle or s in free for s in shapes)
+
+    found = (d for d in demands if d.mix is not None and (d.id in lost or has_room(d, d.mix)))
+    return sorted(found, key=lambda demand: (-demand.priority, demand.id))
 
 
 def _cut(work: Work, classes: GPUClasses, counts: Counts) -> None:

@@ -41,11 +41,22 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
         _thin_out(work, demand)
 
 
-def mend(work: Work, demand: PreparedDemand) -> None:
-    """Give a demand that spread left short other replicas, where free slices and idle GPUs allow them.
+def idle_skus(work: Work) -> frozenset[str]:
+    """Return the SKUs of which a GPU is idle."""
+    used = {gpu for gpu, _ in work.owner}
+    cut = {
+        work.gpus[gpu].sku
+        for gpu, to in work.targets.items()
+        if to.kind in {"idle", "cut"} and gpu not in used
+    }
+    return frozenset(cut | {unit.kind.sku for unit in work.units if unit.free})
+
+
+def mend(work: Work, demand: PreparedDemand, *, recut: bool) -> None:
+    """Give a demand that goes short more replicas, where free slices and idle GPUs allow them.
 
     One after the other, always the one that leaves least unmet, the cheapest of equals: as the model would
-    have, had it known the nodes.
+    have, had it known the nodes. `recut`: also where slices are offered that nobody took.
     """
     mix, added = demand.mix, True
     while mix is not None and added:
@@ -56,10 +67,12 @@ def mend(work: Work, demand: PreparedDemand) -> None:
             for item in mix.items
             if item.serves and mix.allows(counts + Counter([item.shape]), demand.running)
         )
-        added = any(_add(work, demand, shape) for unmet, _, shape in sorted(more) if unmet < before)
+        added = any(
+            _add(work, demand, shape, recut=recut) for unmet, _, shape in sorted(more) if unmet < before
+        )
 
 
-def _add(work: Work, demand: PreparedDemand, shape: ShapeKey) -> bool:
+def _add(work: Work, demand: PreparedDemand, shape: ShapeKey, *, recut: bool) -> bool:
     """Give a demand one more replica, if there is room for it."""
     sites = work.sites.get(demand.id, [])
     room = _SpreadRoom(cap(demand.spread.node, len(sites) + 1), pinned_at(work, demand, "node"), None)
@@ -74,7 +87,7 @@ def _add(work: Work, demand: PreparedDemand, shape: ShapeKey) -> bool:
         if gpu.pool not in pools or zones[gpu.zone] >= max(most, fixed[gpu.zone])
     )
     if not any(room.has(spot) for spot in work.free.get(shape, ())):
-        _open(work, shape, 1, room)
+        _open(work, shape, 1, room, recut=recut)
     return not _take(work, demand, shape, 1, room)
 
 
@@ -165,7 +178,34 @@ def _fullest_first(spots: list[Spot]) -> list[Spot]:
     return sorted(spots, key=lambda spot: -left[spot])  # stable: equal ones stay in order
 
 
-def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom) -> None:
+def _idle(work: Work, sku: str, *, recut: bool) -> list[str]:
+    """Return the GPUs on which nobody stands and that may be cut, those that offer nothing first.
+
+    `recut`: also those whose slices are offered, but that nobody took.
+    """
+    used, kinds = {gpu for gpu, _ in work.owner}, {"idle", "cut"} if recut else {"idle"}
+    found = [
+        (to.kind != "idle", gpu)
+        for gpu, to in work.targets.items()
+        if to.kind in kinds and work.gpus[gpu].sku == sku and work.gpus[gpu].cuttable
+    ]
+    units = (unit for unit in work.units if recut and unit.kind.sku == sku)
+    found += [(True, gpu) for unit in units for gpu in unit.free if work.gpus[gpu].convertible]
+    return [gpu for _, gpu in sorted(found) if gpu not in used]
+
+
+def _recut(work: Work, gpu_id: str, placement: Placement) -> None:
+    """Cut an idle GPU for one replica; nobody can have what it offered."""
+    for unit in work.units:
+        if gpu_id in unit.free:
+            unit.free.remove(gpu_id)
+            unit.whole = False
+    for shape, spots in work.free.items():
+        work.free[shape] = [spot for spot in spots if gpu_id not in spot.gpus]
+    work.targets[gpu_id] = Target("cut", layout=(placement,))
+
+
+def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom, *, recut: bool = False) -> None:
     """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
     found: list[Spot] = []
     left = None if room.left is None else Counter(room.left)
@@ -181,14 +221,13 @@ def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom) -> None:
                 found.append(spot)
     board = work.fleet.problem.board(shape.sku)
     option = next((o for o in board.options[::-1] if o.profile == shape.profile), None) if board else None
-    used = {gpu for gpu, _ in work.owner}
-    for gpu_id, target in sorted(work.targets.items()):
-        gpu = work.gpus[gpu_id]
-        if option is None or target.kind != "idle" or gpu.sku != shape.sku or not gpu.cuttable:
-            continue
-        spot = spot_of(work, shape, (gpu_id,), option.start, exists=False)
-        if gpu_id not in used and room.has(spot) and len(found) < missing:
-            work.targets[gpu_id] = Target("cut", layout=(Placement(option.start, option.profile),))
-            room.take(spot)
-            found.append(spot)
+    if option is not None:
+        for gpu_id in _idle(work, shape.sku, recut=recut):
+            spot = spot_of(work, shape, (gpu_id,), option.start, exists=False)
+            if len(found) == missing:
+                break
+            if room.has(spot):
+                _recut(work, gpu_id, Placement(option.start, option.profile))
+                room.take(spot)
+                found.append(spot)
     work.free[shape] = [*work.free.get(shape, []), *found]

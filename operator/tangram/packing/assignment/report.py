@@ -73,7 +73,9 @@ class Report:
         """
         assignment = assign(self.fleet, self.everyone, grouped, counts)
         packing = account(self.fleet, self.prices, self.everyone, chosen, assignment)
-        if not assignment.short:
+        mixed = [demand.id for demand in self.everyone if demand.mix is not None]
+        placed = assignment.placed
+        if not assignment.short and all(dict(chosen[name].parts) == placed.get(name, {}) for name in mixed):
             return packing, None
         sites = (site for sites in assignment.sites.values() for site in sites)
         return packing, sum(units(self.prices.shape_hour(site.shape)) for site in sites) / MONEY
