@@ -13,7 +13,7 @@ from itertools import chain
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
-from tangram.packing.assignment.fill import fill, idle_skus, mend, urgency
+from tangram.packing.assignment.fill import fill, idle_gpus, mend, urgency
 from tangram.packing.assignment.sites import (
     Owner,
     Spot,
@@ -74,8 +74,9 @@ def assign(
     for demand in sorted(demands, key=lambda w: urgency(w, counts)):
         fill(work, demand, counts)
     for recut in (False, True):
-        for demand in _short(work, demands):
-            mend(work, demand, recut=recut)
+        idle = idle_gpus(work, recut=recut)
+        for demand in _short(work, demands, idle):
+            mend(work, demand, idle)
     owned: dict[str, dict[int, Owner]] = {}
     for (gpu_id, start), owner in work.owner.items():
         owned.setdefault(gpu_id, {})[start] = owner
@@ -86,18 +87,21 @@ def assign(
     )
 
 
-def _short(work: Work, demands: tuple[PreparedDemand, ...]) -> list[PreparedDemand]:
+def _short(
+    work: Work, demands: tuple[PreparedDemand, ...], idle: Mapping[str, list[str]]
+) -> list[PreparedDemand]:
     """Return who lost replicas that were planned, and who goes short though anything is idle."""
-    lost, idle, problem = {name for name, _ in work.short}, idle_skus(work), work.fleet.problem
+    lost, problem = {name for name, _ in work.short}, work.fleet.problem
     limited = problem.move_budget is not None or bool(problem.move_budgets)  # another shape may be a move
     free = {shape for shape, spots in work.free.items() if spots}
+    skus = {*idle, *(unit.kind.sku for unit in work.units if unit.free)}
 
     def has_room(demand: PreparedDemand, mix: Mix) -> bool:
         if problem.headroom or (limited and demand.held):
             return False
         placed = Counter(spot.shape for spot in work.sites.get(demand.id, ()))
         shapes = (item.shape for item in mix.items if item.serves)
-        return mix.unmet(placed) > mix.least_unmet and any(s.sku in idle or s in free for s in shapes)
+        return mix.unmet(placed) > mix.least_unmet and any(s.sku in skus or s in free for s in shapes)
 
     found = (d for d in demands if d.mix is not None and (d.id in lost or has_room(d, d.mix)))
     return sorted(found, key=lambda demand: (-demand.priority, demand.id))

@@ -1,6 +1,7 @@
 """Give free sites to replicas that do not run yet; who has to be spread chooses first."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tangram.fleet import WHOLE_GPU
@@ -33,7 +34,7 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
         given = sum(spot.shape == shape for spot in work.sites.get(demand.id, ()))
         missing = _take(work, demand, shape, n - given, room)
         if missing and demand.spread.node < 1:
-            _open(work, shape, missing, room)
+            _open(work, shape, missing, room, idle_gpus(work))
             missing = _take(work, demand, shape, missing, room)
         if missing:
             work.short[demand.id, shape] += missing
@@ -41,22 +42,31 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
         _thin_out(work, demand)
 
 
-def idle_skus(work: Work) -> frozenset[str]:
-    """Return the SKUs of which a GPU is idle."""
-    used = {gpu for gpu, _ in work.owner}
-    cut = {
-        work.gpus[gpu].sku
+def idle_gpus(work: Work, *, recut: bool = False) -> dict[str, list[str]]:
+    """Return the GPUs by SKU on which nobody stands and that may be cut, those that offer nothing first.
+
+    `recut`: also those whose slices are offered, but that nobody took, and free ones of nodes for gangs.
+    """
+    used, kinds = {gpu for gpu, _ in work.owner}, {"idle", "cut"} if recut else {"idle"}
+    found = [
+        (to.kind != "idle", gpu)
         for gpu, to in work.targets.items()
-        if to.kind in {"idle", "cut"} and gpu not in used
-    }
-    return frozenset(cut | {unit.kind.sku for unit in work.units if unit.free})
+        if to.kind in kinds and work.gpus[gpu].cuttable and gpu not in used
+    ]
+    if recut:
+        free = (gpu for unit in work.units for gpu in unit.free)
+        found += [(True, gpu) for gpu in free if work.gpus[gpu].convertible and gpu not in used]
+    idle: dict[str, list[str]] = {}
+    for _, gpu in sorted(found):
+        idle.setdefault(work.gpus[gpu].sku, []).append(gpu)
+    return idle
 
 
-def mend(work: Work, demand: PreparedDemand, *, recut: bool) -> None:
+def mend(work: Work, demand: PreparedDemand, idle: dict[str, list[str]]) -> None:
     """Give a demand that goes short more replicas, where free slices and idle GPUs allow them.
 
     One after the other, always the one that leaves least unmet, the cheapest of equals: as the model would
-    have, had it known the nodes. `recut`: also where slices are offered that nobody took.
+    have, had it known the nodes. `idle`: GPUs by SKU; those that are taken leave it.
     """
     mix, added = demand.mix, True
     while mix is not None and added:
@@ -67,28 +77,36 @@ def mend(work: Work, demand: PreparedDemand, *, recut: bool) -> None:
             for item in mix.items
             if item.serves and mix.allows(counts + Counter([item.shape]), demand.running)
         )
-        added = any(
-            _add(work, demand, shape, recut=recut) for unmet, _, shape in sorted(more) if unmet < before
-        )
+        added = any(_add(work, demand, shape, idle) for unmet, _, shape in sorted(more) if unmet < before)
 
 
-def _add(work: Work, demand: PreparedDemand, shape: ShapeKey, *, recut: bool) -> bool:
+def _add(work: Work, demand: PreparedDemand, shape: ShapeKey, idle: dict[str, list[str]]) -> bool:
     """Give a demand one more replica, if there is room for it."""
+    units = shape.profile == WHOLE_GPU and any(
+        unit.kind.sku == shape.sku and unit.free for unit in work.units
+    )
+    if not units and not idle.get(shape.sku) and not work.free.get(shape):
+        return False
     sites = work.sites.get(demand.id, [])
     room = _SpreadRoom(cap(demand.spread.node, len(sites) + 1), pinned_at(work, demand, "node"), None)
     for spot in sites:
         room.take(spot)
     zones, fixed = Counter(spot.zone for spot in sites), pinned_at(work, demand, "zone")
     most = cap(demand.spread.zone, len(sites) + 1)
-    pools = demand.pools or {gpu.pool for gpu in work.gpus.values()}
-    room.closed = frozenset(
-        gpu.id
-        for gpu in work.gpus.values()
-        if gpu.pool not in pools or zones[gpu.zone] >= max(most, fixed[gpu.zone])
-    )
+    if demand.pools or demand.spread.zone < 1:
+        room.closed = frozenset(
+            gpu.id
+            for gpu in work.gpus.values()
+            if (demand.pools and gpu.pool not in demand.pools)
+            or zones[gpu.zone] >= max(most, fixed[gpu.zone])
+        )
     if not any(room.has(spot) for spot in work.free.get(shape, ())):
-        _open(work, shape, 1, room, recut=recut)
-    return not _take(work, demand, shape, 1, room)
+        _open(work, shape, 1, room, idle)
+    if _take(work, demand, shape, 1, room):
+        return False
+    taken = work.sites[demand.id][-1].gpus
+    idle[shape.sku] = [gpu for gpu in idle.get(shape.sku, ()) if gpu not in taken]
+    return True
 
 
 def _thin_out(work: Work, demand: PreparedDemand) -> None:
@@ -178,22 +196,6 @@ def _fullest_first(spots: list[Spot]) -> list[Spot]:
     return sorted(spots, key=lambda spot: -left[spot])  # stable: equal ones stay in order
 
 
-def _idle(work: Work, sku: str, *, recut: bool) -> list[str]:
-    """Return the GPUs on which nobody stands and that may be cut, those that offer nothing first.
-
-    `recut`: also those whose slices are offered, but that nobody took.
-    """
-    used, kinds = {gpu for gpu, _ in work.owner}, {"idle", "cut"} if recut else {"idle"}
-    found = [
-        (to.kind != "idle", gpu)
-        for gpu, to in work.targets.items()
-        if to.kind in kinds and work.gpus[gpu].sku == sku and work.gpus[gpu].cuttable
-    ]
-    units = (unit for unit in work.units if recut and unit.kind.sku == sku)
-    found += [(True, gpu) for unit in units for gpu in unit.free if work.gpus[gpu].convertible]
-    return [gpu for _, gpu in sorted(found) if gpu not in used]
-
-
 def _recut(work: Work, gpu_id: str, placement: Placement) -> None:
     """Cut an idle GPU for one replica; nobody can have what it offered."""
     for unit in work.units:
@@ -205,7 +207,9 @@ def _recut(work: Work, gpu_id: str, placement: Placement) -> None:
     work.targets[gpu_id] = Target("cut", layout=(placement,))
 
 
-def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom, *, recut: bool = False) -> None:
+def _open(
+    work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom, idle: Mapping[str, Sequence[str]]
+) -> None:
     """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
     found: list[Spot] = []
     left = None if room.left is None else Counter(room.left)
@@ -222,7 +226,7 @@ def _open(work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom, *, recut
     board = work.fleet.problem.board(shape.sku)
     option = next((o for o in board.options[::-1] if o.profile == shape.profile), None) if board else None
     if option is not None:
-        for gpu_id in _idle(work, shape.sku, recut=recut):
+        for gpu_id in list(idle.get(shape.sku, ())):
             spot = spot_of(work, shape, (gpu_id,), option.start, exists=False)
             if len(found) == missing:
                 break
