@@ -90,7 +90,7 @@ def assign(
 def _short(
     work: Work, demands: tuple[PreparedDemand, ...], idle: Mapping[str, list[str]]
 ) -> list[PreparedDemand]:
-    """Return who lost replicas that were planned, and who goes short though anything is idle."""
+    """Return the demands that lost planned replicas, and those that go short beside free GPUs or slices."""
     lost, problem = {name for name, _ in work.short}, work.fleet.problem
     limited = problem.move_budget is not None or bool(problem.move_budgets)  # another shape may be a move
     free = {shape for shape, spots in work.free.items() if spots}
@@ -99,9 +99,9 @@ def _short(
     def has_room(demand: PreparedDemand, mix: Mix) -> bool:
         if problem.headroom or (limited and demand.held):
             return False
-        placed = Counter(spot.shape for spot in work.sites.get(demand.id, ()))
         shapes = (item.shape for item in mix.items if item.serves)
-        return mix.unmet(placed) > mix.least_unmet and any(s.sku in skus or s in free for s in shapes)
+        unmet = mix.unmet(work.placed(demand.id))
+        return unmet > mix.least_unmet and any(s.sku in skus or s in free for s in shapes)
 
     found = (d for d in demands if d.mix is not None and (d.id in lost or has_room(d, d.mix)))
     return sorted(found, key=lambda demand: (-demand.priority, demand.id))

@@ -43,9 +43,9 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
 
 
 def idle_gpus(work: Work, *, recut: bool = False) -> dict[str, list[str]]:
-    """Return the GPUs by SKU on which nobody stands and that may be cut, those that offer nothing first.
+    """Return the GPUs by SKU that hold no replica and may be cut; GPUs that offer no slices come first.
 
-    `recut`: also those whose slices are offered, but that nobody took, and free ones of nodes for gangs.
+    `recut`: also GPUs whose slices no replica took, and free GPUs of nodes for gangs.
     """
     used, kinds = {gpu for gpu, _ in work.owner}, {"idle", "cut"} if recut else {"idle"}
     found = [
@@ -70,7 +70,7 @@ def mend(work: Work, demand: PreparedDemand, idle: dict[str, list[str]]) -> None
     """
     mix, added = demand.mix, True
     while mix is not None and added:
-        counts = Counter(spot.shape for spot in work.sites.get(demand.id, ()))
+        counts = work.placed(demand.id)
         before = mix.unmet(counts)
         more = (
             (mix.unmet(counts + Counter([item.shape])), item.price, item.shape)
@@ -197,7 +197,7 @@ def _fullest_first(spots: list[Spot]) -> list[Spot]:
 
 
 def _recut(work: Work, gpu_id: str, placement: Placement) -> None:
-    """Cut an idle GPU for one replica; nobody can have what it offered."""
+    """Cut an idle GPU for one replica; the slices that it offered are gone."""
     for unit in work.units:
         if gpu_id in unit.free:
             unit.free.remove(gpu_id)

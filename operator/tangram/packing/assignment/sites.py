@@ -71,6 +71,10 @@ class Work:
     units: list[Unit] = field(default_factory=list)
     quotas: Mapping[str, Mapping[ShapeKey, Counter[str]]] = field(default_factory=dict)
 
+    def placed(self, demand: str) -> Counter[ShapeKey]:
+        """Return the replicas of a demand that have their place, by shape."""
+        return Counter(spot.shape for spot in self.sites.get(demand, ()))
+
 
 def quotas(counts: Counts) -> dict[str, dict[ShapeKey, Counter[str]]]:
     """Return how many replicas the model has in each place, by demand to be spread and shape."""
