@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
-from tangram.capacity.engine_buffers import Limits
+from tangram.capacity.engine_buffers import EngineSettings
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
 from tangram.capacity.latency import Latency, Percentiles, open_loop, simulate_open
@@ -87,7 +87,7 @@ def _replica(
     assert architecture is not None
     gpu = hardware(sku)
     foot = footprint(architecture, weights, "bf16", tensor_parallel, gpu)
-    room = memory_budget(foot, gpu, Limits(32_768, running, max_batched_tokens=step_tokens)).kv_tokens
+    room = memory_budget(foot, gpu, EngineSettings(32_768, running, max_batched_tokens=step_tokens)).kv_tokens
     limits = EngineLimits(running, step_tokens, room)
     title = f"{name} {weights} on {tensor_parallel} x {sku}, {running} running, steps of {step_tokens}"
     return StepModel(foot, gpu, COEFFICIENTS), limits, title

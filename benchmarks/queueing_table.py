@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.linear_steps import LinearSteps
 from benchmarks.queueing_error import errors, summary
-from tangram.capacity.batching import Shape
+from tangram.capacity.batching import UniformLoad
 from tangram.capacity.clock import clock
 from tangram.capacity.latency import percentiles
 from tangram.capacity.queueing import COLUMNS, Row, row_key, table
@@ -91,7 +91,7 @@ def row(variability: float, slots: float, slope: float, prefill: float) -> tuple
     return _text(waits), _text(slowdowns)
 
 
-def _shape(slots: float, slope: float, prefill: float) -> tuple[LinearSteps, Shape]:
+def _shape(slots: float, slope: float, prefill: float) -> tuple[LinearSteps, UniformLoad]:
     """A replica of that class. A full decode step takes a second.
 
     With gaps = 4 x slots a prompt joins every fourth step of the full replica; how many join a step does not
@@ -102,11 +102,11 @@ def _shape(slots: float, slope: float, prefill: float) -> tuple[LinearSteps, Sha
     model = LinearSteps(step=1 - slope, sequence=slope / slots, prompt=prefill / peak / PROMPT)
     limits = EngineLimits(int(slots), 8 * PROMPT + int(slots))
     context = PROMPT + answer * (1 + LENGTH_CV2) / 2
-    return model, Shape(clock(model, context), limits, PROMPT, answer, PROMPT / 2)
+    return model, UniformLoad(clock(model, context), limits, PROMPT, answer, PROMPT / 2)
 
 
 def _point(
-    model: LinearSteps, shape: Shape, slots: float, load: float, variability: float
+    model: LinearSteps, shape: UniformLoad, slots: float, load: float, variability: float
 ) -> tuple[Row, Row]:
     """Simulate one load; return what it adds to wait and TPOT in the table's units."""
     most = shape.decoding_of(slots, 0.0)

@@ -177,7 +177,7 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     import tangram.packing.solve  # noqa: PLC0415, F401 - the worker has loaded it before there is a question
     from tangram.planner.joint import recommend as module  # noqa: PLC0415
-    from tangram.planner.joint.pack import Limits  # noqa: PLC0415
+    from tangram.planner.joint.pack import PlanTimeLimit  # noqa: PLC0415
     from tangram.planner.joint.record import record  # noqa: PLC0415
 
     times = Times()
@@ -197,7 +197,9 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
         setattr(module, name, times.timed(part, getattr(module, name)))
     wall, cpu = time.perf_counter(), time.process_time()
     snapshot, intents = times.timed("unpickle", pickle.loads)(written)
-    found = times.timed("recommend", module.recommend)(snapshot, intents, Limits(limit_s, time.monotonic))
+    found = times.timed("recommend", module.recommend)(
+        snapshot, intents, PlanTimeLimit(limit_s, time.monotonic)
+    )
     times.timed("FleetPlan", record)(found.document, inputs_hash=found.inputs_hash)
     document = found.document
     running = {each.owner_uid for each in snapshot.workloads}

@@ -15,11 +15,11 @@ from pathlib import Path
 import yaml
 
 from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.engine_buffers import Limits
+from tangram.capacity.engine_buffers import EngineSettings
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import PCIE_GBPS, hardware
 from tangram.capacity.memory import GIB, memory_budget
-from tangram.capacity.sizing import Row, SizingRequest, size
+from tangram.capacity.sizing import SizedShape, SizingRequest, size
 from tangram.capacity.step import Coefficients, StepModel
 from tangram.catalog import Architecture, known_model
 from tangram.fleet import WHOLE_GPU, Shape
@@ -73,7 +73,7 @@ def _single_stream(model: StepModel) -> float:
     return 1 / model.decode_s(1, CONTEXT).total
 
 
-def _chat(name: str, form: str, sku: str = H100, tp: int = 1, profile: str = WHOLE_GPU) -> Row:
+def _chat(name: str, form: str, sku: str = H100, tp: int = 1, profile: str = WHOLE_GPU) -> SizedShape:
     """What `tangram size` says of one shape for chat within P90 TTFT 1 s and P90 TPOT 50 ms."""
     request = SizingRequest(
         PROMPT,
@@ -126,7 +126,7 @@ def serving_memory() -> Found:
 
 
 def _serving_ratio(name: str, form: str, count: int, tokens: int) -> float:
-    asked = Limits(max_model_len=_model(name).max_position_embeddings, max_running=count)
+    asked = EngineSettings(max_model_len=_model(name).max_position_embeddings, max_running=count)
     budget = memory_budget(footprint(_model(name), form), hardware(H200), asked)
     engine = budget.overhead - budget.reserve
     return (budget.weights + engine + count * budget.request_bytes(tokens)) / budget.weights
@@ -275,7 +275,7 @@ def gpus_for_405b() -> Found:
 def _fewest(form: str, sku: str) -> int:
     for tp in (1, 2, 4, 8, 16):
         foot = footprint(_model("Llama-3.1-405B"), form, "bf16", tp, hardware(sku))
-        if memory_budget(foot, hardware(sku), Limits(8192, max_running=16)).fits:
+        if memory_budget(foot, hardware(sku), EngineSettings(8192, max_running=16)).fits:
             return tp
     raise LookupError(f"Llama-3.1-405B in {form} does not fit 16 x {sku}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.calibrate.points import DATA, SPLITWISE, Column, read
-from tangram.capacity.calibration import Calibrated, Sample, coefficients_for, correct
+from tangram.capacity.calibration import Calibrated, CalibrationSample, coefficients_for, correct
 from tangram.capacity.corrected import Scored
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
@@ -58,6 +58,6 @@ def splitwise(gpu: str, after: int = 0) -> tuple[Column, Column, Column]:
             pairs.append((float(row["token_time_ms"]) / 1e3, predicted))
             if batch == 1:
                 prompt.append(steps.prefill_s(length) / (float(row["prompt_time_ms"]) / 1e3))
-        factor = correct([Sample(*pair) for pair in pairs[:after]], found.error_p50 or 0.0).factor
+        factor = correct([CalibrationSample(*pair) for pair in pairs[:after]], found.error_p50 or 0.0).factor
         token += [predicted * factor / measured for measured, predicted in pairs[after:]]
     return np.abs(np.array(token) - 1), np.abs(np.array(prompt) - 1), np.log(np.array(token))

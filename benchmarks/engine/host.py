@@ -27,14 +27,14 @@ from unittest import mock
 import torch
 
 from tangram_engine.config import EngineConfig
-from tangram_engine.messages import Step, encode
+from tangram_engine.messages import StepOutput, encode
 from tangram_engine.run import LLMEngine, engine
 from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.load import Loaded
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
 from tangram_engine.sample.params import SamplingParams
-from tangram_engine.schedule import Limits, Request
+from tangram_engine.schedule import Request, SchedulerLimits
 
 GOAL_MS = (
     1.5  # of 256 sequences at 8,192 tokens on one core: an H200 computes that step of an 8B model in 12.9 ms
@@ -92,7 +92,7 @@ class Clock:
 def make_engine(batch: int, context: int, steps: int) -> LLMEngine:
     longest = context + steps + 2 * BLOCK_SIZE
     num_blocks = batch * -(-longest // BLOCK_SIZE)
-    limits = Limits(batch, batch * context, longest)  # all prompts in one step
+    limits = SchedulerLimits(batch, batch * context, longest)  # all prompts in one step
     device = torch.device("cpu")
     rows = DeviceRows(batch, longest, BLOCK_SIZE, VOCABULARY, device)
     runner = Runner(NoDecoder(), NoAttention(), rows, sample)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def measure(batch: int, context: int, steps: int) -> dict[str, list[float]]:
     with ExitStack() as stack:
         for part, (owner, name) in parts.items():
             stack.enter_context(mock.patch.object(owner, name, clock.of(part, getattr(owner, name))))
-        frame = clock.of("frame", lambda outputs, stats: encode(Step(tuple(outputs), stats)))
+        frame = clock.of("frame", lambda outputs, stats: encode(StepOutput(tuple(outputs), stats)))
         for _ in range(steps):
             outputs, stats = one.step()
             frame(outputs, stats)

@@ -14,7 +14,7 @@ from benchmarks.packing.report import FORMER, Outcome, Table
 from benchmarks.packing.stats import half_width, percent
 from benchmarks.packing.workloads import LARGE, SMALL, Nodes, demands, draw, fleet
 from tangram.packing import Problem
-from tangram.packing.solve import Limits, solve
+from tangram.packing.solve import SolveLimits, solve
 
 MIXED = (
     Nodes("A100-80GB-SXM", 4, 8),
@@ -64,7 +64,7 @@ def trial(kinds: tuple[Nodes, ...], count: int, seed: int) -> Trial:
     found, better = greedy.plan(empty, deployments), greedy.plan(empty, deployments, marginal=True)
     problem = Problem(empty.gpus, demands(deployments, empty))
     start = time.perf_counter()
-    packed = solve(problem, Limits(deterministic_s=4.0, gap=GAP))
+    packed = solve(problem, SolveLimits(deterministic_s=4.0, gap=GAP))
     seconds = time.perf_counter() - start
     served = not packed.unmet and not found.unserved and not better.unserved
     return Trial(

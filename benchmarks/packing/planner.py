@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.packing.online import Fleet, Site
 from tangram.packing import GPUState, Instance, Packing, Problem, slice_request
-from tangram.packing.solve import Limits, solve
+from tangram.packing.solve import SolveLimits, solve
 
 SKU = "H100-80GB-SXM"
 NAMES = {"1g": "1g.10gb", "2g": "2g.20gb", "3g": "3g.40gb", "4g": "4g.40gb", "7g": "7g.80gb"}
@@ -67,7 +67,7 @@ def plan(
     fleet: Fleet, new: Mapping[str, int], terms: Terms, priorities: Mapping[str, int] | None = None
 ) -> Plan:
     """Ask the planner; the fleet is not changed."""
-    limits = Limits(deterministic_s=terms.deterministic_s, gap=terms.gap)
+    limits = SolveLimits(deterministic_s=terms.deterministic_s, gap=terms.gap)
     packing = solve(problem(fleet, new, terms, priorities), limits)
     moves = tuple(
         ((_gpu(m.source.gpu), m.source.start), (_gpu(m.target.gpu), m.target.start)) for m in packing.moves

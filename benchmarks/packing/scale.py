@@ -24,7 +24,7 @@ from benchmarks.packing.report import FORMER, HERE, Outcome, Table, machine
 from benchmarks.packing.workloads import LARGE, SMALL, TINY, Nodes, demands, draw, fleet
 from tangram.fleet import Spread
 from tangram.packing import GPUState, Instance, Packing, Problem
-from tangram.packing.solve import Limits, solve
+from tangram.packing.solve import SolveLimits, solve
 
 SKUS = ("A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM")
 PARTS = (0.4, 0.4, 0.2)  # of the nodes
@@ -120,7 +120,7 @@ class Asked:
     now: Problem
     deployments: list[Any]
     changed: frozenset[str] = frozenset()  # ids of those whose traffic has changed
-    limits: Limits = field(default_factory=Limits)
+    limits: SolveLimits = field(default_factory=SolveLimits)
 
 
 def _fresh(_: str, __: int, empty: Problem, deployments: list[Any]) -> Asked:
@@ -175,7 +175,7 @@ def _spread(_: str, __: int, empty: Problem, deployments: list[Any]) -> Asked:
 
 
 def _hurry(_: str, __: int, empty: Problem, deployments: list[Any]) -> Asked:
-    return Asked(empty, deployments, limits=Limits(wall_s=GUARD_S))
+    return Asked(empty, deployments, limits=SolveLimits(wall_s=GUARD_S))
 
 
 STATES: dict[str, Callable[[str, int, Problem, list[Any]], Asked]] = {

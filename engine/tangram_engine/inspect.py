@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangram_engine.checkpoint import EMBEDDING, Checkpoint, CheckpointError, Reason, read_checkpoint
+from tangram_engine.checkpoint import EMBEDDING, Checkpoint, CheckpointError, RefusalReason, read_checkpoint
 
 SCHEMA = 1
 EXIT_FAILED = 1
@@ -60,7 +60,7 @@ def _report(model: Path) -> tuple[dict[str, Any], int]:
         return refusal(error.reason, error.message), EXIT_REFUSED
     except MemoryError:
         message = f"reading config.json and the headers needs more than {MEMORY_LIMIT >> 20} MiB of memory"
-        return refusal(Reason.INVALID, message), EXIT_REFUSED
+        return refusal(RefusalReason.INVALID, message), EXIT_REFUSED
     except Exception as error:  # noqa: BLE001  (a defect of this program; the report must come all the same)
         traceback.print_exc()
         return refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_FAILED

@@ -1,7 +1,7 @@
 """What the API process and the engine process say to each other: frozen dataclasses, msgpack on the wire.
 
 A frame is a 4-byte big-endian length and a msgpack array whose first element names the message. The engine
-sends one `Step` per step, however many tokens it made. msgpack holds plain values only, never code.
+sends one `StepOutput` per step, however many tokens it made. msgpack holds plain values only, never code.
 """
 
 import struct
@@ -115,14 +115,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepOutput:
     """Engine -> API: what one step produced; without outputs when only the counts changed (an abort)."""
 
     outputs: tuple[TokenOutput, ...]
     stats: StepStats
 
 
-Message = Add | Abort | Ping | Pong | Ready | Failed | Step
+Message = Add | Abort | Ping | Pong | Ready | Failed | StepOutput
 
 
 def encode(message: Message) -> bytes:
@@ -149,7 +149,7 @@ def _to_wire(message: Message) -> tuple[Any, ...]:
             return (type(message).__name__.lower(), *astuple(message))
         case Ready(info):
             return ("ready", *astuple(info))
-        case Step(outputs, stats):
+        case StepOutput(outputs, stats):
             return ("step", astuple(stats), outputs)
 
 
@@ -158,9 +158,9 @@ def _add(fields: list[Any]) -> Add:
     return Add(Request(identity, prompt, SamplingParams(*params), arrival, root))
 
 
-def _step(fields: list[Any]) -> Step:
+def _step(fields: list[Any]) -> StepOutput:
     stats, outputs = fields
-    return Step(outputs=tuple(map(TokenOutput._make, outputs)), stats=StepStats(*stats))
+    return StepOutput(outputs=tuple(map(TokenOutput._make, outputs)), stats=StepStats(*stats))
 
 
 _FROM_WIRE: dict[str, Callable[[list[Any]], Message]] = {

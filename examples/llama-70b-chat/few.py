@@ -9,14 +9,14 @@ from assumed import ENGINE, GOAL, TEAM, TRAFFIC
 from markdown import table
 from setups import MODEL, PER_REQUEST
 
-from tangram.capacity.sizing import Row, SizingRequest, size
+from tangram.capacity.sizing import SizedShape, SizingRequest, size
 from tangram.fleet import WHOLE_GPU, Shape
 
 FORMATS = {"fp16": "fp16", "fp8": "fp8", "int4": "bf16"}  # weights: KV cache
 READINGS = {"answers": TRAFFIC.output_tokens, "prompts + answers": PER_REQUEST}
 
 
-def fewest(weights: str, kv: str, tokens: int, tpot_ms: float | None) -> Row | None:
+def fewest(weights: str, kv: str, tokens: int, tpot_ms: float | None) -> SizedShape | None:
     """The cheapest shape that meets the goal; None: none of the catalog's does."""
     request = SizingRequest(
         TRAFFIC.input_tokens,
@@ -45,7 +45,7 @@ def rows() -> Iterator[tuple[str, ...]]:
             yield (counted, f"{GOAL.tokens_per_s / tokens:.1f}", bound, *cells)
 
 
-def _cell(row: Row | None) -> str:
+def _cell(row: SizedShape | None) -> str:
     if row is None:
         return "-"
     mark = "*" if row.unverified else ""

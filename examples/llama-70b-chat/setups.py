@@ -13,10 +13,10 @@ from tangram.capacity.calibration import coefficients_for
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import PCIE_GBPS, hardware
 from tangram.capacity.latency import max_rate
-from tangram.capacity.memory import Limits, memory_budget
+from tangram.capacity.memory import EngineSettings, memory_budget
 from tangram.capacity.simulate import EngineLimits, SimResult, simulate
 from tangram.capacity.step import StepModel
-from tangram.capacity.traffic import Request, open_traffic
+from tangram.capacity.traffic import SimulatedRequest, open_traffic
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
 
@@ -61,7 +61,9 @@ class Setup:
     def limits(self) -> EngineLimits:
         """Slots and room for KV; raises `ValueError` where not even one request of full length fits."""
         model = self.model()
-        asked = Limits(TRAFFIC.longest_request, self.at_once, max_batched_tokens=ENGINE.tokens_per_step)
+        asked = EngineSettings(
+            TRAFFIC.longest_request, self.at_once, max_batched_tokens=ENGINE.tokens_per_step
+        )
         budget = memory_budget(model.footprint, model.hardware, asked)
         if not budget.fits:
             raise ValueError(str(budget))
@@ -75,7 +77,7 @@ class Setup:
         one = max_rate(self.model(), self.limits(), *mean, ttft=(50, GOAL.ttft_p50_s), cv=TRAFFIC.gaps_cv)
         return one * self.replicas
 
-    def simulated(self, rate: float) -> tuple[list[Request], SimResult]:
+    def simulated(self, rate: float) -> tuple[list[SimulatedRequest], SimResult]:
         """One replica under its part of `rate` requests per second."""
         count = SIMULATED * 2 if self.at_once == 1 else SIMULATED
         mean = TRAFFIC.input_tokens, TRAFFIC.output_tokens
@@ -84,7 +86,7 @@ class Setup:
         return requests, simulate(self.model(), self.limits(), requests)
 
 
-def _cut(request: Request) -> Request:
+def _cut(request: SimulatedRequest) -> SimulatedRequest:
     """No request is longer than the model's context."""
     prompt = min(request.input_tokens, TRAFFIC.longest_request // 8 * 7)
     return replace(
@@ -135,7 +137,9 @@ def seen(setup: Setup, rate: float) -> Seen:
     )
 
 
-def _data_sheet_seconds(model: StepModel, requests: list[Request], result: SimResult) -> tuple[float, float]:
+def _data_sheet_seconds(
+    model: StepModel, requests: list[SimulatedRequest], result: SimResult
+) -> tuple[float, float]:
     """Seconds that FLOP and bytes of one rank would take if nothing but the data sheet held them up."""
     foot, board = model.footprint, model.hardware
     answered = sum(request.output_tokens for request in requests)

@@ -15,7 +15,7 @@ from benchmarks.calibrate.priors import DENSE, EXPERTS
 from benchmarks.calibrate.twin import step, tpot
 from tangram.capacity.calibration import (
     Basis,
-    Sample,
+    CalibrationSample,
     coefficients_for,
     correct,
     kv_precision,
@@ -119,18 +119,29 @@ def test_the_cache_is_kept_in_eight_bits_beside_eight_bit_weights() -> None:
 
 def test_no_sample_corrects_nothing() -> None:
     assert correct([], 0.1).factor == 1
-    assert correct([Sample(math.nan, 1), Sample(0, 1), Sample(1, 0), Sample(math.inf, 1)], 0.1).samples == 0
+    assert (
+        correct(
+            [
+                CalibrationSample(math.nan, 1),
+                CalibrationSample(0, 1),
+                CalibrationSample(1, 0),
+                CalibrationSample(math.inf, 1),
+            ],
+            0.1,
+        ).samples
+        == 0
+    )
 
 
 def test_three_samples_that_agree_say_most_of_what_they_say() -> None:
-    twice = [Sample(2.0, 1.0)] * 3
+    twice = [CalibrationSample(2.0, 1.0)] * 3
 
     assert 1.6 < correct(twice, 0.1).factor < 2.0
     assert correct(twice[:1], 0.1).factor < correct(twice, 0.1).factor
 
 
 def test_a_prediction_that_is_usually_right_is_harder_to_move() -> None:
-    twice = [Sample(2.0, 1.0)] * 3
+    twice = [CalibrationSample(2.0, 1.0)] * 3
 
     assert correct(twice, 0.03).factor < correct(twice, 0.15).factor
 
@@ -141,7 +152,7 @@ def test_a_correction_lies_between_none_and_the_mean_of_the_samples(
 ) -> None:
     mean = sum(math.log(ratio) for ratio in ratios) / len(ratios)
 
-    factor = correct([Sample(ratio, 1.0) for ratio in ratios], error).factor
+    factor = correct([CalibrationSample(ratio, 1.0) for ratio in ratios], error).factor
 
     assert min(0.0, mean) - 1e-9 <= math.log(factor) <= max(0.0, mean) + 1e-9
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.closed_loop import closed_loop
 from tangram.capacity.simulate import EngineLimits, simulate
-from tangram.capacity.traffic import Request, uniforms
+from tangram.capacity.traffic import SimulatedRequest, uniforms
 
 # About an 8B model on one H100, in seconds.
 STEPS = LinearSteps(step=0.01, sequence=1.5e-5, context=2e-8, prompt=2.2e-5)
@@ -27,7 +27,9 @@ def _measured(
     """Mean TTFT and TPOT of a benchmark whose lengths vary between 80 % and 100 %, as clients draw them."""
     uniform = uniforms(3)
     requests = [
-        Request(0.0, round(prompt * (1 - 0.2 * next(uniform))), round(answer * (1 - 0.2 * next(uniform))))
+        SimulatedRequest(
+            0.0, round(prompt * (1 - 0.2 * next(uniform))), round(answer * (1 - 0.2 * next(uniform)))
+        )
         for _ in range(concurrency * waves)
     ]
     result = simulate(STEPS, limits, requests, concurrency)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.diagnose import EngineLimits, diagnose
-from tangram.capacity.diagnosis.findings import CANNOT_TELL, Answer, Diagnosis
+from tangram.capacity.diagnose import EngineFlags, diagnose
+from tangram.capacity.diagnosis.findings import CANNOT_TELL, Diagnosis, Finding
 from tangram.capacity.diagnosis.pressure import capacity_tokens
 from tangram.capacity.diagnosis.scrape import Scrape
 from tangram.capacity.footprint import footprint
@@ -26,23 +26,23 @@ def ask(pages: tuple[Page, Page], *, old: bool = False, **known: object) -> Diag
     return diagnose(before, after, 15.0, **known)  # type: ignore[arg-type]
 
 
-def bound(found: Diagnosis) -> Answer:
+def bound(found: Diagnosis) -> Finding:
     return found.answers[0]
 
 
-def phase(found: Diagnosis) -> Answer:
+def phase(found: Diagnosis) -> Finding:
     return found.answers[1]
 
 
-def pressure(found: Diagnosis) -> Answer:
+def pressure(found: Diagnosis) -> Finding:
     return found.answers[2]
 
 
-def policy(found: Diagnosis) -> Answer:
+def policy(found: Diagnosis) -> Finding:
     return found.answers[3]
 
 
-def number(answer: Answer, name: str) -> float:
+def number(answer: Finding, name: str) -> float:
     return next(each.value for each in answer.numbers if each.name == name)
 
 
@@ -235,7 +235,7 @@ def test_capacity_is_what_the_engine_says_before_what_blocks_multiply_to() -> No
 
 def test_a_queue_with_all_places_taken_is_the_sequence_limit() -> None:
     pages = steady(batch=64, step_s=0.02, waiting=12)
-    assert policy(ask(pages, limits=EngineLimits(64))).verdict == "held by sequence limit"
+    assert policy(ask(pages, limits=EngineFlags(64))).verdict == "held by sequence limit"
     told = tuple(replace(page, config={"max_num_seqs": "64"}) for page in pages)
     assert policy(ask((told[0], told[1]))).verdict == "held by sequence limit"
     guessed = policy(ask(pages))
@@ -244,14 +244,14 @@ def test_a_queue_with_all_places_taken_is_the_sequence_limit() -> None:
 
 
 def test_a_queue_with_places_free_is_not_blamed_on_the_sequence_limit() -> None:
-    found = policy(ask(steady(batch=64, step_s=0.02, waiting=12), limits=EngineLimits(256, 8192)))
+    found = policy(ask(steady(batch=64, step_s=0.02, waiting=12), limits=EngineFlags(256, 8192)))
     assert found.verdict == CANNOT_TELL
     assert found.missing == ()
 
 
 def test_steps_that_fill_the_budget_hold_prompts_back() -> None:
     pages = steady(batch=64, step_s=0.2, prompt=2048, output=1, prefill_steps=True, waiting=12)
-    found = policy(ask(pages, limits=EngineLimits(256, 1024)))
+    found = policy(ask(pages, limits=EngineFlags(256, 1024)))
     assert found.verdict == "held by token budget"
 
 
@@ -308,7 +308,7 @@ def test_engines_of_one_page_are_added_up() -> None:
         parsed((one.text() + replace(one, engine="1", kv_usage=0.8).text()).encode())
         for one in steady(batch=8, step_s=0.0095, prompt=100, output=1000)
     ]
-    found = diagnose(pages[0], pages[1], 15.0, step=H100, limits=EngineLimits(8))
+    found = diagnose(pages[0], pages[1], 15.0, step=H100, limits=EngineFlags(8))
     assert found.engines == 2
     assert number(bound(found), "measured step, mean") == pytest.approx(9.5, rel=0.01)
     assert number(policy(found), "running, second reading") == 16
@@ -322,7 +322,7 @@ def test_places_are_counted_per_engine() -> None:
         parsed((one.text() + replace(one, engine="1", running=4, waiting=0).text()).encode())
         for one in steady(batch=8, step_s=0.0095, prompt=100, output=1000, waiting=3)
     ]
-    assert policy(diagnose(pages[0], pages[1], 15.0, limits=EngineLimits(8, 8192))).verdict == CANNOT_TELL
+    assert policy(diagnose(pages[0], pages[1], 15.0, limits=EngineFlags(8, 8192))).verdict == CANNOT_TELL
 
 
 def test_prompt_tokens_from_the_prefix_cache_are_not_computed() -> None:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.diagnose import EngineLimits, diagnose
+from tangram.capacity.diagnose import EngineFlags, diagnose
 from tangram.capacity.diagnosis import scrape as m
 from tangram.capacity.diagnosis.findings import CANNOT_TELL
-from tangram.capacity.diagnosis.scrape import Interval, Sample, Scrape
+from tangram.capacity.diagnosis.scrape import Interval, MetricSample, Scrape
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.step import StepModel
@@ -77,7 +77,7 @@ def step_model(name: str, sku: str) -> StepModel:
 
 STEPS = (None, step_model("Llama-3.1-8B", "H100-80GB-SXM"), step_model("gpt-oss-120b", "H200-141GB-SXM"))
 BOARDS = (None, hardware("T4"))
-LIMITS = (None, EngineLimits(1, 512), EngineLimits(64))
+LIMITS = (None, EngineFlags(1, 512), EngineFlags(64))
 
 
 @given(PAGES, st.floats(0.001, 1e5), st.sampled_from(STEPS), st.sampled_from(BOARDS), st.sampled_from(LIMITS))
@@ -87,7 +87,7 @@ def test_any_two_pages_have_a_diagnosis(
     seconds: float,
     step: StepModel | None,
     board: Hardware | None,
-    limits: EngineLimits | None,
+    limits: EngineFlags | None,
 ) -> None:
     before, after = (parsed(page.encode()) for page in pages)
     found = diagnose(before, after, seconds, hardware=board, step=step, limits=limits)
@@ -127,7 +127,7 @@ def test_any_text_is_a_page_or_one_clear_line(text: str) -> None:
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_growth_is_the_difference_and_never_below_zero(start: float, end: float) -> None:
     def page(value: float) -> Scrape:
-        return Scrape.of([Sample("vllm:prompt_tokens_total", {}, value)])
+        return Scrape.of([MetricSample("vllm:prompt_tokens_total", {}, value)])
 
     grown = Interval(page(start), page(end), 15.0).increase(m.PROMPT_TOKENS)
     assert grown == max(0.0, end - start)

@@ -4,8 +4,8 @@ import pytest
 
 from tangram.capacity.as_served import kv_tokens, served
 from tangram.capacity.calibration import Basis, coefficients_for
-from tangram.capacity.engine_buffers import Limits
-from tangram.capacity.engines import Engine, aged, engine, year
+from tangram.capacity.engine_buffers import EngineSettings
+from tangram.capacity.engines import EngineVersion, aged, engine, year
 from tangram.capacity.hardware import hardware
 from tangram.capacity.step import Coefficients
 from tangram.catalog import InputError, known_model
@@ -14,23 +14,23 @@ from tangram.catalog import InputError, known_model
 @pytest.mark.parametrize(
     ("name", "version", "means"),
     [
-        ("TensorRT-LLM", "1.0.0rc3", Engine("trtllm", "1.0.0rc3")),
-        ("trt-llm", None, Engine("trtllm", None)),
-        ("tensorrt_llm", "", Engine("trtllm", "")),
-        ("vLLM", "v0.18.0", Engine("vllm", "0.18.0")),
-        ("vLLM v0.6.3", "", Engine("vllm", "0.6.3")),
-        ("vllm-0.6.3.post1", None, Engine("vllm", "0.6.3.post1")),
-        ("vllm", "0.18.0+cu128", Engine("vllm", "0.18.0")),
-        ("SGLang 0.5.6", "", Engine("sglang", "0.5.6")),
-        ("TGI", "2.0", Engine("tgi", "2.0")),
-        ("text-generation-inference", None, Engine("tgi", None)),
-        ("LMDeploy (TurboMind)", None, Engine("lmdeploy", None)),
-        ("roofline", None, Engine("roofline", None)),
-        (None, None, Engine("", None)),
+        ("TensorRT-LLM", "1.0.0rc3", EngineVersion("trtllm", "1.0.0rc3")),
+        ("trt-llm", None, EngineVersion("trtllm", None)),
+        ("tensorrt_llm", "", EngineVersion("trtllm", "")),
+        ("vLLM", "v0.18.0", EngineVersion("vllm", "0.18.0")),
+        ("vLLM v0.6.3", "", EngineVersion("vllm", "0.6.3")),
+        ("vllm-0.6.3.post1", None, EngineVersion("vllm", "0.6.3.post1")),
+        ("vllm", "0.18.0+cu128", EngineVersion("vllm", "0.18.0")),
+        ("SGLang 0.5.6", "", EngineVersion("sglang", "0.5.6")),
+        ("TGI", "2.0", EngineVersion("tgi", "2.0")),
+        ("text-generation-inference", None, EngineVersion("tgi", None)),
+        ("LMDeploy (TurboMind)", None, EngineVersion("lmdeploy", None)),
+        ("roofline", None, EngineVersion("roofline", None)),
+        (None, None, EngineVersion("", None)),
     ],
 )
 def test_an_engine_is_understood_in_any_spelling(
-    name: str | None, version: str | None, means: Engine
+    name: str | None, version: str | None, means: EngineVersion
 ) -> None:
     assert engine(name, version) == means
 
@@ -58,7 +58,7 @@ def test_an_engine_is_understood_in_any_spelling(
     ],
 )
 def test_a_version_tells_an_engines_age(name: str, version: str | None, since: int | None) -> None:
-    assert year(Engine(name, version)) == since
+    assert year(EngineVersion(name, version)) == since
 
 
 def test_an_old_engine_is_slower_beside_its_kernels_and_marked() -> None:
@@ -92,4 +92,4 @@ def test_the_cache_of_what_ran_held_a_request_at_least() -> None:
     assert model is not None
     on = hardware("H100-80GB-SXM")
 
-    assert kv_tokens(served(model, "fp16", "vllm", 1, on), on, Limits(max_model_len=2048)) == 2048
+    assert kv_tokens(served(model, "fp16", "vllm", 1, on), on, EngineSettings(max_model_len=2048)) == 2048

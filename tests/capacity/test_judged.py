@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.capacity.sizing import Carried, Rejection, Row, SizingRequest
+from tangram.capacity.sizing import Carried, Rejection, SizedShape, SizingRequest
 from tangram.capacity.sizing.assess import Assessor
 from tangram.capacity.sizing.judged import KINDS, judged
 from tangram.capacity.sizing.relax import relax
@@ -45,7 +45,7 @@ def test_it_answers_as_the_assessment_that_tangram_size_prints(
     anew = Assessor(model, PRICED).assess(shape, request)
 
     assert kept[0] is kept[1]
-    if isinstance(anew, Row):
+    if isinstance(anew, SizedShape):
         assert kept[0] == Carried(shape, anew.max_rate, anew.unverified)
     else:
         assert kept[0] == anew

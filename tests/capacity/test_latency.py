@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.engine_buffers import Limits
+from tangram.capacity.engine_buffers import EngineSettings
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
 from tangram.capacity.latency import Percentiles, max_rate, open_loop, percentiles, simulate_open
@@ -164,7 +164,7 @@ def test_ttft_of_qwen3_32b_on_h100_falls_off_a_cliff_where_it_was_seen_to() -> N
     architecture = known_model("Qwen3-32B")
     assert architecture is not None
     foot = footprint(architecture, "bf16", "bf16", 2, gpu)
-    room = memory_budget(foot, gpu, Limits(8192, 256, max_batched_tokens=8192)).kv_tokens
+    room = memory_budget(foot, gpu, EngineSettings(8192, 256, max_batched_tokens=8192)).kv_tokens
     limits = EngineLimits(256, 8192, room)
     model = StepModel(foot, gpu, coefficients_for("vllm", gpu="H100-80GB-SXM").coefficients)
 

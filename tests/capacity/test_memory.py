@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram import catalog
-from tangram.capacity.engine_buffers import MIB, Limits, captured_sizes
+from tangram.capacity.engine_buffers import MIB, EngineSettings, captured_sizes
 from tangram.capacity.footprint import footprint
 from tangram.capacity.from_facts import footprint_from_facts
 from tangram.capacity.hardware import hardware
 from tangram.capacity.memory import memory_budget, model_length
-from tangram.capacity.relief import Replica, reliefs
+from tangram.capacity.relief import ReplicaSetup, reliefs
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tests.support.fleet import FACTS_1B, FACTS_8B
@@ -24,7 +24,7 @@ PLACES = [(H100, WHOLE_GPU), (H100, "1g.10gb"), (H100, "1g.20gb"), (H100, "3g.40
 
 
 def on(sku=H100, profile=WHOLE_GPU, held=LLAMA, **limits):
-    return memory_budget(held, hardware(sku, profile), Limits(**({"max_model_len": 8192} | limits)))
+    return memory_budget(held, hardware(sku, profile), EngineSettings(**({"max_model_len": 8192} | limits)))
 
 
 def test_kv_of_llama_8b_is_128_kib_per_token():
@@ -131,7 +131,7 @@ def test_more_of_anything_leaves_no_more_for_requests(length, running, tokens, p
 )
 def test_limits_that_no_engine_accepts_are_refused_by_name(wrong, field):
     with pytest.raises(InputError) as caught:
-        Limits(**({"max_model_len": 100} | wrong))
+        EngineSettings(**({"max_model_len": 100} | wrong))
     assert caught.value.field == field
 
 
@@ -156,7 +156,7 @@ def test_the_served_length_is_never_above_the_checkpoints():
 
 def replica(name="Llama-3.1-8B", sku=H100, profile=WHOLE_GPU, length=131072, **more):
     parts = {"weights": "bf16", "kv": "bf16", "tensor_parallel": 1} | more
-    return Replica(catalog.known_model(name), sku, profile, limits=Limits(length), **parts)
+    return ReplicaSetup(catalog.known_model(name), sku, profile, limits=EngineSettings(length), **parts)
 
 
 @pytest.mark.parametrize(

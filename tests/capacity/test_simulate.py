@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.simulate import EngineLimits, SimResult, simulate
-from tangram.capacity.traffic import Request, gap, open_traffic, uniforms
+from tangram.capacity.traffic import SimulatedRequest, gap, open_traffic, uniforms
 from tangram.fleet.lengths import around
 
 BLOCK = 4
@@ -19,13 +19,13 @@ KV_TOKENS = 160
 
 
 @st.composite
-def traffic(draw: st.DrawFn) -> list[Request]:
+def traffic(draw: st.DrawFn) -> list[SimulatedRequest]:
     """Up to 40 small requests, some of them together."""
     gaps = st.sampled_from([0.0, 0.0, 0.37, 5.13, 40.9])
     now, requests = 0.0, []
     for _ in range(draw(st.integers(1, 40))):
         now += draw(gaps)
-        requests.append(Request(now, draw(st.integers(1, 60)), draw(st.integers(1, 50))))
+        requests.append(SimulatedRequest(now, draw(st.integers(1, 60)), draw(st.integers(1, 50))))
     return requests
 
 
@@ -49,7 +49,7 @@ loop = st.one_of(st.none(), st.integers(1, 15))
 @settings(max_examples=100, deadline=None)
 @given(traffic(), limits, steps, loop)
 def test_every_request_is_served_once_and_its_first_token_comes_before_its_last(
-    requests: list[Request], engine: EngineLimits, times: LinearSteps, concurrency: int | None
+    requests: list[SimulatedRequest], engine: EngineLimits, times: LinearSteps, concurrency: int | None
 ) -> None:
     result = simulate(times, engine, requests, concurrency)
 
@@ -62,7 +62,7 @@ def test_every_request_is_served_once_and_its_first_token_comes_before_its_last(
 @settings(max_examples=100, deadline=None)
 @given(traffic(), limits, steps)
 def test_every_token_is_computed_in_a_step(
-    requests: list[Request], engine: EngineLimits, times: LinearSteps
+    requests: list[SimulatedRequest], engine: EngineLimits, times: LinearSteps
 ) -> None:
     result = simulate(times, engine, requests)
 
@@ -77,7 +77,7 @@ def test_every_token_is_computed_in_a_step(
 @settings(max_examples=120, deadline=None)
 @given(traffic(), limits, steps, loop)
 def test_the_cache_never_holds_more_blocks_than_it_has(
-    requests: list[Request], engine: EngineLimits, times: LinearSteps, concurrency: int | None
+    requests: list[SimulatedRequest], engine: EngineLimits, times: LinearSteps, concurrency: int | None
 ) -> None:
     result = simulate(times, engine, requests, concurrency)
 
@@ -92,7 +92,7 @@ def test_the_cache_never_holds_more_blocks_than_it_has(
 @settings(max_examples=100, deadline=None)
 @given(traffic(), limits, steps, loop)
 def test_who_comes_first_is_admitted_first(
-    requests: list[Request], engine: EngineLimits, times: LinearSteps, concurrency: int | None
+    requests: list[SimulatedRequest], engine: EngineLimits, times: LinearSteps, concurrency: int | None
 ) -> None:
     result = simulate(times, engine, requests, concurrency)
 
@@ -102,7 +102,7 @@ def test_who_comes_first_is_admitted_first(
 @settings(max_examples=120, deadline=None)
 @given(traffic(), limits, steps, loop)
 def test_leaping_over_steps_gives_what_taking_each_gives(
-    requests: list[Request], engine: EngineLimits, times: LinearSteps, concurrency: int | None
+    requests: list[SimulatedRequest], engine: EngineLimits, times: LinearSteps, concurrency: int | None
 ) -> None:
     leaps = simulate(times, engine, requests, concurrency)
     each = simulate(times, engine, requests, concurrency, steps_at_once=1)
@@ -120,7 +120,7 @@ def test_leaping_over_steps_gives_what_taking_each_gives(
 
 @pytest.mark.parametrize("arrival", [0.3, 0.6, 0.8, 1.1, 1.9])
 def test_who_comes_when_a_step_ends_is_seen_however_sums_are_rounded(arrival: float) -> None:
-    requests = [Request(0.0, 1, 40), Request(arrival, 1, 1)]
+    requests = [SimulatedRequest(0.0, 1, 40), SimulatedRequest(arrival, 1, 1)]
     found = [
         simulate(LinearSteps(step=0.1), EngineLimits(4, 64, None, BLOCK), requests, None, steps_at_once=most)
         for most in (1, 1000)
@@ -132,7 +132,7 @@ def test_who_comes_when_a_step_ends_is_seen_however_sums_are_rounded(arrival: fl
 def test_one_request_takes_its_chunks_and_a_step_per_token() -> None:
     times = LinearSteps(step=1.0, sequence=0.1, prompt=0.01)
 
-    result = simulate(times, EngineLimits(max_batched_tokens=100), [Request(3.0, 250, 5)])
+    result = simulate(times, EngineLimits(max_batched_tokens=100), [SimulatedRequest(3.0, 250, 5)])
 
     assert result.ttft_s == pytest.approx((3 * 1.0 + 250 * 0.01,))
     assert result.tpot_s == pytest.approx((1.1,))
@@ -143,7 +143,7 @@ def test_one_request_takes_its_chunks_and_a_step_per_token() -> None:
 def test_a_prompt_beside_a_decode_delays_it_by_what_the_prompt_costs() -> None:
     times = LinearSteps(step=1.0, prompt=0.01)
 
-    result = simulate(times, EngineLimits(), [Request(0.0, 100, 11), Request(4.5, 300, 1)])
+    result = simulate(times, EngineLimits(), [SimulatedRequest(0.0, 100, 11), SimulatedRequest(4.5, 300, 1)])
 
     assert result.ttft_s == pytest.approx((2.0, (5.0 - 4.5) + 1.0 + 3.0))
     assert result.e2e_s[0] == pytest.approx(2.0 + 10 * 1.0 + 3.0)
@@ -152,7 +152,7 @@ def test_a_prompt_beside_a_decode_delays_it_by_what_the_prompt_costs() -> None:
 def test_the_request_that_came_last_gives_its_blocks_back_and_is_computed_again() -> None:
     engine = EngineLimits(max_running=2, kv_tokens=16, block_tokens=4)
 
-    result = simulate(LinearSteps(), engine, [Request(0.0, 4, 10), Request(0.0, 4, 6)])
+    result = simulate(LinearSteps(), engine, [SimulatedRequest(0.0, 4, 10), SimulatedRequest(0.0, 4, 6)])
 
     # Both prompts fill a block. The fourth takes the last two; then one of them is in the way.
     assert result.preemptions == 1
@@ -165,13 +165,13 @@ def test_a_request_that_can_never_fit_is_refused() -> None:
     engine = EngineLimits(kv_tokens=64, block_tokens=16)
 
     with pytest.raises(ValueError, match="needs 5 KV blocks, the cache has 4"):
-        simulate(LinearSteps(), engine, [Request(0.0, 60, 6)])
+        simulate(LinearSteps(), engine, [SimulatedRequest(0.0, 60, 6)])
 
 
 @pytest.mark.parametrize(("prompt", "answer"), [(0, 1), (1, 0)])
 def test_a_request_of_no_tokens_is_refused(prompt: int, answer: int) -> None:
     with pytest.raises(ValueError, match="at least one token"):
-        simulate(LinearSteps(), EngineLimits(), [Request(0.0, prompt, answer)])
+        simulate(LinearSteps(), EngineLimits(), [SimulatedRequest(0.0, prompt, answer)])
 
 
 def test_nothing_to_serve_takes_no_time() -> None:
@@ -210,7 +210,7 @@ def test_answers_that_do_not_disturb_each_other_wait_as_in_m_m_c(slots: int, use
     uniform = uniforms(5)
     answers = [max(1, round(-400 * math.log(next(uniform)))) for _ in range(20_000)]
     arrivals = _poisson(len(answers), rate=used * slots / 400, prompt=1, answer=1)
-    requests = [Request(a.arrival_s, 1, n) for a, n in zip(arrivals, answers, strict=True)]
+    requests = [SimulatedRequest(a.arrival_s, 1, n) for a, n in zip(arrivals, answers, strict=True)]
 
     result = simulate(LinearSteps(step=1.0), EngineLimits(max_running=slots), requests)
 
@@ -240,7 +240,7 @@ def test_running_requests_follow_littles_law() -> None:
 
 
 def test_a_closed_loop_keeps_its_number_of_requests_outstanding() -> None:
-    result = simulate(LinearSteps(), EngineLimits(), [Request(0.0, 10, 20)] * 300, concurrency=10)
+    result = simulate(LinearSteps(), EngineLimits(), [SimulatedRequest(0.0, 10, 20)] * 300, concurrency=10)
 
     assert result.mean_running == pytest.approx(10, rel=0.06)  # each is replaced a step late
 
@@ -272,11 +272,11 @@ def test_the_same_seed_gives_the_same_traffic_on_every_machine() -> None:
     assert next(stream) * 2**64 == pytest.approx(0x6E789E6AA1B965F4, rel=1e-12)
 
 
-def _poisson(count: int, rate: float, prompt: int, answer: int) -> list[Request]:
+def _poisson(count: int, rate: float, prompt: int, answer: int) -> list[SimulatedRequest]:
     uniform, now, requests = uniforms(13), 0.0, []
     for _ in range(count):
         now -= math.log(next(uniform)) / rate
-        requests.append(Request(now, prompt, answer))
+        requests.append(SimulatedRequest(now, prompt, answer))
     return requests
 
 

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tangram.capacity.latency import open_loop
-from tangram.capacity.sizing import Constraint, Rejection, Row, SizingRequest, size
+from tangram.capacity.sizing import Constraint, Rejection, SizedShape, SizingRequest, size
 from tangram.capacity.sizing.assess import MEMORY_CAPACITY, Assessor
 from tangram.capacity.sizing.shapes import precisions_on, shapes, slices_of
 from tangram.catalog import InputError, gpu, known_model, profile, skus
@@ -181,7 +181,7 @@ def test_every_relaxation_revives_its_shape(model, found):
 
     assert relaxed
     for rejection in relaxed:
-        assert isinstance(revived(model, rejection, CHAT), Row), rejection
+        assert isinstance(revived(model, rejection, CHAT), SizedShape), rejection
 
 
 CATALOG = sorted(shapes(SMALL), key=str)
@@ -219,7 +219,7 @@ def test_whatever_is_asked_a_shape_serves_or_says_why_and_what_would_revive_it_d
         assert row.usd_per_hour > 0
     for rejection in found.rejected:
         if rejection.relaxation is not None:
-            assert isinstance(revived(model, rejection, request), Row)
+            assert isinstance(revived(model, rejection, request), SizedShape)
 
 
 @settings(max_examples=30, deadline=None)

@@ -13,7 +13,7 @@ from tangram.capacity.step import Coefficients, StepModel
 from tangram.capacity.weights import kind_of, rank_tensors, weight_bytes
 from tangram.catalog import Architecture, InputError, known_model, known_models
 from tangram.catalog.precision import PRECISIONS, precision
-from tangram.catalog.tensors import Kind
+from tangram.catalog.tensors import TensorKind
 from tangram.fleet import CheckpointFacts
 
 
@@ -87,8 +87,8 @@ def test_attention_of_gpt_oss_stays_16_bit_in_every_format():
     found = model("gpt-oss-120b")
     for form in ("mxfp4", "nvfp4", "fp8"):
         held = rank_tensors(found, precision(form), 1)
-        assert {each.precision for each in held if each.tensor.kind is Kind.ATTENTION} == {"bf16"}
-        assert form in {each.precision for each in held if each.tensor.kind is Kind.EXPERT}
+        assert {each.precision for each in held if each.tensor.kind is TensorKind.ATTENTION} == {"bf16"}
+        assert form in {each.precision for each in held if each.tensor.kind is TensorKind.EXPERT}
 
 
 # Tensor parallelism.
@@ -98,7 +98,7 @@ def test_ranks_share_matrices_and_repeat_norms_and_routers():
     found = model("Mixtral-8x7B")
     whole = {each.tensor.name: each for each in rank_tensors(found, precision("bf16"), 1)}
     for each in rank_tensors(found, precision("bf16"), 4):
-        share = 1 if each.tensor.kind in {Kind.NORM, Kind.ROUTER} else 4
+        share = 1 if each.tensor.kind in {TensorKind.NORM, TensorKind.ROUTER} else 4
         assert each.nbytes * share == whole[each.tensor.name].nbytes, each.tensor.name
 
 
@@ -336,27 +336,27 @@ def test_inspected_bytes_are_kept_to_the_last_one(excess: int, parameters: int, 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("model.embed_tokens.weight", Kind.EMBEDDING),
-        ("lm_head.weight", Kind.HEAD),
-        ("model.layers.*.self_attn.q_proj.qweight", Kind.ATTENTION),
-        ("model.layers.*.self_attn.q_norm.weight", Kind.NORM),
-        ("model.layers.*.self_attn.kv_a_layernorm.weight", Kind.NORM),
-        ("model.layers.*.input_layernorm.weight", Kind.NORM),
-        ("model.norm.weight", Kind.NORM),
-        ("model.layers.*.mlp.gate.weight", Kind.ROUTER),
-        ("model.layers.*.mlp.router.bias", Kind.ROUTER),
-        ("model.layers.*.block_sparse_moe.gate.weight", Kind.ROUTER),
-        ("model.layers.*.block_sparse_moe.experts.*.w1.weight", Kind.EXPERT),
-        ("model.layers.*.mlp.experts.*.gate_proj.weight_scale_inv", Kind.EXPERT),
-        ("model.layers.*.mlp.experts.gate_up_proj_blocks", Kind.EXPERT),
-        ("model.layers.*.mlp.shared_experts.up_proj.weight", Kind.SHARED_EXPERT),
-        ("model.layers.*.mlp.shared_expert_gate.weight", Kind.ROUTER),
-        ("model.layers.*.mlp.gate_proj.weight", Kind.MLP),
-        ("vision_tower.encoder.layers.*.self_attn.q_proj.weight", Kind.OTHER),
-        ("multi_modal_projector.norm.weight", Kind.OTHER),
+        ("model.embed_tokens.weight", TensorKind.EMBEDDING),
+        ("lm_head.weight", TensorKind.HEAD),
+        ("model.layers.*.self_attn.q_proj.qweight", TensorKind.ATTENTION),
+        ("model.layers.*.self_attn.q_norm.weight", TensorKind.NORM),
+        ("model.layers.*.self_attn.kv_a_layernorm.weight", TensorKind.NORM),
+        ("model.layers.*.input_layernorm.weight", TensorKind.NORM),
+        ("model.norm.weight", TensorKind.NORM),
+        ("model.layers.*.mlp.gate.weight", TensorKind.ROUTER),
+        ("model.layers.*.mlp.router.bias", TensorKind.ROUTER),
+        ("model.layers.*.block_sparse_moe.gate.weight", TensorKind.ROUTER),
+        ("model.layers.*.block_sparse_moe.experts.*.w1.weight", TensorKind.EXPERT),
+        ("model.layers.*.mlp.experts.*.gate_proj.weight_scale_inv", TensorKind.EXPERT),
+        ("model.layers.*.mlp.experts.gate_up_proj_blocks", TensorKind.EXPERT),
+        ("model.layers.*.mlp.shared_experts.up_proj.weight", TensorKind.SHARED_EXPERT),
+        ("model.layers.*.mlp.shared_expert_gate.weight", TensorKind.ROUTER),
+        ("model.layers.*.mlp.gate_proj.weight", TensorKind.MLP),
+        ("vision_tower.encoder.layers.*.self_attn.q_proj.weight", TensorKind.OTHER),
+        ("multi_modal_projector.norm.weight", TensorKind.OTHER),
     ],
 )
-def test_a_stored_tensors_kind_is_told_from_its_name(name: str, kind: Kind):
+def test_a_stored_tensors_kind_is_told_from_its_name(name: str, kind: TensorKind):
     assert kind_of(name) is kind
 
 
@@ -372,10 +372,10 @@ def test_kinds_add_up_to_the_whole():
     kinds = weight_bytes(found, form, rank_tensors(found, form, 8), 8)
 
     assert sum(kinds.values()) == of("DeepSeek-V3", "fp8_block", tp=8).weight_bytes
-    assert set(kinds) == set(Kind) - {Kind.OTHER}
+    assert set(kinds) == set(TensorKind) - {TensorKind.OTHER}
     matrices, blocks = 58 * 256 * 3, (7168 // 128) * (2048 // 8 // 128)
-    assert kinds[Kind.EXPERT] == matrices * (7168 * 2048 // 8 + 4 * blocks)
-    assert kinds[Kind.SHARED_EXPERT] == 58 * 3 * (7168 * 2048 // 8 + 4 * blocks)
+    assert kinds[TensorKind.EXPERT] == matrices * (7168 * 2048 // 8 + 4 * blocks)
+    assert kinds[TensorKind.SHARED_EXPERT] == 58 * 3 * (7168 * 2048 // 8 + 4 * blocks)
 
 
 def test_fp32_takes_its_bytes_and_is_no_faster_than_sixteen_bits() -> None:

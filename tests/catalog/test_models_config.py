@@ -13,7 +13,7 @@ from tangram.catalog.families import FAMILIES
 from tangram.catalog.model_config import architecture_from_config
 from tangram.catalog.precision import precision
 from tangram.catalog.quantization import PARTIAL
-from tangram.catalog.tensors import Kind
+from tangram.catalog.tensors import TensorKind
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -214,15 +214,15 @@ def test_published_quantisation_configs_are_understood(config: dict[str, Any], f
     ("exclusions", "kinds"),
     [
         ({"ignore": ["lm_head"]}, ()),
-        ({"ignore": ["re:.*self_attn.*", "lm_head"]}, (Kind.ATTENTION,)),
-        ({"modules_to_not_convert": ["self_attn", "lm_head"]}, (Kind.ATTENTION,)),
+        ({"ignore": ["re:.*self_attn.*", "lm_head"]}, (TensorKind.ATTENTION,)),
+        ({"modules_to_not_convert": ["self_attn", "lm_head"]}, (TensorKind.ATTENTION,)),
         ({"modules_to_not_convert": ["gate"]}, ()),  # the router, not gate_proj
-        ({"exclude_modules": ["*self_attn*", "*experts*"]}, (Kind.ATTENTION, Kind.EXPERT)),
-        ({"exclude_modules": [f"model.layers.{n}.self_attn" for n in range(4)]}, (Kind.ATTENTION,)),
+        ({"exclude_modules": ["*self_attn*", "*experts*"]}, (TensorKind.ATTENTION, TensorKind.EXPERT)),
+        ({"exclude_modules": [f"model.layers.{n}.self_attn" for n in range(4)]}, (TensorKind.ATTENTION,)),
     ],
 )
 def test_modules_that_a_checkpoint_leaves_in_16_bits_are_known(
-    exclusions: dict[str, Any], kinds: tuple[Kind, ...]
+    exclusions: dict[str, Any], kinds: tuple[TensorKind, ...]
 ):
     config = MIXTRAL | {"quantization_config": {"quant_method": "fp8", **exclusions}}
 

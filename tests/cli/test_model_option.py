@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tangram.capacity.footprint import footprint
 from tangram.catalog import Architecture, InputError, known_models
-from tangram.catalog.tensors import Kind
-from tangram.cli.model_option import ModelSource, model_options, named_model, read_model
+from tangram.catalog.tensors import TensorKind
+from tangram.cli.model_option import ModelOption, model_options, named_model, read_model
 from tests.support.tiny_checkpoints import VARIANTS, write_tiny_checkpoint
 
 LLAMA: dict[str, Any] = {
@@ -245,7 +245,7 @@ def test_an_older_export_of_modelopt_tells_its_format_in_a_file_of_its_own(tmp_p
     found = named_model(str(tmp_path))
 
     assert found.precision == "nvfp4"
-    assert found.unquantised == (Kind.ATTENTION,)
+    assert found.unquantised == (TensorKind.ATTENTION,)
 
 
 def bad_config_text(text: bytes) -> Callable[[Path], None]:
@@ -394,24 +394,24 @@ def test_a_misspelt_name_is_answered_with_similar_ones():
 
 def test_every_known_model_is_read_by_its_name():
     for name in known_models():
-        assert read_model(ModelSource(model=name)).name == name
+        assert read_model(ModelOption(model=name)).name == name
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (ModelSource("Llama-3.1-8B", parameters="8e9"), "--parameters: contradicts --model"),
-        (ModelSource("Llama-3.1-8B", layers=32), "--layers: contradicts --model"),
-        (ModelSource("Llama-3.1-8B", kv_heads=8), "--kv-heads: contradicts --model"),
-        (ModelSource(layers=32), "--parameters: is missing"),
-        (ModelSource(parameters="many"), "--parameters: 'many' is not a number"),
-        (ModelSource(parameters="nan"), "--parameters: 'nan' is not a number"),
-        (ModelSource(parameters="1e400"), "--parameters: '1e400' is not a number"),
-        (ModelSource(parameters=""), "--parameters: '' is not a number"),
-        (ModelSource(parameters="-7B"), "--parameters: -7e+09 is not from"),
+        (ModelOption("Llama-3.1-8B", parameters="8e9"), "--parameters: contradicts --model"),
+        (ModelOption("Llama-3.1-8B", layers=32), "--layers: contradicts --model"),
+        (ModelOption("Llama-3.1-8B", kv_heads=8), "--kv-heads: contradicts --model"),
+        (ModelOption(layers=32), "--parameters: is missing"),
+        (ModelOption(parameters="many"), "--parameters: 'many' is not a number"),
+        (ModelOption(parameters="nan"), "--parameters: 'nan' is not a number"),
+        (ModelOption(parameters="1e400"), "--parameters: '1e400' is not a number"),
+        (ModelOption(parameters=""), "--parameters: '' is not a number"),
+        (ModelOption(parameters="-7B"), "--parameters: -7e+09 is not from"),
     ],
 )
-def test_contradictory_or_absurd_flags_are_refused(source: ModelSource, message: str):
+def test_contradictory_or_absurd_flags_are_refused(source: ModelOption, message: str):
     with pytest.raises(InputError) as caught:
         read_model(source)
 
@@ -420,16 +420,16 @@ def test_contradictory_or_absurd_flags_are_refused(source: ModelSource, message:
 
 @pytest.mark.parametrize("written", ["70e9", "70B", "70_000_000_000", "0.07T", "70000m"])
 def test_parameters_are_read_as_people_write_them(written: str):
-    assert read_model(ModelSource(parameters=written, layers=80)).parameters == pytest.approx(70e9, rel=0.01)
+    assert read_model(ModelOption(parameters=written, layers=80)).parameters == pytest.approx(70e9, rel=0.01)
 
 
-def run(*args: str, required: bool) -> tuple[list[ModelSource | None], BaseException | None]:
-    seen: list[ModelSource | None] = []
+def run(*args: str, required: bool) -> tuple[list[ModelOption | None], BaseException | None]:
+    seen: list[ModelOption | None] = []
 
     @click.command()
     @model_options(required=required)
     @click.option("--other", default=1)
-    def command(model: ModelSource | None, other: int) -> None:
+    def command(model: ModelOption | None, other: int) -> None:
         """Do something."""
         assert other == 1
         seen.append(model)
@@ -438,9 +438,9 @@ def run(*args: str, required: bool) -> tuple[list[ModelSource | None], BaseExcep
 
 
 def test_the_options_reach_the_command_as_one_argument():
-    assert run("--model", "x", required=True) == ([ModelSource(model="x")], None)
+    assert run("--model", "x", required=True) == ([ModelOption(model="x")], None)
     assert run("--parameters", "7B", "--layers", "32", required=False)[0] == [
-        ModelSource(parameters="7B", layers=32)
+        ModelOption(parameters="7B", layers=32)
     ]
 
 

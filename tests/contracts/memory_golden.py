@@ -185,13 +185,13 @@ def start(
     import torch
 
     from tangram_engine.checkpoint.config import parse_config
-    from tangram_engine.schedule import Limits
+    from tangram_engine.schedule import SchedulerLimits
     from tests.support.fake_gpu import step_memory
 
     config = MODELS[model][0] | {"num_hidden_layers": 2}
     kind = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
     tokens = max(step(sms), sequences)
-    limits = Limits(sequences, tokens, longest)
+    limits = SchedulerLimits(sequences, tokens, longest)
     measured = step_memory(parse_config(config, {}, dtype), kind, block_size, limits, form or None)
     return {
         "config": config, "dtype": dtype, "form": form, "sms": sms, "max_num_seqs": sequences,

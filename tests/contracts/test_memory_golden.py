@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tangram.capacity.engine_buffers import (
-    Limits,
+    EngineSettings,
     captured_sizes,
     kernel_buffers,
     rows_bytes,
@@ -163,7 +163,7 @@ def test_the_engine_knows_the_bytes_of_its_rows(wanted):
 
 @buffers_
 def test_the_operator_knows_the_bytes_of_rows_and_partial_results(wanted):
-    limits = Limits(wanted["max_model_len"], wanted["max_num_seqs"], block_size=wanted["block_size"])
+    limits = EngineSettings(wanted["max_model_len"], wanted["max_num_seqs"], block_size=wanted["block_size"])
     heads, head = wanted["heads"], wanted["head_dim"]
     made = replace(
         footprint_from_facts(facts_of(GOLDEN["models"]["Llama-3-8B"])),
@@ -199,7 +199,7 @@ def test_the_operator_predicts_what_the_engines_start_takes(wanted):
     if wanted["dtype"] == "fp32":  # the engine keeps the cache in the dtype of the model
         held = replace(held, kv=tuple((2 * size, window) for size, window in held.kv))
     running, length = wanted["max_num_seqs"], wanted["max_model_len"]
-    limits = Limits(length, running, block_size=wanted["block_size"]).on(wanted["sms"])
+    limits = EngineSettings(length, running, block_size=wanted["block_size"]).on(wanted["sms"])
     kept, step = kernel_buffers(held, limits)
     found = kept + rows_bytes(held.vocab_size, limits) + held.dequantised_bytes
     assert found == pytest.approx(wanted["kept"], abs=KINDS_BYTES)
@@ -256,7 +256,9 @@ def test_the_engine_gives_the_cache_what_the_rule_leaves(wanted):
 def test_the_operator_leaves_the_cache_the_same(wanted):
     total, per_token = wanted["total"], wanted["block_bytes"] / wanted["block_size"]
     cache = replace(footprint_from_facts(facts_of(GOLDEN["models"]["Llama-3-8B"])), kv=((per_token, None),))
-    limits = Limits(wanted["max_model_len"], 64, wanted["utilisation"], block_size=wanted["block_size"])
+    limits = EngineSettings(
+        wanted["max_model_len"], 64, wanted["utilisation"], block_size=wanted["block_size"]
+    )
     budget = MemoryBudget(
         cache,
         limits,

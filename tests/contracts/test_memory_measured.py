@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
-from tangram.capacity.engine_buffers import Limits, rows_bytes, torch_buffers
+from tangram.capacity.engine_buffers import EngineSettings, rows_bytes, torch_buffers
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.model_config import architecture_from_config
@@ -47,9 +47,9 @@ class Case:
     block_size: int = 16
     requests: float = 1.0  # of full length that the pool holds
 
-    def limits(self) -> Limits:
+    def limits(self) -> EngineSettings:
         longest = self.config["max_position_embeddings"]
-        return Limits(longest, self.running, 0.9, self.step_tokens, self.block_size)
+        return EngineSettings(longest, self.running, 0.9, self.step_tokens, self.block_size)
 
 
 LLAMA8 = LLAMA | sizes(2, 256, 896, 8, 2, 4032, 256)  # a 16th of Llama-3-8B
@@ -161,7 +161,7 @@ def footprint_of(architecture: Architecture, case: Case) -> Footprint:
     return replace(made, kv=tuple((2 * size, window) for size, window in made.kv))
 
 
-def measure(config: EngineConfig, limits: Limits) -> Measured:
+def measure(config: EngineConfig, limits: EngineSettings) -> Measured:
     resident, _, engine = traced(lambda: LLMEngine(config))
     attention = engine._runner.attention
     left_behind = attention._collected.nbytes + sum(part.nbytes for part in attention._rotation)
@@ -172,14 +172,14 @@ def measure(config: EngineConfig, limits: Limits) -> Measured:
     return Measured(resident, left_behind, pool, peak, engine.info)
 
 
-def kept_bytes(made: Footprint, limits: Limits, dtype: str, pool: int) -> int:
+def kept_bytes(made: Footprint, limits: EngineSettings, dtype: str, pool: int) -> int:
     """Weights, rotary table, device rows, random counters and pool: what a started engine always holds."""
     rope = 2 * limits.max_model_len * made.rope_dim * getattr(torch, dtype).itemsize
     rows = device_rows(made, limits)
     return made.weight_bytes + rope + rows + 8 * made.vocab_size + pool
 
 
-def device_rows(made: Footprint, limits: Limits) -> int:
+def device_rows(made: Footprint, limits: EngineSettings) -> int:
     return rows_bytes(made.vocab_size, limits)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import triton
 
 from tangram_engine.messages import StepStats
-from tangram_engine.serve.metrics import Metrics
+from tangram_engine.serve.metrics import EngineMetrics
 
 
 def test_a_kernel_made_after_ready_is_in_the_next_steps_stats(engine, monkeypatch):
@@ -19,7 +19,7 @@ def test_a_kernel_made_after_ready_is_in_the_next_steps_stats(engine, monkeypatc
 
 
 def test_late_kernels_are_a_counter():
-    metrics, stats = Metrics("m"), StepStats(0, 0, 0, 1, 0, 0, 0, 0, 0, 0.0, late_kernels=2)
+    metrics, stats = EngineMetrics("m"), StepStats(0, 0, 0, 1, 0, 0, 0, 0, 0, 0.0, late_kernels=2)
 
     metrics.step(stats)
     metrics.step(stats)

@@ -12,7 +12,7 @@ from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample import filters, noise
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.sample.sampler import Sampler, keep
-from tangram_engine.schedule import Request, Row, Sequence
+from tangram_engine.schedule import BatchRow, Request, Sequence
 
 CPU = torch.device("cpu")
 VOCABULARY = 50
@@ -34,7 +34,7 @@ def choose(sequences, logits, seed=0):
     table = DeviceRows(len(sequences), 1, 1, vocabulary, CPU, seed)
     for slot, one in enumerate(sequences):
         one.slot = slot
-    table.update([Row(one, len(one.tokens) - 1, 1) for one in sequences])
+    table.update([BatchRow(one, len(one.tokens) - 1, 1) for one in sequences])
     return Sampler(vocabulary, CPU)(logits, torch.arange(len(sequences), dtype=torch.int32), table).tolist()
 
 
@@ -92,7 +92,7 @@ def test_penalties_are_those_of_the_formula(seed, prompt, output, presence, freq
     table = DeviceRows(1, 1, 1, VOCABULARY, CPU)
     first, *rest = [sequence(prompt=prompt, output=output[:n], **penalties) for n in range(len(output) + 1)]
     first.slot = 0
-    table.update([Row(first, 0, len(prompt))])
+    table.update([BatchRow(first, 0, len(prompt))])
     row = torch.tensor([0], dtype=torch.int32)
     for one in rest:
         keep(torch.tensor(one.tokens[-1:], dtype=torch.int32), row, table)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tangram_engine.cache import ROOT, BlockManager, salted_root
 from tangram_engine.sample.params import SamplingParams
-from tangram_engine.schedule import Limits, Request, Scheduler
+from tangram_engine.schedule import Request, Scheduler, SchedulerLimits
 
 EOS = 7
 
@@ -49,7 +49,7 @@ class Pretender:
     """Steps a scheduler and checks everything that can be checked from outside."""
 
     def __init__(self, *, num_blocks=16, block_size=4, seqs=4, budget=16, max_model_len=40, lag=0):
-        self.limits = Limits(seqs, budget, max_model_len, frozenset({EOS}))
+        self.limits = SchedulerLimits(seqs, budget, max_model_len, frozenset({EOS}))
         self.blocks = BlockManager(num_blocks, block_size)
         self.scheduler = Scheduler(self.limits, self.blocks)
         self.lag = lag
@@ -415,7 +415,7 @@ def test_blocks_and_slot_of_a_removed_request_return_when_its_step_is_done():
 
 
 def test_a_request_without_a_token_ends_and_none_of_its_blocks_is_found_again():
-    scheduler = Scheduler(Limits(4, 8, 40), BlockManager(16, 4))
+    scheduler = Scheduler(SchedulerLimits(4, 8, 40), BlockManager(16, 4))
     scheduler.add(request("bad", [1] * 12, 5))
     first = scheduler.schedule(now=0)
     second = scheduler.schedule(now=0)
@@ -433,7 +433,7 @@ def test_a_request_without_a_token_ends_and_none_of_its_blocks_is_found_again():
 
 
 def test_steps_are_committed_in_the_order_of_their_launch():
-    scheduler = Scheduler(Limits(4, 8, 40), BlockManager(16, 4))
+    scheduler = Scheduler(SchedulerLimits(4, 8, 40), BlockManager(16, 4))
     scheduler.add(request("a", [1] * 12, 5))
     scheduler.schedule(now=0)
     second = scheduler.schedule(now=0)
@@ -443,6 +443,6 @@ def test_steps_are_committed_in_the_order_of_their_launch():
 
 def test_limits_that_cannot_make_progress_are_refused():
     with pytest.raises(ValueError, match="max_num_batched_tokens"):
-        Limits(8, 7, 40)
+        SchedulerLimits(8, 7, 40)
     with pytest.raises(ValueError, match="cannot hold one request"):
-        Scheduler(Limits(1, 8, 41), BlockManager(10, 4))
+        Scheduler(SchedulerLimits(1, 8, 41), BlockManager(10, 4))

@@ -8,7 +8,7 @@ from tangram_engine.messages import EngineInfo
 from tangram_engine.run import speed
 from tangram_engine.run.memory import read_bytes
 from tangram_engine.run.speed import DeviceSpeed, measure_speed, predicted_tokens_per_second
-from tangram_engine.serve.metrics import Metrics
+from tangram_engine.serve.metrics import EngineMetrics
 from tests.contracts.memory_golden import LLAMA, TIED, sizes
 from tests.support.simulated_device import SimulatedDevice
 
@@ -50,7 +50,7 @@ def info(**measured):
 
 
 def test_measured_rates_are_gauges_and_absent_where_nothing_was_measured():
-    metrics, silent = Metrics("m"), Metrics("m")
+    metrics, silent = EngineMetrics("m"), EngineMetrics("m")
     metrics.engine_ready(info(read_bandwidth=4e12, gemm_flops=7e14))
     silent.engine_ready(info())
     labels = {"model_name": "m", "engine": "0"}

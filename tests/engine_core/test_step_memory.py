@@ -9,7 +9,7 @@ from tangram_engine.models.rope import Rope
 from tangram_engine.run import attention as module
 from tangram_engine.run.attention import Span, TorchAttention
 from tangram_engine.run.load import warm_up
-from tangram_engine.schedule import Limits
+from tangram_engine.schedule import SchedulerLimits
 
 SPEC = SimpleNamespace(
     layers=1, heads=4, kv_heads=2, head_dim=8, rms_norm_eps=1e-6, rope_theta=1e4, rope_scaling=None
@@ -118,7 +118,7 @@ class Recorder:
 )
 def test_warming_up_takes_as_many_tokens_and_as_long_contexts_as_a_step_can_have(budget, context, steps):
     runner = Recorder()
-    warm_up(runner, Limits(8, budget, 100), block_size=4, context=context)
+    warm_up(runner, SchedulerLimits(8, budget, 100), block_size=4, context=context)
     assert runner.steps == steps
 
 

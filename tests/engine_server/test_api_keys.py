@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tangram_engine.serve.api_keys import MAX_FILE_BYTES, MAX_KEYS, APIKeyFileError, APIKeys
-from tangram_engine.serve.metrics import Metrics
+from tangram_engine.serve.metrics import EngineMetrics
 from tests.support.engine_process import EngineProcess, engine_process, eventually
 
 LIMITS = "an API key is 8 to 512 bytes without blanks or control characters"
@@ -41,10 +41,10 @@ class Volume:
 
 
 def read(path: Path) -> APIKeys:
-    return APIKeys(path, Metrics("tiny"))
+    return APIKeys(path, EngineMetrics("tiny"))
 
 
-def metric(metrics: Metrics, name: str) -> float | None:
+def metric(metrics: EngineMetrics, name: str) -> float | None:
     return metrics.registry.get_sample_value(f"tangram_engine_{name}", {"model_name": "tiny", "engine": "0"})
 
 
@@ -139,7 +139,7 @@ def test_a_file_written_in_place_is_read_again_and_one_that_stays_is_not(
 def test_a_file_that_cannot_be_used_leaves_the_keys_in_force_and_is_told_once(
     bad: bytes | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    volume, metrics = Volume(tmp_path), Metrics("tiny")
+    volume, metrics = Volume(tmp_path), EngineMetrics("tiny")
     keys = APIKeys(volume.write(b"secret-one\nsecret-two\n"), metrics)
     assert (metric(metrics, "api_keys"), metric(metrics, "api_key_file_refused")) == (2, 0)
 

@@ -12,7 +12,7 @@ from tangram_engine.schedule.request import Request
 from tangram_engine.serve.client import EngineDied
 from tangram_engine.serve.errors import APIError
 from tangram_engine.serve.generation import Delta, Generation, Hold
-from tangram_engine.serve.metrics import Metrics
+from tangram_engine.serve.metrics import EngineMetrics
 
 INFO = EngineInfo(16, 64, 512, 8, 512, 320, "float32", "fake", 0.0, 0.0)
 
@@ -52,7 +52,7 @@ class Sink:
 @pytest.fixture
 async def parts() -> tuple[Client, Sink, Generation, asyncio.Task[None]]:
     """A generation of two answers that runs and has no token yet."""
-    client, sink, metrics = Client(), Sink(), Metrics("tiny")
+    client, sink, metrics = Client(), Sink(), EngineMetrics("tiny")
     metrics.engine_ready(INFO)
     requests = [Request(name, (5,), SamplingParams(max_tokens=9), 0.0, b"") for name in "ab"]
     tools: Any = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(chr, ids)))

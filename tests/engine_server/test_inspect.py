@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tangram_engine.__main__ import main
-from tangram_engine.checkpoint import Reason
+from tangram_engine.checkpoint import RefusalReason
 from tangram_engine.inspect import refusal
 from tests.support.bad_checkpoints import BAD_TEXT, Bad, write_parts
 
@@ -78,7 +78,7 @@ def test_refusals_look_as_the_golden_documents(
 
 @pytest.mark.parametrize("letter", ["a", "\n", "é", "\U0001f600", "\ud800"])
 def test_any_message_fits_the_termination_log(letter: str) -> None:
-    document = refusal(Reason.INVALID, letter * 5000)
+    document = refusal(RefusalReason.INVALID, letter * 5000)
     assert len(document["error"]["message"]) <= 1000
     assert document["error"][
         "message"

@@ -18,7 +18,7 @@ from tangram_engine.messages import (
     Ping,
     Pong,
     Ready,
-    Step,
+    StepOutput,
     StepStats,
     TokenOutput,
     encode,
@@ -64,7 +64,7 @@ messages = st.one_of(
     st.builds(Pong, numbers),
     st.builds(Ready, st.builds(EngineInfo, *([numbers] * 6), st.text(), st.text(), reals, reals)),
     st.builds(Failed, st.text(), st.text()),
-    st.builds(Step, st.lists(outputs, max_size=4).map(tuple), stats),
+    st.builds(StepOutput, st.lists(outputs, max_size=4).map(tuple), stats),
 )
 
 

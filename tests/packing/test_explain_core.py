@@ -9,12 +9,12 @@ from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Part, Problem, Spread, from_json, to_json
 from tangram.packing.explanation.explain import Core, Thinking, core
-from tangram.packing.search.stages import Limits
+from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small
 
 H100 = "H100-80GB-SXM"
-SHORT = Limits(deterministic_s=2)
+SHORT = SolveLimits(deterministic_s=2)
 
 
 def whole(name, node="n", **more):

@@ -10,12 +10,12 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Part, Problem, Spread, slice_request
 from tangram.packing.explanation.explain import Thinking
 from tangram.packing.explanation.relax import Knob, relaxations
-from tangram.packing.search.stages import Limits
+from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small
 
 H100 = "H100-80GB-SXM"
-SHORT = Limits(deterministic_s=2)
+SHORT = SolveLimits(deterministic_s=2)
 
 
 def cut(name, *instances, **more):

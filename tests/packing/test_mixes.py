@@ -16,7 +16,7 @@ from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search import choose
 from tangram.packing.search.master import Master
-from tangram.packing.search.stages import Budget, Limits, Run
+from tangram.packing.search.stages import Budget, Run, SolveLimits
 from tangram.packing.solve import _choose, solve
 from tests.support.packing_instances import instance
 
@@ -95,7 +95,7 @@ def best_of_all_mixes(problem):
     """Minimise stage after stage on the model of all mixes: no columns, no bound but CP-SAT's own."""
     fleet, prices, everyone = read(problem)
     grouped = gpu_classes(fleet, by_owner(fleet))
-    run = Run(build(fleet, prices, everyone, grouped), Budget(Limits(), total_s=200))
+    run = Run(build(fleet, prices, everyone, grouped), Budget(SolveLimits(), total_s=200))
     for priority in sorted(run.model.unmet, reverse=True):
         assert run.minimise(
             f"unmet[{priority}]", run.model.unmet[priority], 720_720, 0.4, run.model.drained.get(priority)
@@ -206,7 +206,7 @@ def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(mo
     )
     fleet, prices, demands = read(instance("plenty", 0))
 
-    run, _ = _choose(fleet, prices, demands, Budget(Limits()), 300)
+    run, _ = _choose(fleet, prices, demands, Budget(SolveLimits()), 300)
 
     dollars = next(stage for stage in run.stages if stage.name == "dollars")
     assert 0 < dollars.bound <= dollars.value

@@ -182,7 +182,7 @@ def many(running: bool) -> Problem:
 def test_a_guard_that_is_over_at_once_leaves_whoever_runs_where_they_are():
     problem = many(running=True)
 
-    packed = solve.solve(problem, solve.Limits(wall_s=1e-6, clock=lambda: 10.0))
+    packed = solve.solve(problem, solve.SolveLimits(wall_s=1e-6, clock=lambda: 10.0))
 
     assert packed.unmet == ()
     assert packed.bound <= packed.objective
@@ -194,7 +194,7 @@ def test_a_guard_that_is_over_at_once_leaves_whoever_runs_where_they_are():
 
 
 def test_a_guard_that_is_over_at_once_serves_everybody_on_an_empty_fleet():
-    packed = solve.solve(many(running=False), solve.Limits(wall_s=1e-6, clock=lambda: 10.0))
+    packed = solve.solve(many(running=False), solve.SolveLimits(wall_s=1e-6, clock=lambda: 10.0))
 
     assert packed.unmet == ()
     assert 0 < packed.bound <= packed.objective
@@ -246,7 +246,7 @@ def test_a_move_budget_is_kept_by_another_plan_not_by_having_none(budget, monkey
 def test_a_plan_that_moves_nothing_fills_free_room_beside_the_bound_of_all_plans():
     for seed in range(15, 25):
         problem = scattered(seed, 0)
-        limits = solve.Limits()
+        limits = solve.SolveLimits()
 
         packed = solve._without_moves(problem, limits, solve.Budget(limits))
 
@@ -262,7 +262,7 @@ def test_the_bound_of_a_plan_that_moves_nothing_is_below_every_plan():
     near = 0
     for seed in range(7000, 7025):
         problem = unspread(small(seed))
-        (least, dollars), limits = best_of(problem), solve.Limits()
+        (least, dollars), limits = best_of(problem), solve.SolveLimits()
 
         packed = solve._without_moves(problem, limits, solve.Budget(limits))
 

@@ -11,7 +11,7 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import Packing, Problem, from_json, to_json
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import Placement, check
-from tangram.packing.solve import Limits, solve
+from tangram.packing.solve import SolveLimits, solve
 from tests.support.packing_problems import small
 
 SEEDS = range(5000, 5060)
@@ -200,7 +200,7 @@ def _instance(placed, movable):
 def test_no_time_at_all_still_gives_a_packing_with_its_gap(seed):
     problem = PROBLEMS[seed]
 
-    packing = solve(problem, Limits(deterministic_s=1e-9))
+    packing = solve(problem, SolveLimits(deterministic_s=1e-9))
 
     assert packing.status in {"FEASIBLE", "FALLBACK", "OPTIMAL"}
     assert 0 <= packing.gap <= 1

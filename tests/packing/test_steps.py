@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tangram.catalog import InputError
 from tangram.packing import from_json, slice_request, to_json
-from tangram.packing.solve import Limits, solve
+from tangram.packing.solve import SolveLimits, solve
 from tangram.packing.transition import Pace, Transition, end_states, transition
 from tests.support.packing_problems import small
 from tests.support.packing_simulator import Refused, SimulatedFleet
@@ -75,7 +75,7 @@ def test_where_every_minimum_is_zero_the_wanted_layout_is_reached_without_a_spar
 @pytest.mark.parametrize("seed", range(12))
 def test_what_the_solver_wants_is_reached(seed):
     problem = small(seed)
-    packing = solve(problem, Limits(deterministic_s=2))
+    packing = solve(problem, SolveLimits(deterministic_s=2))
     pace, minimum, most = rules(problem, packing, permitted=1)
 
     found = transition(problem, packing, pace)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from benchmarks.packing import scale
-from tangram.packing.search.stages import Limits
+from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_agreement import improvable
 
@@ -15,7 +15,7 @@ def test_no_gpu_idles_where_a_replica_of_a_demand_that_goes_short_would_fit(monk
         scale, "solve", lambda *asked: solved.append((asked[0], solve(*asked))) or solved[-1][1]
     )
 
-    scale._solve(replace(scale.asked("100", 0, "spread"), limits=Limits(deterministic_s=0.3)))
+    scale._solve(replace(scale.asked("100", 0, "spread"), limits=SolveLimits(deterministic_s=0.3)))
 
     ((problem, packing),) = solved
     problem = replace(

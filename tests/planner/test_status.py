@@ -16,7 +16,7 @@ from tangram.fleet import (
     InspectionFailure,
     InvalidIntent,
     Objective,
-    Relaxation,
+    RecommendedChange,
     WriteProblem,
 )
 from tangram.planner import plan, status
@@ -509,7 +509,7 @@ def advised(observed, m, advice):
 
 def test_who_goes_short_reads_what_rules_it_out_and_what_would_serve_it():
     m = intent(min_replicas=3)
-    advice = Advice("fp-1", 0.0, ("2 slices of 1g.10gb",), (Relaxation("GPUs", "add one 1g.10gb"),))
+    advice = Advice("fp-1", 0.0, ("2 slices of 1g.10gb",), (RecommendedChange("GPUs", "add one 1g.10gb"),))
     seen = advised(snapshot(node("b", mig_1g_10gb=2)), m, advice)
 
     placement = LLMDeploymentStatus.model_validate(seen).placement
@@ -539,7 +539,7 @@ def test_what_has_no_place_is_not_said_to_wait_for_pods():
 
 
 def test_another_layout_is_told_to_whom_this_one_has_no_place_for_and_to_nobody_else():
-    layout = Relaxation(LAYOUT, "FleetPlan fp-1 serves it whole: 1 GPUs cut anew")
+    layout = RecommendedChange(LAYOUT, "FleetPlan fp-1 serves it whole: 1 GPUs cut anew")
     advice = Advice("fp-1", 0.0, (), (layout,))
     short = advised(snapshot(node("b", mig_1g_10gb=2)), intent(min_replicas=3), advice)
     m = intent()

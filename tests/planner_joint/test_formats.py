@@ -3,7 +3,7 @@
 from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape
 from tangram.packing import ShapeKey
 from tangram.planner.joint.observed import observed
-from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.pack import PlanTimeLimit
 from tangram.planner.joint.problem import joint
 from tangram.planner.joint.recommend import inputs_hash, recommend
 from tests.support.fleet import FACTS_8B, intent, node, snapshot, workload
@@ -58,7 +58,7 @@ def test_a_named_format_is_offered_without_a_report() -> None:
 def test_a_plan_tells_of_a_slice_that_waits_for_an_evaluation() -> None:
     seen = snapshot(node("n0", **SLICES))
 
-    (found,) = recommend(seen, (wants(),), Limits(5.0)).document["deployments"]
+    (found,) = recommend(seen, (wants(),), PlanTimeLimit(5.0)).document["deployments"]
 
     because = {
         (each["chosen"][0]["profile"], each["chosen"][0]["precision"]): each["rejectedBecause"]

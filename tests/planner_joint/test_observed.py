@@ -12,7 +12,7 @@ from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
 from tangram.planner.joint.edition import edition
 from tangram.planner.joint.observed import observed
-from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.pack import PlanTimeLimit
 from tangram.planner.joint.problem import joint
 from tangram.planner.joint.recommend import inputs_hash, recommend
 from tangram.planner.joint.snapshot_file import read_snapshot, snapshot_document
@@ -318,7 +318,7 @@ def test_who_would_go_short_without_it_is_worth_a_plan_that_says_what_is_missing
 def test_what_is_thought_ends_with_its_time():
     wanted = [intent(f"m{i}", "image:///m/8b", min_replicas=3, max_replicas=3) for i in range(6)]
     ticks = iter(range(10**6))
-    found = recommend(snapshot(node("n0", gpu=2)), wanted, Limits(5.0, lambda: next(ticks) / 10))
+    found = recommend(snapshot(node("n0", gpu=2)), wanted, PlanTimeLimit(5.0, lambda: next(ticks) / 10))
 
     assert found.document["unmet"]
 

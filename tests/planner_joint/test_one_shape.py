@@ -8,7 +8,7 @@ import pytest
 from tangram.packing import Demand, GPUState, Offer, Problem
 from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.one_shape import one_shape_document, points
-from tangram.planner.joint.pack import Limits, pack
+from tangram.planner.joint.pack import PlanTimeLimit, pack
 from tangram.planner.joint.problem import Joint
 
 A, B = "L4", "L40S"
@@ -25,7 +25,7 @@ def asked(rate, *, least=1, a=4, b=1, uniform=True, budget=None):
 
 
 def found(problem):
-    return one_shape_document(problem, pack(problem), Limits())
+    return one_shape_document(problem, pack(problem), PlanTimeLimit())
 
 
 def best(rate, a, b):
@@ -74,7 +74,7 @@ def test_a_fleet_that_stays_as_it_is_states_the_restriction_without_its_cost():
     problem = asked(14.0)
     stays = replace(pack(problem), status="FALLBACK")
 
-    told = one_shape_document(problem, stays, Limits())
+    told = one_shape_document(problem, stays, PlanTimeLimit())
 
     assert set(told) == {"text"}
     assert "not known" in told["text"]

@@ -18,7 +18,7 @@ from tangram.shell.advising import AdviceWorker, Advised, the_adviser
 from tangram.shell.advisor import Advisor, Debounce, essence, told_before
 from tangram.shell.backoff import Backoff, Penalties
 from tangram.shell.lease import NotLeader
-from tangram.shell.metrics import Metrics
+from tangram.shell.metrics import OperatorMetrics
 from tests.support.advisers import ADVICE, advises, dies, hangs, raises
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload
 
@@ -45,7 +45,7 @@ def advisor(adviser: Any = advises, deadline_s: float = 5.0, settle_s: float = 0
     return Advisor(
         worker=AdviceWorker(deadline_s, adviser),
         plans=Plans(),  # type: ignore[arg-type]
-        metrics=Metrics(),
+        metrics=OperatorMetrics(),
         clock=time.monotonic,
         debounce=Debounce(settle_s, 10 * settle_s),
         idle_s=60.0,

@@ -8,7 +8,7 @@ import pytest
 from tangram.fleet import FactsKey, Intent, Shape
 from tangram.shell import kinds, manifests
 from tangram.shell.compare import up_to_date
-from tangram.shell.view import View, inspections, intents
+from tangram.shell.view import MirrorView, inspections, intents
 from tests.support.views import NOW, SETTINGS, Fleet, Object, deployment, llm_deployment, one_round, running
 
 UID = "uid-a"
@@ -78,7 +78,7 @@ def test_the_next_apply_writes_an_edited_mark_again(mark: str) -> None:
 
 def gone(annotation: str) -> Fleet:
     """Return a fleet with a Deployment on a GPU that has left the catalog."""
-    (wanted,) = intents(View(llm_deployments=(llm_deployment("a"),)))
+    (wanted,) = intents(MirrorView(llm_deployments=(llm_deployment("a"),)))
     assert isinstance(wanted, Intent)
     made = marked(deployment(wanted, Shape("GTX-1080", "gpu")), kinds.SHAPE_ANNOTATION, annotation)
     return replace(THERE, deployments=(made, *THERE.deployments[1:]), pods=THERE.pods[1:])

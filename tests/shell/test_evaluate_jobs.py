@@ -18,7 +18,7 @@ from tangram.fleet import (
     StartEvaluation,
 )
 from tangram.shell import kinds, manifests
-from tangram.shell.view import View, evaluations, inspections, intents
+from tangram.shell.view import MirrorView, evaluations, inspections, intents
 from tests.support.apiserver import evaluation_report
 from tests.support.views import NOW, PRODUCT, SETTINGS, Object, llm_deployment, one_round, running
 
@@ -28,7 +28,7 @@ AT = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
 
 
 def owner(**spec: Any) -> Intent:
-    (found,) = intents(View(llm_deployments=(llm_deployment("a", **spec),)))
+    (found,) = intents(MirrorView(llm_deployments=(llm_deployment("a", **spec),)))
     assert isinstance(found, Intent)
     return found
 
@@ -57,7 +57,7 @@ def pod(message: str = "", **terminated: Any) -> Object:
 
 
 def seen(made: Object, *pods: Object) -> Any:
-    found = evaluations(View(llm_deployments=(llm_deployment("a"),), jobs=(made,), pods=pods), NOW)
+    found = evaluations(MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(made,), pods=pods), NOW)
     return found[0] if found else None
 
 
@@ -95,7 +95,7 @@ def test_a_job_is_read_back_as_what_it_was_started_for_and_is_no_inspection() ->
     found = seen(job())
 
     assert (found.key, found.profile, found.result) == (KEY, "1g.10gb", None)
-    view = View(llm_deployments=(llm_deployment("a"),), jobs=(job(),))
+    view = MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(job(),))
     assert inspections(view, NOW) == ()
 
 

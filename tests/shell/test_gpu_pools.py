@@ -14,11 +14,11 @@ from tangram.shell import reduce
 from tangram.shell.advising import PoolUse
 from tangram.shell.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS
-from tangram.shell.metrics import Metrics
-from tangram.shell.mirror import Mirror, Source
+from tangram.shell.metrics import OperatorMetrics
+from tangram.shell.mirror import Mirror, MirrorSource
 from tangram.shell.pool_status import pool_statuses
 from tangram.shell.pool_use import pool_use
-from tangram.shell.view import Told, View, snapshot
+from tangram.shell.view import MirrorView, Told, snapshot
 from tests.support.fleet import claims, intent, node, shape
 from tests.support.fleet import snapshot as fleet
 
@@ -44,7 +44,7 @@ def pool(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
 
 
 def seen(*pools: dict[str, Any], nodes: tuple[dict[str, Any], ...] = ()) -> FleetSnapshot:
-    return snapshot(View(gpu_pools=pools, nodes=nodes), Told("engine:1", ()), NOW)
+    return snapshot(MirrorView(gpu_pools=pools, nodes=nodes), Told("engine:1", ()), NOW)
 
 
 def test_a_snapshot_tells_zone_gpus_and_only_those_labels_that_a_pool_selects_by() -> None:
@@ -204,7 +204,7 @@ SOME = Listing([pool("gold", {})], "5")
 
 def of(api: Api, optional: bool = True) -> Mirror:
     kind = GPU_POOLS if optional else LLM_DEPLOYMENTS
-    source = Source(kind, reduce.whole, optional=optional)
+    source = MirrorSource(kind, reduce.whole, optional=optional)
     return Mirror(api, source, changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
 
@@ -249,7 +249,7 @@ async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest
 
     now = [0.0]
     monkeypatch.setattr(module.Backoff, "next_s", lambda _self: 0.001)
-    source = Source(GPU_POOLS, reduce.whole, optional=True)
+    source = MirrorSource(GPU_POOLS, reduce.whole, optional=True)
     one = Mirror(Silent(SOME), source, changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
     task = asyncio.create_task(one.run())
 
@@ -276,7 +276,7 @@ def test_a_pool_says_what_is_left_out_of_its_nodes() -> None:
 
 
 def test_nodes_are_counted_by_the_reason_why_their_devices_are_left_out() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     shared = LeftOut("Shared", "label x", "nvidia.com/gpu")
     metrics.show_nodes(
         [replace(NODES[0], left_out=(PENDING, shared, shared)), replace(NODES[1], left_out=(shared,))]

@@ -8,7 +8,7 @@ from tangram.fleet import Shape
 from tangram.shell import manifests, reduce
 from tangram.shell.children import UnknownShape, generation_of, shape_of
 from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL
-from tangram.shell.view import Told, View, intents, snapshot
+from tangram.shell.view import MirrorView, Told, intents, snapshot
 
 OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
 SHAPE = Shape("H100-80GB-SXM", "gpu")
@@ -86,7 +86,7 @@ def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
         "spec": 1,
     }
     bad_job["metadata"]["annotations"] = 5
-    view = View(
+    view = MirrorView(
         llm_deployments=(bad_llm, chat),
         nodes=(bad_node,),
         pods=(bad_pod,),
@@ -102,7 +102,7 @@ def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
 
     assert [workload.name for workload in seen.workloads] == ["good"]
     assert len(told) == 5, told
-    assert intents(View(llm_deployments=(bad_llm,)), skipped) == ()
+    assert intents(MirrorView(llm_deployments=(bad_llm,)), skipped) == ()
     assert len(told) == 6
 
 

@@ -10,7 +10,7 @@ from tangram.shell import mirror as module
 from tangram.shell import reduce
 from tangram.shell.client import ApiError, Listing, WatchEvent, _event
 from tangram.shell.kinds import PODS
-from tangram.shell.mirror import Mirror, Source
+from tangram.shell.mirror import Mirror, MirrorSource
 
 GARBAGE = [
     "",
@@ -80,7 +80,7 @@ async def test_a_storm_of_broken_watches_asks_no_more_than_once_in_five_seconds(
             raise asyncio.CancelledError
 
     api = Api(events)
-    mirror = Mirror(api, Source(PODS, reduce.whole), changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
+    mirror = Mirror(api, MirrorSource(PODS, reduce.whole), changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
 
     async def no_checks() -> None:
         await asyncio.Event().wait()

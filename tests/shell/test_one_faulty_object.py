@@ -13,7 +13,7 @@ from tangram.api import PriorityClasses
 from tangram.fleet import Fault
 from tangram.shell import manifests, reduce, view
 from tangram.shell.isolation import FaultLog
-from tangram.shell.metrics import Metrics
+from tangram.shell.metrics import OperatorMetrics
 from tangram.shell.scaler import Scaler
 from tangram.shell.well_formed import well_formed
 from tests.support.views import SETTINGS, Fleet, Object, node, one_round, running
@@ -101,7 +101,7 @@ TARGETS = [
     ("gpu_pools", 0),
 ]
 RAW = [("nodes", 1), ("pods", 2)]  # the API server keeps their types: only texts are edited
-QUIET = FaultLog(Metrics())
+QUIET = FaultLog(OperatorMetrics())
 EXPECTED = one_round(THERE.view())
 
 
@@ -172,7 +172,7 @@ def test_one_whose_deployment_cannot_be_read_stands_still_and_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = edited(THERE.deployments[1], ("spec", "replicas"), "many")
-    there, log = with_object(THERE, "deployments", 1, broken).view(), FaultLog(Metrics())
+    there, log = with_object(THERE, "deployments", 1, broken).view(), FaultLog(OperatorMetrics())
     with caplog.at_level(logging.ERROR):
         made = one_round(there, faults=log)
         one_round(there, faults=log)
@@ -189,7 +189,7 @@ def test_a_fault_that_went_away_and_came_back_is_logged_again(caplog: pytest.Log
     broken = with_object(
         THERE, "deployments", 1, edited(THERE.deployments[1], ("spec", "replicas"), -1)
     ).view()
-    log = FaultLog(Metrics())
+    log = FaultLog(OperatorMetrics())
     with caplog.at_level(logging.ERROR):
         for there in (broken, THERE.view(), broken):
             one_round(there, faults=log)
@@ -201,7 +201,7 @@ def test_a_status_that_cannot_be_read_is_written_anew() -> None:
     """Another version of the operator wrote it, or an author with the right to."""
     bad = edited(THERE.llm_deployments[1], ("status", "conditions"), [{"kind": "Ready"}])
     made = one_round(
-        with_object(THERE, "llm_deployments", 1, bad).view(), faults=(log := FaultLog(Metrics()))
+        with_object(THERE, "llm_deployments", 1, bad).view(), faults=(log := FaultLog(OperatorMetrics()))
     )
 
     assert counted(log, "status") == 1
@@ -257,7 +257,7 @@ def test_a_pod_that_cannot_be_understood_holds_what_it_holds() -> None:
 
 
 def test_what_the_planner_met_is_logged_once_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
-    log = FaultLog(Metrics())
+    log = FaultLog(OperatorMetrics())
     met = (
         Fault(BAD, "place", "KeyError: 'x'", "Traceback (most recent call last): ..."),
         Fault("u", "read", "told"),

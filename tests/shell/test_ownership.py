@@ -9,7 +9,7 @@ from tangram.fleet import Claim, FactsKey, Shape
 from tangram.shell import manifests, reduce
 from tangram.shell.kinds import VARIANT_LABEL, Identity, owner_of
 from tangram.shell.settings import Settings
-from tangram.shell.view import Told, View, claims, inspections, intents, snapshot
+from tangram.shell.view import MirrorView, Told, claims, inspections, intents, snapshot
 from tests.support.apiserver import llm
 
 OWNER = manifests.Owner("uid-1", "ns", "chat", 1)
@@ -62,7 +62,7 @@ def pod(namespace: str = "ns", **changes: Any) -> dict[str, Any]:
 
 
 def workloads(*deployments: dict[str, Any], living: tuple[dict[str, Any], ...] = ()) -> list[tuple[str, str]]:
-    view = View(llm_deployments=living or (llm_deployment(),), deployments=deployments)
+    view = MirrorView(llm_deployments=living or (llm_deployment(),), deployments=deployments)
     seen = snapshot(view, Told("e", ()), 0)
     return [(each.namespace, each.owner_uid) for each in seen.workloads]
 
@@ -110,10 +110,14 @@ def test_children_of_a_predecessor_do_not_count_for_the_one_of_its_name() -> Non
 def test_uids_that_collide_between_namespaces_are_told_apart() -> None:
     living = (llm_deployment(), llm_deployment(namespace="tenant"))
     told: list[str] = []
-    view = View(llm_deployments=living[::-1], deployments=(deployment(), deployment(namespace="tenant")))
+    view = MirrorView(
+        llm_deployments=living[::-1], deployments=(deployment(), deployment(namespace="tenant"))
+    )
 
     wanted = intents(view, lambda _obj, error: told.append(str(error)))
-    holds = claims(View(deployments=view.deployments, pods=(pod(), pod("tenant")), llm_deployments=living))
+    holds = claims(
+        MirrorView(deployments=view.deployments, pods=(pod(), pod("tenant")), llm_deployments=living)
+    )
 
     assert [(intent.namespace, intent.name) for intent in wanted] == [("ns", "chat")]
     assert told == ["UID uid-1 is that of another LLMDeployment"]
@@ -136,10 +140,10 @@ def test_a_pod_that_only_carries_our_labels_is_foreign(changes: dict[str, Any]) 
     for reference in changes.get("ownerReferences", []):
         reference["controller"] = reference["apiVersion"] != "apps/v1" or reference["kind"] != "ReplicaSet"
     intruder = pod("ns" if changes else "tenant", **changes)
-    view = View(llm_deployments=(llm_deployment(),), deployments=(deployment(),), pods=(intruder,))
+    view = MirrorView(llm_deployments=(llm_deployment(),), deployments=(deployment(),), pods=(intruder,))
 
     assert claims(view) == (Claim("n1", "nvidia.com/gpu", 1, None),)
-    assert claims(View(view.llm_deployments, pods=(pod(),), deployments=(deployment(),)))[0].owner_uid
+    assert claims(MirrorView(view.llm_deployments, pods=(pod(),), deployments=(deployment(),)))[0].owner_uid
 
 
 def test_a_service_of_another_name_or_namespace_is_not_ours() -> None:
@@ -149,7 +153,7 @@ def test_a_service_of_another_name_or_namespace_is_not_ours() -> None:
         }
 
     services = (service("chat", "ns"), service("other", "ns"), service("chat", "tenant"))
-    seen = snapshot(View((llm_deployment(),), services=services), Told("e", ()), 0)
+    seen = snapshot(MirrorView((llm_deployment(),), services=services), Told("e", ()), 0)
 
     assert seen.services == (("ns", "chat"),)
 
@@ -162,7 +166,7 @@ def test_a_job_and_its_report_are_of_one_namespace() -> None:
     liar = pod("tenant", ownerReferences=[reference | {"controller": True}])
     liar["containers"] = [{"terminated": {"message": '{"schema":1}'}, "name": "x"}]
 
-    (found,) = inspections(View((llm_deployment(),), pods=(liar,), jobs=(job,)), 0)
+    (found,) = inspections(MirrorView((llm_deployment(),), pods=(liar,), jobs=(job,)), 0)
 
     assert "left no report" in found.result.message  # type: ignore[union-attr]
 

@@ -13,7 +13,7 @@ from tangram.shell.compare import up_to_date
 from tangram.shell.mirrors import sources
 from tangram.shell.pod_priority import keep_class
 from tangram.shell.settings import Settings
-from tangram.shell.view import Told, View, intents, snapshot
+from tangram.shell.view import MirrorView, Told, intents, snapshot
 from tangram.shell.well_formed import well_formed
 from tests.support.fleet import intent, node, workload
 from tests.support.fleet import snapshot as fleet
@@ -35,12 +35,12 @@ def priority_class(name: str, value: int = 500, **changes: Any) -> dict[str, Any
     return reduce.priority_class(json.loads(json.dumps(obj | changes)))
 
 
-def view(*classes: dict[str, Any], name: str | None = "gold") -> View:
+def view(*classes: dict[str, Any], name: str | None = "gold") -> MirrorView:
     spec = {"priorityClassName": name} if name else {}
-    return View(llm_deployments=(llm_deployment("chat", **spec),), priority_classes=classes)
+    return MirrorView(llm_deployments=(llm_deployment("chat", **spec),), priority_classes=classes)
 
 
-def read(seen: View, default: str = "") -> Intent:
+def read(seen: MirrorView, default: str = "") -> Intent:
     (found,) = intents(seen, default_class=default)
     assert isinstance(found, Intent)
     return found

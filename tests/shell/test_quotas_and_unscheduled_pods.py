@@ -7,7 +7,7 @@ import pytest
 from tangram.fleet import Claim, QuotaLimit, Unscheduled
 from tangram.shell import kinds, reduce
 from tangram.shell.mirrors import sources
-from tangram.shell.view import View, claims, quotas, recorded_back_offs, workload
+from tangram.shell.view import MirrorView, claims, quotas, recorded_back_offs, workload
 from tests.shell.test_view_of_the_fleet import deployment, pod
 
 WHY = "0/3 nodes are available: 3 Insufficient cpu."
@@ -35,7 +35,7 @@ def test_what_is_enforced_is_read_in_cores_bytes_and_counts() -> None:
         hard={"limits.cpu": "1500m", "requests.memory": "2Gi", "pods": "3", "requests.nvidia.com/gpu": "4"},
         used={"limits.cpu": "500m", "pods": "1"},
     )
-    assert quotas(View(resource_quotas=(seen,))) == (
+    assert quotas(MirrorView(resource_quotas=(seen,))) == (
         QuotaLimit("ns", "q", "limits.cpu", 1.5, 0.5),
         QuotaLimit("ns", "q", "pods", 3, 1),
         QuotaLimit("ns", "q", "requests.memory", 2 * 2**30, 0),
@@ -44,7 +44,7 @@ def test_what_is_enforced_is_read_in_cores_bytes_and_counts() -> None:
 
 
 def test_before_the_quota_controller_has_counted_the_spec_tells() -> None:
-    assert [q.hard for q in quotas(View(resource_quotas=(quota({"hard": {"pods": "2"}}),)))] == [2]
+    assert [q.hard for q in quotas(MirrorView(resource_quotas=(quota({"hard": {"pods": "2"}}),)))] == [2]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def selecting(operator, *names):
     ],
 )
 def test_a_quota_counts_the_pods_of_the_classes_that_it_selects(spec, counted) -> None:
-    (limit,) = quotas(View(resource_quotas=(quota(spec, hard={"pods": "1"}),)))
+    (limit,) = quotas(MirrorView(resource_quotas=(quota(spec, hard={"pods": "1"}),)))
     assert [name for name in ("gold", "lead", "") if limit.counts(name)] == counted
 
 
@@ -97,7 +97,7 @@ def test_what_is_mirrored_of_a_quota_is_small() -> None:
 
 def test_a_quota_that_cannot_be_read_is_left_out_and_told() -> None:
     told = []
-    view = View(resource_quotas=(quota(hard={"pods": "many"}), quota(hard={"pods": "1"})))
+    view = MirrorView(resource_quotas=(quota(hard={"pods": "many"}), quota(hard={"pods": "1"})))
     assert len(quotas(view, lambda obj, error: told.append((obj, error)))) == 1
     assert len(told) == 1
 
@@ -143,12 +143,12 @@ def test_a_refusal_is_read_off_the_deployment() -> None:
 def test_a_terminating_pod_tells_until_when_it_holds_its_gpu() -> None:
     leaving = pod("a")
     leaving["metadata"]["deletionTimestamp"] = SINCE
-    assert claims(View(pods=(leaving,))) == (Claim("n1", "nvidia.com/gpu", 1, None, 1767225600.0),)
+    assert claims(MirrorView(pods=(leaving,))) == (Claim("n1", "nvidia.com/gpu", 1, None, 1767225600.0),)
 
 
 def test_a_broken_record_of_back_offs_is_none() -> None:
     odd = {"metadata": {"uid": "u", "name": "m", "namespace": "ns"}, "status": {"backOffs": "what"}}
-    assert recorded_back_offs(View(llm_deployments=(odd,))) == {}
+    assert recorded_back_offs(MirrorView(llm_deployments=(odd,))) == {}
 
 
 def starting(reason, created=SINCE, **waiting):

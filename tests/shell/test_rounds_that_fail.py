@@ -12,8 +12,8 @@ from tangram.shell.client import ApiError, Listing
 from tangram.shell.kinds import PODS
 from tangram.shell.lease import NotLeader
 from tangram.shell.loop import Heart, Reconciler
-from tangram.shell.metrics import Metrics
-from tangram.shell.mirror import Mirror, Source
+from tangram.shell.metrics import OperatorMetrics
+from tangram.shell.mirror import Mirror, MirrorSource
 from tangram.shell.worker import WorkerFailed
 
 
@@ -37,7 +37,7 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
         **dict.fromkeys(names, nothing)
         | {
             "penalties": Penalties(),
-            "metrics": Metrics(),
+            "metrics": OperatorMetrics(),
             "tick_s": 15.0,
             "clock": lambda: 0.0,
             "now": lambda: 0.0,
@@ -158,7 +158,7 @@ async def test_a_watch_that_is_forbidden_lists_ever_more_seldom(monkeypatch: pyt
             raise ApiError(403, "Forbidden", "watch is not allowed")
             yield
 
-    mirror = Mirror(Api(), Source(PODS, reduce.whole), changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    mirror = Mirror(Api(), MirrorSource(PODS, reduce.whole), changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def no_checks() -> None:
         await asyncio.Event().wait()

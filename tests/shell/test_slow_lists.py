@@ -16,7 +16,7 @@ from tangram.shell.backoff import Backoff
 from tangram.shell.client import LIST_CHUNK, PAGE_TRIES, RESTARTS, ApiError
 from tangram.shell.compare import up_to_date
 from tangram.shell.kinds import DEPLOYMENTS, PODS
-from tangram.shell.mirror import Mirror, Source
+from tangram.shell.mirror import Mirror, MirrorSource
 from tests.shell.test_client_calls import served
 
 
@@ -227,7 +227,7 @@ async def test_one_object_that_cannot_be_reduced_does_not_end_the_mirror(
         return obj
 
     async with served(Collection(3).serve) as (client, _):
-        mirror = Mirror(client, Source(PODS, picky), changed=lambda: None, clock=lambda: 0.0)
+        mirror = Mirror(client, MirrorSource(PODS, picky), changed=lambda: None, clock=lambda: 0.0)
         await mirror.refresh()
         assert sorted(obj["metadata"]["name"] for obj in mirror.store) == ["o0", "o2"]
     assert "o1 is left out" in caplog.text

@@ -8,8 +8,8 @@ from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, S
 from tangram.shell import manifests, reduce
 from tangram.shell.settings import Settings
 from tangram.shell.view import (
+    MirrorView,
     Told,
-    View,
     claims,
     engine_pods,
     inspections,
@@ -118,7 +118,9 @@ def test_an_inspection_that_was_killed_says_how(end, says) -> None:
     killed = finished_pod("")
     killed["containers"][0]["terminated"] = end
     failed = {"type": "Failed", "status": "True", "message": "Job has reached the specified backoff limit"}
-    (inspection,) = inspections(View(llm_deployments=(llm(),), jobs=(job(failed),), pods=(killed,)), 0.0)
+    (inspection,) = inspections(
+        MirrorView(llm_deployments=(llm(),), jobs=(job(failed),), pods=(killed,)), 0.0
+    )
 
     assert inspection.result.reason == "InspectionFailed"
     assert says in inspection.result.message
@@ -145,7 +147,7 @@ def test_a_node_that_takes_no_pods_is_not_usable(changes) -> None:
 
 def usable(taint, *more) -> bool:
     told = Told("e", (*TOLERATIONS, *more))
-    view = View(nodes=(mirrored_node(spec={"taints": [taint]}),))
+    view = MirrorView(nodes=(mirrored_node(spec={"taints": [taint]}),))
     return snapshot(view, told, 0).nodes[0].usable
 
 
@@ -196,7 +198,7 @@ def test_a_node_that_may_be_reclaimed_at_short_notice_is_known_by_its_label(labe
 
 def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
     foreign = pod("theirs", owner_kind="StatefulSet", owner="db")
-    view = View(
+    view = MirrorView(
         llm_deployments=(llm(),),
         deployments=(deployment(),),
         pods=(pod("a"), foreign, pod("b", phase="Succeeded"), pod("c", node_name="")),
@@ -210,14 +212,16 @@ def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
 
 def test_metrics_are_asked_for_by_the_names_of_the_replicas_pods() -> None:
     foreign = pod("theirs", owner_kind="StatefulSet", owner="db")
-    view = View(llm_deployments=(llm(),), deployments=(deployment(),), pods=(pod("b"), foreign, pod("a")))
+    view = MirrorView(
+        llm_deployments=(llm(),), deployments=(deployment(),), pods=(pod("b"), foreign, pod("a"))
+    )
 
     assert engine_pods(view) == {"uid-1": ("a", "b")}
 
 
 @pytest.mark.parametrize("status", [None, {}, {"scaling": 7, "placement": "x"}, {"scaling": {"a": 1}}])
 def test_what_a_status_keeps_for_the_scaling_law_is_read_whatever_it_is(status) -> None:
-    kept = recorded_memories(View(llm_deployments=(llm() | {"status": status},)))
+    kept = recorded_memories(MirrorView(llm_deployments=(llm() | {"status": status},)))
 
     assert set(kept) == {"uid-1"}
 
@@ -255,18 +259,18 @@ def test_a_finished_inspection_gives_facts_or_the_reason() -> None:
     failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
 
     (good,) = inspections(
-        View(llm_deployments=(llm(),), jobs=(job(complete),), pods=(finished_pod(report()),)), 0
+        MirrorView(llm_deployments=(llm(),), jobs=(job(complete),), pods=(finished_pod(report()),)), 0
     )
     (bad,) = inspections(
-        View(
+        MirrorView(
             llm_deployments=(llm(),),
             jobs=(job(failed),),
             pods=(finished_pod(refusal("NotFound", "no dir"), 3),),
         ),
         0,
     )
-    (lost,) = inspections(View(llm_deployments=(llm(),), jobs=(job(failed),), pods=()), 0)
-    (running,) = inspections(View(llm_deployments=(llm(),), jobs=(job(),), pods=()), 0)
+    (lost,) = inspections(MirrorView(llm_deployments=(llm(),), jobs=(job(failed),), pods=()), 0)
+    (running,) = inspections(MirrorView(llm_deployments=(llm(),), jobs=(job(),), pods=()), 0)
 
     assert isinstance(good.result, CheckpointFacts)
     assert isinstance(bad.result, InspectionFailure)
@@ -282,14 +286,14 @@ def test_a_job_that_runs_something_else_is_not_believed() -> None:
     renamed = job({"type": "Complete", "status": "True"})
     renamed["metadata"]["name"] = "tangram-inspect-0000000000"
 
-    assert inspections(View(llm_deployments=(llm(),), jobs=(forged, renamed)), 0) == ()
+    assert inspections(MirrorView(llm_deployments=(llm(),), jobs=(forged, renamed)), 0) == ()
 
 
 def test_a_job_whose_image_was_rewritten_to_a_mirror_is_seen() -> None:
     rewritten = job()
     rewritten["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror.example/engine:1"
 
-    (found,) = inspections(View(llm_deployments=(llm(),), jobs=(rewritten,)), 0)
+    (found,) = inspections(MirrorView(llm_deployments=(llm(),), jobs=(rewritten,)), 0)
 
     assert found.key == KEY
 
@@ -300,7 +304,7 @@ def test_a_job_speaks_for_its_own_namespace_alone() -> None:
     theirs = FactsKey("tenant", KEY.uri, KEY.engine_image)
     forged["metadata"]["name"] = manifests.job_name(theirs)
 
-    (found,) = inspections(View(llm_deployments=(llm(), llm(namespace="tenant")), jobs=(forged,)), 0)
+    (found,) = inspections(MirrorView(llm_deployments=(llm(), llm(namespace="tenant")), jobs=(forged,)), 0)
 
     assert found.key == theirs
 
@@ -318,15 +322,18 @@ def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
     orphan = deployment()
     orphan["metadata"]["ownerReferences"] = []
 
-    assert snapshot(View(llm_deployments=(llm(),), deployments=(orphan,)), Told("e", ()), 0).workloads == ()
+    assert (
+        snapshot(MirrorView(llm_deployments=(llm(),), deployments=(orphan,)), Told("e", ()), 0).workloads
+        == ()
+    )
 
 
 def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
     pods = (pod("a"), pod("b", node_name="n0"))
     deployments = (deployment(), deployment("e-uid", "chat-zzz"))
-    one = snapshot(View(llm_deployments=(llm(),), pods=pods, deployments=deployments), Told("e", ()), 0)
+    one = snapshot(MirrorView(llm_deployments=(llm(),), pods=pods, deployments=deployments), Told("e", ()), 0)
     other = snapshot(
-        View(llm_deployments=(llm(),), pods=pods[::-1], deployments=deployments[::-1]), Told("e", ()), 0
+        MirrorView(llm_deployments=(llm(),), pods=pods[::-1], deployments=deployments[::-1]), Told("e", ()), 0
     )
 
     assert one == other
@@ -337,7 +344,7 @@ def test_a_node_that_says_that_its_gpus_are_shared_offers_none_and_says_so() -> 
     raw = gpu_node("n1", 4)
     raw["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
 
-    seen = snapshot(View(nodes=(reduce.node(raw),)), Told("e", TOLERATIONS), 0).nodes[0]
+    seen = snapshot(MirrorView(nodes=(reduce.node(raw),)), Told("e", TOLERATIONS), 0).nodes[0]
 
     assert seen.allocatable == ()
     assert "nvidia.com/gpu.sharing-strategy=time-slicing" in seen.left_out[0].message
@@ -366,4 +373,4 @@ def test_the_gpu_of_a_sidecar_is_claimed() -> None:
         "status": {"phase": "Running"},
     }
 
-    assert claims(View(pods=(theirs, reduce.pod(raw)))) == (Claim("n1", "nvidia.com/gpu", 1, None),) * 2
+    assert claims(MirrorView(pods=(theirs, reduce.pod(raw)))) == (Claim("n1", "nvidia.com/gpu", 1, None),) * 2

@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from tangram.fleet import Advice, Relaxation
+from tangram.fleet import Advice, RecommendedChange
 from tangram.shell.advising import Advised
 
 SPEC = {
@@ -16,7 +16,7 @@ SPEC = {
     "totalSteps": 2,
 }
 FIGURES = {"currentCostPerHour": "3.75", "savesPerHour": "1.25", "solveSeconds": "0.31"}
-ADVICE = Advice("abc", 1.25, ("all GPUs are taken",), (Relaxation("GPUs", "add one L4"),))
+ADVICE = Advice("abc", 1.25, ("all GPUs are taken",), (RecommendedChange("GPUs", "add one L4"),))
 WHOM = "uid-one"
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tangram_engine.checkpoint import CheckpointError, Reason
+from tangram_engine.checkpoint import CheckpointError, RefusalReason
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
 from tangram_engine.schedule.request import Request
@@ -59,7 +59,7 @@ class FakeEngine:
 
     def __post_init__(self) -> None:
         if self.behaviour.refuse is not None:
-            raise CheckpointError(Reason.INVALID, self.behaviour.refuse)
+            raise CheckpointError(RefusalReason.INVALID, self.behaviour.refuse)
         if self.behaviour.start_error is not None:
             raise StartError(self.behaviour.start_error)
         time.sleep(self.behaviour.load_seconds)

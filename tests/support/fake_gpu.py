@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tangram_engine.checkpoint import ModelSpec, expected_shapes
+from tangram_engine.checkpoint import DecoderSpec, expected_shapes
 from tangram_engine.kernels.ops import Ops, kernel_ops
 from tangram_engine.models import Decoder
 from tangram_engine.models.quantized import QuantizedLinear, largest_projection
@@ -26,7 +26,7 @@ from tangram_engine.run.paged_attention import PagedAttention
 from tangram_engine.run.paged_prefill import CollectedPrefill
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Launched, Runner
-from tangram_engine.schedule import Limits
+from tangram_engine.schedule import SchedulerLimits
 
 GPU = torch.device("cuda", 0)
 
@@ -60,7 +60,7 @@ class _LiveBytes(TorchDispatchMode):
 
 
 def step_memory(
-    spec: ModelSpec, dtype: torch.dtype, block_size: int, limits: Limits, form: str | None = None
+    spec: DecoderSpec, dtype: torch.dtype, block_size: int, limits: SchedulerLimits, form: str | None = None
 ) -> dict[str, int]:
     """Bytes of all but weights and pool that the engine keeps, and the peak of its largest steps above it.
 
@@ -126,7 +126,7 @@ def _flash(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return torch.ops.aten._scaled_dot_product_flash_attention(q, keys, values, 0.0, True)[0]
 
 
-def _quantised(spec: ModelSpec, form: str, dtype: torch.dtype) -> MakeProjection:
+def _quantised(spec: DecoderSpec, form: str, dtype: torch.dtype) -> MakeProjection:
     def empty(*shape: int, kind: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=kind, device=GPU)
 

@@ -12,14 +12,14 @@ from tangram.scaling import ScalingParams
 from tangram.shell import manifests, reduce
 from tangram.shell.isolation import FaultLog, name_of
 from tangram.shell.kinds import uid_of
-from tangram.shell.metrics import Metrics, ready_replicas
+from tangram.shell.metrics import OperatorMetrics, ready_replicas
 from tangram.shell.pool_status import pool_statuses
 from tangram.shell.scaler import Scaler
 from tangram.shell.settings import Settings
 from tangram.shell.view import (
+    MirrorView,
     TakenUID,
     Told,
-    View,
     concerned,
     engine_pods,
     intents,
@@ -134,9 +134,9 @@ class Fleet:
     gpu_pools: tuple[Object, ...] = ()
     reduced: tuple[Object, ...] = ()
 
-    def view(self) -> View:
+    def view(self) -> MirrorView:
         """Return what the mirrors keep."""
-        return View(
+        return MirrorView(
             llm_deployments=self.llm_deployments,
             nodes=tuple(reduce.node(copy.deepcopy(each)) for each in self.nodes),
             pods=(*self.reduced, *filter(None, (reduce.pod(copy.deepcopy(each)) for each in self.pods))),
@@ -150,7 +150,7 @@ class Fleet:
 def running(*names: str, slices: int = 7, spec: Object | None = None) -> Fleet:
     """Return a fleet in which each LLMDeployment runs one replica on a slice of one node."""
     wanted = tuple(llm_deployment(name, **(spec or {})) for name in names)
-    parsed = [each for each in intents(View(llm_deployments=wanted)) if isinstance(each, Intent)]
+    parsed = [each for each in intents(MirrorView(llm_deployments=wanted)) if isinstance(each, Intent)]
     parsed.sort(key=lambda each: names.index(each.name))
     made = tuple(deployment(each) for each in parsed)
     return Fleet(
@@ -169,7 +169,7 @@ class Round:
     plan: Plan
     statuses: dict[str, Object]  # by uid
     faults: FaultLog
-    metrics: Metrics
+    metrics: OperatorMetrics
 
     def of(self, uid: str) -> tuple[Any, ...]:
         """Return what one LLMDeployment got: its decision without what depends on free room, and actions."""
@@ -178,9 +178,9 @@ class Round:
         return known, [action for action in self.plan.actions if action.owner_uid == uid]
 
 
-def one_round(view: View, now: float = NOW, faults: FaultLog | None = None) -> Round:
+def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None) -> Round:
     """Do what the loop does between a view and the writes, in its order."""
-    metrics = faults.metrics if faults else Metrics()
+    metrics = faults.metrics if faults else OperatorMetrics()
     faults = faults or FaultLog(metrics)
     faults.begin()
 

@@ -1,8 +1,8 @@
 """Checkpoints as untrusted input: safetensors only, a closed list of architectures, all checked first."""
 
-from .errors import CheckpointError, Reason
+from .errors import CheckpointError, RefusalReason
 from .reader import read_checkpoint, read_shapes
-from .spec import Checkpoint, ModelSpec, RopeScaling, TensorEntry
+from .spec import Checkpoint, DecoderSpec, RopeScaling, TensorEntry
 from .tensors import EMBEDDING, HEAD, expected_shapes
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "HEAD",
     "Checkpoint",
     "CheckpointError",
-    "ModelSpec",
-    "Reason",
+    "DecoderSpec",
+    "RefusalReason",
     "RopeScaling",
     "TensorEntry",
     "expected_shapes",

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from tangram_engine.validation import locate
 
-from .errors import CheckpointError, Reason, invalid
-from .spec import ModelSpec, RopeScaling
+from .errors import CheckpointError, RefusalReason, invalid
+from .spec import DecoderSpec, RopeScaling
 
 T = TypeVar("T")
 _Size = Annotated[int, Meta(ge=1, le=1 << 31)]
@@ -73,7 +73,7 @@ FAMILIES = {
 }
 
 
-def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str) -> ModelSpec:
+def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str) -> DecoderSpec:
     """Build the spec from config.json, generation_config.json (may be empty) and the stored dtype."""
     architecture = _architecture(config)
     family = FAMILIES[architecture]
@@ -87,7 +87,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
     head_dim = sizes.head_dim or family.head_dim or sizes.hidden_size // heads
     if head_dim % 2 or not head_dim:
         raise _bad("head_dim", f"must be even for rotary embeddings, not {head_dim}")
-    return ModelSpec(
+    return DecoderSpec(
         family=family.name,
         architecture=architecture,
         layers=sizes.num_hidden_layers,
@@ -122,7 +122,7 @@ def _architecture(config: dict[str, Any]) -> str:
 
 def _unknown(message: str) -> CheckpointError:
     return CheckpointError(
-        Reason.UNKNOWN_ARCHITECTURE, f"{message}; supported: {', '.join(sorted(FAMILIES))}"
+        RefusalReason.UNKNOWN_ARCHITECTURE, f"{message}; supported: {', '.join(sorted(FAMILIES))}"
     )
 
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why a checkpoint cannot be served; a closed set that the operator knows."""
 
     NOT_FOUND = "NotFound"
@@ -14,7 +14,7 @@ class Reason(StrEnum):
 class CheckpointError(Exception):
     """A person's error: the message names the file and says what to do."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: RefusalReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
@@ -25,9 +25,9 @@ class CheckpointError(Exception):
 
 def invalid(message: str) -> CheckpointError:
     """Shorthand for the most frequent reason."""
-    return CheckpointError(Reason.INVALID, message)
+    return CheckpointError(RefusalReason.INVALID, message)
 
 
 def not_found(message: str) -> CheckpointError:
     """Shorthand for a file or directory that is not there."""
-    return CheckpointError(Reason.NOT_FOUND, message)
+    return CheckpointError(RefusalReason.NOT_FOUND, message)

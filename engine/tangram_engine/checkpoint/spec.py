@@ -16,7 +16,7 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
+class DecoderSpec:
     """One decoder-only model, enough to build it and to plan its memory."""
 
     family: str  # llama | qwen2 | qwen3
@@ -55,7 +55,7 @@ class TensorEntry:
 class Checkpoint:
     """A validated checkpoint: every tensor the model needs is there, rightly shaped, inside its file."""
 
-    spec: ModelSpec
+    spec: DecoderSpec
     files: tuple[Path, ...]
     tensors: dict[str, TensorEntry]
     digest: str  # sha256 over config.json and the safetensors headers, in hexadecimal

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from .errors import invalid
-from .spec import ModelSpec, TensorEntry
+from .spec import DecoderSpec, TensorEntry
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -13,7 +13,7 @@ _DTYPES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 _IGNORED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 
-def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
+def expected_shapes(spec: DecoderSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name and shape of every tensor, in the order of the forward pass. Projections are [out, in]."""
     hidden, inner, head_dim = spec.hidden_size, spec.intermediate_size, spec.head_dim
     q_rows, kv_rows = spec.heads * head_dim, spec.kv_heads * head_dim
@@ -38,7 +38,7 @@ def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield HEAD, (spec.vocab_size, hidden)
 
 
-def select(spec: ModelSpec, found: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
+def select(spec: DecoderSpec, found: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
     """The tensors to load, checked against the spec. Raises CheckpointError naming the first wrong one."""
     wanted = dict(expected_shapes(spec))
     for name, shape in wanted.items():

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tangram_engine.checkpoint import Checkpoint, CheckpointError, Reason, read_checkpoint
+from tangram_engine.checkpoint import Checkpoint, CheckpointError, RefusalReason, read_checkpoint
 from tangram_engine.inspect import EXIT_FAILED, EXIT_REFUSED, SCHEMA, publish, refusal
 from tangram_engine.start_error import StartError
 
@@ -69,14 +69,16 @@ def _text(path: Path | None) -> tuple[str, str]:
         try:
             raw = path.read_bytes() if path.stat().st_size <= _TEXT_LIMIT else b""
         except OSError as error:
-            raise CheckpointError(Reason.NOT_FOUND, f"--text {path}: {error.strerror}") from None
+            raise CheckpointError(RefusalReason.NOT_FOUND, f"--text {path}: {error.strerror}") from None
         if not raw:
             limit = f"{_TEXT_LIMIT >> 20} MiB"
-            raise CheckpointError(Reason.INVALID, f"--text {path}: empty, or more than {limit}")
+            raise CheckpointError(RefusalReason.INVALID, f"--text {path}: empty, or more than {limit}")
     try:
         words = raw.decode()
     except UnicodeDecodeError as error:
-        raise CheckpointError(Reason.INVALID, f"--text {path}: not UTF-8 at byte {error.start}") from None
+        raise CheckpointError(
+            RefusalReason.INVALID, f"--text {path}: not UTF-8 at byte {error.start}"
+        ) from None
     return words, "built-in" if path is None else f"sha256:{hashlib.sha256(raw).hexdigest()[:16]}"
 
 
@@ -92,12 +94,12 @@ def _token_ids(model: Path, checkpoint: Checkpoint, words: str) -> tuple[int, ..
         for paragraph in words.split("\n\n"):
             found += client.encode(paragraph + "\n\n", 1 << 20, add_special_tokens=False)
     except (TokenizerError, TextUnavailable) as error:
-        raise CheckpointError(Reason.INVALID, f"the text cannot be tokenized: {error}") from None
+        raise CheckpointError(RefusalReason.INVALID, f"the text cannot be tokenized: {error}") from None
     finally:
         client.close()
     if len(found) < FEWEST:
         raise CheckpointError(
-            Reason.INVALID,
+            RefusalReason.INVALID,
             f"the text has {len(found)} tokens, and at least {FEWEST} are needed: a longer one",
         )
     return tuple(found)
@@ -128,7 +130,9 @@ def _measure(
             raise
         raise OutOfMemory(f"{error}; evaluate on a larger GPU or slice") from error
     if not found.is_finite:
-        raise CheckpointError(Reason.INVALID, f"the {quantize} model computes numbers that are not finite")
+        raise CheckpointError(
+            RefusalReason.INVALID, f"the {quantize} model computes numbers that are not finite"
+        )
     figures = {_camel(key): _rounded(value) for key, value in asdict(found).items()}
     made = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     versions = {"tangram": _version(), "torch": torch.__version__}

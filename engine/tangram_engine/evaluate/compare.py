@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import Checkpoint, ModelSpec
+from tangram_engine.checkpoint import Checkpoint, DecoderSpec
 from tangram_engine.kernels.ops import Ops, kernel_ops, reference_ops, why_not_kernels
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.models import Decoder
@@ -60,7 +60,7 @@ class Comparison:
         )
 
 
-def windows(ids: Sequence[int], spec: ModelSpec, tokens: int) -> list[tuple[int, ...]]:
+def windows(ids: Sequence[int], spec: DecoderSpec, tokens: int) -> list[tuple[int, ...]]:
     """Cut a text into windows that score `tokens` tokens together, fewer where it is shorter.
 
     Each begins with the token that texts begin with, where the model has one.
@@ -159,7 +159,7 @@ class _Windows:
     """The engine's own attention over windows side by side; a pool of one layer serves them all in turn."""
 
     def __init__(
-        self, spec: ModelSpec, batch: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+        self, spec: DecoderSpec, batch: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
     ) -> None:
         spans, blocks = [], 0
         for text in batch:

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.checkpoint import ModelSpec
+from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.models.weights import LayerWeights, Weights
 
 
@@ -27,7 +27,7 @@ class Attend(Protocol):
 class Decoder:
     """Weights and the order in which they are applied."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights) -> None:
+    def __init__(self, spec: DecoderSpec, weights: Weights) -> None:
         self.spec = spec
         self.weights = weights
 

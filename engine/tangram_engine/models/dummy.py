@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import ModelSpec, expected_shapes
+from tangram_engine.checkpoint import DecoderSpec, expected_shapes
 from tangram_engine.kernels.ops import Ops
-from tangram_engine.models.weights import MakeProjection, Source, Weights, assemble, in_place
+from tangram_engine.models.weights import MakeProjection, TensorSource, Weights, assemble, in_place
 
 STD = (
     0.02  # as real weights are initialised: activations stay finite, and the GPU draws the power of real work
@@ -15,7 +15,7 @@ STD = (
 
 
 def dummy_weights(
-    spec: ModelSpec,
+    spec: DecoderSpec,
     dtype: torch.dtype,
     device: torch.device,
     seed: int,
@@ -26,7 +26,7 @@ def dummy_weights(
     return assemble(spec, dummy_source(spec, dtype, device, seed), dtype, device, ops, make)
 
 
-def dummy_source(spec: ModelSpec, dtype: torch.dtype, device: torch.device, seed: int) -> Source:
+def dummy_source(spec: DecoderSpec, dtype: torch.dtype, device: torch.device, seed: int) -> TensorSource:
     """Norms are 1, biases 0, all else is normal with standard deviation 0.02.
 
     What is added to the residual stream (the output and down projections) is scaled by 1 / sqrt(2 x layers),

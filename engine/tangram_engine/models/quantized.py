@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import ModelSpec
+from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.kernels import fp8_rows, int4_gemm
 from tangram_engine.kernels.ops import Ops
 from tangram_engine.kernels.rms_norm import RmsNorm
@@ -92,7 +92,9 @@ def has_scaled_product(dtype: torch.dtype, device: torch.device) -> bool:
     return True
 
 
-def quantized_on_load(spec: ModelSpec, form: str, dtype: torch.dtype, device: torch.device) -> MakeProjection:
+def quantized_on_load(
+    spec: DecoderSpec, form: str, dtype: torch.dtype, device: torch.device
+) -> MakeProjection:
     """Projections in that format, one after the other: no two full-precision ones are alive at a time.
 
     A CPU multiplies with what the format stands for, in `dtype`: the answers of the format at the speed and
@@ -114,7 +116,7 @@ def quantized_on_load(spec: ModelSpec, form: str, dtype: torch.dtype, device: to
     return make
 
 
-def largest_projection(spec: ModelSpec) -> int:
+def largest_projection(spec: DecoderSpec) -> int:
     """Weights of the largest matrix of a layer: what a buffer for one dequantised matrix must hold."""
     heads, inner = spec.heads * spec.head_dim, spec.intermediate_size
     return spec.hidden_size * max(heads + 2 * spec.kv_heads * spec.head_dim, 2 * inner)

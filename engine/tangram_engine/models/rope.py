@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import ModelSpec, RopeScaling
+from tangram_engine.checkpoint import DecoderSpec, RopeScaling
 
 
-def inverse_frequencies(spec: ModelSpec) -> Tensor:
+def inverse_frequencies(spec: DecoderSpec) -> Tensor:
     """Radians per position of the D/2 pairs, scaled as the checkpoint says. [D/2], float32."""
     exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.int64).float() / spec.head_dim
     frequencies = 1.0 / spec.rope_theta**exponents
@@ -31,7 +31,7 @@ def _llama3(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     return frequencies * (keep + (1.0 - keep) / scaling.factor)
 
 
-def cos_sin(spec: ModelSpec, positions: int, device: torch.device) -> Tensor:
+def cos_sin(spec: DecoderSpec, positions: int, device: torch.device) -> Tensor:
     """Cosines beside sines of the D/2 pairs at all positions. [positions, D], float32."""
     angles = torch.arange(positions).float()[:, None] * inverse_frequencies(spec)
     return torch.cat((angles.cos(), angles.sin()), -1).to(device)
@@ -44,7 +44,7 @@ class Rope:
     halves of a head swapped by `roll`, that is x * cos + roll(x) * sin: three operations.
     """
 
-    def __init__(self, spec: ModelSpec, positions: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: DecoderSpec, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         angles = torch.arange(positions).float()[:, None] * inverse_frequencies(spec)
         cos, sin = angles.cos(), angles.sin()
         table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)))

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, ModelSpec
+from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, DecoderSpec
 from tangram_engine.kernels.ops import Ops
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.models.linear import Linear
@@ -53,7 +53,7 @@ class Weights:
     head: Projection  # hidden -> vocabulary
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """Where tensors come from by name."""
 
     def __call__(self, name: str) -> Tensor:
@@ -87,7 +87,7 @@ def load_weights(
 
 
 @contextmanager
-def opened(checkpoint: Checkpoint) -> Iterator[Source]:
+def opened(checkpoint: Checkpoint) -> Iterator[TensorSource]:
     """Tensors of a checkpoint by name, while its files are open."""
     with ExitStack() as stack:
         files: dict[Any, Any] = {
@@ -102,8 +102,8 @@ def opened(checkpoint: Checkpoint) -> Iterator[Source]:
 
 
 def assemble(
-    spec: ModelSpec,
-    source: Source,
+    spec: DecoderSpec,
+    source: TensorSource,
     dtype: torch.dtype,
     device: torch.device,
     ops: Ops,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import CheckpointError, Reason
+from tangram_engine.checkpoint import CheckpointError, RefusalReason
 
 FORMATS = ("fp8", "int4")
 GROUP = 128  # inputs that share a scale and a zero (int4)
@@ -160,7 +160,7 @@ def _rounded_up(scale: Tensor) -> Tensor:
 def _check_finite(scales: Tensor) -> None:
     if not bool(scales.isfinite().all()):
         raise CheckpointError(
-            Reason.INVALID,
+            RefusalReason.INVALID,
             "a weight is not finite, or too large for the format's scales: the checkpoint cannot be "
             "quantized; start without --quantize",
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.checkpoint import ModelSpec
+from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.models.rope import Rope, rotate
 from tangram_engine.models.weights import LayerWeights
 
@@ -40,7 +40,7 @@ class Span(NamedTuple):
         return self.start + self.length
 
 
-class Attention(Protocol):
+class AttentionBackend(Protocol):
     """A KV pool and the attention over it. One `plan` serves all layers of a step."""
 
     def resize(self, num_blocks: int) -> int:
@@ -87,7 +87,7 @@ class TorchAttention:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        spec: DecoderSpec,
         rope: Rope,
         num_blocks: int,
         block_size: int,
@@ -111,7 +111,7 @@ class TorchAttention:
         self._rotation = rope.at(torch.zeros(0, dtype=torch.int64, device=device))
 
     def resize(self, num_blocks: int) -> int:
-        """See `Attention.resize`. The former pool is freed first: there may be no room for both."""
+        """See `AttentionBackend.resize`. The former pool is freed first: there may be no room for both."""
         self._blocks, self._slots = [], []
         self.pool = torch.empty(0, dtype=self._dtype, device=self._device)
         shape = (self._layers, num_blocks * len(self._kinds), self._block_size * self._head_dim)
@@ -135,7 +135,7 @@ class TorchAttention:
         raise NotImplementedError
 
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
-        """See `Attention.attend`."""
+        """See `AttentionBackend.attend`."""
         heads, kv_heads = self._heads, self._kv_heads
         qk, v = qkv.view(qkv.shape[0], -1, self._head_dim).split_with_sizes((heads + kv_heads, kv_heads), 1)
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -260,7 +260,7 @@ class TorchAttention:
 
 
 def collected_tokens(
-    spec: ModelSpec, block_size: int, dtype: torch.dtype, max_num_seqs: int, max_model_len: int
+    spec: DecoderSpec, block_size: int, dtype: torch.dtype, max_num_seqs: int, max_model_len: int
 ) -> int:
     """Tokens, in whole blocks, whose keys and values lie side by side for one call.
 

@@ -9,8 +9,8 @@ import torch
 from tangram_engine.checkpoint import (
     Checkpoint,
     CheckpointError,
-    ModelSpec,
-    Reason,
+    DecoderSpec,
+    RefusalReason,
     read_checkpoint,
     read_shapes,
 )
@@ -26,7 +26,7 @@ from tangram_engine.models import (
 )
 from tangram_engine.models.rope import Rope
 from tangram_engine.run import host
-from tangram_engine.run.attention import Attention, TorchAttention
+from tangram_engine.run.attention import AttentionBackend, TorchAttention
 from tangram_engine.run.device import choose_dtype, is_out_of_memory, open_device
 from tangram_engine.run.ladder import CPU_STEP, captured_sizes, step_tokens
 from tangram_engine.run.memory import (
@@ -49,7 +49,7 @@ from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, mea
 from tangram_engine.run.speed import DeviceSpeed, measure_speed, predicted_tokens_per_second
 from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
 from tangram_engine.sample.sampler import Sampler
-from tangram_engine.schedule import Limits, Request, Row, Sequence
+from tangram_engine.schedule import BatchRow, Request, SchedulerLimits, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class Loaded:
     """A model that is ready to step."""
 
     runner: Runner
-    spec: ModelSpec
-    limits: Limits
+    spec: DecoderSpec
+    limits: SchedulerLimits
     num_blocks: int
     dtype: torch.dtype
     device: torch.device
@@ -110,7 +110,7 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
         rows = DeviceRows(
             limits.max_num_seqs, limits.max_model_len, config.block_size, spec.vocab_size, device, config.seed
         )
-        attention: Attention
+        attention: AttentionBackend
         if ops is not None:
             attention = PagedAttention(
                 spec,
@@ -141,7 +141,7 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
     return Loaded(runner, spec, limits, num_blocks, dtype, device, loaded - begin, warm - loaded, speed)
 
 
-def warm_up(runner: Runner, limits: Limits, block_size: int, context: int) -> None:
+def warm_up(runner: Runner, limits: SchedulerLimits, block_size: int, context: int) -> None:
     """Run the largest decode, the most tokens of prompts, the same as last chunks of longer ones, and both.
 
     Contexts have up to `context` tokens. Tokens are drawn in the most expensive way.
@@ -155,18 +155,18 @@ def warm_up(runner: Runner, limits: Limits, block_size: int, context: int) -> No
     # On a CPU, counts of tokens commit memory when a row is penalised: one row shows the way as well.
     penalised = sequences if runner.device.type == "cuda" else 1
     decoding = [
-        Row(_dummy(context, block_size, slot, slot < penalised, logprobs=slot > 0), context - 1, 1)
+        BatchRow(_dummy(context, block_size, slot, slot < penalised, logprobs=slot > 0), context - 1, 1)
         for slot in range(sequences)
     ]
 
-    def prompts(tokens: int, slot: int, past: bool) -> list[Row]:
+    def prompts(tokens: int, slot: int, past: bool) -> list[BatchRow]:
         rows = []
         for each in range(slot, sequences):
             length = min(longest, tokens)
             tokens -= length
             if length:
                 sequence = _dummy(end, block_size, each, penalised=False, logprobs=True)
-                rows.append(Row(sequence, end - length if past else 0, length))
+                rows.append(BatchRow(sequence, end - length if past else 0, length))
         return rows
 
     with torch.inference_mode():
@@ -194,7 +194,7 @@ def _dummy(tokens: int, block_size: int, slot: int, penalised: bool, logprobs: b
 def allocate_pool(
     config: EngineConfig,
     runner: Runner,
-    limits: Limits,
+    limits: SchedulerLimits,
     buffers: BufferSizes,
     memory: DeviceMemory | None,
     sizes: tuple[int, ...] = (),
@@ -244,7 +244,7 @@ def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
 
 
 def _speed(
-    spec: ModelSpec, dtype: torch.dtype, form: str | None, device: torch.device, memory: DeviceMemory | None
+    spec: DecoderSpec, dtype: torch.dtype, form: str | None, device: torch.device, memory: DeviceMemory | None
 ) -> DeviceSpeed | None:
     """Measure the device before anything fills it, and predict what one request alone can get of it."""
     if device.type == "cpu" or memory is None:
@@ -284,15 +284,15 @@ def _step_tokens(device: torch.device) -> int:
     return step_tokens(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> Limits:
+def _limits(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> SchedulerLimits:
     longest = spec.max_position_embeddings
     if config.max_model_len is not None and config.max_model_len > longest:
         raise CheckpointError(
-            Reason.INVALID,
+            RefusalReason.INVALID,
             f"max_model_len {config.max_model_len} is more than max_position_embeddings, {longest}",
         )
     budget = config.max_num_batched_tokens or max(_step_tokens(device), config.max_num_seqs)
-    return Limits(
+    return SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=budget,
         max_model_len=config.max_model_len or longest,

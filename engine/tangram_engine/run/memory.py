@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tangram_engine.checkpoint import EMBEDDING, HEAD, ModelSpec, expected_shapes
+from tangram_engine.checkpoint import EMBEDDING, HEAD, DecoderSpec, expected_shapes
 from tangram_engine.models.quantized import largest_projection
 from tangram_engine.quantize import bytes_of, quantizable
 from tangram_engine.run.attention import SCORES, collected_tokens
@@ -33,7 +33,7 @@ class OutOfMemory(StartError):
     """The device cannot hold what was asked for; the message says what it could hold."""
 
 
-def weight_bytes(spec: ModelSpec, dtype: torch.dtype, quantize: str | None = None) -> dict[str, int]:
+def weight_bytes(spec: DecoderSpec, dtype: torch.dtype, quantize: str | None = None) -> dict[str, int]:
     """Bytes of the weights by what they are for: embedding, attention, mlp, norm; head unless it is tied.
 
     `quantize`: the format of the layers' matrices on a GPU; a CPU keeps what they stand for in `dtype`.
@@ -49,12 +49,12 @@ def weight_bytes(spec: ModelSpec, dtype: torch.dtype, quantize: str | None = Non
     return found
 
 
-def dequantization_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+def dequantization_bytes(spec: DecoderSpec, dtype: torch.dtype) -> int:
     """Bytes of the buffer for one dequantised matrix, the largest: with `quantize` it is kept on a GPU."""
     return largest_projection(spec) * dtype.itemsize
 
 
-def read_bytes(spec: ModelSpec, dtype: torch.dtype, quantize: str | None = None) -> int:
+def read_bytes(spec: DecoderSpec, dtype: torch.dtype, quantize: str | None = None) -> int:
     """Bytes of weights that each step reads: all but the input embedding, of which it looks up rows."""
     weights = weight_bytes(spec, dtype, quantize)
     return sum(weights.values()) - (0 if spec.tied_embeddings else weights["embedding"])
@@ -67,7 +67,7 @@ class BufferSizes:
     A start on a GPU measures the peak; the formula says what a smaller setting would take.
     """
 
-    spec: ModelSpec
+    spec: DecoderSpec
     dtype: torch.dtype
     block_size: int
     max_num_seqs: int
@@ -118,7 +118,7 @@ def check_weights(needed: int, available: int) -> None:
         )
 
 
-def block_bytes(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
+def block_bytes(spec: DecoderSpec, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block: keys and values of `block_size` tokens in all layers."""
     return 2 * spec.layers * spec.kv_heads * spec.head_dim * block_size * dtype.itemsize
 

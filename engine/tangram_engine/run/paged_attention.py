@@ -11,7 +11,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import ModelSpec
+from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.kernels import decode_attention
 from tangram_engine.kernels.ops import Ops
 from tangram_engine.models.rope import cos_sin
@@ -21,7 +21,7 @@ from tangram_engine.run.paged_prefill import PagedPrefill, choose_prefill, colle
 
 
 def workspace_bytes(
-    spec: ModelSpec, block_size: int, dtype: torch.dtype, max_num_seqs: int, max_model_len: int
+    spec: DecoderSpec, block_size: int, dtype: torch.dtype, max_num_seqs: int, max_model_len: int
 ) -> int:
     """Bytes that attention on a GPU keeps beside the pool, all allocated at construction.
 
@@ -39,7 +39,7 @@ class PagedAttention:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        spec: DecoderSpec,
         tables: Tensor,
         num_blocks: int,
         block_size: int,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.checkpoint import ModelSpec
+from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.run.attention import Span
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(q, keys, values, attn_mask=bias, enable_gqa=grouped)
 
 
-def collected_bytes(spec: ModelSpec, block_size: int, dtype: torch.dtype, max_model_len: int) -> int:
+def collected_bytes(spec: DecoderSpec, block_size: int, dtype: torch.dtype, max_model_len: int) -> int:
     """Of the workspace of `CollectedPrefill`: keys and values of one layer of the longest sequence.
 
     2 x K x D x ceil(max_model_len / block size) x block size x bytes of the dtype.
@@ -63,7 +63,7 @@ class CollectedPrefill:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        spec: DecoderSpec,
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -147,7 +147,7 @@ def upload(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> T
 
 
 def choose_prefill(
-    spec: ModelSpec, block_size: int, dtype: torch.dtype, device: torch.device, max_model_len: int
+    spec: DecoderSpec, block_size: int, dtype: torch.dtype, device: torch.device, max_model_len: int
 ) -> PagedPrefill:
     """Attention over pages where it passes a trial on this device, else over collected pages."""
     collected = CollectedPrefill(spec, block_size, dtype, device, max_model_len)
@@ -169,7 +169,7 @@ def choose_prefill(
 def trial_passes(
     tried: PagedPrefill,
     trusted: PagedPrefill,
-    spec: ModelSpec,
+    spec: DecoderSpec,
     block_size: int,
     dtype: torch.dtype,
     device: torch.device,

@@ -18,7 +18,7 @@ from tangram_engine.sample.filters import IN_PROMPT
 from tangram_engine.sample.noise import MASK, derived_seed, signed
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.sample.sampler import NEUTRAL
-from tangram_engine.schedule import Row
+from tangram_engine.schedule import BatchRow
 from tangram_engine.schedule import Sequence as Tokens
 
 _FIXED_BYTES = 3 * 4 + len(NEUTRAL) * 4 + 8  # of a row without table and counts
@@ -70,7 +70,7 @@ class DeviceRows:
         """Let the padding row write into this block, which must belong to no request."""
         self.tables[self.padding].fill_(block)
 
-    def update(self, rows: Sequence[Row]) -> None:
+    def update(self, rows: Sequence[BatchRow]) -> None:
         """Bring the device rows up to date with what a step computes. No synchronisation."""
         upload = _Upload()
         uploaded = self._uploaded

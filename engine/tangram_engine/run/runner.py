@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from tangram_engine.models import Decoder
-from tangram_engine.run.attention import Attention, Span, decode_first
+from tangram_engine.run.attention import AttentionBackend, Span, decode_first
 from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.paged_prefill import upload
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample.sampler import Sampled, TokenSampler, logprobs
-from tangram_engine.schedule import Row
+from tangram_engine.schedule import BatchRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Logprobs:
 class Launched:
     """A step that the device computes, or has computed."""
 
-    sampling: list[Row]  # the rows that get a token
+    sampling: list[BatchRow]  # the rows that get a token
     _ids: Tensor  # int32, on the host
     _logprobs: _Logprobs | None
     _done: torch.cuda.Event | None  # None on a CPU: there it is done already
@@ -49,7 +49,7 @@ class Runner:
     """Turns scheduled rows into tensors and runs the decoder over them."""
 
     def __init__(
-        self, decoder: Decoder, attention: Attention, rows: DeviceRows, sample: TokenSampler
+        self, decoder: Decoder, attention: AttentionBackend, rows: DeviceRows, sample: TokenSampler
     ) -> None:
         self.decoder = decoder
         self.attention = attention
@@ -80,7 +80,7 @@ class Runner:
         """Run batches that these graphs hold through them, until the pool is replaced."""
         self._graphs = graphs
 
-    def launch(self, rows: Sequence[Row]) -> Launched:
+    def launch(self, rows: Sequence[BatchRow]) -> Launched:
         """Enqueue one step: forward, sample, keep what the next step needs, copy the ids to the host."""
         self.rows.update(rows)
         if self._graphs is not None and len(rows) in self._graphs and all(row.decodes for row in rows):
@@ -102,7 +102,7 @@ class Runner:
             ids, logits = self._mixed(ordered, [spans[index] for index in order], slots)
         return self._launched(sampling, ids, logits)
 
-    def _launched(self, sampling: list[Row], ids: Tensor, logits: Tensor) -> Launched:
+    def _launched(self, sampling: list[BatchRow], ids: Tensor, logits: Tensor) -> Launched:
         return Launched(sampling, *self._to_host(ids, _logprobs(sampling, logits, ids)))
 
     def decode_rows(self, rows: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ class Runner:
         logits = self.decoder.logits(self.decoder.forward(ids, self.attention.attend), out)
         return self._sample(logits, rows, self.rows), logits
 
-    def _mixed(self, rows: Sequence[Row], spans: Sequence[Span], slots: Tensor) -> tuple[Tensor, Tensor]:
+    def _mixed(self, rows: Sequence[BatchRow], spans: Sequence[Span], slots: Tensor) -> tuple[Tensor, Tensor]:
         """Single tokens, whose ids the device has, before chunks, whose ids the host has."""
         decodes = sum(row.decodes for row in rows)
         fed: list[int] = []
@@ -168,7 +168,7 @@ def _enqueue_copy(tensor: Tensor) -> Tensor:
     return host.copy_(tensor, non_blocking=True)
 
 
-def _logprobs(rows: Sequence[Row], logits: Tensor, ids: Tensor) -> _Logprobs | None:
+def _logprobs(rows: Sequence[BatchRow], logits: Tensor, ids: Tensor) -> _Logprobs | None:
     wanted = [row.sequence.request.params.logprobs for row in rows]
     indices = [index for index, count in enumerate(wanted) if count is not None]
     if not indices:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tangram_engine.schedule.sequence import Sequence
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """`length` tokens of one sequence, beginning at position `start`.
 
     A tuple: each step builds hundreds, and a dataclass that is frozen takes three times as long.
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 class ScheduledBatch:
     """The rows of one step and what was counted while they were chosen."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[BatchRow, ...]
     preemptions: int = 0
     prefix_queries: int = 0  # prompt tokens looked up in the prefix cache
     prefix_hits: int = 0  # of these, found

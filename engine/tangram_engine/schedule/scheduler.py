@@ -24,13 +24,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tangram_engine.cache import BlockManager, extend_keys
-from tangram_engine.schedule.batch import Row, ScheduledBatch
+from tangram_engine.schedule.batch import BatchRow, ScheduledBatch
 from tangram_engine.schedule.request import Request
 from tangram_engine.schedule.sequence import NO_SLOT, Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     """Bounds of one step and of one sequence, and the tokens that end any sequence."""
 
     max_num_seqs: int
@@ -48,7 +48,7 @@ class Limits:
 class Scheduler:
     """Decides the rows of each step and keeps the block manager's books. Slots own the blocks."""
 
-    def __init__(self, limits: Limits, blocks: BlockManager) -> None:
+    def __init__(self, limits: SchedulerLimits, blocks: BlockManager) -> None:
         if blocks.blocks_for(limits.max_model_len) > blocks.num_blocks:
             raise ValueError(
                 f"{blocks.num_blocks} blocks cannot hold one request of {limits.max_model_len} tokens"
@@ -99,7 +99,7 @@ class Scheduler:
         `now` is when the step begins, in seconds of any one clock; it is written down, never used to decide.
         A step without rows need not be launched or committed.
         """
-        rows: list[Row] = []
+        rows: list[BatchRow] = []
         budget, preemptions, short = self._continue_running(rows)
         queries, hits = (0, 0) if preemptions or short else self._admit_waiting(rows, budget, now)
         batch = ScheduledBatch(tuple(rows), preemptions, queries, hits)
@@ -158,7 +158,7 @@ class Scheduler:
                 raise AssertionError(f"{sequence.id}: {sequence.unknown} tokens are awaited in vain")
         yield from self.blocks.audit_slices()
 
-    def _continue_running(self, rows: list[Row]) -> tuple[int, int, bool]:
+    def _continue_running(self, rows: list[BatchRow]) -> tuple[int, int, bool]:
         """Budget left, preemptions, and whether a sequence waits for blocks of leaving ones."""
         budget, preemptions, short = self.limits.max_num_batched_tokens, 0, False
         size = self.blocks.block_size
@@ -180,11 +180,11 @@ class Scheduler:
                 if short:
                     continue  # no younger sequence takes a block for which an older one waits
                 self.blocks.extend(sequence.slot, needed)
-            rows.append(Row(sequence, start, length, needed == end, False))
+            rows.append(BatchRow(sequence, start, length, needed == end, False))
             budget -= length
         return budget, preemptions, short
 
-    def _admit_waiting(self, rows: list[Row], budget: int, now: float) -> tuple[int, int]:
+    def _admit_waiting(self, rows: list[BatchRow], budget: int, now: float) -> tuple[int, int]:
         queries = hits = 0
         while self.waiting and budget and self._free_slots:
             sequence = self.waiting[0]
@@ -213,7 +213,7 @@ class Scheduler:
                 sequence.cached = sequence.computed
             pending = len(sequence.tokens) - sequence.computed
             length = min(pending, budget)
-            rows.append(Row(sequence, sequence.computed, length, length == pending))
+            rows.append(BatchRow(sequence, sequence.computed, length, length == pending))
             budget -= length
         return queries, hits
 
@@ -230,7 +230,7 @@ class Scheduler:
             for other in self.running
         )
 
-    def _book(self, row: Row, sampled: Mapping[str, int] | None, outcome: dict[str, str | None]) -> None:
+    def _book(self, row: BatchRow, sampled: Mapping[str, int] | None, outcome: dict[str, str | None]) -> None:
         sequence, start, length, samples, _ = row
         sequence.unknown -= samples
         token = sampled.get(sequence.id) if sampled is not None else None

@@ -19,7 +19,7 @@ from .events import EventStream, send_whole
 from .generation import Delta, Generation, Hold
 from .jsonio import dumps_in_pieces
 from .lifecycle import Lifecycle
-from .metrics import Metrics
+from .metrics import EngineMetrics
 from .params import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .prompts import Preparer
 from .replies import Chat, Completion, Dialect, usage
@@ -41,7 +41,7 @@ class Backend:
     served_name: str
     max_request_seconds: float
     lifecycle: Lifecycle
-    metrics: Metrics
+    metrics: EngineMetrics
     executor: Executor
     connections: Connections
     bodies: BodyBytes

@@ -9,7 +9,7 @@ import stat
 import threading
 from pathlib import Path
 
-from .metrics import Metrics
+from .metrics import EngineMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class APIKeys:
     the same time whatever the lengths are. Raises APIKeyFileError where the file gives no keys at first.
     """
 
-    def __init__(self, path: Path, metrics: Metrics) -> None:
+    def __init__(self, path: Path, metrics: EngineMetrics) -> None:
         self._path = path
         self._metrics = metrics
         self._problem = ""

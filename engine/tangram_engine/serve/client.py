@@ -19,7 +19,7 @@ from tangram_engine.messages import (
     Ping,
     Pong,
     Ready,
-    Step,
+    StepOutput,
     StepStats,
     TokenOutput,
     encode,
@@ -145,7 +145,7 @@ class EngineClient:
                 # Tokens of several steps that came together go on together: behind, it writes less often.
                 outputs: list[TokenOutput] = []
                 for message in frames.feed(data):
-                    if isinstance(message, Step):
+                    if isinstance(message, StepOutput):
                         outputs += message.outputs
                         self._on_step(message.stats)
                     else:

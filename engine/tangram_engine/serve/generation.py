@@ -12,7 +12,7 @@ from tangram_engine.schedule.request import Request
 from .client import EngineClient, EngineDied
 from .detokenize import Detokenizer, StopScanner, StopStrings
 from .errors import APIError, unavailable
-from .metrics import Metrics
+from .metrics import EngineMetrics
 from .tokenizer import TextTools, TokenizerError
 
 
@@ -37,7 +37,7 @@ class Delta:
 
 
 @dataclass(slots=True)
-class Answer:
+class GeneratedSequence:
     """One sequence on its way: detokenizer, stop scanner and the numbers that metrics need."""
 
     index: int
@@ -115,7 +115,7 @@ class Generation:
     def __init__(
         self,
         engine: EngineClient,
-        metrics: Metrics,
+        metrics: EngineMetrics,
         tools: TextTools,
         requests: Sequence[Request],
         *,
@@ -136,7 +136,7 @@ class Generation:
         decode = partial(tools.decode, skip_special_tokens=skip_special_tokens)
         stop_strings = StopStrings(stops)
         self.answers = [
-            Answer(
+            GeneratedSequence(
                 index,
                 request,
                 Detokenizer(decode, request.prompt),
@@ -200,7 +200,7 @@ class Generation:
         if self._hold is not None or self._failure is not None or not self._running:
             self._turn.set()
 
-    def _book(self, answer: Answer, output: TokenOutput, now: float) -> Delta:
+    def _book(self, answer: GeneratedSequence, output: TokenOutput, now: float) -> Delta:
         if output.finish in {"abort", "error"}:
             answer.done = True
             self._running -= 1
@@ -219,7 +219,7 @@ class Generation:
             self._finished(answer, delta.finish or "stop")
         return delta
 
-    def _time(self, answer: Answer, output: TokenOutput, now: float) -> None:
+    def _time(self, answer: GeneratedSequence, output: TokenOutput, now: float) -> None:
         answer.tokens += 1
         self._metrics.generation_tokens.value += 1
         if answer.tokens == 1:
@@ -233,7 +233,7 @@ class Generation:
         answer.last = now
         answer.preemptions = output.preemptions
 
-    def _finished(self, answer: Answer, reason: str) -> None:
+    def _finished(self, answer: GeneratedSequence, reason: str) -> None:
         metrics = self._metrics
         metrics.ended(reason)
         metrics.e2e.observe(answer.last - answer.request.arrival)

@@ -19,7 +19,7 @@ _BACKLOG = 1024
 _RECEIVE_BYTES = 32 << 10
 
 
-class _Connection(web.RequestHandler):
+class _CountedConnection(web.RequestHandler):
     """One client's connection, booked from its first to its last byte."""
 
     __slots__ = ("_connections",)
@@ -56,7 +56,7 @@ class Listener:
         """Accept from here on."""
         loop = asyncio.get_running_loop()
         self._socket = await loop.create_server(
-            lambda: _Connection(self._connections, self._server, loop=loop, **self._options),
+            lambda: _CountedConnection(self._connections, self._server, loop=loop, **self._options),
             host,
             port,
             backlog=_BACKLOG,

@@ -39,7 +39,7 @@ def length_buckets(largest: int) -> list[int]:
         scale *= 10
 
 
-class Metrics:
+class EngineMetrics:
     """Everything /metrics shows. Counters of one replica; the process starts them at zero."""
 
     def __init__(self, model_name: str) -> None:

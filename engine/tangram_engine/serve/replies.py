@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from .generation import Answer, Delta, TokenLogprob
+from .generation import Delta, GeneratedSequence, TokenLogprob
 from .jsonio import dumps, dumps_in_pieces, string
 from .tokenizer import TextTools
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 _PLACEHOLDER = "\0"  # no name of a model is this
 
 
-def usage(answers: Sequence[Answer], n: int) -> Json:
+def usage(answers: Sequence[GeneratedSequence], n: int) -> Json:
     """Token counts; a prompt counts once, however many answers it got."""
     firsts = answers[::n]
     prompt = sum(len(answer.request.prompt) for answer in firsts)

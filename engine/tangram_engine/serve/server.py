@@ -12,7 +12,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from tangram_engine.checkpoint import CheckpointError, Reason, read_checkpoint, read_shapes
+from tangram_engine.checkpoint import CheckpointError, RefusalReason, read_checkpoint, read_shapes
 from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.messages import EngineInfo
 
@@ -25,7 +25,7 @@ from .defaults import SamplingDefaults, read_defaults
 from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
 from .listener import Listener
-from .metrics import Metrics
+from .metrics import EngineMetrics
 from .prompts import Preparer
 from .text_client import WORKERS, TextClient
 from .tokenizer import TextTools, load_tokenizer
@@ -68,7 +68,7 @@ class Server:
     def __init__(self, options: ServeOptions, config: EngineConfig, factory: EngineFactory) -> None:
         self._options = options
         self._config = config
-        self._metrics = Metrics(options.served_name)
+        self._metrics = EngineMetrics(options.served_name)
         self._api_keys = APIKeys(options.api_key_file, self._metrics) if options.api_key_file else None
         self._lifecycle = Lifecycle(config.max_num_seqs + options.max_queued_requests)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="json")
@@ -200,7 +200,7 @@ class Server:
         """Let the handlers say what happened, then give up: a restart is the only safe way on."""
         self._lifecycle.state = State.FAILED
         await self._lifecycle.wait_idle(_FAREWELL_S)
-        return EXIT_CHECKPOINT if self._engine.failure in set(Reason) else EXIT_ENGINE_DIED
+        return EXIT_CHECKPOINT if self._engine.failure in set(RefusalReason) else EXIT_ENGINE_DIED
 
 
 def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = llm_engine) -> int:

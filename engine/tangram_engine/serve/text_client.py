@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tangram_engine
-from tangram_engine.checkpoint.errors import CheckpointError, Reason, invalid
+from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 
 from .template import TemplateError
 from .text_process import LOAD_CPU_S, LOAD_MEMORY, RENDER_CPU_S, WALL_S, pack, receive, send
@@ -219,7 +219,7 @@ class TextClient:
             raise invalid(self._death(-status)) from None
         if kind == "failed":
             reason, message = rest
-            raise CheckpointError(Reason(reason), message)
+            raise CheckpointError(RefusalReason(reason), message)
         self.has_template = rest[0]
 
     def _death(self, signum: int) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 
 import msgpack
 
-from tangram_engine.checkpoint.errors import CheckpointError, Reason, invalid
+from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 
 from .template import ChatTemplate, TemplateError
 from .tokenizer import TOKENIZER, TextTools, TokenizerError, load_chat_template, load_tokenizer
@@ -261,7 +261,7 @@ def main(arguments: list[str]) -> None:
         return
     except MemoryError:
         message = f"tokenizer and chat template need more than {LOAD_MEMORY >> 20} MiB to load"
-        send(channels[0], pack(("failed", str(Reason.INVALID), message)))
+        send(channels[0], pack(("failed", str(RefusalReason.INVALID), message)))
         return
     signal.setitimer(signal.ITIMER_PROF, 0)
     time.tzset()  # a worker can open no file

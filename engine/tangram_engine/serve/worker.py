@@ -23,7 +23,7 @@ from tangram_engine.messages import (
     Ping,
     Pong,
     Ready,
-    Step,
+    StepOutput,
     StepStats,
     TokenOutput,
     encode,
@@ -114,9 +114,9 @@ def _loop(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Mess
             aborted |= _apply(engine, channel, inbox.get())
         if engine.has_work():
             outputs, stats = engine.step()
-            channel.sendall(encode(Step(tuple(outputs), stats)))
+            channel.sendall(encode(StepOutput(tuple(outputs), stats)))
         elif aborted:
-            channel.sendall(encode(Step((), StepStats(kv_total_blocks=engine.info.num_blocks))))
+            channel.sendall(encode(StepOutput((), StepStats(kv_total_blocks=engine.info.num_blocks))))
 
 
 def _next_message(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> Message:

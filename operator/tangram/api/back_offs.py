@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field, JsonValue, StrictInt, StringConstraints, ValidationError
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.fleet import BackOff, Shape
 from tangram.fleet.times import rfc3339
 
@@ -15,7 +15,7 @@ _RFC3339: dict[str, JsonValue] = {"maxLength": 32}
 MAX_MESSAGE = 160
 
 
-class BackOffStatus(Model):
+class BackOffStatus(APIModel):
     """A shape in back-off: its pods could not be created or scheduled."""
 
     sku: _Word = Field(description="GPU model.")

@@ -7,7 +7,7 @@ GROUP = "tangram.dev"
 VERSION = "v1alpha1"
 
 
-class Model(BaseModel):
+class APIModel(BaseModel):
     """An object of the API: camelCase on the wire, frozen in memory.
 
     Unknown fields are ignored: the API server has refused or pruned them already, and an object that a newer

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, StrictStr, StringConstraints, ValidationError
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.values import Tolerance
 from tangram.fleet import EvaluationFailure, EvaluationKey, EvaluationReport, PrecisionTolerance
 
@@ -24,7 +24,7 @@ _Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Number = Annotated[str, StringConstraints(max_length=24, pattern=r"^-?[0-9]+(\.[0-9]+)?$")]
 
 
-class PrecisionToleranceSpec(Model):
+class PrecisionToleranceSpec(APIModel):
     """How far a quantised format may be from the checkpoint's own format."""
 
     perplexity_increase: Tolerance = Field(
@@ -45,7 +45,7 @@ class PrecisionToleranceSpec(Model):
         return PrecisionTolerance(self.perplexity_increase, self.top1_agreement)
 
 
-class EvaluationStatus(Model):
+class EvaluationStatus(APIModel):
     """A quantised format of the checkpoint, compared with the checkpoint's own format."""
 
     precision: Format = Field(description="The quantised format.")
@@ -70,7 +70,7 @@ class EvaluationStatus(Model):
     kl_p99: _Number = Field(description="99th percentile of it.")
 
 
-class _Measured(Model):
+class _Measured(APIModel):
     """The report of the engine. Fields that only people read are not taken over."""
 
     digest: _Name
@@ -84,12 +84,12 @@ class _Measured(Model):
     kl_p99: _Positive
 
 
-class _EvaluationError(Model):
+class _EvaluationError(APIModel):
     reason: Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z]{1,64}$")] = "EvaluationFailed"
     message: StrictStr = ""
 
 
-class _EvaluationDocument(Model):
+class _EvaluationDocument(APIModel):
     schema_: Literal[1] = Field(alias="schema")
     evaluation: _Measured | None = None
     error: _EvaluationError | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure
 
 _MESSAGE_LIMIT = 1000
@@ -16,7 +16,7 @@ Count = Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]
 Bytes = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
-class Facts(Model):
+class Facts(APIModel):
     """What `tangram-engine inspect` found in the checkpoint."""
 
     architecture: StrictStr = Field(
@@ -47,12 +47,12 @@ class Facts(Model):
         return CheckpointFacts(**self.model_dump())
 
 
-class _Failure(Model):
+class _Failure(APIModel):
     reason: StrictStr
     message: StrictStr = ""
 
 
-class _Report(Model):
+class _Report(APIModel):
     schema_: Literal[1] = Field(alias="schema")
     facts: Facts | None = None
     error: _Failure | None = None

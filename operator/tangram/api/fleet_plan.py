@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.status import Count, Decimal, ShortText, Text, Time
 from tangram.api.values import rule
 
@@ -26,7 +26,7 @@ Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 _ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 
 
-class PlannedShape(Model):
+class PlannedShape(APIModel):
     """Replicas of one shape."""
 
     shape: ShortText = Field(
@@ -38,7 +38,7 @@ class PlannedShape(Model):
     replicas: Count = Field(description="Number of replicas.")
 
 
-class PlannedDeployment(Model):
+class PlannedDeployment(APIModel):
     """The replicas that one LLMDeployment gets."""
 
     namespace: ShortText = Field(description="Namespace of the LLMDeployment.")
@@ -55,7 +55,7 @@ class PlannedDeployment(Model):
     )
 
 
-class PlannedSlices(Model):
+class PlannedSlices(APIModel):
     """Slices of one profile on one GPU with one owner, or the whole GPU."""
 
     profile: Word = Field(description="MIG profile (for instance 1g.10gb), or `gpu` for a whole GPU.")
@@ -69,7 +69,7 @@ class PlannedSlices(Model):
     )
 
 
-class PlannedLayout(Model):
+class PlannedLayout(APIModel):
     """A layout, and the number of GPUs with it."""
 
     count: Count = Field(description="Number of GPUs with this layout.")
@@ -89,7 +89,7 @@ class PlannedLayout(Model):
     )
 
 
-class PlannedMove(Model):
+class PlannedMove(APIModel):
     """One replica that starts on another GPU and then stops on its present one."""
 
     owner: ShortText = Field(description="The LLMDeployment of the replica.")
@@ -98,7 +98,7 @@ class PlannedMove(Model):
     cost: Decimal = Field(description="USD for the time in which both replicas run.")
 
 
-class PlannedStep(Model):
+class PlannedStep(APIModel):
     """One step that leads to the plan."""
 
     number: Count = Field(description="Number of the step; later steps refer to it.")
@@ -117,7 +117,7 @@ class PlannedStep(Model):
     )
 
 
-class UnmetDemand(Model):
+class UnmetDemand(APIModel):
     """An LLMDeployment that gets fewer replicas than it needs."""
 
     name: ShortText = Field(
@@ -130,14 +130,14 @@ class UnmetDemand(Model):
     reason: Text = Field(description="Why, in one sentence.")
 
 
-class NewNodes(Model):
+class NewNodes(APIModel):
     """Nodes that the plan adds to a GPUPool."""
 
     pool: ShortText = Field(description="Name of the GPUPool.")
     count: Count = Field(description="Number of nodes to add.")
 
 
-class FleetPlanSpec(Model):
+class FleetPlanSpec(APIModel):
     """The plan. It never changes."""
 
     inputs_hash: Hash = Field(
@@ -227,7 +227,7 @@ class FleetPlanSpec(Model):
     )
 
 
-class FleetPlanStatus(Model):
+class FleetPlanStatus(APIModel):
     """The state of the plan, and its figures that change over time. Written by Tangram alone."""
 
     state: PlanState | None = Field(

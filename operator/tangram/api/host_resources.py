@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.values import rule
 from tangram.fleet.quantity import parse_quantity
 
@@ -52,7 +52,7 @@ CPUMilli = Annotated[int, *_quantity(CPU_PATTERN, "500m", "1024", 1e-3, CPU_HELP
 MemoryMiB = Annotated[int, *_quantity(MEMORY_PATTERN, "2Gi", "16Ti", _MIB, MEMORY_HELP)]
 
 
-class HostRequestsSpec(Model):
+class HostRequestsSpec(APIModel):
     """CPU and memory of one replica."""
 
     cpu: CPUMilli | None = Field(
@@ -67,7 +67,7 @@ class HostRequestsSpec(Model):
     )
 
 
-class HostResourcesSpec(Model):
+class HostResourcesSpec(APIModel):
     """CPU and memory of the host."""
 
     requests: HostRequestsSpec = Field(

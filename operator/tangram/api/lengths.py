@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, StrictInt, model_validator
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.values import rule
 
 ONE_FORM = "exactly one of mean and fixed must be set"
@@ -30,7 +30,7 @@ def lengths_of_the_api(given: object) -> object:
     return given
 
 
-class LengthsSpec(Model):
+class LengthsSpec(APIModel):
     """How many tokens prompts or answers have: `mean`, with `p90` where it is known, or `fixed`."""
 
     mean: Tokens | None = Field(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, StrictStr
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.labels import (
     LABEL_KEY,
     LABEL_VALUE,
@@ -123,7 +123,7 @@ def _map(longest_value: int, *rules: dict[str, JsonValue]) -> dict[str, JsonValu
     }
 
 
-class PodMetadataSpec(Model):
+class PodMetadataSpec(APIModel):
     """Labels and annotations of engine pods."""
 
     labels: Annotated[dict[StrictStr, StrictStr], AfterValidator(_pairs), AfterValidator(_labels)] = Field(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
 from tangram.api.parse import explain
 from tangram.api.status import Condition, Count, Decimal
@@ -29,7 +29,7 @@ def _labels(selector: dict[str, str]) -> dict[str, str]:
     return selector
 
 
-class PoolNodesSpec(Model):
+class PoolNodesSpec(APIModel):
     """The limits of the cluster autoscaler, and what new nodes are like."""
 
     min: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] = Field(
@@ -53,7 +53,7 @@ class PoolNodesSpec(Model):
     )
 
 
-class GPUPoolSpec(Model):
+class GPUPoolSpec(APIModel):
     """Which nodes, what their GPUs are and cost, and what plans may do to them."""
 
     node_selector: Annotated[dict[StrictStr, StrictStr], AfterValidator(_labels)] = Field(
@@ -129,7 +129,7 @@ class PoolCondition(Condition):
     type: Literal["Accepted", "Ready"] = Field(description="Name of the aspect.")
 
 
-class GPUPoolStatus(Model):
+class GPUPoolStatus(APIModel):
     """What is observed. Written by Tangram alone."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictStr
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.labels import DNS_SUBDOMAIN
 from tangram.api.values import rule
 
@@ -26,7 +26,7 @@ def _matching(pattern: str, message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class SecretKeySpec(Model):
+class SecretKeySpec(APIModel):
     """A key of a Secret of this namespace."""
 
     name: Annotated[StrictStr, _matching(_NAME_PATTERN, _NAME_HELP)] = Field(

@@ -12,7 +12,7 @@ from pydantic import (
     StrictStr,
 )
 
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.evaluation import PrecisionToleranceSpec
 from tangram.api.host_resources import HostResourcesSpec
 from tangram.api.lengths import LENGTHS_RULES, LengthsSpec
@@ -57,7 +57,7 @@ def _known_uri(uri: str) -> str:
     return uri
 
 
-class ModelSpec(Model):
+class ModelSpec(APIModel):
     """The checkpoint to serve, and the name clients know it by."""
 
     uri: Annotated[StrictStr, AfterValidator(_known_uri)] = Field(
@@ -89,7 +89,7 @@ class ModelSpec(Model):
     )
 
 
-class EngineSpec(Model):
+class EngineSpec(APIModel):
     """How each replica of the engine runs."""
 
     max_model_len: StrictInt | None = Field(
@@ -157,7 +157,7 @@ class EngineSpec(Model):
     )
 
 
-class ObjectiveSpec(Model):
+class ObjectiveSpec(APIModel):
     """A latency objective: `percentile` of all requests take at most `milliseconds`."""
 
     percentile: Percentile = Field(
@@ -170,7 +170,7 @@ class ObjectiveSpec(Model):
     )
 
 
-class ObjectivesSpec(Model):
+class ObjectivesSpec(APIModel):
     """Latency objectives, each optional."""
 
     ttft: ObjectiveSpec | None = Field(
@@ -184,7 +184,7 @@ class ObjectivesSpec(Model):
     )
 
 
-class TrafficSpec(Model):
+class TrafficSpec(APIModel):
     """What is expected of clients, before anything is measured."""
 
     requests_per_second: Rate | None = Field(
@@ -206,7 +206,7 @@ class TrafficSpec(Model):
     )
 
 
-class SpreadSpec(Model):
+class SpreadSpec(APIModel):
     """How much of an LLMDeployment may be lost with one place."""
 
     node: Share = Field(
@@ -226,7 +226,7 @@ class SpreadSpec(Model):
 _SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
 
 
-class PlacementSpec(Model):
+class PlacementSpec(APIModel):
     """Which hardware may be used."""
 
     allowed_skus: tuple[SKU, ...] = Field(
@@ -275,7 +275,7 @@ class PlacementSpec(Model):
     )
 
 
-class ScalingSpec(Model):
+class ScalingSpec(APIModel):
     """Between how many replicas the number may move."""
 
     min_replicas: StrictInt = Field(
@@ -314,7 +314,7 @@ _PLACEMENT_RULES: dict[str, JsonValue] = {
 }
 
 
-class LLMDeploymentSpec(Model):
+class LLMDeploymentSpec(APIModel):
     """What a person wants."""
 
     model: ModelSpec = Field(description="The checkpoint to serve, and the name clients know it by.")

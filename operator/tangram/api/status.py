@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, StringConstraints
 
 from tangram.api.back_offs import BackOffStatus
-from tangram.api.base import Model
+from tangram.api.base import APIModel
 from tangram.api.evaluation import EvaluationStatus
 from tangram.api.facts import Facts
 
@@ -21,7 +21,7 @@ ConditionType = Literal["Ready", "Accepted", "ModelReady", "Placed", "Available"
 _ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 
 
-class Condition(Model):
+class Condition(APIModel):
     """One aspect of the state, as Kubernetes conditions are."""
 
     type: str = Field(description="Name of the aspect.")
@@ -40,7 +40,7 @@ class LLMDeploymentCondition(Condition):
     type: ConditionType = Field(description="Name of the aspect. Ready sums up the others.")
 
 
-class ModelStatus(Model):
+class ModelStatus(APIModel):
     """The checkpoint as inspected."""
 
     uri: Annotated[str, StringConstraints(max_length=512)] = Field(
@@ -60,7 +60,7 @@ class ModelStatus(Model):
     )
 
 
-class AlternativeStatus(Model):
+class AlternativeStatus(APIModel):
     """Another way to serve, that was not chosen."""
 
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
@@ -76,7 +76,7 @@ class AlternativeStatus(Model):
     message: Text = Field(description="The value that missed the constraint, and by how much.")
 
 
-class RelaxationStatus(Model):
+class RelaxationStatus(APIModel):
     """A change that would serve an LLMDeployment whole."""
 
     dimension: ShortText = Field(
@@ -85,7 +85,7 @@ class RelaxationStatus(Model):
     text: Text = Field(description="The smallest such change that was found to suffice, in a sentence.")
 
 
-class PlacementStatus(Model):
+class PlacementStatus(APIModel):
     """Where replicas run, and what lost."""
 
     variant: ShortText | None = Field(
@@ -128,7 +128,7 @@ class PlacementStatus(Model):
     )
 
 
-class SLOStatus(Model):
+class SLOStatus(APIModel):
     """Latency as measured by the engines, written at most once a minute."""
 
     time: Time = Field(description="When these numbers were read.")
@@ -150,7 +150,7 @@ class SLOStatus(Model):
     )
 
 
-class CostStatus(Model):
+class CostStatus(APIModel):
     """What the placed replicas cost."""
 
     per_hour: Decimal = Field(
@@ -158,7 +158,7 @@ class CostStatus(Model):
     )
 
 
-class LastScale(Model):
+class LastScale(APIModel):
     """The last change of the wanted number of replicas."""
 
     time: Time = Field(description="When it was decided.")
@@ -167,7 +167,7 @@ class LastScale(Model):
     reason: Reason = Field(description="Why, in one word.")
 
 
-class ScalingStatus(Model):
+class ScalingStatus(APIModel):
     """What the scaling law has learned; an operator that has just started goes on from here."""
 
     learned_under: Annotated[str, StringConstraints(max_length=640)] | None = Field(
@@ -199,7 +199,7 @@ class ScalingStatus(Model):
     )
 
 
-class ReplicasSetBy(Model):
+class ReplicasSetBy(APIModel):
     """Which client set spec.replicas, as the API server records it in metadata.managedFields."""
 
     manager: ShortText = Field(description="Field manager: the name that the client gives itself.")
@@ -213,14 +213,14 @@ class ReplicasSetBy(Model):
     )
 
 
-class RevisionStatus(Model):
+class RevisionStatus(APIModel):
     """The last change of the spec, not counting changes of spec.replicas alone."""
 
     generation: Annotated[int, Field(ge=0)] = Field(description="Generation at which it was made.")
     hash: ShortText = Field(description="Hash of the spec without spec.replicas.")
 
 
-class LLMDeploymentStatus(Model):
+class LLMDeploymentStatus(APIModel):
     """What is observed. Written by Tangram alone."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tangram.capacity.calibration import kv_precision
-from tangram.capacity.engine_buffers import Limits
+from tangram.capacity.engine_buffers import EngineSettings
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware
 from tangram.capacity.memory import memory_budget
@@ -37,7 +37,7 @@ def served(architecture: Architecture, weights: str, engine: str, ranks: int, on
         raise
 
 
-def kv_tokens(foot: Footprint, on: Hardware, limits: Limits) -> int:
+def kv_tokens(foot: Footprint, on: Hardware, limits: EngineSettings) -> int:
     """Return how many tokens its KV cache held: at least one request's, as it answered."""
     for share in UTILISATIONS:
         found = memory_budget(foot, on, replace(limits, utilisation=share)).kv_tokens

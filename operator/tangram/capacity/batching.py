@@ -15,7 +15,7 @@ from tangram.capacity.simulate import EngineLimits
 
 
 @dataclass(frozen=True)
-class Shape:
+class UniformLoad:
     """Requests of one kind on one replica. Functions of how many decode (need not be a whole number)."""
 
     clock: Clock  # of the model, at the tokens that a decoding request attends to, mean over its steps

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tangram.capacity.engines import Engine, aged, year
+from tangram.capacity.engines import EngineVersion, aged, year
 from tangram.capacity.engines import engine as engine_of
 from tangram.capacity.step import Coefficients
 from tangram.catalog import InputError
@@ -93,7 +93,7 @@ def coefficients_for(
     )
 
 
-def _entry(document: Mapping[str, Any], asked: Engine) -> tuple[Basis, Mapping[str, Any]]:
+def _entry(document: Mapping[str, Any], asked: EngineVersion) -> tuple[Basis, Mapping[str, Any]]:
     version_key = "" if asked.version is None else f"{asked.name} {asked.version}".strip()
     if found := document["versions"].get(version_key):
         return Basis.VERSION, found
@@ -118,7 +118,7 @@ def _name_of(weights: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CalibrationSample:
     """One measurement beside its prediction, in the same unit."""
 
     measured: float
@@ -145,7 +145,7 @@ COMMON_SPREAD = 0.07
 SIGMAS_OF_MEDIAN = 1.48
 
 
-def correct(samples: Iterable[Sample], expected_error: float, doubt: float = 1.0) -> Correction:
+def correct(samples: Iterable[CalibrationSample], expected_error: float, doubt: float = 1.0) -> Correction:
     """Return the factor that the samples support: none without samples, most of what three of them say.
 
     `expected_error`: median error of such predictions (`Calibrated.error_p50`): where they are usually right,

@@ -14,7 +14,7 @@ which is over by then: of N - 1 others a share d / N decodes beside it. Judged a
 import math
 from dataclasses import dataclass
 
-from tangram.capacity.batching import Shape
+from tangram.capacity.batching import UniformLoad
 from tangram.capacity.clock import clock
 from tangram.capacity.decode_times import Steps
 from tangram.capacity.simulate import EngineLimits
@@ -50,7 +50,7 @@ def closed_loop(
     1: it computes prompts before it goes on decoding, so answers of one length begin and end together.
     """
     context = input_tokens + output_tokens / 2
-    shape = Shape(clock(model, context), limits, input_tokens, output_tokens, input_tokens / 2)
+    shape = UniformLoad(clock(model, context), limits, input_tokens, output_tokens, input_tokens / 2)
     # A request holds its prompt from the start and grows to its whole length: half of the answer on average.
     slots = max(1.0, limits.slots(context))
     running = min(float(concurrency), slots)
@@ -72,14 +72,14 @@ def closed_loop(
     )
 
 
-def _beside(shape: Shape, running: float, decoding: float) -> float:
+def _beside(shape: UniformLoad, running: float, decoding: float) -> float:
     """Mean seconds between two tokens of a request among `running`, as many of which decode on average."""
     others = max(0.0, running - 1) / running
     prompts = shape.step_s(decoding) - shape.mixed_s(decoding, 0.0)
     return shape.mixed_s(1 + others * decoding, 0.0) + others * prompts
 
 
-def _wave(shape: Shape, running: float) -> tuple[float, float]:
+def _wave(shape: UniformLoad, running: float) -> tuple[float, float]:
     """Mean TTFT and TPOT if all come at once: steps full of prompts one after the other, then decodes."""
     budget = shape.budget(running / 2)
     steps = math.ceil(running * shape.input_tokens / budget)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tangram.capacity.calibration import Basis, Sample, correct
+from tangram.capacity.calibration import Basis, CalibrationSample, correct
 from tangram.capacity.points import Point
 
 # What deployments have in common of a correction, chosen on rows held out (benchmarks/calibrate/REPORT.md).
@@ -80,14 +80,20 @@ def _nearest(row: Scored, samples: Sequence[Scored]) -> tuple[Sequence[Scored], 
     return (same, SAME_VERSION) if same else (samples, OTHER_VERSION)
 
 
-def _samples(rows: Sequence[Scored], of: Callable[[Scored], tuple[float | None, float]]) -> list[Sample]:
-    return [Sample(measured, predicted) for measured, predicted in map(of, rows) if measured is not None]
+def _samples(
+    rows: Sequence[Scored], of: Callable[[Scored], tuple[float | None, float]]
+) -> list[CalibrationSample]:
+    return [
+        CalibrationSample(measured, predicted)
+        for measured, predicted in map(of, rows)
+        if measured is not None
+    ]
 
 
-def _bounded(sample: Sample) -> Sample:
+def _bounded(sample: CalibrationSample) -> CalibrationSample:
     low, high = TTFT_FACTORS
     ratio = min(high, max(low, sample.measured / sample.predicted))
-    return Sample(ratio, 1.0) if math.isfinite(ratio) else sample
+    return CalibrationSample(ratio, 1.0) if math.isfinite(ratio) else sample
 
 
 def _error(predicted: float, measured: float | None) -> float | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tangram.capacity.diagnosis import bound, phase, policy, pressure
 from tangram.capacity.diagnosis import scrape as m
-from tangram.capacity.diagnosis.findings import CANNOT_TELL, Answer, Diagnosis
-from tangram.capacity.diagnosis.policy import EngineLimits
+from tangram.capacity.diagnosis.findings import CANNOT_TELL, Diagnosis, Finding
+from tangram.capacity.diagnosis.policy import EngineFlags
 from tangram.capacity.diagnosis.scrape import Interval, Scrape
 from tangram.capacity.hardware import Hardware
 from tangram.capacity.step import StepModel
@@ -23,7 +23,7 @@ def diagnose(
     *,
     hardware: Hardware | None = None,
     step: StepModel | None = None,
-    limits: EngineLimits | None = None,
+    limits: EngineFlags | None = None,
 ) -> Diagnosis:
     """Answer the four questions for one served model (`Scrape.of_model`).
 
@@ -33,7 +33,7 @@ def diagnose(
     if not 0 < seconds < float("inf"):
         raise ValueError("seconds between two readings are above 0")
     interval = Interval(before, after, seconds)
-    known = (limits or EngineLimits()).completed(after)
+    known = (limits or EngineFlags()).completed(after)
     obstacle = _obstacle(interval)
     answers = (
         _unless(obstacle, bound.QUESTION) or bound.bound(interval, hardware, step),
@@ -49,7 +49,7 @@ def diagnose(
 
 
 @dataclass(frozen=True, slots=True)
-class _Obstacle:
+class _UnusableInterval:
     """Why an interval says nothing about an engine at work."""
 
     reason: str
@@ -57,9 +57,9 @@ class _Obstacle:
     next_step: str
 
 
-def _obstacle(interval: Interval) -> _Obstacle | None:
+def _obstacle(interval: Interval) -> _UnusableInterval | None:
     if fallen := interval.restart():
-        return _Obstacle(
+        return _UnusableInterval(
             f"the engine restarted between the readings, or they met two engines ({fallen})",
             ("two readings of one engine's life",),
             "Read again; read one pod, not a Service in front of several.",
@@ -68,15 +68,17 @@ def _obstacle(interval: Interval) -> _Obstacle | None:
         return None
     running = interval.gauge(m.RUNNING)
     if running is not None and min(running) > 0:
-        return _Obstacle(
+        return _UnusableInterval(
             f"{min(running):.0f} requests run, but not one token was made in {interval.seconds:.0f} s",
             ("progress",),
             "Look at the engine's log and its GPU: it hangs, or a step takes longer than this.",
         )
     if not any(interval.after.series(*counter) for counter in _PROGRESS):
         names = tuple(names[0] + suffix for names, suffix in _PROGRESS)
-        return _Obstacle("the page has no counter of tokens", names, "Check that the URL is an engine's.")
-    return _Obstacle(
+        return _UnusableInterval(
+            "the page has no counter of tokens", names, "Check that the URL is an engine's."
+        )
+    return _UnusableInterval(
         "there was no traffic between the readings",
         ("requests in between",),
         "Read while the engine works, or send it some load.",
@@ -87,10 +89,10 @@ def _obstacle(interval: Interval) -> _Obstacle | None:
 _PROGRESS = ((m.GENERATION_TOKENS, ""), (m.PROMPT_TOKENS, ""), (m.STEP_TOKENS, "_count"))
 
 
-def _unless(obstacle: _Obstacle | None, question: str) -> Answer | None:
+def _unless(obstacle: _UnusableInterval | None, question: str) -> Finding | None:
     if obstacle is None:
         return None
-    return Answer(question, CANNOT_TELL, obstacle.reason, (), obstacle.missing, obstacle.next_step)
+    return Finding(question, CANNOT_TELL, obstacle.reason, (), obstacle.missing, obstacle.next_step)
 
 
 def _notes(interval: Interval) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ LARGEST_SPLITS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineSettings:
     """How an engine is started. Raises `InputError` for what no engine would accept."""
 
     max_model_len: int  # tokens of prompt and output together
@@ -64,7 +64,7 @@ class Limits:
         """Tokens of the largest step; without a limit, on a GPU of unknown SMs."""
         return self.max_batched_tokens or max(LARGEST_STEP, self.max_running)
 
-    def on(self, sms: int | None) -> "Limits":
+    def on(self, sms: int | None) -> "EngineSettings":
         """Return the limits with the step that the engine chooses on so many SMs. Unknown: the largest."""
         chosen = LARGEST_STEP if sms is None else step_tokens(sms)
         return replace(self, max_batched_tokens=self.max_batched_tokens or max(chosen, self.max_running))
@@ -74,13 +74,13 @@ class Limits:
         return -(-tokens // self.block_size) * self.block_size
 
 
-def rows_bytes(vocab_size: int, limits: Limits) -> int:
+def rows_bytes(vocab_size: int, limits: EngineSettings) -> int:
     """Bytes of the rows of running requests and of the padding row."""
     row = ROW_BYTES + 4 * _blocks(limits) + COUNT_BYTES * vocab_size
     return (limits.max_running + 1) * row
 
 
-def kernel_buffers(footprint: Footprint, limits: Limits) -> tuple[int, int]:
+def kernel_buffers(footprint: Footprint, limits: EngineSettings) -> tuple[int, int]:
     """Bytes that attention keeps from step to step, and peak of the largest step, with the engine's kernels.
 
     Kept: partial results, rotary table, keys and values of the longest prompt, the padding row's block. The
@@ -98,13 +98,13 @@ def kernel_buffers(footprint: Footprint, limits: Limits) -> tuple[int, int]:
     return kept, int(max(widest * tokens + fed, SAMPLING_BYTES * footprint.vocab_size * limits.max_running))
 
 
-def graph_tensor_bytes(footprint: Footprint, limits: Limits) -> int:
+def graph_tensor_bytes(footprint: Footprint, limits: EngineSettings) -> int:
     """Bytes of the tensors that captured decode steps share: logits as computed and in float32."""
     most = captured_sizes(limits.max_running)[-1]
     return (_element(footprint) + 4) * footprint.vocab_size * most
 
 
-def torch_buffers(footprint: Footprint, limits: Limits) -> tuple[int, int]:
+def torch_buffers(footprint: Footprint, limits: EngineSettings) -> tuple[int, int]:
     """As `kernel_buffers`, in plain torch."""
     element, layer = _element(footprint), _layer_kv_bytes(footprint)
     longest = limits.stored(limits.max_model_len)
@@ -120,7 +120,7 @@ def torch_buffers(footprint: Footprint, limits: Limits) -> tuple[int, int]:
     return kept, int(max(mlp, attending, TORCH_SAMPLING_BYTES * footprint.vocab_size * limits.max_running))
 
 
-def scratch_bytes(footprint: Footprint, limits: Limits) -> int:
+def scratch_bytes(footprint: Footprint, limits: EngineSettings) -> int:
     """Bytes of decode attention's partial results: a vector and a sum for each part of each query head."""
     splits = min(LARGEST_SPLITS, -(-limits.stored(limits.max_model_len) // SPLIT_TOKENS))
     queries = _widths(footprint)[2]
@@ -156,12 +156,12 @@ def _widths(footprint: Footprint) -> tuple[int, float, float, float]:
     return footprint.hidden_size, (outputs - packed - queries) / 3, queries, packed
 
 
-def _tokens(limits: Limits) -> int:
+def _tokens(limits: EngineSettings) -> int:
     """Tokens of the largest step, as far as so many requests have them."""
     return min(limits.step_tokens, limits.max_running * limits.max_model_len)
 
 
-def _blocks(limits: Limits) -> int:
+def _blocks(limits: EngineSettings) -> int:
     """Blocks of the longest request."""
     return limits.stored(limits.max_model_len) // limits.block_size
 

@@ -23,22 +23,22 @@ _VERSION = re.compile(r"v?(\d[\w.]*)")
 _YEAR = re.compile(r"20[12]\d")
 
 
-class Engine(NamedTuple):
+class EngineVersion(NamedTuple):
     """Who runs the model: vllm, sglang, trtllm, tangram …, and its version where known ("": not told)."""
 
     name: str
     version: str | None
 
 
-def engine(name: str | None, version: str | None = None) -> Engine:
+def engine(name: str | None, version: str | None = None) -> EngineVersion:
     """Return the engine by its usual name: `TensorRT-LLM`, `vLLM v0.6.3` and `vllm-0.6.3` are understood."""
     text = (name or "").strip().lower()
     found = next((known for start, known in _NAMES if re.sub(r"[^a-z0-9]", "", text).startswith(start)), None)
     told = None if version is None else version.strip().lower().partition("+")[0].removeprefix("v")
     if found is None:
-        return Engine(text, told)
+        return EngineVersion(text, told)
     inside = re.search(rf"[\s_:=@-]{_VERSION.pattern}$", text)
-    return Engine(found, told or (inside[1] if inside else told))
+    return EngineVersion(found, told or (inside[1] if inside else told))
 
 
 # The first version of 2024 (with CUDA graphs) and of 2025 (whose scheduler works beside the GPU), by release
@@ -55,7 +55,7 @@ _FIRST = {
 OVERHEADS = {2023: 5.0, 2024: 2.0}
 
 
-def year(of: Engine) -> int | None:
+def year(of: EngineVersion) -> int | None:
     """Return 2023 or 2024 if the engine is as old as that; None: newer, or nobody knows."""
     version = of.version or ""
     if told := _YEAR.match(version):

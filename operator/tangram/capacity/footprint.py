@@ -7,7 +7,7 @@ from tangram.capacity.weights import RankTensor, check_split, rank_tensors, weig
 from tangram.catalog import InputError
 from tangram.catalog.architecture import Architecture, LayerGroup
 from tangram.catalog.precision import Precision, kv_bytes, precision
-from tangram.catalog.tensors import Kind
+from tangram.catalog.tensors import TensorKind
 
 ALL_REDUCE_BYTES = 2  # activations cross the link in 16 bits whatever the weights are
 
@@ -75,7 +75,9 @@ def footprint(
     experts = max(architecture.groups, key=lambda group: group.experts)
     held = weight_bytes(architecture, form, tensors, tensor_parallel)
     # Of the input embedding one row is read per token: nothing. A vision tower runs once per image.
-    idle = {Kind.EXPERT, Kind.OTHER} | (set() if architecture.tied_embeddings else {Kind.EMBEDDING})
+    idle = {TensorKind.EXPERT, TensorKind.OTHER} | (
+        set() if architecture.tied_embeddings else {TensorKind.EMBEDDING}
+    )
     return Footprint(
         tensor_parallel=tensor_parallel,
         layers=architecture.layers,
@@ -83,7 +85,7 @@ def footprint(
         vocab_size=architecture.vocab_size,
         weight_bytes=sum(held.values()),
         dense_read_bytes=sum(size for kind, size in held.items() if kind not in idle),
-        expert_read_bytes=held.get(Kind.EXPERT, 0),
+        expert_read_bytes=held.get(TensorKind.EXPERT, 0),
         experts=experts.experts,
         experts_per_token=experts.experts_per_token,
         kv=_kv(architecture, element, tensor_parallel),
@@ -138,13 +140,13 @@ def _active_elements(tensors: tuple[RankTensor, ...], experts: LayerGroup) -> fl
     share = experts.experts_per_token / experts.experts if experts.experts else 0.0
     body = 0.0
     for each in tensors:
-        if len(each.shape) == 2 and each.tensor.kind not in {Kind.EMBEDDING, Kind.HEAD}:
-            body += each.elements * (share if each.tensor.kind is Kind.EXPERT else 1.0)
+        if len(each.shape) == 2 and each.tensor.kind not in {TensorKind.EMBEDDING, TensorKind.HEAD}:
+            body += each.elements * (share if each.tensor.kind is TensorKind.EXPERT else 1.0)
     return body
 
 
 def _head_elements(architecture: Architecture, tensors: tuple[RankTensor, ...]) -> int:
-    kind = Kind.EMBEDDING if architecture.tied_embeddings else Kind.HEAD
+    kind = TensorKind.EMBEDDING if architecture.tied_embeddings else TensorKind.HEAD
     return sum(each.elements for each in tensors if each.tensor.kind is kind)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
-from tangram.capacity.batching import Shape
+from tangram.capacity.batching import UniformLoad
 from tangram.capacity.clock import clock
 from tangram.capacity.decode_times import Steps
 from tangram.capacity.queueing import BatchClass, Curve, table
@@ -66,7 +66,7 @@ def open_loop(
 
     Lengths that are numbers are means: lognormal around them with P90 twice as long.
     """
-    return Replica(model, limits, input_tokens, output_tokens, cv).under(rate)
+    return ReplicaUnderLoad(model, limits, input_tokens, output_tokens, cv).under(rate)
 
 
 def max_rate(
@@ -83,7 +83,7 @@ def max_rate(
 
     `headroom` is the share of the peak rate that is never used: at the peak the queue has no bound.
     """
-    replica = Replica(model, limits, input_tokens, output_tokens, cv)
+    replica = ReplicaUnderLoad(model, limits, input_tokens, output_tokens, cv)
     return replica.max_rate(ttft, tpot, headroom)
 
 
@@ -105,7 +105,7 @@ def simulate_open(
     result = simulate(model, limits, sent)
     counted = slice(requests // 10, None)
     answers = [tpot for tpot, r in zip(result.tpot_s, sent, strict=True) if r.output_tokens > 1]
-    peak = Replica(model, limits, input_tokens, output_tokens, cv).peak
+    peak = ReplicaUnderLoad(model, limits, input_tokens, output_tokens, cv).peak
     outside = _outside_s(model)
     latency = Latency(
         percentiles([outside + ttft for ttft in result.ttft_s[counted]]),
@@ -136,7 +136,7 @@ def percentiles(values: "tuple[float, ...] | list[float]") -> Percentiles:
     return Percentiles(fmean(ordered), *(ordered[rank] for rank in ranks))
 
 
-class Replica:
+class ReplicaUnderLoad:
     """One replica and its traffic: worked out once, asked about at many rates."""
 
     def __init__(
@@ -147,7 +147,7 @@ class Replica:
         # What runs is longer than what arrives: a long answer, or token of a long prompt, is met more often.
         prompt_context = input_tokens * (1 + asked.cv2) / 2
         context = input_tokens + output_tokens * (1 + answered.cv2) / 2
-        self.shape = Shape(clock(model, context), limits, input_tokens, output_tokens, prompt_context)
+        self.shape = UniformLoad(clock(model, context), limits, input_tokens, output_tokens, prompt_context)
         self.slots = limits.slots(context + limits.block_tokens / 2)
         self.cv = cv
         self.cv2 = asked.cv2, answered.cv2
@@ -247,7 +247,7 @@ class _Moment:
 
     __slots__ = ("_first", "decoding", "replica", "step_s", "utilisation")
 
-    def __init__(self, replica: Replica, decoding: float, step_s: float, utilisation: float) -> None:
+    def __init__(self, replica: ReplicaUnderLoad, decoding: float, step_s: float, utilisation: float) -> None:
         self.replica, self.decoding = replica, decoding
         self.step_s, self.utilisation = step_s, utilisation
         self._first: tuple[float, float, float] | None = None

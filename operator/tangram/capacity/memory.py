@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tangram.capacity.engine_buffers import (
     MIB,
-    Limits,
+    EngineSettings,
     captured_sizes,
     graph_tensor_bytes,
     kernel_buffers,
@@ -43,7 +43,7 @@ class MemoryBudget:
     """The memory account of one rank, in bytes. The terms add up to `total` unless `kv` is negative."""
 
     footprint: Footprint
-    limits: Limits
+    limits: EngineSettings
     total: int
     reserve: int  # what the utilisation leaves alone, and the engine's margin
     context: int
@@ -109,7 +109,7 @@ class MemoryBudget:
         return f"needs {_gib(needs)} GiB ({parts}), has {_gib(self.total)} GiB"
 
 
-def memory_budget(footprint: Footprint, hardware: Hardware, limits: Limits) -> MemoryBudget:
+def memory_budget(footprint: Footprint, hardware: Hardware, limits: EngineSettings) -> MemoryBudget:
     """Return what the memory of one rank on `hardware` is spent on.
 
     A slice whose memory nobody has published has none: it fits nothing, and `unverified` says so.
@@ -132,7 +132,7 @@ def memory_budget(footprint: Footprint, hardware: Hardware, limits: Limits) -> M
     )
 
 
-def _graph_bytes(footprint: Footprint, limits: Limits) -> int:
+def _graph_bytes(footprint: Footprint, limits: EngineSettings) -> int:
     records = GRAPH_BYTES_PER_LAYER * footprint.layers * len(captured_sizes(limits.max_running))
     return records + graph_tensor_bytes(footprint, limits)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tangram.capacity.engine_buffers import Limits
+from tangram.capacity.engine_buffers import EngineSettings
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
 from tangram.capacity.memory import MemoryBudget, memory_budget
@@ -18,7 +18,7 @@ FEWER_TOKENS = (8192, 4096, 2048, 1024, 512)
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaSetup:
     """A model on a GPU or slice, as it is to be started."""
 
     architecture: Architecture
@@ -27,7 +27,7 @@ class Replica:
     weights: str  # format of the weights
     kv: str  # of the KV cache
     tensor_parallel: int
-    limits: Limits
+    limits: EngineSettings
 
     def budget(self) -> MemoryBudget:
         """Return the account of one rank. Raises `InputError` where it cannot be started at all."""
@@ -41,10 +41,10 @@ class Relief:
     """A change that makes it fit."""
 
     options: tuple[tuple[str, str], ...]  # as on the command line: (("max-model-len", "8192"),)
-    replica: Replica
+    replica: ReplicaSetup
 
 
-def reliefs(replica: Replica, shortest: int) -> tuple[Relief, ...]:
+def reliefs(replica: ReplicaSetup, shortest: int) -> tuple[Relief, ...]:
     """Return the changes that work, one of each kind, from the one that costs users least.
 
     `shortest`: tokens of a request that must still be possible.
@@ -55,24 +55,24 @@ def reliefs(replica: Replica, shortest: int) -> tuple[Relief, ...]:
     return settings + _first(replica, shortest, (_share, _hardware))
 
 
-_Kind = Callable[[Replica, int], Iterator[Relief]]
+_Kind = Callable[[ReplicaSetup, int], Iterator[Relief]]
 
 
-def _first(replica: Replica, shortest: int, kinds: tuple[_Kind, ...]) -> tuple[Relief, ...]:
+def _first(replica: ReplicaSetup, shortest: int, kinds: tuple[_Kind, ...]) -> tuple[Relief, ...]:
     return tuple(found for kind in kinds if (found := next(kind(replica, shortest), None)) is not None)
 
 
-def _fits(replica: Replica) -> bool:
+def _fits(replica: ReplicaSetup) -> bool:
     try:
         return replica.budget().fits
     except InputError:
         return False
 
 
-def _length(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _length(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """The longest request for which there is room."""
 
-    def of(length: int) -> Replica:
+    def of(length: int) -> ReplicaSetup:
         return replace(replica, limits=replace(replica.limits, max_model_len=length))
 
     low, high = shortest, replica.limits.max_model_len
@@ -84,7 +84,7 @@ def _length(replica: Replica, shortest: int) -> Iterator[Relief]:
     yield Relief((("max-model-len", str(low)),), of(low))
 
 
-def _batch(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _batch(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """A smaller step needs less memory on the way, and prompts take more of them."""
     chosen = replica.limits.on(hardware(replica.sku, replica.profile).sms).step_tokens
     for tokens in FEWER_TOKENS:
@@ -94,7 +94,7 @@ def _batch(replica: Replica, shortest: int) -> Iterator[Relief]:
                 yield Relief((("max-num-batched-tokens", str(tokens)),), made)
 
 
-def _running(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _running(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     for most in FEWER_RUNNING:
         if most < replica.limits.max_running:
             made = replace(replica, limits=replace(replica.limits, max_running=most))
@@ -102,13 +102,13 @@ def _running(replica: Replica, shortest: int) -> Iterator[Relief]:
                 yield Relief((("max-num-seqs", str(most)),), made)
 
 
-def _cache(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _cache(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     made = replace(replica, kv="fp8")
     if replica.kv != "fp8" and _fits(made):
         yield Relief((("kv", "fp8"),), made)
 
 
-def _format(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _format(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """The format with the most bits; it takes a quantised checkpoint."""
     for name in FORMATS:
         made = replace(replica, weights=name)
@@ -116,7 +116,7 @@ def _format(replica: Replica, shortest: int) -> Iterator[Relief]:
             yield Relief((("weights", name),), made)
 
 
-def _format_and_length(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _format_and_length(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """A narrower format and shorter requests, where neither is enough."""
     for name in FORMATS:
         if precision(name).bits < precision(replica.weights).bits:
@@ -124,7 +124,7 @@ def _format_and_length(replica: Replica, shortest: int) -> Iterator[Relief]:
                 yield Relief((("weights", name), *shorter.options), shorter.replica)
 
 
-def _share(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _share(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """More GPUs; slices have no links to share a model over."""
     for count in TENSOR_PARALLEL:
         made = replace(replica, tensor_parallel=count)
@@ -132,7 +132,7 @@ def _share(replica: Replica, shortest: int) -> Iterator[Relief]:
             yield Relief((("tp", str(count)),), made)
 
 
-def _hardware(replica: Replica, shortest: int) -> Iterator[Relief]:
+def _hardware(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """The smallest larger slice of the same board, then the whole of it."""
     board = gpu(replica.sku)
     if board is None or replica.profile == WHOLE_GPU:

@@ -12,7 +12,7 @@ from tangram.capacity.as_served import kv_tokens, served
 from tangram.capacity.calibration import Calibrated, coefficients_for
 from tangram.capacity.closed_loop import closed_loop
 from tangram.capacity.corrected import Scored, corrected
-from tangram.capacity.engine_buffers import Limits
+from tangram.capacity.engine_buffers import EngineSettings
 from tangram.capacity.engines import engine
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.points import Point, points
@@ -102,7 +102,7 @@ def _limits(model: StepModel, point: Point) -> EngineLimits:
     running = max(1, math.ceil(point.concurrency))
     batched = max(step_tokens(point.engine, model.hardware), running)
     length = math.ceil(point.input_tokens + point.output_tokens)
-    limits = Limits(max_model_len=length, max_running=running, max_batched_tokens=batched)
+    limits = EngineSettings(max_model_len=length, max_running=running, max_batched_tokens=batched)
     held = kv_tokens(model.footprint, model.hardware, limits)
     return EngineLimits(max_running=running, max_batched_tokens=batched, kv_tokens=held)
 

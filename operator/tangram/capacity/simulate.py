@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from tangram.capacity.decode_times import DecodeTimes, Steps
-from tangram.capacity.traffic import Request
+from tangram.capacity.traffic import SimulatedRequest
 from tangram.fleet import DEFAULT_RUNNING_REQUESTS
 
 # Closer than this is at the same time: durations are summed step by step or run by run, and rounded.
@@ -68,7 +68,7 @@ class SimResult:
 def simulate(
     model: Steps,
     limits: EngineLimits,
-    requests: Sequence[Request],
+    requests: Sequence[SimulatedRequest],
     concurrency: int | None = None,
     steps_at_once: int | None = None,
 ) -> SimResult:
@@ -86,7 +86,7 @@ def simulate(
     return replica.result()
 
 
-def _check(request: Request, limits: EngineLimits) -> None:
+def _check(request: SimulatedRequest, limits: EngineLimits) -> None:
     if request.input_tokens < 1 or request.output_tokens < 1:
         raise ValueError("a request has at least one token of prompt and one of answer")
     needed = -(-(request.input_tokens + request.output_tokens - 1) // limits.block_tokens)
@@ -101,7 +101,7 @@ class _Replica:
         self,
         model: Steps,
         limits: EngineLimits,
-        requests: Sequence[Request],
+        requests: Sequence[SimulatedRequest],
         concurrency: int | None,
         steps_at_once: int | None,
     ) -> None:

@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SimulatedRequest:
     """What one user sends: prompt and answer in tokens."""
 
     arrival_s: float
@@ -70,7 +70,7 @@ def open_traffic(
     cv: float,
     seed: int,
     longest: int | None = None,
-) -> list[Request]:
+) -> list[SimulatedRequest]:
     """Return `count` requests at `rate` per second, with prompts and answers of the given lengths.
 
     The sample is scaled to its means: near the peak rate half a per cent of load matters. Prompt and answer
@@ -87,7 +87,7 @@ def open_traffic(
         if longest is not None:
             ask = min(ask, longest - 1)
             tell = min(tell, longest - ask)
-        requests.append(Request(now, ask, tell))
+        requests.append(SimulatedRequest(now, ask, tell))
     return requests
 
 

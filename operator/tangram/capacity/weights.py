@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tangram.catalog import InputError
 from tangram.catalog.architecture import Architecture, StoredTensor
 from tangram.catalog.precision import PRECISIONS, Precision, precision
-from tangram.catalog.tensors import Kind, Shard, Tensor
+from tangram.catalog.tensors import Shard, Tensor, TensorKind
 
 OTHER_BYTES = 2  # per parameter outside the decoder: nobody quantises vision towers
 SMALL_BLOCK = 32  # of mxfp4; engines pad to it
@@ -38,18 +38,18 @@ def rank_tensors(
 
 def weight_bytes(
     architecture: Architecture, weights: Precision, tensors: tuple[RankTensor, ...], tensor_parallel: int
-) -> dict[Kind, int]:
+) -> dict[TensorKind, int]:
     """Bytes of each kind on one rank; `tensors` are those of `rank_tensors`.
 
     The stored bytes win where the weights are served as they are stored.
     """
     if architecture.stored_tensors is not None and _is_stored_as(architecture, weights):
         return _stored_bytes(architecture.stored_tensors, tensors, tensor_parallel)
-    found: dict[Kind, int] = {}
+    found: dict[TensorKind, int] = {}
     for each in tensors:
         found[each.tensor.kind] = found.get(each.tensor.kind, 0) + each.nbytes
     if architecture.other_parameters:
-        found[Kind.OTHER] = architecture.other_parameters * OTHER_BYTES
+        found[TensorKind.OTHER] = architecture.other_parameters * OTHER_BYTES
     return found
 
 
@@ -100,9 +100,9 @@ def _is_stored_as(architecture: Architecture, weights: Precision) -> bool:
 
 def _stored_bytes(
     stored: tuple[StoredTensor, ...], tensors: tuple[RankTensor, ...], tp: int
-) -> dict[Kind, int]:
+) -> dict[TensorKind, int]:
     shares = _shares(tensors)
-    found: dict[Kind, float] = {}
+    found: dict[TensorKind, float] = {}
     for each in stored:
         kind = kind_of(each.name)
         share = shares.get(_module(each.name), shares.get(kind, 1.0)) if tp > 1 else 1.0
@@ -130,18 +130,18 @@ def _module(name: str) -> str:
 
 
 _KINDS = (
-    (Kind.OTHER, re.compile(r"vision|visual|audio|multi_modal|projector")),
-    (Kind.EMBEDDING, re.compile(r"(^|\.)embed_tokens\.")),
-    (Kind.HEAD, re.compile(r"(^|\.)lm_head\.")),
-    (Kind.ROUTER, re.compile(r"\.(shared_expert_gate|mlp\.gate|mlp\.router|block_sparse_moe\.gate)\.")),
-    (Kind.SHARED_EXPERT, re.compile(r"\.shared_experts?\.")),
-    (Kind.EXPERT, re.compile(r"\.experts\.")),
-    (Kind.NORM, re.compile(r"(norm|layernorm)\.(weight|bias)$")),
-    (Kind.ATTENTION, re.compile(r"\.self_attn\.")),
-    (Kind.MLP, re.compile(r"\.mlp\.")),
+    (TensorKind.OTHER, re.compile(r"vision|visual|audio|multi_modal|projector")),
+    (TensorKind.EMBEDDING, re.compile(r"(^|\.)embed_tokens\.")),
+    (TensorKind.HEAD, re.compile(r"(^|\.)lm_head\.")),
+    (TensorKind.ROUTER, re.compile(r"\.(shared_expert_gate|mlp\.gate|mlp\.router|block_sparse_moe\.gate)\.")),
+    (TensorKind.SHARED_EXPERT, re.compile(r"\.shared_experts?\.")),
+    (TensorKind.EXPERT, re.compile(r"\.experts\.")),
+    (TensorKind.NORM, re.compile(r"(norm|layernorm)\.(weight|bias)$")),
+    (TensorKind.ATTENTION, re.compile(r"\.self_attn\.")),
+    (TensorKind.MLP, re.compile(r"\.mlp\.")),
 )
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> TensorKind:
     """Tell from a stored tensor's name what it is for."""
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), Kind.OTHER)
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), TensorKind.OTHER)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tangram.catalog.tensors import Kind, Shard, Tensor
+from tangram.catalog.tensors import Shard, Tensor, TensorKind
 
 NO_VISION = "vision tower (not counted)"  # in `Architecture.unverified`
 
@@ -75,7 +75,9 @@ class Architecture:
     max_position_embeddings: int
     dtype: str = "bf16"  # of the tensors that no format quantises: bf16 | fp16 | fp32
     quantization: str | None = None  # precision of the checkpoint's quantised tensors; None: there are none
-    unquantised: tuple[Kind, ...] = ()  # kinds of the body that quantised checkpoints of it leave in `dtype`
+    unquantised: tuple[
+        TensorKind, ...
+    ] = ()  # kinds of the body that quantised checkpoints of it leave in `dtype`
     other_parameters: int = 0  # outside the decoder (a vision tower): loaded, replicated, not read per token
     source: str = ""
     unverified: tuple[str, ...] = ()  # facts recalled or assumed; every output marks them
@@ -134,20 +136,20 @@ def _tensors(architecture: Architecture) -> Iterator[Tensor]:
         architecture.hidden_size,
         (architecture.vocab_size, architecture.hidden_size),
     )
-    yield Tensor("model.embed_tokens.weight", table, Kind.EMBEDDING, Shard.VOCABULARY)
+    yield Tensor("model.embed_tokens.weight", table, TensorKind.EMBEDDING, Shard.VOCABULARY)
     for group in architecture.groups:
         yield from _attention(hidden, group)
         yield from _feed_forward(hidden, group)
         yield from _norms(hidden, group)
-    yield Tensor("model.norm.weight", (hidden,), Kind.NORM, Shard.REPLICATED)
+    yield Tensor("model.norm.weight", (hidden,), TensorKind.NORM, Shard.REPLICATED)
     if not architecture.tied_embeddings:
-        yield Tensor("lm_head.weight", table, Kind.HEAD, Shard.VOCABULARY)
+        yield Tensor("lm_head.weight", table, TensorKind.HEAD, Shard.VOCABULARY)
 
 
 def _linear(
     name: str,
     shape: tuple[int, int],
-    kind: Kind,
+    kind: TensorKind,
     shard: Shard,
     count: int,
     *,
@@ -166,13 +168,18 @@ def _attention(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
         return
     at, n, prefix = group.attention, group.count, "model.layers.*.self_attn"
     yield from _linear(
-        f"{prefix}.q_proj", (at.heads * at.head_dim, hidden), Kind.ATTENTION, Shard.ROWS, n, bias=at.bias
+        f"{prefix}.q_proj",
+        (at.heads * at.head_dim, hidden),
+        TensorKind.ATTENTION,
+        Shard.ROWS,
+        n,
+        bias=at.bias,
     )
     for name, width in (("k_proj", at.head_dim), ("v_proj", at.v_head_dim)):
         yield from _linear(
             f"{prefix}.{name}",
             (at.kv_heads * width, hidden),
-            Kind.ATTENTION,
+            TensorKind.ATTENTION,
             Shard.KV_HEADS,
             n,
             bias=at.bias,
@@ -180,34 +187,34 @@ def _attention(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
         )
     yield from _output(hidden, group)
     if at.qk_norm:
-        yield Tensor(f"{prefix}.q_norm.weight", (at.head_dim,), Kind.NORM, Shard.REPLICATED, n)
-        yield Tensor(f"{prefix}.k_norm.weight", (at.head_dim,), Kind.NORM, Shard.REPLICATED, n)
+        yield Tensor(f"{prefix}.q_norm.weight", (at.head_dim,), TensorKind.NORM, Shard.REPLICATED, n)
+        yield Tensor(f"{prefix}.k_norm.weight", (at.head_dim,), TensorKind.NORM, Shard.REPLICATED, n)
     if at.sinks:
-        yield Tensor(f"{prefix}.sinks", (at.heads,), Kind.ATTENTION, Shard.ROWS, n)
+        yield Tensor(f"{prefix}.sinks", (at.heads,), TensorKind.ATTENTION, Shard.ROWS, n)
 
 
 def _output(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
     at = group.attention
     shape = (hidden, at.heads * at.v_head_dim)
     name = "model.layers.*.self_attn.o_proj"
-    return _linear(name, shape, Kind.ATTENTION, Shard.COLUMNS, group.count, bias=at.output_bias)
+    return _linear(name, shape, TensorKind.ATTENTION, Shard.COLUMNS, group.count, bias=at.output_bias)
 
 
 def _latent_attention(hidden: int, group: LayerGroup, latent: int) -> Iterator[Tensor]:
     at, n, prefix = group.attention, group.count, "model.layers.*.self_attn"
     queries = at.heads * at.head_dim
     expanded = at.heads * (at.head_dim - at.rope_dim + at.v_head_dim)
-    kind = Kind.ATTENTION
+    kind = TensorKind.ATTENTION
     if at.q_latent is None:
         yield from _linear(f"{prefix}.q_proj", (queries, hidden), kind, Shard.ROWS, n)
     else:
         down = (at.q_latent, hidden)
         yield from _linear(f"{prefix}.q_a_proj", down, kind, Shard.REPLICATED, n, bias=at.bias)
-        yield Tensor(f"{prefix}.q_a_layernorm.weight", (at.q_latent,), Kind.NORM, Shard.REPLICATED, n)
+        yield Tensor(f"{prefix}.q_a_layernorm.weight", (at.q_latent,), TensorKind.NORM, Shard.REPLICATED, n)
         yield from _linear(f"{prefix}.q_b_proj", (queries, at.q_latent), kind, Shard.ROWS, n)
     name = f"{prefix}.kv_a_proj_with_mqa"
     yield from _linear(name, (latent + at.rope_dim, hidden), kind, Shard.REPLICATED, n, bias=at.bias)
-    yield Tensor(f"{prefix}.kv_a_layernorm.weight", (latent,), Kind.NORM, Shard.REPLICATED, n)
+    yield Tensor(f"{prefix}.kv_a_layernorm.weight", (latent,), TensorKind.NORM, Shard.REPLICATED, n)
     yield from _linear(f"{prefix}.kv_b_proj", (expanded, latent), kind, Shard.ROWS, n)
     yield from _output(hidden, group)
 
@@ -215,26 +222,33 @@ def _latent_attention(hidden: int, group: LayerGroup, latent: int) -> Iterator[T
 def _feed_forward(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
     prefix, n = "model.layers.*.mlp", group.count
     if group.intermediate_size:
-        yield from _mlp(prefix, hidden, group.intermediate_size, Kind.MLP, n, group.gated, group.mlp_bias)
+        yield from _mlp(
+            prefix, hidden, group.intermediate_size, TensorKind.MLP, n, group.gated, group.mlp_bias
+        )
     if not group.experts:
         return
     yield from _linear(
-        f"{prefix}.gate", (group.experts, hidden), Kind.ROUTER, Shard.REPLICATED, n, bias=group.router_bias
+        f"{prefix}.gate",
+        (group.experts, hidden),
+        TensorKind.ROUTER,
+        Shard.REPLICATED,
+        n,
+        bias=group.router_bias,
     )
     inner, each = group.expert_intermediate_size, n * group.experts
     experts = f"{prefix}.experts.*"
-    yield from _mlp(experts, hidden, inner, Kind.EXPERT, each, group.gated, group.expert_bias)
+    yield from _mlp(experts, hidden, inner, TensorKind.EXPERT, each, group.gated, group.expert_bias)
     if group.shared_intermediate_size:
         shared = f"{prefix}.shared_experts"
         width = group.shared_intermediate_size
-        yield from _mlp(shared, hidden, width, Kind.SHARED_EXPERT, n, group.gated, False)
+        yield from _mlp(shared, hidden, width, TensorKind.SHARED_EXPERT, n, group.gated, False)
     if group.shared_gate:
         name = f"{prefix}.shared_expert_gate.weight"
-        yield Tensor(name, (1, hidden), Kind.ROUTER, Shard.REPLICATED, n)
+        yield Tensor(name, (1, hidden), TensorKind.ROUTER, Shard.REPLICATED, n)
 
 
 def _mlp(
-    prefix: str, hidden: int, inner: int, kind: Kind, count: int, gated: bool, bias: bool
+    prefix: str, hidden: int, inner: int, kind: TensorKind, count: int, gated: bool, bias: bool
 ) -> Iterator[Tensor]:
     for name in ("gate_proj", "up_proj") if gated else ("up_proj",):
         yield from _linear(f"{prefix}.{name}", (inner, hidden), kind, Shard.ROWS, count, bias=bias)
@@ -251,4 +265,6 @@ _NORMS = (
 
 def _norms(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
     for name in _NORMS[: group.norms]:
-        yield Tensor(f"model.layers.*.{name}.weight", (hidden,), Kind.NORM, Shard.REPLICATED, group.count)
+        yield Tensor(
+            f"model.layers.*.{name}.weight", (hidden,), TensorKind.NORM, Shard.REPLICATED, group.count
+        )

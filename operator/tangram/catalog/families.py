@@ -10,7 +10,7 @@ from typing import Any
 
 from tangram.catalog.architecture import Attention, LayerGroup
 from tangram.catalog.fields import Fields
-from tangram.catalog.tensors import Kind
+from tangram.catalog.tensors import TensorKind
 
 MAX_LAYERS = 10_000
 MAX_HEADS = 65_536
@@ -29,7 +29,7 @@ class Family:
     tied: bool = False
     under: str | None = None  # key of the decoder's part of a multimodal config
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where a key is absent; null stays null
-    unquantised: tuple[Kind, ...] = ()  # kinds that published quantised checkpoints leave in 16 bits
+    unquantised: tuple[TensorKind, ...] = ()  # kinds that published quantised checkpoints leave in 16 bits
 
 
 def layer_groups(family: Family, fields: Fields) -> tuple[LayerGroup, ...]:
@@ -219,7 +219,7 @@ FAMILIES: Mapping[str, Family] = {
     "Gemma3ForCausalLM": _GEMMA3_FAMILY,
     "Gemma3ForConditionalGeneration": replace(_GEMMA3_FAMILY, under="text_config"),
     "GptOssForCausalLM": Family(
-        _with_sinks, _gpt_oss, _even, defaults=_GPT_OSS, unquantised=(Kind.ATTENTION,)
+        _with_sinks, _gpt_oss, _even, defaults=_GPT_OSS, unquantised=(TensorKind.ATTENTION,)
     ),
     "Phi3ForCausalLM": Family(_grouped, _dense, _always),
     "DeepseekV2ForCausalLM": Family(_latent, _deepseek, _never),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.errors import InputError
 from tangram.catalog.fields import Fields
-from tangram.catalog.tensors import Kind, Tensor
+from tangram.catalog.tensors import Tensor, TensorKind
 
 METHODS = ("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4")
 PARTIAL = "weight format of some layers"  # in `Architecture.unverified`
@@ -109,13 +109,13 @@ def _modelopt(fields: Fields) -> str:
     return _MODELOPT[algorithm]
 
 
-def _unquantised(architecture: Architecture, fields: Fields) -> tuple[list[Kind], bool]:
+def _unquantised(architecture: Architecture, fields: Fields) -> tuple[list[TensorKind], bool]:
     """Kinds that the exclusions cover in every layer, and whether some are covered in some layers only."""
     patterns = [(key, pattern) for key in _EXCLUSIONS for pattern in fields.names(key)]
     if not patterns:
         return [], False
     excluded = [_expression(fields, key, pattern) for key, pattern in patterns]
-    kinds: dict[Kind, set[bool]] = {}
+    kinds: dict[TensorKind, set[bool]] = {}
     for tensor in architecture.tensors:
         if tensor.quantisable:
             names = _modules(tensor, architecture.layers)

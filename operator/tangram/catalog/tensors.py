@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class TensorKind(StrEnum):
     """What a tensor is for."""
 
     EMBEDDING = "embedding"
@@ -39,7 +39,7 @@ class Tensor:
 
     name: str  # with `*` for layer and expert: model.layers.*.self_attn.q_proj.weight
     shape: tuple[int, ...]  # (output features, input features) of a matrix
-    kind: Kind
+    kind: TensorKind
     shard: Shard
     count: int = 1
     kv_heads: int = 0  # of Shard.KV_HEADS
@@ -52,7 +52,12 @@ class Tensor:
     @property
     def quantisable(self) -> bool:
         """Whether weight formats apply: linear layers of the body; the rest stays 16-bit everywhere."""
-        body = self.kind in {Kind.ATTENTION, Kind.MLP, Kind.EXPERT, Kind.SHARED_EXPERT}
+        body = self.kind in {
+            TensorKind.ATTENTION,
+            TensorKind.MLP,
+            TensorKind.EXPERT,
+            TensorKind.SHARED_EXPERT,
+        }
         return body and len(self.shape) == 2 and self.name.endswith(".weight")
 
     def on_rank(self, tensor_parallel: int) -> tuple[int, ...]:

@@ -25,8 +25,8 @@ from tangram.shell.mirrors import Mirrors
 from tangram.shell.scaler import Scaler, params_of
 from tangram.shell.settings import Settings
 from tangram.shell.view import (
+    MirrorView,
     Told,
-    View,
     intents,
     recorded_back_offs,
     recorded_replicas,
@@ -41,7 +41,7 @@ _NEVER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedCluster:
     """A whole cluster at one instant."""
 
     fleet: FleetSnapshot
@@ -50,7 +50,7 @@ class Seen:
     namespace: str = "default"  # of the kubeconfig's context
 
 
-def read_cluster(access: Access) -> Seen:
+def read_cluster(access: Access) -> ObservedCluster:
     """Read everything once. Raises `InputError` that says what is missing: credentials, rights, CRDs, an
     answer.
     """
@@ -128,7 +128,7 @@ async def _with_client(credentials: Credentials, use: Callable[[ApiClient], Awai
         await client.close()
 
 
-async def _seen(client: ApiClient, access: Access) -> Seen:
+async def _seen(client: ApiClient, access: Access) -> ObservedCluster:
     if not await client.served(LLM_DEPLOYMENTS):
         raise InputError(
             _CLUSTER,
@@ -154,12 +154,12 @@ async def _seen(client: ApiClient, access: Access) -> Seen:
         settings.default_priority_class_name,
     )
     bare = snapshot(view, told, now, skip)
-    return Seen(_with_wishes(settings, view, bare, everyone, now), everyone, tuple(skipped))
+    return ObservedCluster(_with_wishes(settings, view, bare, everyone, now), everyone, tuple(skipped))
 
 
 def _with_wishes(
     settings: Settings,
-    view: View,
+    view: MirrorView,
     bare: FleetSnapshot,
     everyone: tuple[Intent | InvalidIntent, ...],
     now: float,
@@ -173,7 +173,7 @@ def _with_wishes(
     return replace(bare, desired=desired, desired_of=scaler.counted(), back_offs=back_offs)
 
 
-async def _view(client: ApiClient, settings: Settings) -> View:
+async def _view(client: ApiClient, settings: Settings) -> MirrorView:
     mirrors = Mirrors(
         client,
         settings.watch_namespaces,

@@ -10,8 +10,8 @@ import click
 
 from tangram.capacity.calibration import coefficients_for
 from tangram.capacity.diagnose import diagnose as find
-from tangram.capacity.diagnosis.findings import Answer, Diagnosis, Number
-from tangram.capacity.diagnosis.policy import EngineLimits
+from tangram.capacity.diagnosis.findings import Diagnosis, Finding, Number
+from tangram.capacity.diagnosis.policy import EngineFlags
 from tangram.capacity.diagnosis.scrape import Scrape
 from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import Hardware, hardware
@@ -20,7 +20,7 @@ from tangram.catalog import InputError, find_gpu
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.prices import nearest
 from tangram.cli.metrics_page import MetricsPage
-from tangram.cli.model_option import ModelSource, model_options, read_model
+from tangram.cli.model_option import ModelOption, model_options, read_model
 from tangram.cli.output import UNVERIFIED_MARK, document, note, notes, output_option
 from tangram.fleet import WHOLE_GPU
 
@@ -54,7 +54,7 @@ def diagnose(
     kv: str,
     max_num_seqs: int | None,
     max_num_batched_tokens: int | None,
-    model: ModelSource | None,
+    model: ModelOption | None,
     fmt: str,
 ) -> None:
     """Say what a running engine (Tangram's or vLLM) is waiting for.
@@ -63,7 +63,7 @@ def diagnose(
     or "cannot tell" and what is missing. --sku and --model answer the first question fully.
     """
     _check_interval(interval)
-    limits = EngineLimits(
+    limits = EngineFlags(
         _positive("--max-num-seqs", max_num_seqs),
         _positive("--max-num-batched-tokens", max_num_batched_tokens),
     )
@@ -161,7 +161,7 @@ def show(found: Diagnosis) -> None:
     notes(below)
 
 
-def _show_answer(number: int, answer: Answer, mark: str) -> None:
+def _show_answer(number: int, answer: Finding, mark: str) -> None:
     click.echo(f"\n{number}. {answer.question}  ", nl=False)
     click.secho(answer.verdict + mark, bold=True)
     note(f"   {answer.reason}.", indent="   ")

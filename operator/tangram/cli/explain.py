@@ -18,9 +18,9 @@ from tangram.cli.planned import explained, facts_option, time_limit_option
 from tangram.cli.prices import prices_option
 from tangram.fleet import Intent
 from tangram.planner.joint.deployment import identity
-from tangram.planner.joint.nouns import Terms
+from tangram.planner.joint.nouns import PlanWeights
 from tangram.planner.joint.observed import observed
-from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.pack import PlanTimeLimit
 from tangram.planner.joint.recommend import inputs_hash, planned
 from tangram.planner.joint.weigh import weighed
 
@@ -46,7 +46,7 @@ def explain(
     namespace: str | None,
     files: tuple[str, ...],
     facts: dict[str, Architecture],
-    limits: Limits,
+    limits: PlanTimeLimit,
     prices: Prices,
     fmt: str,
     **access: str | None,
@@ -61,7 +61,7 @@ def explain(
     """
     wanted = asked(what, namespace)  # before a cluster is read for nothing
     read = read_fleet(files, facts) if files else _cluster(Access(**access), facts)
-    given = weighed(read.given, Terms(prices=tuple(prices.overrides.items())))
+    given = weighed(read.given, PlanWeights(prices=tuple(prices.overrides.items())))
     known = [(each.namespace, each.name) for each in given.deployments]
     if read.observed is not None:
         known = [(each.namespace, each.name) for each in read.observed.intents]
@@ -82,7 +82,7 @@ def _cluster(access: Access, facts: dict[str, Architecture]) -> Read:
     return Read(observed(seen.fleet, seen.intents, told), Observed(seen.fleet, seen.intents, told))
 
 
-def _explained(read: Read, who: tuple[str, str], limits: Limits) -> dict[str, Any]:
+def _explained(read: Read, who: tuple[str, str], limits: PlanTimeLimit) -> dict[str, Any]:
     name = identity(*who)
     found: dict[str, Any] = {"name": who[1], "namespace": who[0], "inputsHash": inputs_hash(read.given)}
     wanted = next((each for each in read.given.deployments if each.id == name), None)

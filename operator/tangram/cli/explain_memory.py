@@ -2,14 +2,14 @@
 
 import click
 
-from tangram.capacity.engine_buffers import UTILISATION, Limits
-from tangram.capacity.relief import Replica, reliefs
+from tangram.capacity.engine_buffers import UTILISATION, EngineSettings
+from tangram.capacity.relief import ReplicaSetup, reliefs
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.lookup import find_gpu
 from tangram.catalog.precision import kv_bytes, precision
 from tangram.catalog.prices import nearest
-from tangram.cli.memory_account import Asked, account_document, show_account
-from tangram.cli.model_option import ModelSource, model_options, read_model
+from tangram.cli.memory_account import MemoryAccount, account_document, show_account
+from tangram.cli.model_option import ModelOption, model_options, read_model
 from tangram.cli.output import document, output_option
 from tangram.fleet import DEFAULT_RUNNING_REQUESTS, WHOLE_GPU
 
@@ -51,7 +51,7 @@ _FLAGS = {
 @click.option("--output", "output_tokens", type=int, help="Answer tokens of a request.  [default: 256]")
 @output_option
 def explain_memory(
-    model: ModelSource,
+    model: ModelOption,
     sku: str,
     profile: str | None,
     tp: int,
@@ -79,14 +79,16 @@ def explain_memory(
     length = _length(architecture, max_model_len)
     request = _request(length, input_tokens, output_tokens)
     try:
-        limits = Limits(length, max_num_seqs, gpu_memory_utilization, max_num_batched_tokens, block_size)
+        limits = EngineSettings(
+            length, max_num_seqs, gpu_memory_utilization, max_num_batched_tokens, block_size
+        )
         _check_steps(limits)
-        replica = Replica(architecture, board, slice_, form, kv, tp, limits)
+        replica = ReplicaSetup(architecture, board, slice_, form, kv, tp, limits)
         budget = replica.budget()
     except InputError as error:
         raise InputError(_FLAGS.get(error.field, error.field), error.problem) from error
     found = () if budget.fits else reliefs(replica, shortest=sum(request))
-    asked = Asked(replica, budget, request, found)
+    asked = MemoryAccount(replica, budget, request, found)
     if fmt == "table":
         show_account(asked)
     else:
@@ -139,7 +141,7 @@ def _request(longest: int, input_tokens: int | None, output_tokens: int | None) 
     return prompt, answer
 
 
-def _check_steps(limits: Limits) -> None:
+def _check_steps(limits: EngineSettings) -> None:
     tokens = limits.max_batched_tokens
     if tokens is not None and tokens < limits.max_running:
         raise InputError(

@@ -16,7 +16,7 @@ Known = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedName:
     """What somebody typed, understood without looking at any fleet."""
 
     name: str
@@ -40,7 +40,7 @@ class Asked:
         raise InputError(FIELD, _nothing(name, where, known))
 
 
-def asked(words: Sequence[str], namespace: str | None) -> Asked:
+def asked(words: Sequence[str], namespace: str | None) -> RequestedName:
     """Read `llmdep/NAME`, `llmdep/NAMESPACE/NAME`, `llmdep NAME` or `NAME`; `InputError` for the rest."""
     text = "/".join(words)
     kind, slash, rest = text.partition("/")
@@ -49,7 +49,7 @@ def asked(words: Sequence[str], namespace: str | None) -> Asked:
     where, slash, name = (rest if slash else text).rpartition("/")
     if not name or "/" in where or (slash and not where):
         raise InputError(FIELD, f"{text!r} is not {_FORMS}")
-    return Asked(name, where or namespace)
+    return RequestedName(name, where or namespace)
 
 
 def _nothing(name: str, where: str | None, known: Sequence[Known]) -> str:

@@ -8,17 +8,17 @@ import click
 
 from tangram.capacity.engine_buffers import MIB, captured_sizes
 from tangram.capacity.memory import GIB, UNMEASURED, MemoryBudget
-from tangram.capacity.relief import Relief, Replica
+from tangram.capacity.relief import Relief, ReplicaSetup
 from tangram.cli.memory_bar import Segment, bar
 from tangram.cli.output import UNVERIFIED_MARK, Column, note, notes, table
 from tangram.fleet import WHOLE_GPU
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MemoryAccount:
     """What was asked and found."""
 
-    replica: Replica
+    replica: ReplicaSetup
     budget: MemoryBudget
     request: tuple[int, int]  # tokens of prompt and answer
     reliefs: tuple[Relief, ...]  # what would make it fit
@@ -35,7 +35,7 @@ class Term:
     unverified: bool = False
 
 
-def terms(asked: Asked) -> tuple[Term, ...]:
+def terms(asked: MemoryAccount) -> tuple[Term, ...]:
     """Return the parts in the order in which they are taken; those of no size are left out."""
     replica, budget, limits = asked.replica, asked.budget, asked.budget.limits
     kept = f"{1 - limits.utilisation:.0%} (--gpu-memory-utilization {limits.utilisation:g}) and a margin"
@@ -58,7 +58,7 @@ def terms(asked: Asked) -> tuple[Term, ...]:
     )
 
 
-def show_account(asked: Asked) -> None:
+def show_account(asked: MemoryAccount) -> None:
     """Print the bar, its terms, and what they mean for requests."""
     budget, found = asked.budget, terms(asked)
     note(_title(asked), indent="  ")
@@ -77,7 +77,7 @@ def show_account(asked: Asked) -> None:
     notes(_marks(asked))
 
 
-def account_document(asked: Asked) -> dict[str, Any]:
+def account_document(asked: MemoryAccount) -> dict[str, Any]:
     """Return all of it. Bytes are those of one GPU or slice."""
     replica, budget, limits = asked.replica, asked.budget, asked.budget.limits
     architecture = replica.architecture
@@ -121,7 +121,7 @@ def account_document(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _title(asked: Asked) -> str:
+def _title(asked: MemoryAccount) -> str:
     replica = asked.replica
     where = replica.sku if replica.profile == WHOLE_GPU else f"{replica.profile} of {replica.sku}"
     shared = f", one of {replica.tensor_parallel} that share the model" if replica.tensor_parallel > 1 else ""
@@ -139,24 +139,24 @@ def _row(term: Term, total: int) -> list[str]:
     return [term.name[0].upper(), term.name + mark, f"{term.size / GIB:.2f}", share, term.meaning]
 
 
-def _step(asked: Asked) -> str:
+def _step(asked: MemoryAccount) -> str:
     limits = asked.budget.limits
     return f"peak of a step of {limits.step_tokens} tokens, {limits.max_running} requests"
 
 
-def _weights(replica: Replica) -> str:
+def _weights(replica: ReplicaSetup) -> str:
     whole = f"{replica.architecture.parameters / 1e9:.3g} B parameters in {replica.weights}"
     return whole if replica.tensor_parallel == 1 else f"{whole}, over {replica.tensor_parallel} GPUs"
 
 
-def _cache(asked: Asked) -> Term:
+def _cache(asked: MemoryAccount) -> Term:
     budget, longest = asked.budget, asked.replica.limits.max_model_len
     if budget.fits:
         return Term("KV cache", budget.kv, f"all that is left: {budget.kv_tokens} tokens", "green")
     return Term("KV cache", budget.kv_needed, f"needed for one request of {longest} tokens", "bright_red")
 
 
-def _conclusions(asked: Asked) -> Iterator[str]:
+def _conclusions(asked: MemoryAccount) -> Iterator[str]:
     budget, limits = asked.budget, asked.replica.limits
     prompt, answer = asked.request
     if not budget.fits:
@@ -174,18 +174,18 @@ def _conclusions(asked: Asked) -> Iterator[str]:
     yield f"One token takes {budget.footprint.kv_bytes(1) / 1024:.3g} KiB of KV cache on each GPU."
 
 
-def _advice(asked: Asked) -> str:
+def _advice(asked: MemoryAccount) -> str:
     if not asked.reliefs:
         return "No single change of length, batch, formats or GPUs makes it fit; it takes a larger GPU."
     first, *others = (" ".join(f"--{o} {value}" for o, value in each.options) for each in asked.reliefs)
     return f"It would fit with {first}" + (f"; or with {', or '.join(others)}." if others else ".")
 
 
-def _doubtful(asked: Asked) -> tuple[str, ...]:
+def _doubtful(asked: MemoryAccount) -> tuple[str, ...]:
     return tuple(fact for fact in asked.budget.unverified if fact not in UNMEASURED)
 
 
-def _marks(asked: Asked) -> Iterator[str]:
+def _marks(asked: MemoryAccount) -> Iterator[str]:
     yield (
         f"{UNVERIFIED_MARK} context, graphs and NCCL are estimates for a GPU or slice of this size, not"
         " measured on one. The engine measures at start what it really has."

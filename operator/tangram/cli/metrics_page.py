@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tangram.capacity.diagnosis.scrape import ALL_NAMES, Sample, Scrape
+from tangram.capacity.diagnosis.scrape import ALL_NAMES, MetricSample, Scrape
 from tangram.catalog import InputError
 
 MAX_BYTES = 32 * 2**20  # vLLM has been seen with pages of megabytes; ours are below 100 KiB
@@ -113,14 +113,14 @@ def parsed(body: bytes, content_type: str = "") -> Scrape:
         raise InputError("--url", f"the page breaks the Prometheus text format: {_short(error)}") from None
 
 
-def _samples(families: list[Metric]) -> Iterator[Sample]:
+def _samples(families: list[Metric]) -> Iterator[MetricSample]:
     for family in families:
         for sample in family.samples:
             try:
                 value = float(sample.value)
             except OverflowError:  # an integer of hundreds of digits
                 value = float("inf")
-            yield Sample(sample.name, sample.labels, value)
+            yield MetricSample(sample.name, sample.labels, value)
 
 
 def _wanted_lines(text: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelOption:
     """What a person said about the model."""
 
     model: str | None = None
@@ -45,8 +45,8 @@ def model_options(*, required: bool = True) -> Callable[[Callable[..., Any]], Ca
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def run(**given: Any) -> Any:
-            source = ModelSource(**{each.name: given.pop(each.name) for each in fields(ModelSource)})
-            if source != ModelSource():
+            source = ModelOption(**{each.name: given.pop(each.name) for each in fields(ModelOption)})
+            if source != ModelOption():
                 return command(model=source, **given)
             if required:
                 raise InputError("--model", "is missing: a directory, a config.json, a name; or --parameters")
@@ -60,7 +60,7 @@ def model_options(*, required: bool = True) -> Callable[[Callable[..., Any]], Ca
     return decorate
 
 
-def read_model(source: ModelSource) -> Architecture:
+def read_model(source: ModelOption) -> Architecture:
     """Return the model that is meant. Raises `InputError` naming the option or the file and its key."""
     if source.model is not None:
         for name in ("parameters", "layers", "hidden_size", "kv_heads", "vocab_size"):

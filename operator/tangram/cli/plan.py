@@ -13,8 +13,8 @@ from tangram.cli.plan_table import show
 from tangram.cli.planned import explained, facts_option, time_limit_option
 from tangram.cli.prices import prices_option
 from tangram.planner.joint.explain import find
-from tangram.planner.joint.nouns import Terms
-from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.nouns import PlanWeights
+from tangram.planner.joint.pack import PlanTimeLimit
 from tangram.planner.joint.recommend import inputs_hash, planned
 from tangram.planner.joint.weigh import weighed
 from tangram.planner.joint.whatif import changed
@@ -58,7 +58,7 @@ def plan(
     move_cost: float | None,
     move_budget: int | None,
     horizon: float | None,
-    limits: Limits,
+    limits: PlanTimeLimit,
     changes: tuple[str, ...],
     explain: str | None,
     picture: str | None,
@@ -77,7 +77,7 @@ def plan(
 
         check(Path(picture))
     read = read_fleet(files, facts)
-    given = weighed(read.given, Terms(tuple(prices.overrides.items()), move_cost, move_budget, horizon))
+    given = weighed(read.given, PlanWeights(tuple(prices.overrides.items()), move_cost, move_budget, horizon))
     if changes:
         before, given = planned(given, limits).document, reduce(changed, changes, given)
     made = planned(given, limits)

@@ -28,7 +28,7 @@ from tangram.fleet import (
 )
 from tangram.planner.joint.deployment import counted_lengths, identity, wanted
 from tangram.planner.joint.join import join
-from tangram.planner.joint.nouns import FleetInput, Terms
+from tangram.planner.joint.nouns import FleetInput, PlanWeights
 from tangram.planner.joint.snapshot_file import KIND as SNAPSHOT
 from tangram.planner.joint.snapshot_file import read_snapshot
 
@@ -223,8 +223,8 @@ def beside(base: FleetInput, more: list[FleetInput]) -> FleetInput:
     )
 
 
-def _over(base: Terms, more: Terms) -> Terms:
-    return Terms(
+def _over(base: PlanWeights, more: PlanWeights) -> PlanWeights:
+    return PlanWeights(
         prices=tuple(sorted((dict(base.prices) | dict(more.prices)).items())),
         move_cost=base.move_cost if more.move_cost is None else more.move_cost,
         move_budget=base.move_budget if more.move_budget is None else more.move_budget,

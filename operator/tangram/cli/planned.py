@@ -8,14 +8,14 @@ import click
 
 from tangram.catalog import Architecture, InputError
 from tangram.planner.joint.explain import tried
-from tangram.planner.joint.pack import Limits, pack
+from tangram.planner.joint.pack import PlanTimeLimit, pack
 from tangram.planner.joint.recommend import Planned
 from tangram.planner.joint.short import short
 
 LONGEST_S = 86_400
 
 
-def explained(plan: Planned, who: str, limits: Limits) -> dict[str, Any]:
+def explained(plan: Planned, who: str, limits: PlanTimeLimit) -> dict[str, Any]:
     """Return the document of LLMDeployment `who`, with every alternative tried on the whole fleet and, where
     it goes short, what rules it out and what would help.
     """
@@ -38,12 +38,12 @@ def time_limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _limits(time_limit: float | None) -> Limits:
+def _limits(time_limit: float | None) -> PlanTimeLimit:
     if time_limit is not None and not 0 < time_limit <= LONGEST_S:
         raise InputError(
             "--time-limit", f"must be above 0 and at most {LONGEST_S} seconds, not {time_limit:g}"
         )
-    return Limits(wall_s=time_limit, clock=time.monotonic)
+    return PlanTimeLimit(wall_s=time_limit, clock=time.monotonic)
 
 
 def facts_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from tangram.capacity.sizing import SizingRequest, size
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.prices import Prices
 from tangram.cli.lengths import lengths_given, lengths_options
-from tangram.cli.model_option import ModelSource, model_options, read_model
+from tangram.cli.model_option import ModelOption, model_options, read_model
 from tangram.cli.output import document, output_option
 from tangram.cli.prices import prices_option
 from tangram.cli.size_document import sizing_document
@@ -64,7 +64,7 @@ INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 @prices_option
 @output_option
 def size_command(
-    model: ModelSource,
+    model: ModelOption,
     ttft_ms: float | None,
     tpot_ms: float | None,
     percentile: int,

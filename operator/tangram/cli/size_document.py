@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from tangram.capacity.memory import GIB
-from tangram.capacity.sizing import Rejection, Row, Sizing
+from tangram.capacity.sizing import Rejection, SizedShape, Sizing
 from tangram.catalog import Architecture
 from tangram.cli.size_simulate import Simulated
 from tangram.fleet import WHOLE_GPU, Shape
@@ -57,7 +57,7 @@ def _shape(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: SizedShape) -> dict[str, Any]:
     budget = row.budget
     return {
         **_shape(row.shape),

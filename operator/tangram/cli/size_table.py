@@ -6,7 +6,7 @@ import click
 
 from tangram.capacity.calibration import Basis
 from tangram.capacity.memory import GIB
-from tangram.capacity.sizing import Row, Sizing
+from tangram.capacity.sizing import SizedShape, Sizing
 from tangram.catalog import Architecture
 from tangram.catalog.prices import Prices
 from tangram.cli.output import Column, note, notes, table
@@ -78,9 +78,9 @@ def _lengths(lengths: Lengths) -> str:
     return f"{mean} (P90 {lengths.p90:.0f})"
 
 
-def _cheapest_of_each(ranked: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
+def _cheapest_of_each(ranked: list[tuple[int, SizedShape]]) -> list[tuple[int, SizedShape]]:
     """One row per GPU and slice: its cheapest."""
-    seen: dict[tuple[str, str], tuple[int, Row]] = {}
+    seen: dict[tuple[str, str], tuple[int, SizedShape]] = {}
     for rank, row in ranked:
         seen.setdefault((row.shape.sku, row.shape.profile), (rank, row))
     return list(seen.values())
@@ -106,7 +106,7 @@ def _row_columns(found: Sizing) -> tuple[Column, ...]:
     )
 
 
-def _row(rank: int, row: Row, found: Sizing) -> list[str]:
+def _row(rank: int, row: SizedShape, found: Sizing) -> list[str]:
     budget = row.budget
     parts = (budget.weights, row.kv_used, budget.overhead, budget.kv - row.kv_used)
     return [

@@ -155,7 +155,7 @@ LAYOUT = "layout"  # dimension of a Relaxation: another layout of the GPUs that 
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxation:
+class RecommendedChange:
     """The smallest change of one kind that would serve all of it; each was tried on the whole fleet."""
 
     dimension: str  # layout, gpus, budget, objective ...
@@ -169,7 +169,7 @@ class Advice:
     plan: str  # name of the FleetPlan
     saves_per_hour: float  # USD, of the whole fleet, against what runs
     because: tuple[str, ...] = ()  # where it goes short: what together rules it out
-    relaxations: tuple[Relaxation, ...] = ()
+    relaxations: tuple[RecommendedChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from tangram.packing.search.choose import Chooser, with_bounds
 from tangram.packing.search.master import Master
 from tangram.packing.search.settled import chosen_columns, gives_up_replicas, settled_demands
 from tangram.packing.search.shortlist import near_classes
-from tangram.packing.search.stages import Budget, Limits, Run
+from tangram.packing.search.stages import Budget, Run, SolveLimits
 
-__all__ = ["Limits", "solve"]
+__all__ = ["SolveLimits", "solve"]
 
 # Above this many classes, the model tells owners apart only once their mixes are settled.
 _MOST_CLASSES = 300
@@ -33,10 +33,10 @@ _MOST_SETTLED = 3000
 # Targets of a class beside those in use: with 3, 10,000 scattered GPUs got no better in 11 s; with 1 in 2 s.
 _TARGETS = 1
 _DOUBTFUL = 0.05  # so far from its bound a stage may be from what would have been found with more time
-_NO_LIMITS = Limits()
+_NO_LIMITS = SolveLimits()
 
 
-def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
+def solve(problem: Problem, limits: SolveLimits = _NO_LIMITS) -> Packing:
     """Pack `problem`. Raises `InputError` where it contradicts itself; else there always is a packing."""
     found, budget = _solve(problem, limits)
     if found.status == "FALLBACK" or _moves_too_much(problem, found):
@@ -48,7 +48,7 @@ def solve(problem: Problem, limits: Limits = _NO_LIMITS) -> Packing:
     return _with_bounds(problem, found, budget) if unbounded and not budget.late() else found
 
 
-def _solve(problem: Problem, limits: Limits) -> tuple[Packing, Budget]:
+def _solve(problem: Problem, limits: SolveLimits) -> tuple[Packing, Budget]:
     validate(problem)
     fleet, prices, whole = read(problem)
     budget = Budget(limits)
@@ -87,7 +87,7 @@ def _nothing_changes(problem: Problem) -> Packing:
     return Report(fleet, prices, whole, run).nothing_changes()
 
 
-def _without_moves(problem: Problem, limits: Limits, budget: Budget) -> Packing:
+def _without_moves(problem: Problem, limits: SolveLimits, budget: Budget) -> Packing:
     """Return the best plan that moves nothing, beside the bounds of the problem that was asked."""
     still = replace(problem, move_budget=0)
     wall = None if limits.wall_s is None else budget.left(1.0)[1]

@@ -7,7 +7,7 @@ from tangram.planner.judge import DOES_NOT_FIT, TPOT, TTFT
 from tangram.planner.reasons import Reason
 from tangram.planner.reports import NOT_EVALUATED, OUT_OF_TOLERANCE
 from tangram.planner.room import Room
-from tangram.planner.target import Case, Target, apart, free_for
+from tangram.planner.target import Case, PlacementTarget, apart, free_for
 
 _MOST = 5
 _FIT_ORDER = {
@@ -27,7 +27,7 @@ _FIT_ORDER = {
 }
 
 
-def alternatives(case: Case, target: Target, room: Room) -> tuple[Alternative, ...]:
+def alternatives(case: Case, target: PlacementTarget, room: Room) -> tuple[Alternative, ...]:
     """Return the best of the shapes that lost, each with the one constraint that killed it."""
     losers = []
     for candidate in case.judged:
@@ -44,7 +44,7 @@ def alternatives(case: Case, target: Target, room: Room) -> tuple[Alternative, .
 
 
 def _lost_on(
-    case: Case, candidate: Candidate, target: Target, free: int, count: int, room: Room
+    case: Case, candidate: Candidate, target: PlacementTarget, free: int, count: int, room: Room
 ) -> tuple[str, str]:
     cost = count * candidate.price_per_hour
     if free < count:

@@ -32,7 +32,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ConditionInputs:
     """All that conditions are told from."""
 
     decision: Decision
@@ -91,11 +91,11 @@ def view(
     snapshot: FleetSnapshot,
     signal: Signal | None,
     scale: ScalingDecision | None,
-) -> View:
+) -> ConditionInputs:
     """Gather what concerns `intent`."""
     own = (w for w in snapshot.workloads if w.owner_uid == intent.uid)
     problems = (p for p in snapshot.problems if p.owner_uid == intent.uid)
-    return View(
+    return ConditionInputs(
         decision,
         intent,
         tuple(sorted(own, key=lambda w: (w.shape, w.name, w.uid))),
@@ -108,7 +108,7 @@ def view(
     )
 
 
-def accepted(v: View) -> Verdict:
+def accepted(v: ConditionInputs) -> Verdict:
     """Whether the spec is understood and may be served."""
     d = v.decision
     if not d.accepted:
@@ -117,7 +117,7 @@ def accepted(v: View) -> Verdict:
     return Verdict(TRUE, d.accepted_reason, f"{d.accepted_message}{warnings}")
 
 
-def model_ready(v: View) -> Verdict:
+def model_ready(v: ConditionInputs) -> Verdict:
     """Whether the checkpoint is known to be servable."""
     d = v.decision
     by_reason = {Reason.INSPECTED: TRUE, Reason.INSPECTING: UNKNOWN, Reason.NOT_ACCEPTED: UNKNOWN}
@@ -125,7 +125,7 @@ def model_ready(v: View) -> Verdict:
     return Verdict(status, d.model_reason, d.model_message)
 
 
-def placed(v: View) -> Verdict:
+def placed(v: ConditionInputs) -> Verdict:
     """Whether there is a place for every desired replica."""
     d = v.decision
     waits = (Reason.WAITING_FOR_MODEL, Reason.EVALUATING, Reason.NOT_ACCEPTED, Reason.PAUSED)
@@ -134,7 +134,7 @@ def placed(v: View) -> Verdict:
     return Verdict(status, d.placed_reason, d.placed_message)
 
 
-def available(v: View) -> Verdict:
+def available(v: ConditionInputs) -> Verdict:
     """Whether the minimum of replicas serves, whatever their shape and generation."""
     if v.is_off or v.available >= v.minimum:
         return _enough(v)
@@ -152,19 +152,19 @@ def available(v: View) -> Verdict:
     return Verdict(FALSE, Reason.REPLICAS_STARTING, f"{have}; waits for the pods of {names} to become ready")
 
 
-def _enough(v: View) -> Verdict:
+def _enough(v: ConditionInputs) -> Verdict:
     if v.is_off:
         return Verdict(TRUE, Reason.SCALED_TO_ZERO, OFF)
     return Verdict(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {v.minimum} available")
 
 
-def _not_begun(v: View) -> Verdict:
+def _not_begun(v: ConditionInputs) -> Verdict:
     if v.decision.placed:
         return Verdict(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {v.shape}")
     return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
 
 
-def scaling_active(v: View) -> Verdict:
+def scaling_active(v: ConditionInputs) -> Verdict:
     """Whether the number of replicas can follow the load."""
     if isinstance(v.intent, InvalidIntent) or not v.decision.accepted:
         return Verdict(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
@@ -196,7 +196,7 @@ def _fixed(intent: Intent) -> Verdict:
     return Verdict(FALSE, Reason.REPLICAS_SET, text)
 
 
-def _following(v: View) -> Verdict:
+def _following(v: ConditionInputs) -> Verdict:
     """Metrics are recent: what keeps replicas from following the load nevertheless."""
     if v.scale is None:
         return Verdict(TRUE, Reason.METRICS_FRESH, "metrics are recent")
@@ -206,7 +206,7 @@ def _following(v: View) -> Verdict:
     return Verdict(TRUE, Reason.METRICS_FRESH, told or "metrics are recent")
 
 
-def ready(v: View, previous: Verdict | None) -> Verdict:
+def ready(v: ConditionInputs, previous: Verdict | None) -> Verdict:
     """Whether it serves at the desired generation; the reason is the most actionable one of the leaves.
 
     `previous` is the verdict on the same generation, if there was one.
@@ -224,14 +224,14 @@ def ready(v: View, previous: Verdict | None) -> Verdict:
     return _rollout(v, target, previous) or _serving(v)
 
 
-def _paused(v: View) -> Verdict:
+def _paused(v: ConditionInputs) -> Verdict:
     serves = available(v)
     if serves.status != TRUE:
         return Verdict(FALSE, serves.reason, serves.message)
     return Verdict(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
 
 
-def _short(v: View) -> Verdict:
+def _short(v: ConditionInputs) -> Verdict:
     """Fewer than the minimum serve on the wanted shape: for want of room, not yet, or not at all."""
     if v.decision.placed_reason in _NO_PLACE:
         return placed(v)
@@ -242,7 +242,7 @@ def _short(v: View) -> Verdict:
     return leaf
 
 
-def _blocked(v: View) -> Verdict | None:
+def _blocked(v: ConditionInputs) -> Verdict | None:
     """What a person has to look at before anything else."""
     d = v.decision
     if not d.accepted:
@@ -259,14 +259,14 @@ def _blocked(v: View) -> Verdict | None:
     return Verdict(FALSE, d.placed_reason, d.placed_message) if impossible else None
 
 
-def _serves_this_generation(v: View) -> bool:
+def _serves_this_generation(v: ConditionInputs) -> bool:
     return any(
         w.owner_generation == v.rendered_generation and w.settled and w.available >= v.minimum
         for w in v.workloads
     )
 
 
-def _rollout(v: View, target: Workload, previous: Verdict | None) -> Verdict | None:
+def _rollout(v: ConditionInputs, target: Workload, previous: Verdict | None) -> Verdict | None:
     """A rollout that is not over, or None.
 
     A Deployment that its controller has not looked at since our last write tells nothing: what was said of
@@ -285,7 +285,7 @@ def _rollout(v: View, target: Workload, previous: Verdict | None) -> Verdict | N
     return None
 
 
-def _serving(v: View) -> Verdict:
+def _serving(v: ConditionInputs) -> Verdict:
     desired = v.decision.desired
     if v.ready >= desired:
         return Verdict(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} of {desired} replicas are ready")

@@ -27,11 +27,11 @@ from tangram.planner.joint.engine import lacks
 from tangram.planner.judge import architecture, request_of
 from tangram.planner.limits import Quotas, limits
 from tangram.planner.order import Wanted, acceptance, by_age, by_turn
-from tangram.planner.place import Placement, place
+from tangram.planner.place import DeploymentPlacement, place
 from tangram.planner.reasons import OFF, Reason
 from tangram.planner.reports import Reports, reports
 from tangram.planner.room import Room, keep_promises, room
-from tangram.planner.target import NO_LIMIT, Case, Limit, Target, targets
+from tangram.planner.target import NO_LIMIT, Case, Limit, PlacementTarget, targets
 
 Verdict = tuple[bool, str, str]
 
@@ -270,7 +270,7 @@ def _decide(
     base: _Base,
     case: Case | _Unfit | None,
     present: tuple[Workload, ...],
-    goals: Mapping[str, Target],
+    goals: Mapping[str, PlacementTarget],
     offered: Offers,
     space: Room,
     found: Obstacles,
@@ -302,7 +302,7 @@ def _at_rest(intent: Wanted, base: _Base) -> Decision | None:
     return None
 
 
-def _placed(decision: Decision, placement: Placement) -> Decision:
+def _placed(decision: Decision, placement: DeploymentPlacement) -> Decision:
     return replace(
         decision,
         shape=placement.shape,

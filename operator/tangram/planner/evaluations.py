@@ -29,7 +29,7 @@ from tangram.planner.reports import NOT_EVALUATED, OUT_OF_TOLERANCE, Reports, ke
 from tangram.planner.rollout import unit
 from tangram.planner.room import Kind, Room, kind_of
 from tangram.planner.steering import steering
-from tangram.planner.target import WORTH_A_MOVE, Case, Target
+from tangram.planner.target import WORTH_A_MOVE, Case, PlacementTarget
 
 # Seconds until a format is tried again whose evaluation failed: that takes a GPU, and rarely ends better.
 RETRY_AFTER_S = 1800.0
@@ -47,7 +47,7 @@ class Evaluations:
 def evaluations(
     cases: tuple[Case, ...],
     idle: tuple[Intent, ...],
-    goals: Mapping[str, Target],
+    goals: Mapping[str, PlacementTarget],
     snapshot: FleetSnapshot,
     known: Reports,
     offered: Offers,
@@ -108,7 +108,7 @@ def _ends(
             yield FinishEvaluation(kept.get(key, ""), key.namespace, job.job_name, job.job_uid)
 
 
-def _pending(case: Case, target: Target) -> tuple[Candidate, ...]:
+def _pending(case: Case, target: PlacementTarget) -> tuple[Candidate, ...]:
     """Return the shapes that would be chosen if their format were within tolerance, cheapest first."""
     if case.intent.precision != ANY:
         return ()
@@ -191,7 +191,7 @@ def _running(candidate: Candidate, job: Evaluation | None, refusal: str) -> str:
     return f"{what} by Job {job.key.namespace}/{job.job_name}, started {rfc3339(job.started_at)}{waits}"
 
 
-def _saving(candidate: Candidate, case: Case, target: Target) -> str:
+def _saving(candidate: Candidate, case: Case, target: PlacementTarget) -> str:
     if target.candidate is None or target.replicas < target.desired:
         return f"{candidate.shape.described} would serve"
     less = _cost(case, target.candidate) - _cost(case, candidate)
@@ -200,7 +200,7 @@ def _saving(candidate: Candidate, case: Case, target: Target) -> str:
 
 def _note(
     case: Case,
-    target: Target,
+    target: PlacementTarget,
     pending: tuple[Candidate, ...],
     jobs: Mapping[EvaluationKey, Evaluation],
     known: Reports,

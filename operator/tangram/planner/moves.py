@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from tangram.fleet import Workload
 from tangram.planner.judge import rate, replicas_for
-from tangram.planner.target import Case, Target
+from tangram.planner.target import Case, PlacementTarget
 
 _EPSILON = 1e-9
 
 
-def kept_replicas(case: Case, target: Target, mine: Workload | None) -> Mapping[str, int]:
+def kept_replicas(case: Case, target: PlacementTarget, mine: Workload | None) -> Mapping[str, int]:
     """Return how many replicas each Deployment of another shape than `mine` keeps, by UID; 0: it may go.
 
     A new replica carries 1/n of the load, where n of them are wanted; of an old shape of which m replicas

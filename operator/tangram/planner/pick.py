@@ -252,7 +252,7 @@ def _solved(
     new units cost, then what all units cost, at equal cost the ways that stand first on their menus.
     """
     from tangram.packing.model.cp_model import CpModel, LinearExpr  # noqa: PLC0415 - loads the solver
-    from tangram.packing.search.stages import Budget, Limits, solve_model  # noqa: PLC0415
+    from tangram.packing.search.stages import Budget, SolveLimits, solve_model  # noqa: PLC0415
 
     model, units = CpModel(), dict[Group, list[tuple[Any, int]]]()
     chosen = [[(model.new_bool_var(""), way) for way in menu] for menu in menus]
@@ -265,7 +265,7 @@ def _solved(
         model.add(LinearExpr.weighted_sum(*zip(*taken, strict=True)) <= free[group])
     goals = _stages(menus, prices, in_turn=in_turn)
     everything = [variable for mine in chosen for variable, _ in mine]
-    budget, solution = Budget(Limits(), total_s=_EFFORT_S), None
+    budget, solution = Budget(SolveLimits(), total_s=_EFFORT_S), None
     for goal in goals:
         costs = [
             goal(number, rank, way) for number, menu in enumerate(menus) for rank, way in enumerate(menu)

@@ -23,11 +23,11 @@ from tangram.planner.reasons import Reason
 from tangram.planner.rollout import Rollout, is_rolling, resumed, rollout, unit
 from tangram.planner.room import Room, kind_of
 from tangram.planner.steering import steering
-from tangram.planner.target import Case, Target, own
+from tangram.planner.target import Case, PlacementTarget, own
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class DeploymentPlacement:
     """Where one LLMDeployment runs, and what is to be done for it."""
 
     reason: Reason
@@ -43,8 +43,8 @@ class Placement:
 
 
 def place(
-    case: Case, target: Target, offered: Offers, room: Room, pending: Mapping[tuple[str, Shape], str]
-) -> Placement:
+    case: Case, target: PlacementTarget, offered: Offers, room: Room, pending: Mapping[tuple[str, Shape], str]
+) -> DeploymentPlacement:
     """Say what is to be done for `case`. What `target` gives it is taken from `room` already.
 
     `pending` tells of pods that the scheduler finds no node for, though there is room.
@@ -53,7 +53,9 @@ def place(
     lost = alternatives(case, target, room)
     if chosen is None:
         reason, message = impossible(case, offered)
-        return Placement(reason, message + _still_serving(present), desired=case.desired, alternatives=lost)
+        return DeploymentPlacement(
+            reason, message + _still_serving(present), desired=case.desired, alternatives=lost
+        )
     mine = case.on(chosen.shape)
     others = tuple(workload for workload in present if workload.shape != chosen.shape)
     placed, desired = target.replicas, target.desired
@@ -81,7 +83,7 @@ def place(
         else "",
         f"{stays} stays until enough replicas of {chosen.shape.described} are available" if stays else "",
     )
-    return Placement(
+    return DeploymentPlacement(
         reason=reason,
         message="; ".join(filter(None, (message, *notes))),
         shape=chosen.shape,
@@ -99,7 +101,9 @@ def place(
     )
 
 
-def _not_begun(case: Case, target: Target, mine: Workload | None, others: tuple[Workload, ...]) -> str:
+def _not_begun(
+    case: Case, target: PlacementTarget, mine: Workload | None, others: tuple[Workload, ...]
+) -> str:
     waits = mine is None and target.replicas == 0 and any(workload.available for workload in others)
     least = case.intent.min_replicas
     if not waits or target.waits or target.limit is not None:
@@ -117,7 +121,7 @@ def _leave(others: tuple[Workload, ...], kept: Mapping[str, int]) -> Iterator[Ac
             yield ScaleDeployment(*identity, kept[old.uid])
 
 
-def _replicas(target: Target, mine: Workload | None) -> int:
+def _replicas(target: PlacementTarget, mine: Workload | None) -> int:
     """Return the replicas of the Deployment that is wanted.
 
     Shortage alone never shrinks a Deployment: when a node is lost, or cordoned under running pods, Kubernetes
@@ -160,7 +164,7 @@ def _apply(
     )
 
 
-def _verdict(case: Case, target: Target, chosen: Candidate, offered: Offers) -> tuple[Reason, str]:
+def _verdict(case: Case, target: PlacementTarget, chosen: Candidate, offered: Offers) -> tuple[Reason, str]:
     placed, desired = target.replicas, target.desired
     if placed == desired:
         limit = case.limits.get(chosen.shape)
@@ -195,7 +199,7 @@ def _next_try(case: Case) -> str:
     return f"; all {len(times)} shapes that may be used are in back-off, the next is tried at {first}"
 
 
-def _placed(case: Case, target: Target, chosen: Candidate) -> str:
+def _placed(case: Case, target: PlacementTarget, chosen: Candidate) -> str:
     text = f"{target.desired} on {chosen.shape.described} at {chosen.price_per_hour:.2f} $/h each"
     if chosen.tpot_ms is not None:
         text += f", predicted {chosen.tpot_ms:.2f} ms per token when idle"

@@ -30,7 +30,7 @@ def allowed(pools: tuple[str, ...], place: Place) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class NodeUnits:
     """Units of one kind on one node that strangers leave."""
 
     zone: str
@@ -47,7 +47,9 @@ class Room:
     held: dict[tuple[str, Unit], int] = field(default_factory=dict)  # by (owner uid, unit)
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GPUPools that an owner names
     by_kind: dict[Kind, tuple[Unit, ...]] = field(default_factory=dict)
-    spots: Mapping[Unit, list[Spot]] = field(default_factory=dict)  # as observed; what is given has no node
+    spots: Mapping[Unit, list[NodeUnits]] = field(
+        default_factory=dict
+    )  # as observed; what is given has no node
     withheld: dict[Unit, int] = field(default_factory=dict)  # for replicas that were given one before
 
     def units(self, uid: str, kind: Kind) -> tuple[Unit, ...]:
@@ -129,7 +131,7 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...]) -> Room:
         else:
             strangers[(claim.node, claim.resource)] += claim.count
     kept: dict[Unit, int] = defaultdict(int)
-    spots: dict[Unit, list[Spot]] = defaultdict(list)
+    spots: dict[Unit, list[NodeUnits]] = defaultdict(list)
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
         if node.sku is None or not holds_replicas(node):
             continue
@@ -145,7 +147,7 @@ def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...]) -> Room:
             free[unit] += left
             had = offered.get(resource, 0) + withheld.get(resource, 0)
             kept[unit] += max(0, min(had - taken, withheld.get(resource, 0)))
-            spots[unit].append(Spot(node.zone, left, here, node.product))
+            spots[unit].append(NodeUnits(node.zone, left, here, node.product))
     pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
     return Room(dict(free), dict(held), pools, _by_kind(free, pools), spots, dict(kept))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tangram.fleet import Intent, Objective
 from tangram.fleet.times import epoch, rfc3339
-from tangram.planner.conditions import FALSE, TRUE, UNKNOWN, Verdict, View
+from tangram.planner.conditions import FALSE, TRUE, UNKNOWN, ConditionInputs, Verdict
 from tangram.planner.reasons import Reason
 from tangram.scaling import Sample, Signal, SignalState, Window
 from tangram.scaling.evidence import narrowest, violations
@@ -20,7 +20,7 @@ _MILLISECONDS_STEP = 1
 _UNMEASURED = (Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.NO_READY_REPLICAS, Reason.NOT_ACCEPTED)
 
 
-def slo_met(v: View) -> Verdict:
+def slo_met(v: ConditionInputs) -> Verdict:
     """Whether the objectives are met over the window, as far as that is known."""
     intent, signal = v.intent, v.signal
     if not isinstance(intent, Intent) or not v.decision.accepted:
@@ -50,7 +50,7 @@ def steady(new: Verdict, old: Mapping[str, Any] | None, generation: int, now: fl
     return Verdict(old["status"], old["reason"], old["message"])
 
 
-def slo_block(v: View, old: Mapping[str, Any] | None, now: float) -> dict[str, Any] | None:
+def slo_block(v: ConditionInputs, old: Mapping[str, Any] | None, now: float) -> dict[str, Any] | None:
     """Return the block `status.slo`: the old one unless something changed worth knowing."""
     signal = v.signal
     if signal is None or not isinstance(v.intent, Intent):

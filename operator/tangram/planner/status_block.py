@@ -18,7 +18,7 @@ from tangram.fleet import (
 from tangram.fleet.times import rfc3339
 from tangram.planner import conditions
 from tangram.planner.candidates import price
-from tangram.planner.conditions import FALSE, TRUE, Verdict, View
+from tangram.planner.conditions import FALSE, TRUE, ConditionInputs, Verdict
 from tangram.planner.inspections import key_of
 from tangram.planner.order import Wanted
 from tangram.planner.reasons import Reason
@@ -85,7 +85,7 @@ def unjudged(intent: Wanted, previous_status: Mapping[str, Any], now: float) -> 
 
 
 def _conditions(
-    v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], now: float
+    v: ConditionInputs, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], now: float
 ) -> list[dict[str, Any]]:
     old = {condition["type"]: condition for condition in previous_status.get("conditions", ())}
     leaves = {
@@ -108,7 +108,7 @@ def _conditions(
     ]
 
 
-def _same_generation(v: View, previous_status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _same_generation(v: ConditionInputs, previous_status: Mapping[str, Any]) -> Mapping[str, Any]:
     """What was told of this spec: attainments of another one may be of other objectives."""
     return (
         previous_status if (previous_status.get("observedGeneration") or 0) >= v.rendered_generation else {}
@@ -121,7 +121,7 @@ def _revision(intent: Wanted, previous_status: Mapping[str, Any]) -> dict[str, A
     return asdict(intent.revision)
 
 
-def _is_retried(v: View) -> bool:
+def _is_retried(v: ConditionInputs) -> bool:
     """Whether Ready hangs on a checkpoint that is looked at again, and on nothing nearer to a person."""
     decision = v.decision
     waits = decision.model_reason == Reason.INSPECTING and decision.placed_reason != Reason.PAUSED
@@ -129,7 +129,10 @@ def _is_retried(v: View) -> bool:
 
 
 def _patient(
-    v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], old: Mapping[str, Any] | None
+    v: ConditionInputs,
+    snapshot: FleetSnapshot,
+    previous_status: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
 ) -> Verdict:
     """Keep telling why a checkpoint failed while it is retried: no news until it succeeds.
 
@@ -177,7 +180,9 @@ def _without_since(message: str) -> str:
     return head if mark else message
 
 
-def _model(v: View, snapshot: FleetSnapshot, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
+def _model(
+    v: ConditionInputs, snapshot: FleetSnapshot, previous_status: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """The checkpoint that is wanted. An unreadable spec says nothing about it: what was known stays."""
     if not isinstance(v.intent, Intent):
         return previous_status.get("model")
@@ -202,7 +207,7 @@ def _camel_name(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def _placement(v: View, advice: Advice | None) -> dict[str, Any] | None:
+def _placement(v: ConditionInputs, advice: Advice | None) -> dict[str, Any] | None:
     decision = v.decision
     shape, placed = decision.shape, decision.placed
     target: Workload | None = v.target
@@ -265,7 +270,7 @@ def _decimal(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
 
 
-def _cost(v: View, snapshot: FleetSnapshot) -> float:
+def _cost(v: ConditionInputs, snapshot: FleetSnapshot) -> float:
     """USD per hour: what is placed, what serves without a place, and shapes that are on their way out."""
     decision, prices = v.decision, dict(snapshot.prices)
     beside = [

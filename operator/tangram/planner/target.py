@@ -131,7 +131,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PlacementTarget:
     """What one LLMDeployment is to have."""
 
     candidate: Candidate | None  # None: no shape can carry the model
@@ -158,7 +158,7 @@ class _Ask:
         return not self.stays or any(min(o.wanted, o.most) > o.held for o in self.wish.offers)
 
 
-def targets(cases: tuple[Case, ...], offered: Offers, room: Room) -> Mapping[str, Target]:
+def targets(cases: tuple[Case, ...], offered: Offers, room: Room) -> Mapping[str, PlacementTarget]:
     """Decide for all `cases`, which stand in the order of their turns; takes what they get from `room`.
 
     Raises `StepsFailed` for the cases that cannot be decided.
@@ -167,7 +167,7 @@ def targets(cases: tuple[Case, ...], offered: Offers, room: Room) -> Mapping[str
     groups = {unit: number for number, unit in enumerate(units)}
     asks = for_each("target", cases, lambda c: c.intent.uid, lambda c: _ask(c, offered, room, groups))
     got = _picked([ask for ask in asks if ask.contested], units, offered, _unspoken(asks, room))
-    found: dict[str, Target] = {}
+    found: dict[str, PlacementTarget] = {}
     for ask in asks:
         uid = ask.case.intent.uid
         made = got.get(uid) or _as_it_is(ask)
@@ -305,10 +305,10 @@ def _as_it_is(ask: _Ask) -> Pick:
     return Pick(0, min(offer.held, offer.most))
 
 
-def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> Target:
+def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> PlacementTarget:
     case = ask.case
     if not ask.candidates:
-        return Target(None, case.desired)
+        return PlacementTarget(None, case.desired)
     number = _nearest(ask, room) if made.offer is None else made.offer
     candidate, offer = ask.candidates[number], ask.wish.offers[number]
     waits, limit = "", case.limits.get(candidate.shape)
@@ -318,7 +318,7 @@ def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> Target:
         limit = None
     if is_bound and limit is None:
         waits = _over_budget(case, candidate, offer, offered)
-    return Target(candidate, offer.wanted, made.count, offer.most, waits, limit, made.failed)
+    return PlacementTarget(candidate, offer.wanted, made.count, offer.most, waits, limit, made.failed)
 
 
 def _nearest(ask: _Ask, room: Room) -> int:

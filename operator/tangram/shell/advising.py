@@ -61,7 +61,7 @@ AdviseFunction = Callable[[FleetSnapshot, Everyone, float, str], Advised | None]
 def the_adviser() -> AdviseFunction:
     """Return the function that thinks (imported here, so that only the worker pays for it)."""
     from tangram.planner.joint.observed import observed  # noqa: PLC0415
-    from tangram.planner.joint.pack import Limits  # noqa: PLC0415
+    from tangram.planner.joint.pack import PlanTimeLimit  # noqa: PLC0415
     from tangram.planner.joint.recommend import inputs_hash, recommend  # noqa: PLC0415
     from tangram.planner.joint.record import figures, record  # noqa: PLC0415
     from tangram.shell.pool_use import pool_use  # noqa: PLC0415
@@ -71,7 +71,7 @@ def the_adviser() -> AdviseFunction:
         if inputs_hash(given) == known:
             return None
         began = time.monotonic()
-        found = recommend(snapshot, intents, Limits(deadline_s * THINKING_SHARE, time.monotonic))
+        found = recommend(snapshot, intents, PlanTimeLimit(deadline_s * THINKING_SHARE, time.monotonic))
         plan = found.document
         return Advised(
             inputs_hash=found.inputs_hash,

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tangram.fleet import Advice, FleetSnapshot, Intent, Relaxation
+from tangram.fleet import Advice, FleetSnapshot, Intent, RecommendedChange
 from tangram.shell.advising import AdviceWorker, Advised, Everyone, PoolUse
 from tangram.shell.backoff import Backoff
 from tangram.shell.client import Guard
 from tangram.shell.fleet_plans import FleetPlans
 from tangram.shell.lease import NotLeader
-from tangram.shell.metrics import Metrics
+from tangram.shell.metrics import OperatorMetrics
 from tangram.shell.worker import WorkerFailed
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Debounce:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RecommendationInput:
     """The fleet as one round saw it."""
 
     snapshot: FleetSnapshot
@@ -62,7 +62,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RecommendationOutcome:
     """What was thought of the fleet with this essence. `advised` is None where thinking failed."""
 
     essence: tuple[Any, ...]
@@ -71,7 +71,7 @@ class Answer:
     advice: Mapping[str, Advice]  # by uid
 
     @classmethod
-    def to(cls, question: Question, advised: Advised | None) -> "Answer":
+    def to(cls, question: RecommendationInput, advised: Advised | None) -> "RecommendationOutcome":
         """Return what was thought of a question."""
         generations = {intent.uid: intent.generation for intent in question.intents}
         return cls(question.essence, generations, advised, dict(advised.advice) if advised else {})
@@ -104,7 +104,7 @@ def told_before(intent: Intent, status: Mapping[str, Any]) -> Advice | None:
         saves_per_hour=0.0,
         because=tuple(placement.get("because") or ()),
         relaxations=tuple(
-            Relaxation(each["dimension"], each["text"]) for each in placement.get("relaxations") or ()
+            RecommendedChange(each["dimension"], each["text"]) for each in placement.get("relaxations") or ()
         ),
     )
 
@@ -120,13 +120,13 @@ class Advisor:
 
     worker: AdviceWorker
     plans: FleetPlans
-    metrics: Metrics
+    metrics: OperatorMetrics
     clock: Callable[[], float]
     debounce: Debounce
     idle_s: float
     news: Callable[[], None] = lambda: None  # told when the advice has changed
-    _latest: Question | None = None
-    _answer: Answer | None = None
+    _latest: RecommendationInput | None = None
+    _answer: RecommendationOutcome | None = None
     _retry_at: float | None = None
     _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
     _told: str = ""
@@ -136,7 +136,7 @@ class Advisor:
 
     def offer(self, snapshot: FleetSnapshot, intents: Everyone, guard: Guard) -> None:
         """Take what a round saw. `guard` must be bound to the term of that round."""
-        question = Question(snapshot, intents, guard, essence(snapshot, intents))
+        question = RecommendationInput(snapshot, intents, guard, essence(snapshot, intents))
         if self._latest is None or question.essence != self._latest.essence:
             self.debounce.changed(self.clock())
         self._latest = question
@@ -215,7 +215,7 @@ class Advisor:
         if self._answer is not None and self._answer.advised is not None:
             await self._show(self._answer.advised, question)
 
-    async def _show(self, advised: Advised, question: Question) -> None:
+    async def _show(self, advised: Advised, question: RecommendationInput) -> None:
         if self._latest is None:
             return  # the lease was lost while we thought
         if advised.empty:
@@ -224,7 +224,7 @@ class Advisor:
             self.metrics.show_fleet_plan(advised)
         await self.plans.write(advised, question.guard)
 
-    async def _think(self, question: Question) -> None:
+    async def _think(self, question: RecommendationInput) -> None:
         self.debounce.clear()
         self._retry_at = None
         before = self._answer.advised if self._answer else None
@@ -243,7 +243,7 @@ class Advisor:
             log.info("recommendation %s after %.1f s", known.name if known else "", self.worker.took_s)
         self._used_at = self.clock()
         self._rested_at = self._used_at + rest_s(self.worker.took_s)
-        self._answer = Answer.to(question, found or before)
+        self._answer = RecommendationOutcome.to(question, found or before)
         self.news()
 
     def _failed(self, failure: WorkerFailed) -> None:

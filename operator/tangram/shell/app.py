@@ -25,9 +25,9 @@ from tangram.shell.isolation import FaultLog
 from tangram.shell.kinds import FLEET_PLANS
 from tangram.shell.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.loop import Heart, Reconciler
-from tangram.shell.metrics import Metrics
+from tangram.shell.metrics import OperatorMetrics
 from tangram.shell.metrics_reader import MetricsReader
-from tangram.shell.mirror import Mirror, Source
+from tangram.shell.mirror import Mirror, MirrorSource
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.planning import PlanWorker
 from tangram.shell.scaler import Scaler, params_of
@@ -64,7 +64,7 @@ class Operator:
     def __init__(self, settings: Settings, credentials: Credentials) -> None:
         self.settings = settings
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
-        self.metrics = Metrics()
+        self.metrics = OperatorMetrics()
         self.client = ApiClient(credentials, self.metrics.count_request)
         self.failed = asyncio.Event()
         self._stopping = False
@@ -84,7 +84,7 @@ class Operator:
         self.advice_worker = AdviceWorker(settings.advice.deadline_seconds)
         self.fleet_plans = Mirror(
             self.client,
-            Source(FLEET_PLANS, reduce.fleet_plan, optional=True),
+            MirrorSource(FLEET_PLANS, reduce.fleet_plan, optional=True),
             changed=self._fleet_plans_changed,
             clock=boot_time,
             relist_s=settings.relist_seconds,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tangram.fleet import Fault, describe
 from tangram.shell.kinds import Object
-from tangram.shell.metrics import Metrics
+from tangram.shell.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ Failed = Callable[[str, str, str, Exception], None]
 class FaultLog:
     """The faults of the present round, and what was logged of the last one."""
 
-    metrics: Metrics
+    metrics: OperatorMetrics
     _found: dict[str, Fault] = field(default_factory=dict)  # by LLMDeployment, of the present round
     _logged: set[tuple[str, str, str]] = field(default_factory=set)  # what, step, error
     _before: set[tuple[str, str, str]] = field(default_factory=set)  # the same of the last round

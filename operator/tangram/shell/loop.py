@@ -25,7 +25,7 @@ from tangram.shell.expect import PATIENCE_S, Expectations
 from tangram.shell.isolation import FaultLog, name_of
 from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
 from tangram.shell.lease import Elector, NotLeader, TermGuard
-from tangram.shell.metrics import Metrics, ready_replicas
+from tangram.shell.metrics import OperatorMetrics, ready_replicas
 from tangram.shell.mirrors import Mirrors
 from tangram.shell.offered_devices import OfferedDevices
 from tangram.shell.planning import PlanWorker
@@ -34,9 +34,9 @@ from tangram.shell.scaler import Scaled, Scaler
 from tangram.shell.status_pacer import StatusPacer
 from tangram.shell.statuses import NewStatus, StatusWriter
 from tangram.shell.view import (
+    MirrorView,
     TakenUID,
     Told,
-    View,
     concerned,
     engine_pods,
     intents,
@@ -83,7 +83,7 @@ class Reconciler:
     advisor: Advisor
     expectations: Expectations
     penalties: Penalties
-    metrics: Metrics
+    metrics: OperatorMetrics
     faults: FaultLog
     told: Told
     tick_s: float
@@ -244,7 +244,7 @@ class Reconciler:
         self.penalties.keep(living | kept | {""})
 
     def _observe(
-        self, view: View, valid: tuple[Intent, ...], now: float
+        self, view: MirrorView, valid: tuple[Intent, ...], now: float
     ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
         bare = snapshot(view, self.told, now, self._skipped)
         bare = replace(bare, nodes=self.devices.remember(bare.nodes, now))
@@ -283,7 +283,7 @@ class Reconciler:
 
     async def _tell(
         self,
-        view: View,
+        view: MirrorView,
         seen: FleetSnapshot,
         everyone: tuple[Intent | InvalidIntent, ...],
         plan: Plan,
@@ -335,7 +335,7 @@ class Reconciler:
             log.info("no longer: %s", note)
         self._left_out = notes
 
-    def _pool_statuses(self, view: View, seen: FleetSnapshot, now: float) -> list[NewStatus]:
+    def _pool_statuses(self, view: MirrorView, seen: FleetSnapshot, now: float) -> list[NewStatus]:
         """Return the statuses of GPUPools; one that cannot be rendered silences no other."""
         if not view.gpu_pools:
             return []

@@ -21,7 +21,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 _ONE = ("namespace", "llmdeployment")
 
 
-class Metrics:
+class OperatorMetrics:
     """One registry per operator, so that tests may have several."""
 
     def __init__(self) -> None:

@@ -26,14 +26,14 @@ class QueryFailed(Exception):  # becomes the problem of a reading
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SampleQuery:
     """What a sample answers; it says nothing about another."""
 
     served_name: str
     objectives: Objectives
 
     @classmethod
-    def of(cls, intent: Intent) -> "Question":
+    def of(cls, intent: Intent) -> "SampleQuery":
         """Return what is asked about `intent`."""
         return cls(intent.served_name, intent.objectives)
 
@@ -44,7 +44,7 @@ class Reading:
 
     sample: Sample | None = None
     problem: str = ""
-    question: Question | None = None
+    question: SampleQuery | None = None
 
 
 class MetricsReader:
@@ -73,7 +73,7 @@ class MetricsReader:
         known = self._readings.get(intent.uid)
         if known is None:
             return Reading()
-        if known.question != Question.of(intent):
+        if known.question != SampleQuery.of(intent):
             return Reading(
                 None, "the objectives or the served name changed; the next query asks for the new ones"
             )
@@ -133,7 +133,7 @@ class MetricsReader:
         return seconds
 
     async def _read_one(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
-        question = Question.of(intent)
+        question = SampleQuery.of(intent)
         window_s = self._settings.window_seconds
         try:
             asked = queries.for_deployment(
@@ -154,7 +154,7 @@ class MetricsReader:
         before = self.reading(intent)
         if before.problem != problem:
             log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
-        self._readings[intent.uid] = Reading(before.sample, problem, Question.of(intent))
+        self._readings[intent.uid] = Reading(before.sample, problem, SampleQuery.of(intent))
 
     async def _ask(self, promql: str, at: float | None) -> float | str | None:
         async with self._slots:

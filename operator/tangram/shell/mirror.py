@@ -26,7 +26,7 @@ DRIFT_GRACE_S = 5.0  # a difference younger than this may still be on its way th
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MirrorSource:
     """What a mirror copies."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class Mirror:
     def __init__(
         self,
         client: ApiClient,
-        source: Source,
+        source: MirrorSource,
         *,
         changed: Callable[[], None],
         clock: Callable[[], float],

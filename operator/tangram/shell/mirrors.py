@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from tangram.shell import kinds, reduce
 from tangram.shell.client import ApiClient
 from tangram.shell.kinds import Kind, Object
-from tangram.shell.mirror import Mirror, Source
+from tangram.shell.mirror import Mirror, MirrorSource
 from tangram.shell.store import Store
-from tangram.shell.view import View
+from tangram.shell.view import MirrorView
 
 
-def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
+def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
     """Return what is copied. Nodes and pods are always those of the whole cluster: anyone's pod may hold a
     GPU. GPUPools may be missing: LLMDeployments are served without one. Without the right to see
     PriorityClasses, LLMDeployments that name one are refused.
     """
     where = namespaces or ("",)
     own = [
-        Source(kind, kept, namespace, selector)
+        MirrorSource(kind, kept, namespace, selector)
         for kind, kept, selector in (
             (kinds.LLM_DEPLOYMENTS, reduce.own, ""),
             (kinds.DEPLOYMENTS, reduce.child, kinds.OURS_SELECTOR),
@@ -29,15 +29,16 @@ def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
     ]
     # An older chart gives no right to see quotas: without it, pods that are refused tell as much, later.
     quotas = [
-        Source(kinds.RESOURCE_QUOTAS, reduce.resource_quota, namespace, optional=True) for namespace in where
+        MirrorSource(kinds.RESOURCE_QUOTAS, reduce.resource_quota, namespace, optional=True)
+        for namespace in where
     ]
     return (
         *own,
         *quotas,
-        Source(kinds.NODES, reduce.node),
-        Source(kinds.PODS, reduce.pod),
-        Source(kinds.GPU_POOLS, reduce.own, optional=True),
-        Source(kinds.PRIORITY_CLASSES, reduce.priority_class, optional=True),
+        MirrorSource(kinds.NODES, reduce.node),
+        MirrorSource(kinds.PODS, reduce.pod),
+        MirrorSource(kinds.GPU_POOLS, reduce.own, optional=True),
+        MirrorSource(kinds.PRIORITY_CLASSES, reduce.priority_class, optional=True),
     )
 
 
@@ -77,9 +78,9 @@ class Mirrors:
         """Return what is known about `kind` in `namespace`."""
         return self.of(kind, namespace).store
 
-    def view(self) -> View:
+    def view(self) -> MirrorView:
         """Return everything at this instant. The objects are shared: read them, never change them."""
-        return View(
+        return MirrorView(
             llm_deployments=tuple(self._objects(kinds.LLM_DEPLOYMENTS)),
             nodes=tuple(self._objects(kinds.NODES)),
             pods=tuple(self._objects(kinds.PODS)),

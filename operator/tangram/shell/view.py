@@ -72,7 +72,7 @@ class TakenUID(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MirrorView:
     """The mirrors at one instant."""
 
     llm_deployments: tuple[Object, ...] = ()
@@ -106,7 +106,7 @@ def _ignore(_obj: Object, _error: Exception) -> None:
 
 
 def intents(
-    view: View, skipped: Skipped = _ignore, default_class: str = ""
+    view: MirrorView, skipped: Skipped = _ignore, default_class: str = ""
 ) -> tuple[Intent | InvalidIntent, ...]:
     """Return what is wanted, in the order of namespace and name. Objects being deleted want nothing.
 
@@ -131,7 +131,7 @@ def intents(
 
 
 def unreadable(
-    view: View, read: Iterable[Intent | InvalidIntent], faults: Iterable[Fault]
+    view: MirrorView, read: Iterable[Intent | InvalidIntent], faults: Iterable[Fault]
 ) -> tuple[InvalidIntent, ...]:
     """Return the LLMDeployments with a fault that `read` lacks: refused, with the reason, and left as they
     run.
@@ -174,7 +174,7 @@ def _each(objects: Iterable[Object], convert: Callable[[Object], T], skipped: Sk
             yield converted
 
 
-def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> FleetSnapshot:
+def snapshot(view: MirrorView, told: Told, now: float, skipped: Skipped = _ignore) -> FleetSnapshot:
     """Return what is observed. No single object can end that: one that cannot be understood is left out, and
     `skipped` is told.
     """
@@ -204,7 +204,7 @@ def snapshot(view: View, told: Told, now: float, skipped: Skipped = _ignore) -> 
     )
 
 
-def pools(view: View, skipped: Skipped = _ignore) -> tuple[tuple[Pool, ...], tuple[InvalidPool, ...]]:
+def pools(view: MirrorView, skipped: Skipped = _ignore) -> tuple[tuple[Pool, ...], tuple[InvalidPool, ...]]:
     """Return the GPUPools that can be understood, and those that cannot, each by name."""
     living = [obj for obj in view.gpu_pools if not obj["metadata"].get("deletionTimestamp")]
     found = list(_each(sorted(living, key=key_of), parse_pool, skipped))
@@ -214,7 +214,7 @@ def pools(view: View, skipped: Skipped = _ignore) -> tuple[tuple[Pool, ...], tup
     )
 
 
-def _priority_classes(view: View, skipped: Skipped) -> tuple[PriorityClass, ...]:
+def _priority_classes(view: MirrorView, skipped: Skipped) -> tuple[PriorityClass, ...]:
     return tuple(sorted(_each(view.priority_classes or (), parse_priority_class, skipped)))
 
 
@@ -222,13 +222,13 @@ def _by_name(node: Node) -> str:
     return node.name
 
 
-def recorded_replicas(view: View) -> dict[str, int]:
+def recorded_replicas(view: MirrorView) -> dict[str, int]:
     """Return how many replicas each status says were wanted last, by UID."""
     recorded = ((uid_of(obj), _part(obj, "status").get("desiredReplicas")) for obj in view.llm_deployments)
     return {uid: n for uid, n in recorded if isinstance(n, int) and not isinstance(n, bool) and n >= 0}
 
 
-def recorded_memories(view: View) -> dict[str, dict[str, object]]:
+def recorded_memories(view: MirrorView) -> dict[str, dict[str, object]]:
     """Return what each status keeps for the scaling law, by UID: what it learned, and the predicted TPOT."""
     found = {}
     for obj in view.llm_deployments:
@@ -240,7 +240,7 @@ def recorded_memories(view: View) -> dict[str, dict[str, object]]:
     return found
 
 
-def recorded_variants(view: View) -> dict[str, str]:
+def recorded_variants(view: MirrorView) -> dict[str, str]:
     """Return of which shape each status counts replicas, by UID: the shape's name in Deployments."""
     recorded = (
         (uid_of(obj), _part(_part(obj, "status"), "placement").get("variant")) for obj in view.llm_deployments
@@ -254,7 +254,7 @@ def _part(obj: Object, name: str) -> Object:
     return part if isinstance(part, dict) else {}
 
 
-def engine_pods(view: View) -> dict[str, tuple[str, ...]]:
+def engine_pods(view: MirrorView) -> dict[str, tuple[str, ...]]:
     """Return the names of the pods of each LLMDeployment's Deployments, by UID, sorted."""
     known, found = view.owners(), dict[str, set[str]]()
     for deployment, pods in _with_pods(view):
@@ -263,19 +263,19 @@ def engine_pods(view: View) -> dict[str, tuple[str, ...]]:
     return {owner: tuple(sorted(names)) for owner, names in found.items()}
 
 
-def quotas(view: View, skipped: Skipped = _ignore) -> tuple[QuotaLimit, ...]:
+def quotas(view: MirrorView, skipped: Skipped = _ignore) -> tuple[QuotaLimit, ...]:
     """Return what ResourceQuotas limit."""
     found = itertools.chain.from_iterable(_each(view.resource_quotas, quota_limits, skipped))
     return tuple(sorted(found))
 
 
-def recorded_back_offs(view: View, skipped: Skipped = _ignore) -> dict[str, tuple[BackOff, ...]]:
+def recorded_back_offs(view: MirrorView, skipped: Skipped = _ignore) -> dict[str, tuple[BackOff, ...]]:
     """Return the shapes in back-off that each status records, by UID."""
     found = _each(view.llm_deployments, lambda obj: (uid_of(obj), back_offs_from_status(obj)), skipped)
     return {uid: back_offs for uid, back_offs in found if back_offs}
 
 
-def claims(view: View, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
+def claims(view: MirrorView, skipped: Skipped = _ignore) -> tuple[Claim, ...]:
     """Return who holds which NVIDIA resources on which node; our own pods by the LLMDeployment they serve."""
     known = view.owners()
     owners = {
@@ -364,17 +364,17 @@ def _rolls_in_place(deployment: Object) -> bool:
     return str(rolling.get("maxSurge")) in ("0", "0%")
 
 
-def inspections(view: View, now: float) -> tuple[Inspection, ...]:
+def inspections(view: MirrorView, now: float) -> tuple[Inspection, ...]:
     """Return the inspect Jobs. A Job that does not carry the name of its own key is not one of ours."""
     return tuple(each for each in _jobs(view, now, _ignore) if isinstance(each, Inspection))
 
 
-def evaluations(view: View, now: float) -> tuple[Evaluation, ...]:
+def evaluations(view: MirrorView, now: float) -> tuple[Evaluation, ...]:
     """Return the evaluate Jobs, by the same rule."""
     return tuple(each for each in _jobs(view, now, _ignore) if isinstance(each, Evaluation))
 
 
-def _jobs(view: View, now: float, skipped: Skipped) -> tuple[Inspection | Evaluation, ...]:
+def _jobs(view: MirrorView, now: float, skipped: Skipped) -> tuple[Inspection | Evaluation, ...]:
     owners = view.owners()
     pods_by_job: dict[Identity, list[Object]] = {}
     for pod in view.pods:
@@ -396,13 +396,13 @@ def _jobs(view: View, now: float, skipped: Skipped) -> tuple[Inspection | Evalua
     return tuple(sorted(found, key=lambda job: (job.key.namespace, job.job_name)))
 
 
-def _facts(view: View, skipped: Skipped) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
+def _facts(view: MirrorView, skipped: Skipped) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
     """Return the facts recorded in statuses, once per checkpoint."""
     recorded = _each(sorted(view.llm_deployments, key=key_of), facts_from_status, skipped)
     return tuple(sorted(dict(pair for pair in recorded if pair is not None).items()))
 
 
-def _reports(view: View, skipped: Skipped) -> tuple[tuple[EvaluationKey, EvaluationReport], ...]:
+def _reports(view: MirrorView, skipped: Skipped) -> tuple[tuple[EvaluationKey, EvaluationReport], ...]:
     """Return the reports recorded in statuses, once per key."""
     recorded = _each(sorted(view.llm_deployments, key=key_of), evaluations_from_status, skipped)
     return tuple(sorted(dict(itertools.chain.from_iterable(recorded)).items(), key=lambda pair: pair[0]))
@@ -425,11 +425,11 @@ def _owner_uid(child: Object) -> str:
     return owner.uid if owner else ""
 
 
-def _pods_by_deployment(view: View) -> dict[Key, list[Object]]:
+def _pods_by_deployment(view: MirrorView) -> dict[Key, list[Object]]:
     return {key_of(deployment): pods for deployment, pods in _with_pods(view)}
 
 
-def _with_pods(view: View) -> Iterable[tuple[Object, list[Object]]]:
+def _with_pods(view: MirrorView) -> Iterable[tuple[Object, list[Object]]]:
     """Pair Deployments with their pods through the ReplicaSet's name, which is `<deployment>-<template
     hash>`, within the namespace. Labels alone make no pod ours.
     """

@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tangram.shell.kinds import DEPLOYMENTS, JOBS, Object
-from tangram.shell.view import Skipped, View
+from tangram.shell.view import MirrorView, Skipped
 
 _READ = (("spec", "selector", "matchLabels"), ("spec", "template", "metadata", "annotations"), ("status",))
 
 
-def well_formed(view: View, skipped: Skipped) -> View:
+def well_formed(view: MirrorView, skipped: Skipped) -> MirrorView:
     """Return the view without objects whose frame is broken; `skipped` takes each of them.
 
     A pod stays, as one of which nothing is known but what it holds: its devices are not free.

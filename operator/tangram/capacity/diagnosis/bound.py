@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tangram.capacity.diagnosis import scrape as m
-from tangram.capacity.diagnosis.findings import CANNOT_TELL, Answer, Number, numbers
+from tangram.capacity.diagnosis.findings import CANNOT_TELL, Finding, Number, numbers
 from tangram.capacity.diagnosis.scrape import Interval, ratio
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.step import StepModel, Wall
@@ -45,7 +45,7 @@ _NEXT: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """What the interval's steps did. None: not told by the page."""
 
     steps: float | None
@@ -75,7 +75,7 @@ class Work:
         return min(seconds, self.steps * self.step_s) or seconds
 
 
-def work(interval: Interval) -> Work:
+def work(interval: Interval) -> StepWork:
     """Read what the steps did."""
     step_s = interval.mean(m.ITL) or interval.mean(m.TPOT)
     counted = interval.increase(m.STEP_TOKENS, "_count")
@@ -84,7 +84,7 @@ def work(interval: Interval) -> Work:
     answer = interval.mean(m.GENERATION_LENGTH) or _since_start(interval, m.GENERATION_LENGTH)
     generated, first = interval.increase(m.GENERATION_TOKENS), interval.increase(m.TTFT, "_count")
     rows = interval.increase(m.ITL, "_count")  # one per sequence and step, also where a step yields several
-    return Work(
+    return StepWork(
         steps=counted if counted is not None else ratio(interval.seconds * interval.after.engines, step_s),
         steps_counted=counted is not None,
         step_s=step_s,
@@ -102,7 +102,7 @@ def _since_start(interval: Interval, histogram: m.Names) -> float | None:
     return ratio(interval.after.total(histogram, "_sum"), interval.after.total(histogram, "_count"))
 
 
-def bound(interval: Interval, hardware: Hardware | None, step: StepModel | None) -> Answer:
+def bound(interval: Interval, hardware: Hardware | None, step: StepModel | None) -> Finding:
     """Answer the question on the best ground there is."""
     done = work(interval)
     if step is not None and (answer := _by_model(interval, done, step)):
@@ -111,7 +111,7 @@ def bound(interval: Interval, hardware: Hardware | None, step: StepModel | None)
     return _by_estimates(interval, done, hardware, flags) or _by_tokens(interval, done, flags)
 
 
-def _by_model(interval: Interval, done: Work, step: StepModel) -> Answer | None:
+def _by_model(interval: Interval, done: StepWork, step: StepModel) -> Finding | None:
     """Split the measured step by the step-time model; None where the page lacks what it takes."""
     per_step = done.tokens_per_step
     if not done.steps or not per_step or done.context is None or done.prompt_length is None:
@@ -151,7 +151,7 @@ def _by_model(interval: Interval, done: Work, step: StepModel) -> Answer | None:
         f"{achieved.used} are used"
     )
     missing = () if done.steps_counted else ("vllm:iteration_tokens_total (steps were estimated from ITL)",)
-    return Answer(QUESTION, str(verdict), reason, found, missing, _NEXT[verdict])
+    return Finding(QUESTION, str(verdict), reason, found, missing, _NEXT[verdict])
 
 
 _TAKES: Mapping[str, str] = {
@@ -178,7 +178,7 @@ class _Achieved:
         return cls(per_s, flops_per_s, per_s / hardware.bandwidth, flops_per_s / peak)
 
     @classmethod
-    def by(cls, done: Work, step: StepModel, busy_s: float) -> "_Achieved":
+    def by(cls, done: StepWork, step: StepModel, busy_s: float) -> "_Achieved":
         """Of one rank, from the bytes and FLOP of the model."""
         foot, hw = step.footprint, step.hardware
         steps, computed, context = done.steps or 0.0, done.computed or 0.0, done.context or 0.0
@@ -208,15 +208,15 @@ class _Achieved:
         )
 
 
-def _impossible(achieved: _Achieved, found: tuple[Number, ...]) -> Answer:
+def _impossible(achieved: _Achieved, found: tuple[Number, ...]) -> Finding:
     worst = max(achieved.bandwidth, achieved.compute)
     reason = f"the numbers would be {worst:.0%} of the data sheet, which no GPU reaches: a flag does not fit"
-    return Answer(QUESTION, CANNOT_TELL, reason, found, ("--sku, --model, --tp and --weights as they are",))
+    return Finding(QUESTION, CANNOT_TELL, reason, found, ("--sku, --model, --tp and --weights as they are",))
 
 
 def _by_estimates(
-    interval: Interval, done: Work, hardware: Hardware | None, flags: tuple[str, ...]
-) -> Answer | None:
+    interval: Interval, done: StepWork, hardware: Hardware | None, flags: tuple[str, ...]
+) -> Finding | None:
     """Use the engine's own estimates (vLLM: --enable-mfu-metrics); None where it makes none."""
     flops, read = interval.increase(m.FLOPS), interval.increase(m.READ_BYTES)
     moved = (read or 0.0) + (interval.increase(m.WRITE_BYTES) or 0.0)
@@ -227,9 +227,9 @@ def _by_estimates(
     if hardware is None:
         lowest = min(ridges().values())
         if intensity > lowest * _ATTAINED:
-            return Answer(QUESTION, CANNOT_TELL, "it depends on the GPU", found, flags)
+            return Finding(QUESTION, CANNOT_TELL, "it depends on the GPU", found, flags)
         reason = f"{intensity:.0f} FLOP per byte; every GPU of the catalog does {lowest:.0f} or more"
-        return Answer(QUESTION, NOT_COMPUTE, reason, found, flags, _NEXT[NOT_COMPUTE])
+        return Finding(QUESTION, NOT_COMPUTE, reason, found, flags, _NEXT[NOT_COMPUTE])
     busy_s = done.busy_s(interval.seconds * interval.after.engines)
     achieved = _Achieved.of(moved, flops, busy_s, hardware, _usual_flops(hardware))
     found = (*found, *achieved.numbers)
@@ -237,35 +237,35 @@ def _by_estimates(
         return _impossible(achieved, found)
     verdict = Wall.MEMORY_BANDWIDTH if achieved.bandwidth >= achieved.compute else Wall.COMPUTE
     if max(achieved.bandwidth, achieved.compute) < _IDLE_SHARE:
-        return Answer(QUESTION, NEITHER, _used(achieved), found, flags, _NEXT[NEITHER])
-    return Answer(QUESTION, str(verdict), _used(achieved), found, flags, _NEXT[verdict])
+        return Finding(QUESTION, NEITHER, _used(achieved), found, flags, _NEXT[NEITHER])
+    return Finding(QUESTION, str(verdict), _used(achieved), found, flags, _NEXT[verdict])
 
 
 def _used(achieved: _Achieved) -> str:
     return f"while steps run, {achieved.used} (at 16 bits) are used, by the engine's own estimates"
 
 
-def _by_tokens(interval: Interval, done: Work, flags: tuple[str, ...]) -> Answer:
+def _by_tokens(interval: Interval, done: StepWork, flags: tuple[str, ...]) -> Finding:
     """Rule compute out, if steps are so small that no GPU could be short of arithmetic."""
     lowest = min(ridges().values())
     most = interval.share_at_most(m.STEP_TOKENS, lowest / _FLOP_PER_BYTE_AND_TOKEN)
     missing = (*flags, *_absent(interval, done))
     if most is None:
         reason = "nothing on the page tells how large the steps were"
-        return Answer(QUESTION, CANNOT_TELL, reason, _basics(done), missing)
+        return Finding(QUESTION, CANNOT_TELL, reason, _basics(done), missing)
     edge, share = most
     if share < _NEARLY_ALL_STEPS:
         reason = f"{1 - share:.0%} of the steps had more than {edge:.0f} tokens: they may be bound by either"
-        return Answer(QUESTION, CANNOT_TELL, reason, _basics(done), missing)
+        return Finding(QUESTION, CANNOT_TELL, reason, _basics(done), missing)
     reason = (
         f"{share:.0%} of the steps had at most {edge:.0f} tokens, which is "
         f"{edge * _FLOP_PER_BYTE_AND_TOKEN:.0f} FLOP per byte of weights even at 4 bits; every GPU of the "
         f"catalog does {lowest:.0f} or more"
     )
-    return Answer(QUESTION, NOT_COMPUTE, reason, _basics(done), missing, _NEXT[NOT_COMPUTE])
+    return Finding(QUESTION, NOT_COMPUTE, reason, _basics(done), missing, _NEXT[NOT_COMPUTE])
 
 
-def _absent(interval: Interval, done: Work) -> tuple[str, ...]:
+def _absent(interval: Interval, done: StepWork) -> tuple[str, ...]:
     """Name the metrics that the better grounds need and the page lacks."""
     wanted = {
         "vllm:iteration_tokens_total": interval.after.total(m.STEP_TOKENS, "_count"),
@@ -277,7 +277,7 @@ def _absent(interval: Interval, done: Work) -> tuple[str, ...]:
     return tuple(name for name, value in wanted.items() if value is None)
 
 
-def _basics(done: Work) -> tuple[Number, ...]:
+def _basics(done: StepWork) -> tuple[Number, ...]:
     return numbers(
         ("steps" if done.steps_counted else "steps, estimated", done.steps, ""),
         ("tokens per step, mean", done.tokens_per_step, ""),

@@ -16,7 +16,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Finding:
     """One question answered, or what is missing to answer it."""
 
     question: str
@@ -34,7 +34,7 @@ class Diagnosis:
     model: str
     engines: int
     seconds: float
-    answers: tuple[Answer, ...]
+    answers: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()  # facts of the hardware without a good source
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from tangram.capacity.diagnosis import scrape as m
-from tangram.capacity.diagnosis.bound import Work, work
-from tangram.capacity.diagnosis.findings import CANNOT_TELL, Answer, numbers
+from tangram.capacity.diagnosis.bound import StepWork, work
+from tangram.capacity.diagnosis.findings import CANNOT_TELL, Finding, numbers
 from tangram.capacity.diagnosis.scrape import Interval, ratio
 
 QUESTION = "prefill, decode or queue?"
@@ -26,7 +26,7 @@ _NEXT: Mapping[str, str] = {
 }
 
 
-def phase(interval: Interval) -> Answer:
+def phase(interval: Interval) -> Finding:
     """Where the time of a request goes, from the sums over requests that ended in between."""
     queue, prefill, decode = (interval.increase(names, "_sum") for names in (m.QUEUE, m.PREFILL, m.DECODE))
     ended = interval.increase(m.E2E, "_count")
@@ -48,11 +48,11 @@ def phase(interval: Interval) -> Answer:
     share = _prompt_share(done)
     if verdict == "decode" and share is not None:
         reason += f"; but {share:.0%} of the tokens in its steps were prompts of others"
-        return Answer(QUESTION, verdict, reason, found, (), _SHARED_STEPS)
-    return Answer(QUESTION, verdict, reason, found, (), _NEXT[verdict])
+        return Finding(QUESTION, verdict, reason, found, (), _SHARED_STEPS)
+    return Finding(QUESTION, verdict, reason, found, (), _NEXT[verdict])
 
 
-def _prompt_share(done: Work) -> float | None:
+def _prompt_share(done: StepWork) -> float | None:
     """Part of the tokens that were prompts, where steps were so large that prompts set their pace."""
     if done.tokens_per_step is None or done.tokens_per_step < _LARGE_STEP:
         return None
@@ -60,7 +60,7 @@ def _prompt_share(done: Work) -> float | None:
     return share if share is not None and share > 0.5 else None
 
 
-def _by_tokens(interval: Interval) -> Answer:
+def _by_tokens(interval: Interval) -> Finding:
     """No request ended, or an old engine: what was booked as tokens came out."""
     first, later = interval.increase(m.TTFT, "_sum"), interval.increase(m.ITL, "_sum")
     wanted = {
@@ -72,18 +72,18 @@ def _by_tokens(interval: Interval) -> Answer:
     missing = absent or ("a request that ended between the readings (a longer --interval)",)
     found = numbers(("until first tokens", first, "s"), ("between later tokens", later, "s"))
     if not first and not later:
-        return Answer(QUESTION, CANNOT_TELL, "no time of any phase was booked", found, missing)
+        return Finding(QUESTION, CANNOT_TELL, "no time of any phase was booked", found, missing)
     before, after = first or 0.0, later or 0.0
     share = after / (before + after)
     reason = f"{share:.0%} of the time booked was between the tokens of answers, the rest before their first"
     if share >= 0.5:
-        return Answer(QUESTION, "decode", reason, found, missing, _NEXT["decode"])
+        return Finding(QUESTION, "decode", reason, found, missing, _NEXT["decode"])
     waiting, running = interval.gauge(m.WAITING), interval.gauge(m.RUNNING)
     if waiting and running and min(waiting) > max(running):
-        return Answer(QUESTION, "queue", f"{reason}; more wait than run", found, missing, _NEXT["queue"])
+        return Finding(QUESTION, "queue", f"{reason}; more wait than run", found, missing, _NEXT["queue"])
     if waiting is not None and max(waiting) == 0:
-        return Answer(QUESTION, "prefill", f"{reason}; nobody waits", found, missing, _NEXT["prefill"])
-    return Answer(QUESTION, "queue or prefill", reason, found, missing, _NEXT["queue"])
+        return Finding(QUESTION, "prefill", f"{reason}; nobody waits", found, missing, _NEXT["prefill"])
+    return Finding(QUESTION, "queue or prefill", reason, found, missing, _NEXT["queue"])
 
 
 def _milliseconds(seconds: float | None) -> float | None:

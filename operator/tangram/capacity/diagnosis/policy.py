@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tangram.capacity.diagnosis import scrape as m
 from tangram.capacity.diagnosis.bound import work
-from tangram.capacity.diagnosis.findings import CANNOT_TELL, Answer, numbers
+from tangram.capacity.diagnosis.findings import CANNOT_TELL, Finding, numbers
 from tangram.capacity.diagnosis.pressure import FULL, MORE_KV, count
 from tangram.capacity.diagnosis.scrape import Interval, Scrape, ratio
 
@@ -19,16 +19,16 @@ _MORE_TOKENS = (
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLimits:
+class EngineFlags:
     """What the engine was started with, where the page does not tell it. None: unknown."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
 
-    def completed(self, scrape: Scrape) -> "EngineLimits":
+    def completed(self, scrape: Scrape) -> "EngineFlags":
         """Fill what the flags leave open from the page: our engine tells, vLLM does not."""
         seqs, tokens = (count(scrape.config(label)) for label in ("max_num_seqs", "max_num_batched_tokens"))
-        return EngineLimits(
+        return EngineFlags(
             self.max_num_seqs or (int(seqs) if seqs else None),
             self.max_num_batched_tokens or (int(tokens) if tokens else None),
         )
@@ -42,13 +42,13 @@ class _Held:
     next_step: str = ""
 
 
-def policy(interval: Interval, limits: EngineLimits) -> Answer:
+def policy(interval: Interval, limits: EngineFlags) -> Finding:
     """What the scheduler holds requests back for, if it does."""
     running, waiting = interval.gauge(m.RUNNING), interval.gauge(m.WAITING)
     if running is None or waiting is None:
         gauges = {"vllm:num_requests_running": running, "vllm:num_requests_waiting": waiting}
         missing = tuple(name for name, found in gauges.items() if found is None)
-        return Answer(QUESTION, CANNOT_TELL, "the page does not say what runs and what waits", (), missing)
+        return Finding(QUESTION, CANNOT_TELL, "the page does not say what runs and what waits", (), missing)
     done = work(interval)
     full = _full_steps(interval, limits.max_num_batched_tokens)
     found = numbers(
@@ -64,14 +64,14 @@ def policy(interval: Interval, limits: EngineLimits) -> Answer:
         ("requests refused", interval.increase(m.REJECTIONS), ""),
     )
     held = _held_by(interval, running, waiting, limits, full)
-    return Answer(QUESTION, held.verdict, held.reason, found, held.missing, held.next_step)
+    return Finding(QUESTION, held.verdict, held.reason, found, held.missing, held.next_step)
 
 
 def _held_by(
     interval: Interval,
     running: tuple[float, float],
     waiting: tuple[float, float],
-    limits: EngineLimits,
+    limits: EngineFlags,
     full: float | None,
 ) -> _Held:
     if max(waiting) == 0:
@@ -91,7 +91,7 @@ def _by_cache(interval: Interval) -> _Held | None:
     return None
 
 
-def _by_limits(running: float, seats: int, full: float | None, limits: EngineLimits) -> _Held | None:
+def _by_limits(running: float, seats: int, full: float | None, limits: EngineFlags) -> _Held | None:
     if seats and running >= seats:
         reason = f"all {seats} places (--max-num-seqs) are taken while requests wait"
         return _Held("held by sequence limit", reason, (), _MORE_SEATS)
@@ -102,7 +102,7 @@ def _by_limits(running: float, seats: int, full: float | None, limits: EngineLim
 
 
 def _by_looks(
-    running: tuple[float, float], waiting: tuple[float, float], seats: int, limits: EngineLimits
+    running: tuple[float, float], waiting: tuple[float, float], seats: int, limits: EngineFlags
 ) -> _Held:
     """No limit is known to be met; the same number at both readings still speaks for one."""
     if min(waiting) == 0:
@@ -114,7 +114,7 @@ def _by_looks(
     return _Held(CANNOT_TELL, reason, _unknown(limits), "Look for adapters, priorities or a stuck prefill.")
 
 
-def _unknown(limits: EngineLimits) -> tuple[str, ...]:
+def _unknown(limits: EngineFlags) -> tuple[str, ...]:
     """Name the flags that would tell; vLLM exports neither."""
     flags = {"--max-num-seqs": limits.max_num_seqs, "--max-num-batched-tokens": limits.max_num_batched_tokens}
     return tuple(flag for flag, value in flags.items() if value is None)

@@ -1,7 +1,7 @@
 """KV pressure? How full the KV cache is, and whether anybody pays for it."""
 
 from tangram.capacity.diagnosis import scrape as m
-from tangram.capacity.diagnosis.findings import CANNOT_TELL, Answer, numbers
+from tangram.capacity.diagnosis.findings import CANNOT_TELL, Finding, numbers
 from tangram.capacity.diagnosis.scrape import Interval, Scrape
 
 QUESTION = "KV pressure?"
@@ -15,15 +15,15 @@ MORE_KV = (
 )
 
 
-def pressure(interval: Interval, *, restarted: bool) -> Answer:
+def pressure(interval: Interval, *, restarted: bool) -> Finding:
     """How full the KV cache is, and whether anybody pays for it."""
     usage = interval.highest(m.KV_USAGE)
     if usage is None:
         name = "vllm:kv_cache_usage_perc (before 0.9: vllm:gpu_cache_usage_perc)"
-        return Answer(QUESTION, CANNOT_TELL, "the page does not say how full the KV cache is", (), (name,))
+        return Finding(QUESTION, CANNOT_TELL, "the page does not say how full the KV cache is", (), (name,))
     if max(usage) > 1:
         reason = f"the usage is given as {max(usage):g}, which is not a share of 1"
-        return Answer(QUESTION, CANNOT_TELL, reason, (), ("a usage between 0 and 1",))
+        return Finding(QUESTION, CANNOT_TELL, reason, (), ("a usage between 0 and 1",))
     preemptions = None if restarted else interval.increase(m.PREEMPTIONS)
     waiting = interval.gauge(m.WAITING)
     found = numbers(
@@ -37,7 +37,7 @@ def pressure(interval: Interval, *, restarted: bool) -> Answer:
     if restarted:
         missing = ("preemptions: the readings are not of one engine's life",)
     verdict, reason, step = _verdict(usage, preemptions, waiting)
-    return Answer(QUESTION, verdict, reason, found, missing, step)
+    return Finding(QUESTION, verdict, reason, found, missing, step)
 
 
 def _verdict(

@@ -50,7 +50,7 @@ _ABSURD = 1e30
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One line of a page: a number with its name and labels."""
 
     name: str
@@ -62,11 +62,11 @@ class Sample:
 class Scrape:
     """One reading. Values that no engine can mean (NaN, infinite, negative) are left out and named."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
     unusable: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, samples: Iterable[Sample]) -> "Scrape":
+    def of(cls, samples: Iterable[MetricSample]) -> "Scrape":
         """Sort out what can be used."""
         good, bad = [], set()
         for sample in samples:
@@ -95,7 +95,7 @@ class Scrape:
         """Return the value of every series of the first name that is there."""
         return tuple(sample.value for sample in self.series(names, suffix))
 
-    def series(self, names: Names, suffix: str = "") -> tuple[Sample, ...]:
+    def series(self, names: Names, suffix: str = "") -> tuple[MetricSample, ...]:
         """Return the samples of the first name that is there; none if none is."""
         for name in names:
             if found := self._by_name.get(name + suffix):
@@ -113,8 +113,8 @@ class Scrape:
         return told.pop() if len(told) == 1 else None
 
     @cached_property
-    def _by_name(self) -> Mapping[str, list[Sample]]:
-        table: dict[str, list[Sample]] = {}
+    def _by_name(self) -> Mapping[str, list[MetricSample]]:
+        table: dict[str, list[MetricSample]] = {}
         for sample in self.samples:
             table.setdefault(sample.name, []).append(sample)
         return table
@@ -206,5 +206,5 @@ def _edges(scrape: Scrape, histogram: Names) -> dict[float, float]:
     return table
 
 
-def _key(sample: Sample) -> frozenset[tuple[str, str]]:
+def _key(sample: MetricSample) -> frozenset[tuple[str, str]]:
     return frozenset(sample.labels.items())

@@ -4,11 +4,20 @@ from tangram.capacity.sizing.nouns import (
     Carried,
     Constraint,
     Rejection,
-    Relaxation,
-    Row,
+    ShapeChange,
+    SizedShape,
     Sizing,
     SizingRequest,
 )
 from tangram.capacity.sizing.rank import size
 
-__all__ = ["Carried", "Constraint", "Rejection", "Relaxation", "Row", "Sizing", "SizingRequest", "size"]
+__all__ = [
+    "Carried",
+    "Constraint",
+    "Rejection",
+    "ShapeChange",
+    "SizedShape",
+    "Sizing",
+    "SizingRequest",
+    "size",
+]

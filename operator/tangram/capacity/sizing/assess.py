@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tangram.capacity.calibration import Calibrated, coefficients_for
-from tangram.capacity.engine_buffers import Limits
+from tangram.capacity.engine_buffers import EngineSettings
 from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.latency import Latency, LatencyBound, Replica
+from tangram.capacity.latency import Latency, LatencyBound, ReplicaUnderLoad
 from tangram.capacity.memory import GIB, MemoryBudget, memory_budget
 from tangram.capacity.simulate import EngineLimits
-from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, Row, SizingRequest
+from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, SizedShape, SizingRequest
 from tangram.capacity.step import StepModel
 from tangram.catalog import InputError, share
 from tangram.catalog.architecture import Architecture
@@ -42,7 +42,7 @@ class Assessor:
     footprints: Footprints = field(default_factory=dict, repr=False)
     idle: dict[tuple[Shape, SizingRequest], Latency] = field(default_factory=dict, repr=False)
 
-    def assess(self, shape: Shape, request: SizingRequest) -> Row | Rejection:
+    def assess(self, shape: Shape, request: SizingRequest) -> SizedShape | Rejection:
         """Return a row, or a rejection that names the first constraint that fails."""
         fitted = self.fit(shape, request)
         if isinstance(fitted, Rejection):
@@ -86,7 +86,7 @@ class Assessor:
     def budget(self, shape: Shape, request: SizingRequest) -> MemoryBudget:
         """Return the memory account of a rank, whether or not it fits. Raises `InputError` as `footprint`."""
         where = hardware(shape.sku, shape.profile, shape.tensor_parallel)
-        limits = Limits(request.model_length(self.architecture), request.max_running)
+        limits = EngineSettings(request.model_length(self.architecture), request.max_running)
         return memory_budget(self._footprint(shape, request, where), where, limits)
 
     def fit(self, shape: Shape, request: SizingRequest) -> "Fitted | Rejection":
@@ -119,13 +119,13 @@ class Assessor:
     def _unpriced(self, shape: Shape) -> Rejection | None:
         return None if self.prices.of(shape.sku) is not None else unpriced(shape)
 
-    def _row(self, fitted: "Fitted", request: SizingRequest, rate: float) -> Row:
+    def _row(self, fitted: "Fitted", request: SizingRequest, rate: float) -> SizedShape:
         shape, price = fitted.shape, self.prices.of(fitted.shape.sku) or 0.0
         replicas = max(1, math.ceil(request.rps / rate * (1 - 1e-9)))
         latency = fitted.replica.under(request.rps / replicas)
         cost = replicas * shape.tensor_parallel * price * share(shape.sku, shape.profile)
         longest = min(math.ceil(request.prompts.p90 + request.answers.p90), fitted.longest)
-        return Row(
+        return SizedShape(
             shape=shape,
             hardware=fitted.hardware,
             budget=fitted.budget,
@@ -192,10 +192,10 @@ class Fitted:
     request: SizingRequest
 
     @cached_property
-    def replica(self) -> Replica:
+    def replica(self) -> ReplicaUnderLoad:
         """One replica under this traffic."""
         asked = self.request
-        return Replica(self.model, self.limits, asked.prompts, asked.answers, asked.cv)
+        return ReplicaUnderLoad(self.model, self.limits, asked.prompts, asked.answers, asked.cv)
 
     @property
     def idle_rate(self) -> float:

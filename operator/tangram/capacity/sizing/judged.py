@@ -9,7 +9,7 @@ from functools import lru_cache
 from tangram.capacity.latency import Latency
 from tangram.capacity.memory import MemoryBudget
 from tangram.capacity.sizing.assess import Assessor, Fitted, Footprints
-from tangram.capacity.sizing.nouns import Carried, Rejection, Relaxation, SizingRequest
+from tangram.capacity.sizing.nouns import Carried, Rejection, ShapeChange, SizingRequest
 from tangram.capacity.sizing.relax import relax
 from tangram.catalog.architecture import Architecture
 from tangram.catalog.prices import Prices
@@ -28,7 +28,7 @@ class Judged:
         self._footprints = _footprints(architecture)
         self._verdicts: dict[Shape, Carried | Rejection] = {}
         self._idle: dict[Shape, Latency | None] = {}
-        self._relaxed: dict[tuple[Shape, bool], Relaxation | None] = {}
+        self._relaxed: dict[tuple[Shape, bool], ShapeChange | None] = {}
 
     def verdict(self, shape: Shape) -> Carried | Rejection:
         """Return what a replica carries on a shape, or what kills it; prices are not looked at."""
@@ -50,7 +50,7 @@ class Judged:
         """Return the memory account of a rank, whether or not it fits. Raises `InputError` as `footprint`."""
         return self._assessor().budget(shape, self.request)
 
-    def relaxation(self, rejection: Rejection, prices: Prices) -> Relaxation | None:
+    def relaxation(self, rejection: Rejection, prices: Prices) -> ShapeChange | None:
         """Return what would make a rejected shape serve, a price among it where it has none."""
         key = (rejection.shape, prices.of(rejection.shape.sku) is None)
         if key not in self._relaxed:

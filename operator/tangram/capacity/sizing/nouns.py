@@ -115,11 +115,11 @@ class Carried:
 
     shape: Shape
     rate: float  # requests per second of one replica
-    unverified: tuple[str, ...]  # as of `Row`
+    unverified: tuple[str, ...]  # as of `SizedShape`
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SizedShape:
     """A shape that serves the load within its objectives. Seconds, bytes (of one rank), USD."""
 
     shape: Shape
@@ -153,7 +153,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxation:
+class ShapeChange:
     """A change that makes a rejected shape serve, of one kind if there is one. It was tried."""
 
     changes: tuple[tuple[str, str], ...]  # (what as the request or shape calls it, to what)
@@ -168,7 +168,7 @@ class Rejection:
     constraint: Constraint
     message: str
     excess: float = math.inf  # found over limit: 1.2 needs 20 % more than there is; infinite: not a quantity
-    relaxation: Relaxation | None = None  # None: nothing that was tried revives it
+    relaxation: ShapeChange | None = None  # None: nothing that was tried revives it
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Sizing:
 
     request: SizingRequest
     max_model_len: int
-    rows: tuple[Row, ...]
+    rows: tuple[SizedShape, ...]
     rejected: tuple[Rejection, ...]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tangram.capacity.sizing.assess import Assessor
-from tangram.capacity.sizing.nouns import Rejection, Row, Sizing, SizingRequest
+from tangram.capacity.sizing.nouns import Rejection, SizedShape, Sizing, SizingRequest
 from tangram.capacity.sizing.relax import relax
 from tangram.capacity.sizing.shapes import shapes
 from tangram.catalog.architecture import Architecture
@@ -26,7 +26,7 @@ def size(
         assessor.assess(shape, request) for shape in (among if among is not None else shapes(architecture))
     ]
     rows = sorted(
-        (each for each in found if isinstance(each, Row)),
+        (each for each in found if isinstance(each, SizedShape)),
         key=lambda row: _order(row, architecture.served_precision),
     )
     rejected = [
@@ -37,7 +37,7 @@ def size(
     return Sizing(request, longest, tuple(rows), tuple(rejected))
 
 
-def _order(row: Row, own: str) -> tuple[float, float, str, bool, int, str]:
+def _order(row: SizedShape, own: str) -> tuple[float, float, str, bool, int, str]:
     """Cheapest first, then the fewest GPUs, then by name; of one name what needs least conversion."""
     form = row.shape.precision
     name = str(row.shape)

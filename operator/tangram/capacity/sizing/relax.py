@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tangram.capacity.sizing.assess import Assessor
-from tangram.capacity.sizing.nouns import Constraint, Rejection, Relaxation, SizingRequest
+from tangram.capacity.sizing.nouns import Constraint, Rejection, ShapeChange, SizingRequest
 from tangram.capacity.sizing.shapes import CONVERTED, TENSOR_PARALLEL, precisions_on
 from tangram.catalog import gpu
 from tangram.catalog.precision import precision
@@ -16,10 +16,10 @@ _LENGTH_STEP = 256  # tokens: finer than anybody sets it
 _FEWER_RUNNING = (128, 64, 32, 16)
 _OBJECTIVES = (Constraint.TTFT, Constraint.TPOT)
 
-Changed = tuple[Relaxation, Shape, SizingRequest]
+Changed = tuple[ShapeChange, Shape, SizingRequest]
 
 
-def relax(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Relaxation | None:
+def relax(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> ShapeChange | None:
     """Return the first change that revives the shape, in the order of what it costs the user.
 
     Settings come before formats, formats before GPUs, and one change before two.
@@ -30,14 +30,14 @@ def relax(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> R
     if assessor.prices.of(sku) is not None:
         return _one(assessor, rejection, request) or _two(assessor, rejection, request)
     priced = replace(assessor, prices=Prices({**assessor.prices.overrides, sku: 1.0}))
-    price = Relaxation((("price", sku),), f"price for {sku}")
+    price = ShapeChange((("price", sku),), f"price for {sku}")
     if rejection.constraint is Constraint.PRICE:
         return price if _serves(priced, rejection.shape, request) else None
     found = relax(priced, rejection, request)
     return found and _both(found, price)
 
 
-def _one(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Relaxation | None:
+def _one(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> ShapeChange | None:
     tries = [_lengths, _running, _kv_precision] if rejection.constraint is Constraint.MEMORY else []
     tries += [_objectives] if rejection.constraint in _OBJECTIVES else []
     for kind in (*tries, _formats, _groups):
@@ -47,7 +47,7 @@ def _one(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Re
     return None
 
 
-def _two(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Relaxation | None:
+def _two(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> ShapeChange | None:
     """Another format or more GPUs, and one change beside."""
     for kind in (_formats, _groups):
         for relaxation, shape, changed in kind(assessor, rejection, request):
@@ -59,11 +59,11 @@ def _two(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Re
     return None
 
 
-def _both(first: Relaxation, second: Relaxation) -> Relaxation:
+def _both(first: ShapeChange, second: ShapeChange) -> ShapeChange:
     changes = dict((*first.changes, *second.changes))  # of one kind twice the second holds
     if len(changes) < len(first.changes) + len(second.changes):
         return second
-    return Relaxation(tuple(changes.items()), f"{first.text} and {second.text}")
+    return ShapeChange(tuple(changes.items()), f"{first.text} and {second.text}")
 
 
 def _serves(assessor: Assessor, shape: Shape, request: SizingRequest) -> bool:
@@ -79,7 +79,7 @@ def _objectives(assessor: Assessor, rejection: Rejection, request: SizingRequest
     ttft = _relaxed(idle.ttft_s.at(request.percentile), request.ttft_ms)
     found = [(name, value) for name, value in (("tpot", tpot), ("ttft", ttft)) if value]
     yield (
-        Relaxation(
+        ShapeChange(
             tuple((f"{name}-ms", f"{value:g}") for name, value in found),
             " and ".join(f"{name.upper()} {value:g} ms" for name, value in found),
         ),
@@ -111,7 +111,7 @@ def _lengths(assessor: Assessor, rejection: Rejection, request: SizingRequest) -
         fits = assessor.fits(rejection.shape, with_length(middle))
         low, high = (middle, high) if fits else (low, middle)
     length = max(least, low // _LENGTH_STEP * _LENGTH_STEP)
-    change = Relaxation((("max-model-len", str(length)),), f"max-model-len {length}")
+    change = ShapeChange((("max-model-len", str(length)),), f"max-model-len {length}")
     yield change, rejection.shape, with_length(length)
 
 
@@ -119,13 +119,13 @@ def _running(_assessor: Assessor, rejection: Rejection, request: SizingRequest) 
     """Fewer requests at once need smaller buffers."""
     for most in _FEWER_RUNNING:
         if most < request.max_running:
-            change = Relaxation((("max-running", str(most)),), f"max-running {most}")
+            change = ShapeChange((("max-running", str(most)),), f"max-running {most}")
             yield change, rejection.shape, replace(request, max_running=most)
 
 
 def _kv_precision(_assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Iterator[Changed]:
     if request.kv_precision != "fp8":
-        change = Relaxation((("kv-precision", "fp8"),), "fp8 KV cache")
+        change = ShapeChange((("kv-precision", "fp8"),), "fp8 KV cache")
         yield change, rejection.shape, replace(request, kv_precision="fp8")
 
 
@@ -139,7 +139,7 @@ def _formats(assessor: Assessor, rejection: Rejection, request: SizingRequest) -
     for name in dict.fromkeys((*good, *CONVERTED)):
         bits = precision(name).bits
         if name != now and (bits < most or (lacking and bits == most)):
-            change = Relaxation((("precision", name),), name)
+            change = ShapeChange((("precision", name),), name)
             yield change, replace(rejection.shape, precision=name), request
 
 
@@ -152,5 +152,5 @@ def _groups(_assessor: Assessor, rejection: Rejection, request: SizingRequest) -
     if rejection.constraint is Constraint.TENSOR_PARALLEL:
         sizes = [tp for tp in reversed(TENSOR_PARALLEL) if tp < shape.tensor_parallel] + sizes
     for tp in sizes:
-        change = Relaxation((("tensor-parallel", str(tp)),), f"TP {tp}")
+        change = ShapeChange((("tensor-parallel", str(tp)),), f"TP {tp}")
         yield change, replace(shape, tensor_parallel=tp), request

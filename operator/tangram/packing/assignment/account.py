@@ -8,7 +8,7 @@ from itertools import chain
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.assignment.assign import Assignment
-from tangram.packing.assignment.sites import Spot, gang_of
+from tangram.packing.assignment.sites import VacantSite, gang_of
 from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, RunningReplica, ShapePrices
@@ -70,7 +70,7 @@ def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: C
     stopped: dict[ShapeKey, list[RunningReplica]] = {}
     for held in sorted(gone, key=lambda h: (h.pinned, *_cheap(h))):
         stopped.setdefault(held.shape, []).append(held)
-    started: dict[ShapeKey, list[Spot]] = {}
+    started: dict[ShapeKey, list[VacantSite]] = {}
     for spot in sites:
         if (spot.shape, spot.gpus, spot.start) not in assignment.kept:
             started.setdefault(spot.shape, []).append(spot)
@@ -115,7 +115,7 @@ def _cheap(held: RunningReplica) -> tuple[int, ShapeKey, tuple[str, ...], int]:
     return held.cost, held.shape, held.gpus, held.start
 
 
-def _move(demand: PreparedDemand, held: RunningReplica, spot: Spot, cost: float) -> Move:
+def _move(demand: PreparedDemand, held: RunningReplica, spot: VacantSite, cost: float) -> Move:
     return Move(
         demand.id,
         Site(held.gpus[0], held.shape.profile, held.start, held.gang),

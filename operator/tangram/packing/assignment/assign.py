@@ -15,10 +15,10 @@ from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
 from tangram.packing.assignment.fill import fill, idle_gpus, mend, urgency
 from tangram.packing.assignment.sites import (
-    Owner,
-    Spot,
+    AssignmentState,
+    InstanceOwner,
     Unit,
-    Work,
+    VacantSite,
     give,
     pinned_at,
     quotas,
@@ -27,7 +27,7 @@ from tangram.packing.assignment.sites import (
 )
 from tangram.packing.geometry.board import Board
 from tangram.packing.geometry.layouts import IllegalLayout, Placement, check, creation_order, multiset
-from tangram.packing.model.classes import Fleet, GPUClasses, GrownClass, Kind, Namer, in_turn
+from tangram.packing.model.classes import Fleet, GPUClasses, GPUKind, GrownClass, Namer, in_turn
 from tangram.packing.model.targets import Label, Target
 from tangram.packing.problem.mix import Mix
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
@@ -40,7 +40,7 @@ class Assignment:
     """Where everything stands."""
 
     layouts: tuple[GPULayout, ...]
-    sites: Mapping[str, tuple[Spot, ...]]  # by demand
+    sites: Mapping[str, tuple[VacantSite, ...]]  # by demand
     kept: frozenset[tuple[ShapeKey, tuple[str, ...], int]]  # sites whose replica goes on undisturbed
     short: Mapping[tuple[str, ShapeKey], int]  # replicas for which spread left no room
     new_gpus: Mapping[str, GPUState]
@@ -58,11 +58,15 @@ def assign(
     new = [
         _new_gpus(fleet, made, nodes) for made, (nodes, _) in zip(classes.grown, counts.grown, strict=True)
     ]
-    work = Work(fleet, {gpu.id: gpu for gpu in (*fleet.problem.gpus, *chain(*new))}, quotas=quotas(counts))
+    work = AssignmentState(
+        fleet, {gpu.id: gpu for gpu in (*fleet.problem.gpus, *chain(*new))}, quotas=quotas(counts)
+    )
     for gpu in fleet.problem.gpus:
         for instance in gpu.instances:
             if instance.owner is not None and (gpu.id, instance.start) not in fleet.held:
-                work.owner[gpu.id, instance.start] = Owner(instance.owner, instance.profile, instance.gang)
+                work.owner[gpu.id, instance.start] = InstanceOwner(
+                    instance.owner, instance.profile, instance.gang
+                )
     _cut(work, classes, counts)
     spread = any(demand.spread.node < 1 for demand in demands)
     work.units = _whole(work, classes, counts) + _grow(work, classes, counts, new, spread=spread)
@@ -77,7 +81,7 @@ def assign(
         idle = idle_gpus(work, recut=recut)
         for demand in _short(work, demands, idle):
             mend(work, demand, idle)
-    owned: dict[str, dict[int, Owner]] = {}
+    owned: dict[str, dict[int, InstanceOwner]] = {}
     for (gpu_id, start), owner in work.owner.items():
         owned.setdefault(gpu_id, {})[start] = owner
     layouts = tuple(_layout(work, gpu, owned.get(name, {})) for name, gpu in sorted(work.gpus.items()))
@@ -88,7 +92,7 @@ def assign(
 
 
 def _short(
-    work: Work, demands: tuple[PreparedDemand, ...], idle: Mapping[str, list[str]]
+    work: AssignmentState, demands: tuple[PreparedDemand, ...], idle: Mapping[str, list[str]]
 ) -> list[PreparedDemand]:
     """Return the demands that lost planned replicas, and those that go short beside free GPUs or slices."""
     lost, problem = {name for name, _ in work.short}, work.fleet.problem
@@ -107,7 +111,7 @@ def _short(
     return sorted(found, key=lambda demand: (-demand.priority, demand.id))
 
 
-def _cut(work: Work, classes: GPUClasses, counts: Counts) -> None:
+def _cut(work: AssignmentState, classes: GPUClasses, counts: Counts) -> None:
     for group, n in zip(classes.existing, counts.classes, strict=True):
         if not group.is_node:
             chosen = _repeat(group.targets, n)
@@ -119,16 +123,16 @@ def _repeat(targets: Iterable[Target], counts: Iterable[int]) -> list[Target]:
     return [target for target, n in zip(targets, counts, strict=True) for _ in range(n)]
 
 
-def _whole(work: Work, classes: GPUClasses, counts: Counts) -> list[Unit]:
+def _whole(work: AssignmentState, classes: GPUClasses, counts: Counts) -> list[Unit]:
     units = []
-    given: dict[Kind, list[str]] = {}
+    given: dict[GPUKind, list[str]] = {}
     for group, n in zip(classes.existing, counts.classes, strict=True):
         if not group.is_node:
             continue
         for ids, target in zip(group.members, _repeat(group.targets, n), strict=True):
             free = _keep_gangs(work, ids, target, classes)
             cut = [gpu for gpu in reversed(free) if work.gpus[gpu].convertible][: target.cut]
-            kind = Kind(group.kind.sku, group.kind.place, group.kind.price)
+            kind = GPUKind(group.kind.sku, group.kind.place, group.kind.price)
             given.setdefault(kind, []).extend(sorted(cut))
             left = [gpu for gpu in free if gpu not in cut]
             units.append(Unit(group.kind, left, len(left) == group.kind.node_size))
@@ -139,7 +143,7 @@ def _whole(work: Work, classes: GPUClasses, counts: Counts) -> list[Unit]:
     return units
 
 
-def _as_made(work: Work, gpu: str, target: Target) -> Target:
+def _as_made(work: AssignmentState, gpu: str, target: Target) -> Target:
     """Return the same slices where they will be: mig-manager knows counts only, the driver the places."""
     state = work.gpus[gpu]
     board = work.fleet.problem.board(state.sku)
@@ -149,7 +153,9 @@ def _as_made(work: Work, gpu: str, target: Target) -> Target:
     return target if order is None else replace(target, layout=tuple(sorted(order)))
 
 
-def _keep_gangs(work: Work, ids: tuple[str, ...], target: Target, classes: GPUClasses) -> list[str]:
+def _keep_gangs(
+    work: AssignmentState, ids: tuple[str, ...], target: Target, classes: GPUClasses
+) -> list[str]:
     """Mark the gangs that may stay on a node; return its GPUs that are free then."""
     quota = Counter(dict(target.kept))
     gangs = {
@@ -186,7 +192,7 @@ def _new_gpus(fleet: Fleet, made: GrownClass, nodes: int) -> list[GPUState]:
 
 
 def _grow(
-    work: Work, classes: GPUClasses, counts: Counts, new: list[list[GPUState]], *, spread: bool
+    work: AssignmentState, classes: GPUClasses, counts: Counts, new: list[list[GPUState]], *, spread: bool
 ) -> list[Unit]:
     """Cut the GPUs of new nodes, node after node; to be spread, equal ones on different nodes."""
     units = []
@@ -201,7 +207,7 @@ def _grow(
     return units
 
 
-def _gangs(work: Work, counts: Counts) -> None:
+def _gangs(work: AssignmentState, counts: Counts) -> None:
     """Place new gangs, the largest first, on the fullest node that has room; to be spread, the emptiest."""
     for (kind, size), n in sorted(counts.gangs.items(), key=lambda item: (-item[0][1], item[0])):
         mine = [unit for unit in work.units if unit.kind == kind]
@@ -216,7 +222,7 @@ def _gangs(work: Work, counts: Counts) -> None:
 
 
 def _stay(
-    work: Work, demand: PreparedDemand, counts: Counts, name: Namer, quota: Counter[Label] | None
+    work: AssignmentState, demand: PreparedDemand, counts: Counts, name: Namer, quota: Counter[Label] | None
 ) -> None:
     """Leave replicas where they are, as many as are still wanted; those in crowded places go first."""
     taken = counts.taken.get(demand.id, {})
@@ -228,7 +234,7 @@ def _stay(
     limit, fixed = cap(demand.spread.node, sum(taken.values())), pinned_at(work, demand, "node")
     for shape, candidates in sorted(by_shape.items()):
         left = room_by_place(work, demand, shape)
-        keep: list[Spot] = []
+        keep: list[VacantSite] = []
         for held in sorted(candidates, key=lambda h: (not h.pinned, h.gpus, h.start)):
             spot = spot_of(work, shape, held.gpus, held.start, exists=True)
             full = nodes[spot.node] >= max(limit, fixed[spot.node])
@@ -250,7 +256,7 @@ def _stay(
                 work.free.setdefault(shape, []).append(spot)
 
 
-def _may_stay(work: Work, held: RunningReplica) -> bool:
+def _may_stay(work: AssignmentState, held: RunningReplica) -> bool:
     if held.shape.profile == WHOLE_GPU:
         return (held.gpus, 0) in work.stays
     target = work.targets[held.gpus[0]]
@@ -259,12 +265,12 @@ def _may_stay(work: Work, held: RunningReplica) -> bool:
     return target.kind == "same"
 
 
-def _keeps(work: Work, gpu: str) -> bool:
+def _keeps(work: AssignmentState, gpu: str) -> bool:
     """Whether a change of this GPU's layout leaves equal slices alone."""
     return work.gpus[gpu].backend != "mig-manager"
 
 
-def _slots(work: Work) -> None:
+def _slots(work: AssignmentState) -> None:
     """Offer every slice of the layouts that nobody holds."""
     for gpu_id, target in sorted(work.targets.items()):
         gpu = work.gpus[gpu_id]
@@ -283,7 +289,7 @@ def _slots(work: Work) -> None:
         spots.sort(key=lambda s: (not s.exists, s.gpus[0] not in used, s.node, s.gpus, -s.start))
 
 
-def _layout(work: Work, gpu: GPUState, owned: Mapping[int, Owner]) -> GPULayout:
+def _layout(work: AssignmentState, gpu: GPUState, owned: Mapping[int, InstanceOwner]) -> GPULayout:
     now = {Placement(i.start, i.profile) for i in gpu.instances} if gpu.mig_enabled else set()
     target = work.targets.get(gpu.id)
     whole = 0 in owned and owned[0].profile == WHOLE_GPU
@@ -303,7 +309,9 @@ def _layout(work: Work, gpu: GPUState, owned: Mapping[int, Owner]) -> GPULayout:
     return GPULayout(gpu.id, instances, in_use=bool(owned), recut=recut)
 
 
-def _leave_alone(work: Work, gpu: GPUState, wanted: set[Placement], now: set[Placement]) -> set[Placement]:
+def _leave_alone(
+    work: AssignmentState, gpu: GPUState, wanted: set[Placement], now: set[Placement]
+) -> set[Placement]:
     """Add the free slices that exist and are in nobody's way: nothing is destroyed without need."""
     board = work.fleet.problem.board(gpu.sku)
     kept = set(wanted)

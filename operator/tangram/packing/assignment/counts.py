@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tangram.packing.model.classes import GPUClasses, Kind
+from tangram.packing.model.classes import GPUClasses, GPUKind
 from tangram.packing.model.targets import Label
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn
@@ -18,7 +18,7 @@ class Counts:
 
     classes: tuple[tuple[int, ...], ...]  # [class][target]
     converted: tuple[tuple[int, ...], ...]
-    gangs: Mapping[tuple[Kind, int], int]  # new gangs by size
+    gangs: Mapping[tuple[GPUKind, int], int]  # new gangs by size
     grown: tuple[tuple[int, tuple[int, ...]], ...]  # [growable pool] (nodes, GPUs by target)
     taken: Mapping[str, Mapping[ShapeKey, int]]  # replicas by demand
     spots: Mapping[tuple[str, ShapeKey, str], int]  # replicas by demand, shape and place, where spread

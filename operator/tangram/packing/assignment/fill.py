@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
-from tangram.packing.assignment.sites import Spot, Work, gang_of, give, pinned_at, room_by_place, spot_of
+from tangram.packing.assignment.sites import (
+    AssignmentState,
+    VacantSite,
+    gang_of,
+    give,
+    pinned_at,
+    room_by_place,
+    spot_of,
+)
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
@@ -21,7 +29,7 @@ def urgency(demand: PreparedDemand, counts: Counts) -> tuple[float, int, str]:
     return share, -replicas if demand.spread.node < 1 else 0, demand.id
 
 
-def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
+def fill(work: AssignmentState, demand: PreparedDemand, counts: Counts) -> None:
     """Give a demand the replicas that it has not got yet, as far as there is room."""
     taken = counts.taken.get(demand.id, {})
     total = sum(taken.values())
@@ -42,7 +50,7 @@ def fill(work: Work, demand: PreparedDemand, counts: Counts) -> None:
         _thin_out(work, demand)
 
 
-def idle_gpus(work: Work, *, recut: bool = False) -> dict[str, list[str]]:
+def idle_gpus(work: AssignmentState, *, recut: bool = False) -> dict[str, list[str]]:
     """Return the GPUs by SKU that hold no replica and may be cut; GPUs that offer no slices come first.
 
     `recut`: also GPUs whose slices no replica took, and free GPUs of nodes for gangs.
@@ -62,7 +70,7 @@ def idle_gpus(work: Work, *, recut: bool = False) -> dict[str, list[str]]:
     return idle
 
 
-def mend(work: Work, demand: PreparedDemand, idle: dict[str, list[str]]) -> None:
+def mend(work: AssignmentState, demand: PreparedDemand, idle: dict[str, list[str]]) -> None:
     """Give a demand that goes short more replicas, where free slices and idle GPUs allow them.
 
     One after the other, always the one that leaves least unmet, the cheapest of equals: as the model would
@@ -80,7 +88,7 @@ def mend(work: Work, demand: PreparedDemand, idle: dict[str, list[str]]) -> None
         added = any(_add(work, demand, shape, idle) for unmet, _, shape in sorted(more) if unmet < before)
 
 
-def _add(work: Work, demand: PreparedDemand, shape: ShapeKey, idle: dict[str, list[str]]) -> bool:
+def _add(work: AssignmentState, demand: PreparedDemand, shape: ShapeKey, idle: dict[str, list[str]]) -> bool:
     """Give a demand one more replica, if there is room for it."""
     units = shape.profile == WHOLE_GPU and any(
         unit.kind.sku == shape.sku and unit.free for unit in work.units
@@ -109,7 +117,7 @@ def _add(work: Work, demand: PreparedDemand, shape: ShapeKey, idle: dict[str, li
     return True
 
 
-def _thin_out(work: Work, demand: PreparedDemand) -> None:
+def _thin_out(work: AssignmentState, demand: PreparedDemand) -> None:
     """Who got fewer replicas than planned may have too many in one place: spread goes by what there is."""
     sites = work.sites.get(demand.id, [])
     pinned = {(held.shape, held.gpus, held.start) for held in demand.held if held.pinned} & work.kept
@@ -137,8 +145,8 @@ def _thin_out(work: Work, demand: PreparedDemand) -> None:
             del work.owner[gpu, lost.start]
 
 
-def _by_place(sites: list[Spot], place: str) -> dict[str, list[Spot]]:
-    found: dict[str, list[Spot]] = {}
+def _by_place(sites: list[VacantSite], place: str) -> dict[str, list[VacantSite]]:
+    found: dict[str, list[VacantSite]] = {}
     for spot in sites:
         found.setdefault(spot.node if place == "node" else spot.zone, []).append(spot)
     return found
@@ -154,25 +162,27 @@ class _SpreadRoom:
     nodes: Counter[str] = field(default_factory=Counter)
     closed: frozenset[str] = frozenset()  # GPUs where none may stand
 
-    def has(self, spot: Spot) -> bool:
+    def has(self, spot: VacantSite) -> bool:
         """Whether a replica may stand there."""
         most = max(self.limit, self.fixed[spot.node])
         open_there = self.left is None or self.left[spot.place] > 0
         return self.nodes[spot.node] < most and open_there and spot.gpus[0] not in self.closed
 
-    def take(self, spot: Spot, *, counted: bool = True) -> None:
+    def take(self, spot: VacantSite, *, counted: bool = True) -> None:
         """Count a replica that stands there; of another shape it only counts on its node."""
         self.nodes[spot.node] += 1
         if self.left is not None and counted:
             self.left[spot.place] -= 1
 
 
-def _take(work: Work, demand: PreparedDemand, shape: ShapeKey, missing: int, room: _SpreadRoom) -> int:
+def _take(
+    work: AssignmentState, demand: PreparedDemand, shape: ShapeKey, missing: int, room: _SpreadRoom
+) -> int:
     """Give free spots to a demand, in order; to be spread, always on the node with most of them left."""
     offered = work.free.get(shape, [])
     if demand.spread.node < 1:
         offered = _fullest_first(offered)
-    rest: list[Spot] = []
+    rest: list[VacantSite] = []
     for index, spot in enumerate(offered):
         if not missing:
             rest += offered[index:]
@@ -187,16 +197,16 @@ def _take(work: Work, demand: PreparedDemand, shape: ShapeKey, missing: int, roo
     return missing
 
 
-def _fullest_first(spots: list[Spot]) -> list[Spot]:
+def _fullest_first(spots: list[VacantSite]) -> list[VacantSite]:
     """Take from the node with most spots left each time: what is left then suits who comes later best."""
-    by_node: dict[str, list[Spot]] = {}
+    by_node: dict[str, list[VacantSite]] = {}
     for spot in spots:
         by_node.setdefault(spot.node, []).append(spot)
     left = {spot: len(found) - i for found in by_node.values() for i, spot in enumerate(found)}
     return sorted(spots, key=lambda spot: -left[spot])  # stable: equal ones stay in order
 
 
-def _recut(work: Work, gpu_id: str, placement: Placement) -> None:
+def _recut(work: AssignmentState, gpu_id: str, placement: Placement) -> None:
     """Cut an idle GPU for one replica; the slices that it offered are gone."""
     for unit in work.units:
         if gpu_id in unit.free:
@@ -208,10 +218,10 @@ def _recut(work: Work, gpu_id: str, placement: Placement) -> None:
 
 
 def _open(
-    work: Work, shape: ShapeKey, missing: int, room: _SpreadRoom, idle: Mapping[str, Sequence[str]]
+    work: AssignmentState, shape: ShapeKey, missing: int, room: _SpreadRoom, idle: Mapping[str, Sequence[str]]
 ) -> None:
     """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
-    found: list[Spot] = []
+    found: list[VacantSite] = []
     left = None if room.left is None else Counter(room.left)
     room = _SpreadRoom(room.limit, room.fixed, left, Counter(room.nodes), room.closed)
     if shape.profile == WHOLE_GPU:

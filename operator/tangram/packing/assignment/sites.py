@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tangram.packing.assignment.counts import Counts
-from tangram.packing.model.classes import Fleet, Kind
+from tangram.packing.model.classes import Fleet, GPUKind
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import GPUState, ShapeKey
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class VacantSite:
     """Room for one replica."""
 
     shape: ShapeKey
@@ -26,7 +26,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class InstanceOwner:
     """The demand, or foreign pod, of an instance."""
 
     name: str
@@ -38,7 +38,7 @@ class Owner:
 class Unit:
     """A node's GPUs that are free for gangs."""
 
-    kind: Kind
+    kind: GPUKind
     free: list[str]
     whole: bool  # no replica is on the node
 
@@ -56,16 +56,16 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Work:
+class AssignmentState:
     """What is decided so far."""
 
     fleet: Fleet
     gpus: dict[str, GPUState]
     targets: dict[str, Target] = field(default_factory=dict)  # GPUs in MIG mode, or given to it
     stays: set[tuple[tuple[str, ...], int]] = field(default_factory=set)  # sites of replicas that may stay
-    free: dict[ShapeKey, list[Spot]] = field(default_factory=dict)
-    owner: dict[tuple[str, int], Owner] = field(default_factory=dict)  # by GPU and start
-    sites: dict[str, list[Spot]] = field(default_factory=dict)  # by demand, in the order of giving
+    free: dict[ShapeKey, list[VacantSite]] = field(default_factory=dict)
+    owner: dict[tuple[str, int], InstanceOwner] = field(default_factory=dict)  # by GPU and start
+    sites: dict[str, list[VacantSite]] = field(default_factory=dict)  # by demand, in the order of giving
     kept: set[tuple[ShapeKey, tuple[str, ...], int]] = field(default_factory=set)
     short: Counter[tuple[str, ShapeKey]] = field(default_factory=Counter)  # what spread left no room for
     units: list[Unit] = field(default_factory=list)
@@ -84,32 +84,34 @@ def quotas(counts: Counts) -> dict[str, dict[ShapeKey, Counter[str]]]:
     return found
 
 
-def spot_of(work: Work, shape: ShapeKey, gpus: tuple[str, ...], start: int, *, exists: bool) -> Spot:
+def spot_of(
+    work: AssignmentState, shape: ShapeKey, gpus: tuple[str, ...], start: int, *, exists: bool
+) -> VacantSite:
     """Return room for one replica on these GPUs."""
     gpu = work.gpus[gpus[0]]
     place = work.fleet.places.get(gpu.id, f"+{gpu.pool}")
-    return Spot(shape, gpus, start, gpu.node, place, gpu.zone, exists)
+    return VacantSite(shape, gpus, start, gpu.node, place, gpu.zone, exists)
 
 
-def gang_of(demand: str, spot: Spot) -> str | None:
+def gang_of(demand: str, spot: VacantSite) -> str | None:
     """Return the name of the gang that a demand has on a spot; None: it is one GPU, or a slice."""
     return f"{demand}/{spot.gpus[0]}" if len(spot.gpus) > 1 else None
 
 
-def give(work: Work, demand: str, spot: Spot, gang: str | None) -> None:
+def give(work: AssignmentState, demand: str, spot: VacantSite, gang: str | None) -> None:
     """Let a demand have a spot."""
     work.sites.setdefault(demand, []).append(spot)
     for gpu in spot.gpus:
-        work.owner[gpu, spot.start] = Owner(demand, spot.shape.profile, gang)
+        work.owner[gpu, spot.start] = InstanceOwner(demand, spot.shape.profile, gang)
 
 
-def room_by_place(work: Work, demand: PreparedDemand, shape: ShapeKey) -> Counter[str] | None:
+def room_by_place(work: AssignmentState, demand: PreparedDemand, shape: ShapeKey) -> Counter[str] | None:
     """Return how many replicas may stand in each place; None: anywhere."""
     found = work.quotas.get(demand.id)
     return None if found is None else Counter(found.get(shape, {}))
 
 
-def pinned_at(work: Work, demand: PreparedDemand, place: Literal["node", "zone"]) -> Counter[str]:
+def pinned_at(work: AssignmentState, demand: PreparedDemand, place: Literal["node", "zone"]) -> Counter[str]:
     """Return how many replicas run in each place that must not move: spread allows as many there."""
     found = (getattr(work.gpus[held.gpus[0]], place) for held in demand.held if held.pinned)
     return Counter(found)

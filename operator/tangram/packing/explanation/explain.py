@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tangram.packing.explanation.question import (
     Family,
+    FeasibilityQuestion,
     Name,
-    Question,
     Thinking,
     missed,
     named,
@@ -63,13 +63,13 @@ def core(problem: Problem, packing: Packing, demand_id: str, thinking: Thinking 
     unmet = missed(packing, demand)
     if unmet <= 0:
         return None
-    question = Question(problem, packing, demand, thinking or Thinking())
+    question = FeasibilityQuestion(problem, packing, demand, thinking or Thinking())
     kept, proved = _thin(question)
     bindings = tuple(_binding(question, *name) for name in question.names if name in kept)
     return Core(demand_id, unmet, bindings, proved)
 
 
-def _thin(question: Question) -> tuple[frozenset[Name], bool]:
+def _thin(question: FeasibilityQuestion) -> tuple[frozenset[Name], bool]:
     answer = question.ask()
     if answer.feasible is not False:
         return frozenset(), answer.feasible is not None
@@ -84,39 +84,39 @@ def _thin(question: Question) -> tuple[frozenset[Name], bool]:
     return kept, proved
 
 
-def _binding(question: Question, family: Family, sku: str) -> Binding:
+def _binding(question: FeasibilityQuestion, family: Family, sku: str) -> Binding:
     return Binding(family, sku if family == "gpus" else _SUBJECT[family](question))
 
 
-def _budget(question: Question) -> str:
+def _budget(question: FeasibilityQuestion) -> str:
     return f"{question.demand.budget_per_hour:g} $/h"
 
 
-def _immovable(question: Question) -> str:
+def _immovable(question: FeasibilityQuestion) -> str:
     """The owners of instances that must not move, on the SKUs that the demand could use."""
     skus = skus_of(question.problem, question.demand)
     gpus = (gpu for gpu in question.problem.gpus if gpu.sku in skus)
     return f"instances of {_some({str(i.owner) for gpu in gpus for i in _pinned(gpu)})}"
 
 
-def _policy(question: Question) -> str:
+def _policy(question: FeasibilityQuestion) -> str:
     skus = skus_of(question.problem, question.demand)
     fixed = (g.id for g in question.problem.gpus if g.sku in skus and not (g.cuttable and g.mig_enabled))
     return f"must not be cut: {_some(fixed)}"
 
 
-def _moves(question: Question) -> str:
+def _moves(question: FeasibilityQuestion) -> str:
     problem = question.problem
     everywhere = [] if problem.move_budget is None else [f"at most {problem.move_budget}"]
     return ", ".join(everywhere + [f"at most {n} in pool {pool}" for pool, n in problem.move_budgets])
 
 
-def _spread(question: Question) -> str:
+def _spread(question: FeasibilityQuestion) -> str:
     share = question.demand.spread
     return f"at most {share.node:.0%} of the replicas on one node, {share.zone:.0%} in one zone"
 
 
-def _gang(question: Question) -> str:
+def _gang(question: FeasibilityQuestion) -> str:
     sizes = sorted({shape.tensor_parallel for shape in shapes_of(question.demand)} - {1})
     return f"{' or '.join(map(str, sizes))} GPUs of one node"
 
@@ -125,7 +125,7 @@ def _pinned(gpu: GPUState) -> list[Instance]:
     return [i for i in gpu.instances if not i.movable]
 
 
-def _priority(question: Question) -> str:
+def _priority(question: FeasibilityQuestion) -> str:
     """The demands served on the same SKUs that are as important or more."""
     skus = set(skus_of(question.problem, question.demand))
     rank = {demand.id: demand.priority for demand in question.problem.demands}
@@ -144,7 +144,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
 
 
-_SUBJECT: Mapping[Family, Callable[[Question], str]] = {
+_SUBJECT: Mapping[Family, Callable[[FeasibilityQuestion], str]] = {
     "shape": lambda _: "one for all replicas",
     "policy": _policy,
     "immovable": _immovable,

@@ -79,7 +79,7 @@ class Thinking:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FeasibilityAnswer:
     """Whether the demand can be served whole under some families."""
 
     feasible: bool | None  # None: time was over
@@ -87,7 +87,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FeasibilityQuestion:
     """A demand that is to be served whole beside all demands as important, as far as those are served."""
 
     problem: Problem
@@ -110,7 +110,7 @@ class Question:
         everywhere = self.problem.move_budget
         return (*self.problem.move_budgets, *(((None, everywhere),) if everywhere is not None else ()))
 
-    def ask(self, kept: frozenset[Name] | None = None) -> Answer:
+    def ask(self, kept: frozenset[Name] | None = None) -> FeasibilityAnswer:
         """Ask under the families in `kept`; None: under all."""
         kept = frozenset(self.names) if kept is None else kept
         answer = self._ask(kept)
@@ -119,16 +119,16 @@ class Question:
         # GPUs of a gang apart are replicas of their own, of which spread may allow fewer.
         whole = self._ask(kept | {_GANG})
         core = answer.core | (whole.core - {_GANG})
-        return Answer(feasible=False, core=core) if whole.feasible is False else whole
+        return FeasibilityAnswer(feasible=False, core=core) if whole.feasible is False else whole
 
     def _spreads_gangs(self, kept: frozenset[Name]) -> bool:
         spread = self.demand.spread
         gangs = any(shape.tensor_parallel > 1 for shape in shapes_of(self.demand))
         return gangs and ("spread", "") in kept and min(spread.node, spread.zone) < 1
 
-    def _ask(self, kept: frozenset[Name]) -> Answer:
+    def _ask(self, kept: frozenset[Name]) -> FeasibilityAnswer:
         if not self.thinking.left:
-            return Answer(None)
+            return FeasibilityAnswer(None)
         families = {family for family, _ in kept}
         problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
         self.thinking.built += size(problem)
@@ -146,7 +146,9 @@ class Question:
         model.cp.add_assumptions([literals[name] for name in assumed.values()])
         return self._solve(model.cp, assumed, frozenset(name for name in kept if name[0] in _BUILT))
 
-    def _solve(self, cp: cp_model.CpModel, assumed: dict[int, Name], built: frozenset[Name]) -> Answer:
+    def _solve(
+        self, cp: cp_model.CpModel, assumed: dict[int, Name], built: frozenset[Name]
+    ) -> FeasibilityAnswer:
         solver = cp_model.CpSolver()
         status = self._think(solver, cp)
         if status == cp_model.UNKNOWN and self.thinking.left:  # harder to prove than with all of them fixed
@@ -155,13 +157,13 @@ class Question:
                 cp.add(cp.get_int_var_from_proto_index(index) == 1)
             status = self._think(solver, cp)
             if status == cp_model.INFEASIBLE:
-                return Answer(feasible=False, core=frozenset(assumed.values()) | built)
+                return FeasibilityAnswer(feasible=False, core=frozenset(assumed.values()) | built)
         if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
-            return Answer(feasible=True)
+            return FeasibilityAnswer(feasible=True)
         if status != cp_model.INFEASIBLE:
-            return Answer(None)
+            return FeasibilityAnswer(None)
         found = {assumed[index] for index in solver.sufficient_assumptions_for_infeasibility()}
-        return Answer(feasible=False, core=frozenset(found) | built)
+        return FeasibilityAnswer(feasible=False, core=frozenset(found) | built)
 
     def _think(self, solver: cp_model.CpSolver, cp: cp_model.CpModel) -> cp_model.CpSolverStatus:
         solver.parameters.num_workers = 1

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from tangram.fleet import WHOLE_GPU, Spread
-from tangram.packing.explanation.question import Question, Thinking, missed, named, size
+from tangram.packing.explanation.question import FeasibilityQuestion, Thinking, missed, named, size
 from tangram.packing.problem.mix import least_unmet, on_any_fleet, parts_alone
 from tangram.packing.problem.prepared import prices_of
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import ANY_SKU, Demand, GPUState, Instance, Part, Problem, ShapeKey
 from tangram.packing.problem.validate import validate
-from tangram.packing.search.stages import Limits
+from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 
 Dimension = Literal["gpus", "budget", "objective", "spread", "priority", "moves"]
@@ -46,7 +46,7 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxation:
+class SufficientChange:
     """One change that was tried and suffices; nothing smaller of its kind that was tried does."""
 
     dimension: Dimension
@@ -82,13 +82,13 @@ class _Trial:
     packing: Packing
     demand: Demand
     thinking: Thinking
-    limits: Limits
+    limits: SolveLimits
 
     def possible(self, change: _Change) -> bool:
         """Whether the demand could be served whole beside all demands as important: no objective, fast."""
         problem = change.problem
         demand = named(problem, self.demand.id)
-        return Question(problem, self.packing, demand, self.thinking).ask().feasible is True
+        return FeasibilityQuestion(problem, self.packing, demand, self.thinking).ask().feasible is True
 
     def works(self, change: _Change, *, may_hurt: bool = False) -> Packing | None:
         """Solve again. None: it does not help, or another demand would be served less."""
@@ -139,8 +139,8 @@ def relaxations(
     demand_id: str,
     knobs: Sequence[Knob] = (),
     thinking: Thinking | None = None,
-    limits: Limits | None = None,
-) -> tuple[Relaxation, ...]:
+    limits: SolveLimits | None = None,
+) -> tuple[SufficientChange, ...]:
     """Return the smallest change per dimension that gets a demand served whole; none where it is.
 
     `thinking` is for finding it, `limits` for each time that a finding is solved: the time is the caller's,
@@ -150,7 +150,7 @@ def relaxations(
     demand = named(problem, demand_id)
     if missed(packing, demand) <= 0:
         return ()
-    trial = _Trial(problem, packing, demand, thinking or Thinking(), limits or Limits())
+    trial = _Trial(problem, packing, demand, thinking or Thinking(), limits or SolveLimits())
     return (
         *_more(trial),
         *_looser(trial, knobs),
@@ -161,9 +161,9 @@ def relaxations(
     )
 
 
-def _more(trial: _Trial) -> Iterator[Relaxation]:
+def _more(trial: _Trial) -> Iterator[SufficientChange]:
     """Free places that are simply there: of one shape, the cheapest that would do, else of several."""
-    best: Relaxation | None = None
+    best: SufficientChange | None = None
     shapes = _shapes(trial)
     for shape, price, needed in shapes[:_MOST_SHAPES]:
         most = min(needed, _MOST_ADDED // shape.tensor_parallel)
@@ -179,7 +179,7 @@ def _more(trial: _Trial) -> Iterator[Relaxation]:
         yield best
 
 
-def _several(trial: _Trial, prices: Mapping[ShapeKey, float]) -> Relaxation | None:
+def _several(trial: _Trial, prices: Mapping[ShapeKey, float]) -> SufficientChange | None:
     """Add what a mix of several shapes needs, then as little of each as still does."""
     counts = _mix(trial, prices)
     if len(counts) < 2 or not trial.possible(_Change(0, _add(trial.problem, counts))):
@@ -203,11 +203,11 @@ def _fewest(trial: _Trial, counts: Mapping[ShapeKey, int], shape: ShapeKey) -> i
     return high
 
 
-def _added(counts: Mapping[ShapeKey, int], packed: Packing, price: float) -> Relaxation:
+def _added(counts: Mapping[ShapeKey, int], packed: Packing, price: float) -> SufficientChange:
     texts = [_count(shape, n) for shape, n in sorted(counts.items())]
     subject = " and ".join(_what(shape) for shape in sorted(counts))
     value = sum(n * shape.tensor_parallel for shape, n in counts.items())
-    return Relaxation("gpus", subject, value, f"add {' and '.join(texts)}", packed.cost_per_hour, price)
+    return SufficientChange("gpus", subject, value, f"add {' and '.join(texts)}", packed.cost_per_hour, price)
 
 
 def _what(shape: ShapeKey) -> str:
@@ -286,7 +286,7 @@ def _start(problem: Problem, shape: ShapeKey) -> int | None:
     return max(starts, default=None)
 
 
-def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[Relaxation]:
+def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[SufficientChange]:
     for knob in knobs:
         changes = [trial.with_demand(knob.demand_at(value), value) for value in knob.values]
         found = trial.first(changes)
@@ -294,17 +294,17 @@ def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[Relaxation]:
             change, packed = found
             text = f"{knob.name} {change.value:g} {knob.unit}"
             subject = f"{knob.name} {knob.unit}"
-            yield Relaxation("objective", subject, change.value, text, packed.cost_per_hour)
+            yield SufficientChange("objective", subject, change.value, text, packed.cost_per_hour)
 
 
-def _dearer(trial: _Trial) -> Iterator[Relaxation]:
+def _dearer(trial: _Trial) -> Iterator[SufficientChange]:
     demand = trial.demand
     budgets = _budgets(trial)
     found = trial.first([trial.with_demand(replace(demand, budget_per_hour=usd), usd) for usd in budgets])
     if found is not None:
         change, packed = found
         text = f"budget {change.value:.2f} $/h"
-        yield Relaxation("budget", "$/h", change.value, text, packed.cost_per_hour)
+        yield SufficientChange("budget", "$/h", change.value, text, packed.cost_per_hour)
 
 
 def _budgets(trial: _Trial) -> list[float]:
@@ -316,7 +316,7 @@ def _budgets(trial: _Trial) -> list[float]:
     return [cents / 100 for cents in range(low, high + 1, max(1, (high - low) // _MOST_BUDGETS))]
 
 
-def _closer(trial: _Trial) -> Iterator[Relaxation]:
+def _closer(trial: _Trial) -> Iterator[SufficientChange]:
     """More replicas on one node or in one zone than now: shares that allow one replica more each."""
     demand = trial.demand
     sizes = {part.count for part in _whole(demand) if part.count <= _MOST_ADDED}
@@ -337,14 +337,14 @@ def _closer(trial: _Trial) -> Iterator[Relaxation]:
             change, packed = found
             where = "on one node" if name == "node" else "in one zone"
             text = f"up to {math.ceil(change.value * 100 - _EPSILON)}% of the replicas {where}"
-            yield Relaxation("spread", f"share per {name}", change.value, text, packed.cost_per_hour)
+            yield SufficientChange("spread", f"share per {name}", change.value, text, packed.cost_per_hour)
 
 
 def _spread(spread: Spread, name: str, share: float) -> Spread:
     return replace(spread, node=share) if name == "node" else replace(spread, zone=share)
 
 
-def _earlier(trial: _Trial) -> Iterator[Relaxation]:
+def _earlier(trial: _Trial) -> Iterator[SufficientChange]:
     """One above that of another demand. Which of two equals is served is arbitrary: that does not count."""
     own = trial.demand.priority
     others = {d.id: d.priority for d in trial.problem.demands if d.id != trial.demand.id}
@@ -357,11 +357,13 @@ def _earlier(trial: _Trial) -> Iterator[Relaxation]:
         loses = () if packed is None else trial.losers(packed)
         if packed is not None and all(others[name] < change.value for name in loses):
             text = f"priority {change.value:g}"
-            yield Relaxation("priority", "priority", change.value, text, packed.cost_per_hour, loses=loses)
+            yield SufficientChange(
+                "priority", "priority", change.value, text, packed.cost_per_hour, loses=loses
+            )
             return
 
 
-def _moving(trial: _Trial) -> Iterator[Relaxation]:
+def _moving(trial: _Trial) -> Iterator[SufficientChange]:
     budget = trial.problem.move_budget
     if budget is None:
         return
@@ -371,4 +373,4 @@ def _moving(trial: _Trial) -> Iterator[Relaxation]:
     if found is not None:
         change, packed = found
         text = f"move budget {change.value:g}"
-        yield Relaxation("moves", "replicas moved", change.value, text, packed.cost_per_hour)
+        yield SufficientChange("moves", "replicas moved", change.value, text, packed.cost_per_hour)

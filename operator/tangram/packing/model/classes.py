@@ -20,7 +20,7 @@ Namer = Callable[[RunningReplica], Label]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
+class GPUKind:
     """What GPUs have in common that may stand in for each other."""
 
     sku: str
@@ -34,7 +34,7 @@ class Kind:
 class StateClass:
     """GPUs in MIG mode, or nodes' whole GPUs, that are alike."""
 
-    kind: Kind
+    kind: GPUKind
     members: tuple[tuple[str, ...], ...]  # ids of the GPUs of each member
     targets: tuple[Target, ...]
     is_node: bool = False
@@ -44,7 +44,7 @@ class StateClass:
 class ConvertedClass:
     """Empty GPUs that nodes give to MIG; how many, the nodes' targets decide."""
 
-    kind: Kind
+    kind: GPUKind
     targets: tuple[Target, ...]
 
 
@@ -53,7 +53,7 @@ class GrownClass:
     """GPUs of nodes that do not exist yet."""
 
     pool: GrowablePool
-    kind: Kind
+    kind: GPUKind
     targets: tuple[Target, ...]  # of one GPU in MIG mode; whole GPUs have none, they take gangs
 
 
@@ -91,10 +91,10 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Cut:
+class _MIGState:
     """State of a GPU in MIG mode."""
 
-    kind: Kind
+    kind: GPUKind
     backend: Backend
     cuttable: bool
     slots: tuple[Slot, ...]
@@ -104,7 +104,7 @@ class _Cut:
 class _Whole:
     """State of a node's GPUs out of MIG mode."""
 
-    kind: Kind
+    kind: GPUKind
     count: int
     convertible: int
     foreign: int
@@ -147,21 +147,21 @@ def finest_classes(fleet: Fleet, fine: Namer, coarse: Namer, most: int) -> tuple
 
 def _states(
     fleet: Fleet, name: Namer
-) -> tuple[dict[_Cut, list[GPUState]], dict[_Whole, list[tuple[str, ...]]]]:
+) -> tuple[dict[_MIGState, list[GPUState]], dict[_Whole, list[tuple[str, ...]]]]:
     """Return the states that there are, each with its GPUs, or with those of each node."""
-    cut: dict[_Cut, list[GPUState]] = {}
-    units: dict[tuple[str, Kind], list[GPUState]] = {}
+    cut: dict[_MIGState, list[GPUState]] = {}
+    units: dict[tuple[str, GPUKind], list[GPUState]] = {}
     sizes = Counter(gpu.node for gpu in fleet.problem.gpus)
     for gpu in fleet.problem.gpus:
         place, price = fleet.places[gpu.id], fleet.prices[gpu.id]
         if gpu.mig_enabled and not gpu.convertible:
-            kind = Kind(gpu.sku, place, price)
-            state = _Cut(kind, gpu.backend, gpu.cuttable, _slots(fleet, gpu, name))
+            kind = GPUKind(gpu.sku, place, price)
+            state = _MIGState(kind, gpu.backend, gpu.cuttable, _slots(fleet, gpu, name))
             cut.setdefault(state, []).append(gpu)
         elif fleet.levels.get(gpu.sku, (1,)) == (1,):
-            units[gpu.id, Kind(gpu.sku, place, price)] = [gpu]
+            units[gpu.id, GPUKind(gpu.sku, place, price)] = [gpu]
         else:
-            kind = Kind(gpu.sku, place, price, gpu.nvlink, sizes[gpu.node])
+            kind = GPUKind(gpu.sku, place, price, gpu.nvlink, sizes[gpu.node])
             units.setdefault((gpu.node, kind), []).append(gpu)
     whole: dict[_Whole, list[tuple[str, ...]]] = {}
     for (_, kind), gpus in units.items():
@@ -173,7 +173,7 @@ def _states(
 def _classes(
     fleet: Fleet,
     name: Namer,
-    cut: Mapping[_Cut, list[GPUState]],
+    cut: Mapping[_MIGState, list[GPUState]],
     whole: Mapping[_Whole, list[tuple[str, ...]]],
 ) -> GPUClasses:
     classes = [_cut_class(fleet, state, cut[state]) for state in sorted(cut, key=_order)]
@@ -181,7 +181,7 @@ def _classes(
     return GPUClasses(tuple(classes), _converted(fleet, classes), _grown(fleet), name)
 
 
-def _order(state: _Cut) -> tuple[object, ...]:
+def _order(state: _MIGState) -> tuple[object, ...]:
     slots = tuple((s.placement, s.label or (), s.fixed, s.foreign) for s in state.slots)
     return state.kind, state.backend, state.cuttable, slots
 
@@ -202,7 +202,7 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
     return tuple(sorted(found, key=lambda slot: slot.placement))
 
 
-def _whole(fleet: Fleet, kind: Kind, gpus: list[GPUState], name: Namer) -> _Whole:
+def _whole(fleet: Fleet, kind: GPUKind, gpus: list[GPUState], name: Namer) -> _Whole:
     gangs: dict[tuple[str, ...], RunningReplica] = {}
     foreign = 0
     for gpu in gpus:
@@ -216,7 +216,7 @@ def _whole(fleet: Fleet, kind: Kind, gpus: list[GPUState], name: Namer) -> _Whol
     return _Whole(kind, len(gpus), convertible, foreign, named)
 
 
-def _cut_class(fleet: Fleet, state: _Cut, gpus: list[GPUState]) -> StateClass:
+def _cut_class(fleet: Fleet, state: _MIGState, gpus: list[GPUState]) -> StateClass:
     board = fleet.problem.board(state.kind.sku)
     if board is None:  # cannot be: validated
         raise ValueError(state.kind.sku)
@@ -248,7 +248,9 @@ def in_turn(fleet: Fleet, sku: str, members: Iterable[tuple[str, ...]]) -> tuple
 
 
 def _converted(fleet: Fleet, classes: Iterable[StateClass]) -> tuple[ConvertedClass, ...]:
-    kinds = {Kind(c.kind.sku, c.kind.place, c.kind.price) for c in classes if any(t.cut for t in c.targets)}
+    kinds = {
+        GPUKind(c.kind.sku, c.kind.place, c.kind.price) for c in classes if any(t.cut for t in c.targets)
+    }
     found = []
     for kind in sorted(kinds):
         board = fleet.problem.board(kind.sku)
@@ -263,7 +265,7 @@ def _grown(fleet: Fleet) -> tuple[GrownClass, ...]:
     found = []
     for pool in fleet.problem.growable:
         price = units(pool.price_per_gpu_hour)
-        kind = Kind(pool.sku, f"+{pool.name}", price, pool.nvlink, pool.node_size)
+        kind = GPUKind(pool.sku, f"+{pool.name}", price, pool.nvlink, pool.node_size)
         profiles = fleet.profiles.get(pool.sku, frozenset()) if pool.mig_enabled else frozenset()
         found.append(GrownClass(pool, kind, fresh_targets(fleet.problem, pool.sku, profiles)))
     return tuple(found)

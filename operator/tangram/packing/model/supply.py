@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.model import cp_model
-from tangram.packing.model.classes import Fleet, Kind
+from tangram.packing.model.classes import Fleet, GPUKind
 from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Grown, Model, Terms
 from tangram.packing.problem.statement import ShapeKey
@@ -13,7 +13,7 @@ from tangram.packing.problem.statement import ShapeKey
 def add_gpus(model: Model, fleet: Fleet) -> None:
     """Add how many GPUs and nodes of each class become what."""
     hours = fleet.problem.horizon_h
-    cut: dict[Kind, Terms] = {}
+    cut: dict[GPUKind, Terms] = {}
     for number, group in enumerate(model.classes.existing):
         n, kind = len(group.members), group.kind
         mine = [model.cp.new_int_var(0, n, f"z{number}.{t}") for t in range(len(group.targets))]
@@ -22,7 +22,7 @@ def add_gpus(model: Model, fleet: Fleet) -> None:
         for variable, target in zip(mine, group.targets, strict=True):
             _offer(model, kind, variable, target, hours)
             if target.cut:
-                place = Kind(kind.sku, kind.place, kind.price)
+                place = GPUKind(kind.sku, kind.place, kind.price)
                 cut.setdefault(place, Terms()).add(variable, target.cut)
     for number, made in enumerate(model.classes.converted):
         most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
@@ -33,7 +33,7 @@ def add_gpus(model: Model, fleet: Fleet) -> None:
             _offer(model, made.kind, variable, target, hours)
 
 
-def _offer(model: Model, kind: Kind, variable: cp_model.IntVar, target: Target, hours: float) -> None:
+def _offer(model: Model, kind: GPUKind, variable: cp_model.IntVar, target: Target, hours: float) -> None:
     for shape, count in target.supply:
         model.supply.setdefault((shape, kind.place), Terms()).add(variable, count)
     model.dollars.add(variable, round(target.used * kind.price * hours))
@@ -59,7 +59,7 @@ def add_growth(model: Model, fleet: Fleet) -> None:
         model.grown.append(Grown(pool, made.kind, nodes, counts))
 
 
-def gang_sizes(kind: Kind, levels: Iterable[int]) -> tuple[int, ...]:
+def gang_sizes(kind: GPUKind, levels: Iterable[int]) -> tuple[int, ...]:
     """Return which gang sizes nodes of `kind` can hold, ascending.
 
     Without one NVLink domain a gang takes the whole node, or is no gang.
@@ -69,7 +69,7 @@ def gang_sizes(kind: Kind, levels: Iterable[int]) -> tuple[int, ...]:
     return tuple(k for k in levels if k in {1, kind.node_size})
 
 
-def room(kind: Kind, size: int, free: int) -> int:
+def room(kind: GPUKind, size: int, free: int) -> int:
     """Return how many of `free` GPUs of one node gangs of `size` can take."""
     if not kind.nvlink and size > 1:
         return free if size == free == kind.node_size else 0
@@ -78,7 +78,7 @@ def room(kind: Kind, size: int, free: int) -> int:
 
 def add_gangs(model: Model, fleet: Fleet) -> None:
     """Gangs stay inside a node. Sizes divide each other, so counting per size is exact."""
-    free: dict[Kind, list[tuple[cp_model.IntVar, int]]] = {}
+    free: dict[GPUKind, list[tuple[cp_model.IntVar, int]]] = {}
     for group, mine in zip(model.classes.existing, model.counts, strict=True):
         if group.is_node:
             pairs = ((v, t.free) for v, t in zip(mine, group.targets, strict=True) if t.free)
@@ -109,7 +109,7 @@ def add_gangs(model: Model, fleet: Fleet) -> None:
             whole.extend(taken, -1)
 
 
-def _most(model: Model, kind: Kind, offers: list[tuple[cp_model.IntVar, int]], size: int) -> int:
+def _most(model: Model, kind: GPUKind, offers: list[tuple[cp_model.IntVar, int]], size: int) -> int:
     nodes = sum(len(c.members) for c in model.classes.existing if c.kind == kind)
     nodes += sum(g.pool.max_nodes for g in model.grown if g.kind == kind)
     return max((room(kind, size, n) for _, n in offers), default=0) // size * nodes

@@ -60,7 +60,7 @@ class Rules:
     cuttable: bool = True
 
 
-class _Cut(NamedTuple):
+class _CutLayout(NamedTuple):
     """A layout that a GPU may be cut to."""
 
     supply: Supply  # of an empty GPU
@@ -121,7 +121,7 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
     ]
     lasts = sum(option for option, _ in labels)
     lasting_replicas: dict[int, tuple[int, tuple[tuple[Label, int], ...]]] = {}  # by the options that stay
-    best: dict[int, tuple[int, _Cut]] = {}
+    best: dict[int, tuple[int, _CutLayout]] = {}
     for rank, cut in enumerate(_cuts(rules, fixed)):
         if needed & ~cut.options:
             continue
@@ -153,7 +153,7 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
 
 
 @cache
-def _cuts(rules: Rules, fixed: frozenset[str]) -> tuple[_Cut, ...]:
+def _cuts(rules: Rules, fixed: frozenset[str]) -> tuple[_CutLayout, ...]:
     """Return the maximal layouts of the profiles in play and of those that are `fixed`."""
     board = rules.board
     if rules.backend == "nvml":
@@ -162,7 +162,7 @@ def _cuts(rules: Rules, fixed: frozenset[str]) -> tuple[_Cut, ...]:
         orders = (creation_order(board, wanted) for wanted in maximal_multisets(board.only(rules.profiles)))
         layouts = (tuple(sorted(order)) for order in orders if order is not None)
     cuts = (
-        _Cut(
+        _CutLayout(
             supply=_supply(rules, layout),
             layout=layout,
             options=sum(_option(board, placement) for placement in layout),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tangram.packing.model import cp_model
-from tangram.packing.model.classes import GPUClasses, Kind
+from tangram.packing.model.classes import GPUClasses, GPUKind
 from tangram.packing.model.targets import Label
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import GrowablePool, ShapeKey
@@ -56,7 +56,7 @@ class Grown:
     """A pool that can grow: new nodes, and what their GPUs become."""
 
     pool: GrowablePool
-    kind: Kind
+    kind: GPUKind
     nodes: cp_model.IntVar
     counts: list[cp_model.IntVar]  # GPUs by target
 
@@ -83,7 +83,7 @@ class Model:
     counts: list[list[cp_model.IntVar]] = field(default_factory=list)  # [class][target] GPUs or nodes
     converted: list[list[cp_model.IntVar]] = field(default_factory=list)
     grown: list[Grown] = field(default_factory=list)
-    gangs: dict[tuple[Kind, int], cp_model.IntVar] = field(default_factory=dict)  # new gangs by size
+    gangs: dict[tuple[GPUKind, int], cp_model.IntVar] = field(default_factory=dict)  # new gangs by size
     chosen: dict[str, list[cp_model.IntVar]] = field(default_factory=dict)  # demand -> one per column
     pieces: dict[tuple[str, int, ShapeKey], cp_model.IntVar] = field(default_factory=dict)  # of requests
     taken: dict[tuple[str, ShapeKey], Terms] = field(default_factory=dict)  # replicas by demand and shape

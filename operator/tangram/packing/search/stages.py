@@ -16,7 +16,7 @@ _HALF = 0.5  # objectives are whole numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SolveLimits:
     """How long to think. Deterministic time gives equal problems equal packings; the wall guard does not."""
 
     deterministic_s: float | None = None  # CP-SAT's unit, about a second of one core; None: by size
@@ -29,7 +29,7 @@ class Limits:
 class Budget:
     """What is left to think with."""
 
-    limits: Limits
+    limits: SolveLimits
     total_s: float = 0.0  # deterministic
     spent_s: float = 0.0
     wall_s: float = 0.0  # in the solver

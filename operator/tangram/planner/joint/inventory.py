@@ -8,7 +8,7 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Headroom, Instance
 from tangram.packing.geometry.board import board
 from tangram.planner.joint import read
-from tangram.planner.joint.nouns import FleetInput, SliceRequest, Terms
+from tangram.planner.joint.nouns import FleetInput, PlanWeights, SliceRequest
 from tangram.planner.joint.profiles import full
 
 MOST_GPUS = 1_000_000
@@ -30,7 +30,7 @@ def inventory(document: Mapping[str, Any], where: str) -> FleetInput:
     return FleetInput(
         gpus=tuple(_gpu(each) for each in entries),
         headroom=tuple(_headroom(each) for each in read.objects(fields, "headroom")),
-        terms=Terms(
+        terms=PlanWeights(
             prices=read.prices(fields),
             move_cost=read.move_cost(fields),
             move_budget=fields.size("moveBudget", 0, minimum=0) if fields.has("moveBudget") else None,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.planner.joint.nodes import among
-from tangram.planner.joint.nouns import FleetInput, SliceRequest, Terms
+from tangram.planner.joint.nouns import FleetInput, PlanWeights, SliceRequest
 from tangram.planner.joint.pods import occupied, unhealthy
 from tangram.planner.joint.pools import governed, pool_of, unique
 from tangram.planner.node_devices import left_out_notes
@@ -69,7 +69,7 @@ def _named(requests: list[SliceRequest]) -> tuple[SliceRequest, ...]:
     return tuple(sorted(requests, key=lambda request: request.name))
 
 
-def _terms(all_terms: list[Terms]) -> Terms:
+def _terms(all_terms: list[PlanWeights]) -> PlanWeights:
     def one(name: str, key: str) -> Any:
         said = {getattr(terms, name) for terms in all_terms} - {None}
         if len(said) > 1:
@@ -83,7 +83,7 @@ def _terms(all_terms: list[Terms]) -> Terms:
         for sku, price in terms.prices:
             if found.setdefault(sku, price) != price:
                 raise InputError(f"Inventory: prices: {sku}", f"is {found[sku]} and {price} in two documents")
-    return Terms(
+    return PlanWeights(
         prices=tuple(sorted(found.items())),
         move_cost=one("move_cost", "moveCost"),
         move_budget=one("move_budget", "moveBudget"),

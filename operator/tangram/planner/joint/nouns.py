@@ -21,7 +21,7 @@ class SliceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PlanWeights:
     """How a plan weighs things. None: nobody said."""
 
     prices: tuple[tuple[str, float], ...] = ()  # (SKU, USD per GPU-hour), over the catalog's
@@ -43,6 +43,6 @@ class FleetInput:
     pods: tuple[PodSeen, ...] = ()
     pods_told: bool = False  # somebody listed the pods: what no pod holds is free
     headroom: tuple[Headroom, ...] = ()
-    terms: Terms = field(default_factory=Terms)
+    terms: PlanWeights = field(default_factory=PlanWeights)
     inferred: frozenset[str] = frozenset()  # GPUs whose layout nobody told, ids
     notes: tuple[str, ...] = ()

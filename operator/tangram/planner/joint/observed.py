@@ -23,8 +23,8 @@ from tangram.packing import ShapeKey
 from tangram.planner.host_resources import minimum_share
 from tangram.planner.joint.deployment import Wanted, from_intent, identity
 from tangram.planner.joint.engine import on_this_engine
-from tangram.planner.joint.nouns import FleetInput, Terms
-from tangram.planner.joint.observed_gpus import Seen, observed_gpus
+from tangram.planner.joint.nouns import FleetInput, PlanWeights
+from tangram.planner.joint.observed_gpus import ObservedGPUs, observed_gpus
 from tangram.planner.joint.pools import claiming, growable
 from tangram.planner.order import acceptance, by_age
 from tangram.planner.reasons import OFF
@@ -50,13 +50,13 @@ def observed(
         deployments=deployments,
         pools=pools,
         pods_told=True,
-        terms=Terms(prices=tuple(sorted(snapshot.prices)), reachable=True),
+        terms=PlanWeights(prices=tuple(sorted(snapshot.prices)), reachable=True),
         inferred=frozenset(gpu.id for gpu in seen.gpus),
         notes=(*seen.notes, *conflicts, *unplanned),
     )
 
 
-def _pools(snapshot: FleetSnapshot, seen: Seen) -> tuple[tuple[Pool, ...], list[str]]:
+def _pools(snapshot: FleetSnapshot, seen: ObservedGPUs) -> tuple[tuple[Pool, ...], list[str]]:
     """Return the pools; those of which nobody knows what new nodes are do not grow."""
     found, notes = [], []
     for pool in sorted(snapshot.pools):

@@ -16,7 +16,7 @@ OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment c
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedGPUs:
     """What there is."""
 
     gpus: tuple[GPUState, ...]  # sorted by id
@@ -27,7 +27,7 @@ class Seen:
         return len({gpu.node for gpu in self.gpus if gpu.pool == pool})
 
 
-def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]) -> Seen:
+def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]) -> ObservedGPUs:
     """Return every GPU with its holders. `names`: LLMDeployments by uid; `kept`: whose pods stay in place.
 
     Pods of strangers stay in place: nobody asked us to move them.
@@ -42,7 +42,7 @@ def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: froze
     held, _ = occupied(held, _to_come(held, snapshot, names, kept))
     pools = {pool.name: pool for pool in snapshot.pools}
     gpus = sorted((governed(gpu, pools) for gpu in held), key=lambda gpu: gpu.id)
-    return Seen(tuple(gpus), (*notes, *crowded))
+    return ObservedGPUs(tuple(gpus), (*notes, *crowded))
 
 
 def _name(node: Node) -> str:

@@ -11,15 +11,15 @@ LEAST_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanTimeLimit:
     """How long to think."""
 
     wall_s: float | None = None
     clock: Callable[[], float] | None = None  # seconds; without one the solver counts its own
 
-    def times(self, share: float) -> "Limits":
+    def times(self, share: float) -> "PlanTimeLimit":
         """Return a share of the time; no limit where there is none."""
-        return self if self.wall_s is None else Limits(max(LEAST_S, self.wall_s * share), self.clock)
+        return self if self.wall_s is None else PlanTimeLimit(max(LEAST_S, self.wall_s * share), self.clock)
 
     def started(self) -> "Watch":
         """Return a watch that runs from now on."""
@@ -30,16 +30,16 @@ class Limits:
 class Watch:
     """What is left of a limit."""
 
-    limits: Limits
+    limits: PlanTimeLimit
     began: float
 
-    def part(self, share: float) -> Limits:
+    def part(self, share: float) -> PlanTimeLimit:
         """Return what is left until `share` of the time is over; no limit where there is none."""
         wall_s, clock = self.limits.wall_s, self.limits.clock
         if wall_s is None:
             return self.limits
         spent = 0.0 if clock is None else clock() - self.began
-        return Limits(max(LEAST_S, wall_s * share - spent), clock)
+        return PlanTimeLimit(max(LEAST_S, wall_s * share - spent), clock)
 
     def late(self) -> bool:
         """Whether the time is over; never where nobody measures it."""
@@ -47,16 +47,16 @@ class Watch:
         return wall_s is not None and clock is not None and clock() - self.began >= wall_s
 
 
-_FREELY = Limits()
+_FREELY = PlanTimeLimit()
 
 
-def pack(asked: Joint, limits: Limits = _FREELY, deterministic_s: float | None = None) -> Packing:
+def pack(asked: Joint, limits: PlanTimeLimit = _FREELY, deterministic_s: float | None = None) -> Packing:
     """Return the packing of the whole fleet. Raises `InputError` where the problem contradicts itself.
 
     `deterministic_s`: CP-SAT's own seconds of work; None: by the size of the model.
     """
     validate(asked.problem)
-    from tangram.packing.search.stages import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
+    from tangram.packing.search.stages import SolveLimits as SolverLimits  # noqa: PLC0415 - loads the solver
     from tangram.packing.solve import solve  # noqa: PLC0415
 
     clock = limits.clock

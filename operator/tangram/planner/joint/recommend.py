@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tangram.fleet import LAYOUT, Advice, FleetSnapshot, Intent, InvalidIntent, Relaxation
+from tangram.fleet import LAYOUT, Advice, FleetSnapshot, Intent, InvalidIntent, RecommendedChange
 from tangram.packing import GPUState, Packing, validate
 from tangram.packing.problem.codec import to_json
 from tangram.planner.isolation import Still, isolated
@@ -20,7 +20,7 @@ from tangram.planner.joint.edition import edition
 from tangram.planner.joint.nouns import FleetInput
 from tangram.planner.joint.observed import observed
 from tangram.planner.joint.one_shape import one_shape_document
-from tangram.planner.joint.pack import Limits, pack
+from tangram.planner.joint.pack import PlanTimeLimit, pack
 from tangram.planner.joint.problem import Joint, joint
 from tangram.planner.joint.reach import reached
 from tangram.planner.joint.short import explanations
@@ -30,7 +30,7 @@ _HASH_DIGITS = 12
 # Of the time there is: until when the solver may think, think again, reasons be looked for, and free mixes be
 # compared; and how long steps may take. Counts bound all of them first: they matter where time is short.
 _SOLVING, _AGAIN, _EXPLAINING, _MIXING, _STEPS = 0.6, 0.72, 0.8, 0.9, 0.1
-_FREELY = Limits()
+_FREELY = PlanTimeLimit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def inputs_hash(given: FleetInput) -> str:
 
 
 def recommend(
-    snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent], limits: Limits = _FREELY
+    snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent], limits: PlanTimeLimit = _FREELY
 ) -> Recommendation:
     """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it; the solver gets 60 %.
 
@@ -113,7 +113,7 @@ def _standing(gpu: GPUState, still: Still) -> GPUState:
     return replace(gpu, instances=tuple(stays))
 
 
-def planned(given: FleetInput, limits: Limits = _FREELY) -> Planned:
+def planned(given: FleetInput, limits: PlanTimeLimit = _FREELY) -> Planned:
     """Plan a fleet whole: layout, steps and, for those who go short, what rules it out and what would help.
 
     Raises `InputError` for what contradicts itself.
@@ -165,9 +165,13 @@ def _advice(plan: Planned, name: str, current: float) -> Iterable[tuple[str, Adv
     anew = _on_new_ground(plan)
     for wanted, found in zip(plan.asked.given.deployments, plan.document["deployments"], strict=True):
         if wanted.id in missed.keys() | moved | anew:
-            told = [Relaxation(each["dimension"], each["text"]) for each in found.get("relaxations", ())]
+            told = [
+                RecommendedChange(each["dimension"], each["text"]) for each in found.get("relaxations", ())
+            ]
             if wanted.id in anew:
-                told.insert(0, Relaxation(LAYOUT, _layout(plan.packing, name, missed.get(wanted.id, 0.0))))
+                told.insert(
+                    0, RecommendedChange(LAYOUT, _layout(plan.packing, name, missed.get(wanted.id, 0.0)))
+                )
             yield wanted.id, Advice(name, saves, tuple(found.get("because", ())), tuple(told))
 
 

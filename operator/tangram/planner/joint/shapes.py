@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tangram.capacity.sizing import Carried, Constraint, Rejection, Relaxation
+from tangram.capacity.sizing import Carried, Constraint, Rejection, ShapeChange
 from tangram.capacity.sizing.assess import unpriced
 from tangram.capacity.sizing.judged import Judged, judged
 from tangram.capacity.sizing.shapes import shapes
@@ -46,7 +46,7 @@ class Assessed:
     judged: Judged
     prices: Prices
 
-    def relaxation(self, rejection: Rejection) -> Relaxation | None:
+    def relaxation(self, rejection: Rejection) -> ShapeChange | None:
         """Return what would make a rejected shape serve; found when somebody asks."""
         return self.judged.relaxation(rejection, self.prices)
 

@@ -8,7 +8,7 @@ from tangram.catalog import InputError
 from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
 from tangram.planner.joint.demands import offered, slices_there
-from tangram.planner.joint.pack import LEAST_S, Limits
+from tangram.planner.joint.pack import LEAST_S, PlanTimeLimit
 from tangram.planner.joint.problem import Joint
 from tangram.planner.joint.reason import nowhere
 from tangram.planner.joint.shapeless import lacking, settings
@@ -27,7 +27,7 @@ _MOST_SOLVE_S = 3.0
 _MOST_SOLVES, _ALL_SOLVES = 8, 24
 
 
-def explanations(asked: Joint, packing: Packing, limits: Limits) -> dict[str, dict[str, Any]]:
+def explanations(asked: Joint, packing: Packing, limits: PlanTimeLimit) -> dict[str, dict[str, Any]]:
     """Return `because` and `relaxations` of LLMDeployments that go short, by id.
 
     Of many, those of the highest priority; how many depends on the fleet alone, and on `limits`.
@@ -66,7 +66,7 @@ class _Spent:
 
 
 def _short(
-    asked: Joint, packing: Packing, demand_id: str, limits: Limits | None, solves: int
+    asked: Joint, packing: Packing, demand_id: str, limits: PlanTimeLimit | None, solves: int
 ) -> tuple[dict[str, Any], _Spent]:
     """Return the same, with so many solves at most where there are limits, and what it took."""
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
@@ -112,7 +112,7 @@ def _short(
     return document, _Spent(sum(each.built for each in thinking), whole - thinking[1].solves)
 
 
-def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict[str, Any]]:
+def _settings(asked: Joint, each: Sized, limits: PlanTimeLimit | None) -> Iterator[dict[str, Any]]:
     """The settings with which the whole fleet serves one that no shape serves now: of each kind the first."""
     from tangram.packing.solve import solve  # noqa: PLC0415 - loads the solver
 
@@ -137,8 +137,8 @@ def _settings(asked: Joint, each: Sized, limits: Limits | None) -> Iterator[dict
             }
 
 
-def _each_solve(limits: Limits | None, gpus: int) -> Any:
-    from tangram.packing.search.stages import Limits as SolverLimits  # noqa: PLC0415 - loads the solver
+def _each_solve(limits: PlanTimeLimit | None, gpus: int) -> Any:
+    from tangram.packing.search.stages import SolveLimits as SolverLimits  # noqa: PLC0415 - loads the solver
 
     if limits is None:
         return None

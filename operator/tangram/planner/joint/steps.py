@@ -4,14 +4,14 @@ from typing import Any
 
 from tangram.packing import Packing
 from tangram.packing.transition import Missing, Pace, Spare, Step, transition
-from tangram.planner.joint.pack import Limits
+from tangram.planner.joint.pack import PlanTimeLimit
 from tangram.planner.joint.problem import Joint
 
 _EFFORT = 3_000_000  # what is thought about an order: some seconds of a slow core, counted, not measured
-_FREELY = Limits()
+_FREELY = PlanTimeLimit()
 
 
-def steps_document(asked: Joint, packing: Packing, limits: Limits = _FREELY) -> dict[str, Any]:
+def steps_document(asked: Joint, packing: Packing, limits: PlanTimeLimit = _FREELY) -> dict[str, Any]:
     """Return `steps` and, where they do not end in the plan, `stepsMissing`. Equal inputs give equal steps.
 
     An LLMDeployment never falls below scaling.minReplicas. An owner that was not sized has no minimum: its
