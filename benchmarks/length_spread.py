@@ -10,8 +10,8 @@ from collections.abc import Callable
 from statistics import median, quantiles
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.latency import Percentiles, open_loop, simulate_open
-from tangram.capacity.simulate import EngineLimits
+from tangram.capacity.load.latency import Percentiles, open_loop, simulate_open
+from tangram.capacity.load.simulate import EngineLimits
 from tangram.fleet import Lengths
 from tangram.fleet.lengths import fixed
 

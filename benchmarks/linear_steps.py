@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tangram.capacity.footprint import Footprint
-from tangram.capacity.step import StepTime
+from tangram.capacity.memory.footprint import Footprint
+from tangram.capacity.steps.step import StepTime
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
-from tangram.capacity.engine_buffers import EngineSettings
-from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
-from tangram.capacity.latency import Latency, Percentiles, open_loop, simulate_open
-from tangram.capacity.memory import memory_budget
-from tangram.capacity.simulate import EngineLimits
-from tangram.capacity.step import Coefficients, StepModel
-from tangram.capacity.traffic import uniforms
+from tangram.capacity.load.latency import Latency, Percentiles, open_loop, simulate_open
+from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.load.traffic import uniforms
+from tangram.capacity.memory.budget import memory_budget
+from tangram.capacity.memory.engine_buffers import EngineSettings
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.steps.step import Coefficients, StepModel
 from tangram.catalog import known_model
 
 SEED = 77

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from benchmarks.linear_steps import LinearSteps
 from benchmarks.queueing_error import errors, summary
-from tangram.capacity.batching import UniformLoad
-from tangram.capacity.clock import clock
-from tangram.capacity.latency import percentiles
-from tangram.capacity.queueing import COLUMNS, Row, row_key, table
-from tangram.capacity.simulate import EngineLimits, simulate
-from tangram.capacity.traffic import LENGTH_CV2, open_traffic
+from tangram.capacity.load.batching import UniformLoad
+from tangram.capacity.load.latency import percentiles
+from tangram.capacity.load.queueing import COLUMNS, Row, row_key, table
+from tangram.capacity.load.simulate import EngineLimits, simulate
+from tangram.capacity.load.traffic import LENGTH_CV2, open_traffic
+from tangram.capacity.steps.clock import clock
 
 FILE = Path(__file__).parent.parent / "operator" / "tangram" / "capacity" / "queueing.yaml"
 SEED = 20_04
@@ -160,7 +160,7 @@ def _text(rows: list[Row]) -> str:
 def document(rows: dict[tuple[float, float, float, float], tuple[str, str]], error: str) -> str:
     """Return the file."""
     lines = [
-        "# Made by `python -m benchmarks.queueing_table`; tangram/capacity/queueing.py says what it means.",
+        "# Made by `python -m benchmarks.queueing_table`; tangram/capacity/load/queueing.py says what it means.",
         f"# {len(rows) * len(LOADS)} simulations of {REQUESTS} requests ({REQUESTS_NEAR_PEAK} from utilisation 0.9 on), seed {SEED}.",
         *(f"# {line}" for line in error.splitlines()),
         "axes:",

@@ -38,8 +38,11 @@ from typing import Any
 
 from benchmarks.plan_time import KINDS, facts_of
 from benchmarks.sizing_time import machine
-from tangram.capacity.from_facts import architecture_from_facts
+from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import InputError, gpu, known_model, known_models
+from tangram.eligibility.shapes.bundled_engine import on_this_engine
+from tangram.eligibility.shapes.serving_shapes import ServingShape, replicas, sized
+from tangram.eligibility.shapes.wanted import from_intent
 from tangram.fleet import (
     Claim,
     FactsKey,
@@ -53,9 +56,6 @@ from tangram.fleet import (
     Traffic,
 )
 from tangram.fleet.lengths import around
-from tangram.planner.joint.deployment import from_intent
-from tangram.planner.joint.engine import on_this_engine
-from tangram.planner.joint.shapes import ServingShape, replicas, sized
 from tests.support.fleet import IMAGE, NOW, intent, workload
 
 SEED = 7
@@ -176,9 +176,9 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     """Answer one question in this process, as the advice worker does."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     import tangram.packing.solve  # noqa: PLC0415, F401 - the worker has loaded it before there is a question
-    from tangram.planner.joint import recommend as module  # noqa: PLC0415
-    from tangram.planner.joint.pack import PlanTimeLimit  # noqa: PLC0415
-    from tangram.planner.joint.record import record  # noqa: PLC0415
+    from tangram.recommendation import recommend as module  # noqa: PLC0415
+    from tangram.recommendation.pack import PlanTimeLimit  # noqa: PLC0415
+    from tangram.recommendation.result.record import record  # noqa: PLC0415
 
     times = Times()
     snapshot, intents = pickle.loads(file.read_bytes())  # noqa: S301 - our own

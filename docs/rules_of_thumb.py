@@ -14,13 +14,13 @@ from pathlib import Path
 
 import yaml
 
-from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.engine_buffers import EngineSettings
-from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import PCIE_GBPS, hardware
-from tangram.capacity.memory import GIB, memory_budget
+from tangram.capacity.memory.budget import GIB, memory_budget
+from tangram.capacity.memory.engine_buffers import EngineSettings
+from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.sizing import SizedShape, SizingRequest, size
-from tangram.capacity.step import Coefficients, StepModel
+from tangram.capacity.steps.calibration import coefficients_for
+from tangram.capacity.steps.step import Coefficients, StepModel
 from tangram.catalog import Architecture, known_model
 from tangram.fleet import WHOLE_GPU, Shape
 

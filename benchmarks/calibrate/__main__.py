@@ -15,7 +15,7 @@ import tangram.capacity
 from benchmarks.calibrate import coefficients, report, whole
 from benchmarks.calibrate.fit import fit, hold_out
 from benchmarks.calibrate.points import measured
-from tangram.capacity import calibration
+from tangram.capacity.steps import calibration
 
 COEFFICIENTS = Path(tangram.capacity.__file__).parent / "coefficients.yaml"
 REPORT = Path(__file__).parent / "REPORT.md"

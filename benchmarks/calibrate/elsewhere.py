@@ -8,13 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.calibrate.points import DATA, SPLITWISE, Column, read
-from tangram.capacity.calibration import Calibrated, CalibrationSample, coefficients_for, correct
-from tangram.capacity.corrected import Scored
-from tangram.capacity.footprint import footprint
+from tangram.capacity.accuracy.corrected import Scored
+from tangram.capacity.accuracy.points import points
+from tangram.capacity.accuracy.score import predict
 from tangram.capacity.hardware import hardware
-from tangram.capacity.points import points
-from tangram.capacity.score import predict
-from tangram.capacity.step import StepModel
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.steps.calibration import (
+    Calibrated,
+    CalibrationSample,
+    coefficients_for,
+    correct,
+)
+from tangram.capacity.steps.step import StepModel
 from tangram.catalog import find_gpu, known_model
 
 PUBLISHED = DATA / "published.csv"

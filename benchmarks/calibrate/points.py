@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tangram.capacity.calibration import kv_precision
-from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.step import narrow
+from tangram.capacity.memory.footprint import Footprint, footprint
+from tangram.capacity.steps.calibration import kv_precision
+from tangram.capacity.steps.step import narrow
 from tangram.catalog import find_gpu, known_model
 
 Column = NDArray[np.float64]

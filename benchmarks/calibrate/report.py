@@ -9,9 +9,15 @@ from benchmarks.calibrate.fit import Fit, errors
 from benchmarks.calibrate.points import Column, Points
 from benchmarks.calibrate.twin import tpot
 from benchmarks.calibrate.whole import Bursts, points_of, predictions, times
-from tangram.capacity.calibration import Basis, coefficients_for
-from tangram.capacity.corrected import OTHER_VERSION, SAME_VERSION, TTFT_FACTORS, Scored, corrected
-from tangram.capacity.score import score
+from tangram.capacity.accuracy.corrected import (
+    OTHER_VERSION,
+    SAME_VERSION,
+    TTFT_FACTORS,
+    Scored,
+    corrected,
+)
+from tangram.capacity.accuracy.score import score
+from tangram.capacity.steps.calibration import Basis, coefficients_for
 from tangram.catalog import Architecture, known_model
 
 HEAD = """\
@@ -32,7 +38,7 @@ REFERENCE = {"fit": "9.0 / 25", "combination": "11 / -"}
 MODEL = """\
 ## What was tried
 
-The form (`capacity/step.py`) was chosen on what was held out, not on the fit. Each of these was tried against its
+The form (`capacity/steps/step.py`) was chosen on what was held out, not on the fit. Each of these was tried against its
 neighbour on the same points:
 
 - **max instead of a sum** of reading weights and computing: keeps the fit and the combinations, and lets coefficients

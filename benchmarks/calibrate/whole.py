@@ -8,11 +8,11 @@ import numpy as np
 
 from benchmarks.calibrate.fit import Fit, fit
 from benchmarks.calibrate.points import Column, Points
-from tangram.capacity.calibration import Basis, Calibrated
-from tangram.capacity.points import Point
-from tangram.capacity.points import points as read
-from tangram.capacity.score import predict
-from tangram.capacity.step import Coefficients
+from tangram.capacity.accuracy.points import Point
+from tangram.capacity.accuracy.points import points as read
+from tangram.capacity.accuracy.score import predict
+from tangram.capacity.steps.calibration import Basis, Calibrated
+from tangram.capacity.steps.step import Coefficients
 from tangram.catalog import known_model
 
 BURSTS = np.linspace(0.0, 1.0, 51)

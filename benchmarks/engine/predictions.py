@@ -129,7 +129,7 @@ class Assumptions:
 
     kernel_gap_s: float = 1.3e-6  # between kernels in a CUDA graph: Hazy Research, "No Bubbles", H100, 2025
     eager_op_s: float = 10e-6  # of the host for one torch operation; 600 of them make today's step
-    eager_ops_per_layer: int = 19  # counted in models/decoder.py and run/attention.py
+    eager_ops_per_layer: int = 19  # counted in models/decoder.py and run/attention/reference.py
     reference_collects: float = (
         16.0  # bytes that decode_attention.reference moves over those of the cache it reads
     )

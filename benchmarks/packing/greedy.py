@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, replicas
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Board, GPUState, Problem, ShapeKey, board
 from tangram.packing.geometry.layouts import Placement
-from tangram.planner.joint.shapes import ServingShape, Sized, replicas
 
 
 @dataclass(slots=True)

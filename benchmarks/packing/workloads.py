@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from tangram.catalog import gpu
+from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, replicas
 from tangram.packing import Demand, GPUState, Problem
-from tangram.planner.joint.demands import demand, running_replicas, size_all
-from tangram.planner.joint.deployment import wanted
-from tangram.planner.joint.room import Rooms
-from tangram.planner.joint.shapes import ServingShape, Sized, replicas
+from tangram.recommendation.documents.llm_deployment import wanted
+from tangram.recommendation.problem.demands import demand, running_replicas, size_all
+from tangram.recommendation.problem.replica_bounds import Rooms
 
 # Model, requests' tokens in and out, objectives (P90, ms; None: not asked).
 SMALL = (

@@ -38,7 +38,7 @@ def _serve(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     gc.disable()  # modules are made to stay: looking for garbage among them is a tenth of the start
     from tangram_engine.config import EngineConfig  # noqa: PLC0415
-    from tangram_engine.serve.admission import AdmissionLimits  # noqa: PLC0415
+    from tangram_engine.serve.http.admission import AdmissionLimits  # noqa: PLC0415
     from tangram_engine.serve.server import ServeOptions, serve  # noqa: PLC0415
 
     gc.freeze()

@@ -75,7 +75,7 @@ def _read(model: Path) -> tuple[dict[str, Any], int]:
 
 def _check_text(model: Path, vocab_size: int) -> None:
     """Load tokenizer and chat template as `serve` does, and use each once. Raises CheckpointError."""
-    from tangram_engine.serve.text_client import TextClient  # noqa: PLC0415  (loads a native library)
+    from tangram_engine.serve.text.client import TextClient  # noqa: PLC0415  (loads a native library)
 
     client = TextClient(model, vocab_size, memory=TEXT_MEMORY, workers=1)
     try:

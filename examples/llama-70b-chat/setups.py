@@ -1,7 +1,7 @@
 """One way to run the model on some of the eight cards, and what Tangram's capacity model says of it.
 
-Nothing is modelled here: step times come from `tangram.capacity.step`, memory from `.memory`, the rate within
-an objective from `.latency`, what users see from the step simulation. A setup only changes their inputs.
+Nothing is modelled here: `tangram.capacity` gives step times (`steps.step`), memory (`memory`), the
+rate within an objective (`load.latency`), and by step simulation what users see. A setup only changes inputs.
 """
 
 from dataclasses import dataclass, replace
@@ -9,14 +9,14 @@ from statistics import median
 
 from assumed import ENGINE, GOAL, NAIVE, TEAM, TRAFFIC
 
-from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import PCIE_GBPS, hardware
-from tangram.capacity.latency import max_rate
-from tangram.capacity.memory import EngineSettings, memory_budget
-from tangram.capacity.simulate import EngineLimits, SimResult, simulate
-from tangram.capacity.step import StepModel
-from tangram.capacity.traffic import SimulatedRequest, open_traffic
+from tangram.capacity.load.latency import max_rate
+from tangram.capacity.load.simulate import EngineLimits, SimResult, simulate
+from tangram.capacity.load.traffic import SimulatedRequest, open_traffic
+from tangram.capacity.memory.budget import EngineSettings, memory_budget
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.steps.calibration import coefficients_for
+from tangram.capacity.steps.step import StepModel
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tangram.api import parse, parse_pool
 from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
+from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.api.pool import GPUPoolSpec
-from tangram.api.spec import LLMDeploymentSpec
 from tangram.fleet import Intent, InvalidIntent, InvalidPool, Pool
-from tangram.planner.joint.record import figures, record
+from tangram.recommendation.result.record import figures, record
 from tests.support.plan_documents import large_plan
 
 META = {"uid": "u", "namespace": "d", "name": "a", "creationTimestamp": "2026-11-21T10:00:00Z"}

@@ -7,7 +7,7 @@ import yaml
 
 from tangram.api import crd
 from tangram.api.definitions import ALL, LLM_DEPLOYMENT, Definition
-from tangram.planner.reasons import Reason
+from tangram.eligibility.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tangram.api import model_source, parse
-from tangram.api.revision import revision
+from tangram.api.llm_deployment.revision import revision
 from tangram.fleet import Intent, InvalidIntent, MIGPolicy, Objective, Spread, Traffic
 from tangram.fleet.lengths import around
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tangram.api import parse
-from tangram.api.pod_metadata import RESERVED_DOMAINS, RESERVED_HELP, RESERVED_NAMES
+from tangram.api.llm_deployment.pod_metadata import RESERVED_DOMAINS, RESERVED_HELP, RESERVED_NAMES
 from tangram.fleet import Intent, InvalidIntent, SecretKey
 
 META = {

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.api.replicas import reduced, replicas_set_by
-from tangram.api.status import ReplicasSetBy
+from tangram.api.llm_deployment.replicas import reduced, replicas_set_by
+from tangram.api.llm_deployment.status import ReplicasSetBy
 from tangram.fleet import FieldManager
-from tangram.shell import reduce
+from tangram.shell.watch import reduce
 
 OWNED = {"f:spec": {"f:replicas": {}}}
 

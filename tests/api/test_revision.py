@@ -2,7 +2,7 @@
 
 import pytest
 
-from tangram.api.revision import revision
+from tangram.api.llm_deployment.revision import revision
 from tangram.fleet import Revision
 
 SPEC = {"model": {"uri": "image:///m"}, "scaling": {"minReplicas": 1}}

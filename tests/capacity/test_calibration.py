@@ -13,7 +13,7 @@ from benchmarks.calibrate.fit import Fit, errors, fit
 from benchmarks.calibrate.points import Points, measured
 from benchmarks.calibrate.priors import DENSE, EXPERTS
 from benchmarks.calibrate.twin import step, tpot
-from tangram.capacity.calibration import (
+from tangram.capacity.steps.calibration import (
     Basis,
     CalibrationSample,
     coefficients_for,
@@ -21,7 +21,7 @@ from tangram.capacity.calibration import (
     kv_precision,
     load,
 )
-from tangram.capacity.step import Coefficients, StepModel
+from tangram.capacity.steps.step import Coefficients, StepModel
 
 
 @pytest.fixture(scope="module")

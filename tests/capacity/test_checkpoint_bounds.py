@@ -2,9 +2,9 @@
 
 import pytest
 
-from tangram.capacity.from_facts import footprint_from_facts
 from tangram.capacity.hardware import hardware
-from tangram.capacity.step import Coefficients, StepModel
+from tangram.capacity.memory.from_facts import footprint_from_facts
+from tangram.capacity.steps.step import Coefficients, StepModel
 from tests.support.fleet import FACTS_1B, FACTS_8B
 
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.clock import clock
-from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
-from tangram.capacity.step import Coefficients, StepModel
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.steps.calibration import coefficients_for
+from tangram.capacity.steps.clock import clock
+from tangram.capacity.steps.step import Coefficients, StepModel
 from tangram.catalog import InputError, known_model, known_models, skus
 from tangram.fleet import WHOLE_GPU
 

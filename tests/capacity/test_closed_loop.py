@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.closed_loop import closed_loop
-from tangram.capacity.simulate import EngineLimits, simulate
-from tangram.capacity.traffic import SimulatedRequest, uniforms
+from tangram.capacity.load.closed_loop import closed_loop
+from tangram.capacity.load.simulate import EngineLimits, simulate
+from tangram.capacity.load.traffic import SimulatedRequest, uniforms
 
 # About an 8B model on one H100, in seconds.
 STEPS = LinearSteps(step=0.01, sequence=1.5e-5, context=2e-8, prompt=2.2e-5)

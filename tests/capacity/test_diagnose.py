@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.diagnose import EngineFlags, diagnose
+from tangram.capacity.diagnosis.diagnose import EngineFlags, diagnose
 from tangram.capacity.diagnosis.findings import CANNOT_TELL, Diagnosis, Finding
 from tangram.capacity.diagnosis.pressure import capacity_tokens
 from tangram.capacity.diagnosis.scrape import Scrape
-from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
-from tangram.capacity.step import StepModel
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.steps.calibration import coefficients_for
+from tangram.capacity.steps.step import StepModel
 from tangram.catalog import known_model
-from tangram.cli.metrics_page import parsed
+from tangram.cli.diagnose.metrics_page import parsed
 from tests.support.vllm_page import Page, steady
 
 

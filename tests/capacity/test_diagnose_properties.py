@@ -6,16 +6,16 @@ from dataclasses import asdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.diagnose import EngineFlags, diagnose
 from tangram.capacity.diagnosis import scrape as m
+from tangram.capacity.diagnosis.diagnose import EngineFlags, diagnose
 from tangram.capacity.diagnosis.findings import CANNOT_TELL
 from tangram.capacity.diagnosis.scrape import Interval, MetricSample, Scrape
-from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.step import StepModel
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.steps.calibration import coefficients_for
+from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError, known_model
-from tangram.cli.metrics_page import parsed
+from tangram.cli.diagnose.metrics_page import parsed
 from tests.support.vllm_page import steady
 
 NAMES = m.ALL_NAMES

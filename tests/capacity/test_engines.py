@@ -2,12 +2,12 @@
 
 import pytest
 
-from tangram.capacity.as_served import kv_tokens, served
-from tangram.capacity.calibration import Basis, coefficients_for
-from tangram.capacity.engine_buffers import EngineSettings
-from tangram.capacity.engines import EngineVersion, aged, engine, year
+from tangram.capacity.accuracy.as_served import kv_tokens, served
 from tangram.capacity.hardware import hardware
-from tangram.capacity.step import Coefficients
+from tangram.capacity.memory.engine_buffers import EngineSettings
+from tangram.capacity.steps.calibration import Basis, coefficients_for
+from tangram.capacity.steps.engines import EngineVersion, aged, engine, year
+from tangram.capacity.steps.step import Coefficients
 from tangram.catalog import InputError, known_model
 
 

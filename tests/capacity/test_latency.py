@@ -7,14 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.calibration import coefficients_for
-from tangram.capacity.engine_buffers import EngineSettings
-from tangram.capacity.footprint import footprint
 from tangram.capacity.hardware import hardware
-from tangram.capacity.latency import Percentiles, max_rate, open_loop, percentiles, simulate_open
-from tangram.capacity.memory import memory_budget
-from tangram.capacity.simulate import EngineLimits
-from tangram.capacity.step import StepModel
+from tangram.capacity.load.latency import (
+    Percentiles,
+    max_rate,
+    open_loop,
+    percentiles,
+    simulate_open,
+)
+from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.memory.budget import memory_budget
+from tangram.capacity.memory.engine_buffers import EngineSettings
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.steps.calibration import coefficients_for
+from tangram.capacity.steps.step import StepModel
 from tangram.catalog import known_model
 
 # About an 8B model on one H100, in seconds.

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.latency import max_rate, open_loop, simulate_open
-from tangram.capacity.simulate import EngineLimits
+from tangram.capacity.load.latency import max_rate, open_loop, simulate_open
+from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.load.traffic import open_traffic, uniforms
 from tangram.capacity.sizing import SizingRequest, size
 from tangram.capacity.sizing.assess import mean_context
-from tangram.capacity.traffic import open_traffic, uniforms
 from tangram.catalog import known_model
 from tangram.fleet import Lengths, Shape
 from tangram.fleet.lengths import MOST_CLASSES, MOST_P90, USUAL_SIGMA, around, counted, fixed

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram import catalog
-from tangram.capacity.engine_buffers import MIB, EngineSettings, captured_sizes
-from tangram.capacity.footprint import footprint
-from tangram.capacity.from_facts import footprint_from_facts
 from tangram.capacity.hardware import hardware
-from tangram.capacity.memory import memory_budget, model_length
-from tangram.capacity.relief import ReplicaSetup, reliefs
+from tangram.capacity.memory.budget import memory_budget, model_length
+from tangram.capacity.memory.engine_buffers import MIB, EngineSettings, captured_sizes
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.memory.from_facts import footprint_from_facts
+from tangram.capacity.memory.relief import ReplicaSetup, reliefs
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tests.support.fleet import FACTS_1B, FACTS_8B

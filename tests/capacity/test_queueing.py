@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.queueing_table import LOADS, PREFILL, SLOPE, SLOTS, VARIABILITY, check, keys, row
-from tangram.capacity.queueing import COLUMNS, BatchClass, Curve, row_key, table
+from tangram.capacity.load.queueing import COLUMNS, BatchClass, Curve, row_key, table
 
 classes = st.builds(BatchClass, st.floats(1, 2000), st.floats(0, 1), st.floats(0, 1))
 variabilities = st.floats(0, 8)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tangram.capacity.calibration import Basis
+from tangram.capacity.accuracy.points import points
+from tangram.capacity.accuracy.score import OVERALL, Scores, predict, score, step_tokens
 from tangram.capacity.hardware import hardware
-from tangram.capacity.points import points
-from tangram.capacity.score import OVERALL, Scores, predict, score, step_tokens
+from tangram.capacity.steps.calibration import Basis
 from tangram.catalog import Architecture, InputError, known_model
 
 DATA = Path(__file__).parents[2] / "benchmarks/calibrate/data/measured_ttft_tpot.csv.gz"

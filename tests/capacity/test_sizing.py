@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tangram.capacity.latency import open_loop
+from tangram.capacity.load.latency import open_loop
 from tangram.capacity.sizing import Constraint, Rejection, SizedShape, SizingRequest, size
 from tangram.capacity.sizing.assess import MEMORY_CAPACITY, Assessor
 from tangram.capacity.sizing.shapes import precisions_on, shapes, slices_of

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.capacity.footprint import Footprint, footprint
-from tangram.capacity.from_facts import MLP_SIZE, architecture_from_facts
 from tangram.capacity.hardware import hardware
-from tangram.capacity.step import Coefficients, StepModel
-from tangram.capacity.weights import kind_of, rank_tensors, weight_bytes
+from tangram.capacity.memory.footprint import Footprint, footprint
+from tangram.capacity.memory.from_facts import MLP_SIZE, architecture_from_facts
+from tangram.capacity.memory.weights import kind_of, rank_tensors, weight_bytes
+from tangram.capacity.steps.step import Coefficients, StepModel
 from tangram.catalog import Architecture, InputError, known_model, known_models
-from tangram.catalog.precision import PRECISIONS, precision
-from tangram.catalog.tensors import TensorKind
+from tangram.catalog.models.precision import PRECISIONS, precision
+from tangram.catalog.models.tensors import TensorKind
 from tangram.fleet import CheckpointFacts
 
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.catalog.architecture import NO_VISION, Architecture
-from tangram.catalog.families import FAMILIES
-from tangram.catalog.model_config import architecture_from_config
-from tangram.catalog.precision import precision
-from tangram.catalog.quantization import PARTIAL
-from tangram.catalog.tensors import TensorKind
+from tangram.catalog.models.architecture import NO_VISION, Architecture
+from tangram.catalog.models.families import FAMILIES
+from tangram.catalog.models.model_config import architecture_from_config
+from tangram.catalog.models.precision import precision
+from tangram.catalog.models.quantization import PARTIAL
+from tangram.catalog.models.tensors import TensorKind
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

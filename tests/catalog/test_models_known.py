@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from tangram.catalog import InputError, known_model, known_models
-from tangram.catalog.architecture import Architecture
-from tangram.catalog.families import FAMILIES
-from tangram.catalog.known_models import NAMED_FORMAT, published_parameters
-from tangram.catalog.model_config import architecture_from_config
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.families import FAMILIES
+from tangram.catalog.models.known_models import NAMED_FORMAT, published_parameters
+from tangram.catalog.models.model_config import architecture_from_config
 
 MODELS = yaml.safe_load(
     (Path(__file__).parents[2] / "operator" / "tangram" / "catalog" / "models.yaml").read_text("utf-8")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.catalog.sizes import Sizes, architecture_from_size
+from tangram.catalog.models.sizes import Sizes, architecture_from_size
 
 
 @pytest.mark.parametrize(

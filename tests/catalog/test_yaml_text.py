@@ -7,8 +7,8 @@ import pytest
 
 from tangram.catalog import InputError, yaml_text
 from tangram.catalog.prices import parse_prices
-from tangram.cli.csv_file import read_csv
 from tangram.cli.documents import documents
+from tangram.cli.options.csv_file import read_csv
 from tangram.shell.settings import SettingsError, load_settings, parse_settings
 
 

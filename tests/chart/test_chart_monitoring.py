@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tangram.fleet import Shape
-from tangram.shell.engine_pod import engine_labels
-from tangram.shell.kinds import OWNER_LABEL
+from tangram.shell.objects.engine_pod import engine_labels
+from tangram.shell.objects.kinds import OWNER_LABEL
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tangram"
@@ -30,7 +30,7 @@ def declared(path):
 
 
 def known():
-    operator = declared(ROOT / "operator" / "tangram" / "shell" / "metrics.py")
+    operator = declared(ROOT / "operator" / "tangram" / "shell" / "measure" / "metrics.py")
     return operator | declared(ROOT / "engine" / "tangram_engine" / "serve" / "metrics.py")
 
 

@@ -267,7 +267,7 @@ def test_the_operator_is_scraped_once_not_twice(helm):
 
 
 def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(helm):
-    from tangram.shell import kinds
+    from tangram.shell.objects import kinds
 
     monitor = helm.objects({"podMonitor": {"enabled": True}}).one("PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"] == {

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from tangram.catalog import InputError, gpu, skus
 from tangram.catalog.prices import Prices, parse_prices
-from tangram.cli.prices import read_prices
+from tangram.cli.options.prices import read_prices
 
 
 def test_prices_of_the_file_hold_and_the_others_stay():

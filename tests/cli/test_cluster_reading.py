@@ -12,14 +12,14 @@ import yaml
 from e2e.cluster.apiserver import ControlPlane, free_port
 from e2e.cluster.binaries import need
 from tangram.catalog import InputError
-from tangram.cli.access import Access
-from tangram.cli.cluster import read_cluster
+from tangram.cli.cluster.access import Access
+from tangram.cli.cluster.reading import read_cluster
 from tangram.fleet import Intent
-from tangram.planner.joint.recommend import recommend
-from tangram.planner.joint.snapshot_file import read_snapshot
-from tangram.shell.auth import load_kubeconfig
-from tangram.shell.client import ApiClient
-from tangram.shell.kinds import LLM_DEPLOYMENTS, NODES
+from tangram.recommendation.documents.snapshot_file import read_snapshot
+from tangram.recommendation.recommend import recommend
+from tangram.shell.api_server.auth import load_kubeconfig
+from tangram.shell.api_server.client import ApiClient
+from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import FACTS, gpu_node, llm
 from tests.support.plans import run
 

@@ -73,7 +73,9 @@ def test_an_engine_with_too_few_places_is_told_so(tmp_path: Path, capsys: pytest
 def test_an_engine_without_traffic_is_not_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tangram.cli.diagnose.sleep", lambda _: None)  # nothing will change in the meantime
+    monkeypatch.setattr(
+        "tangram.cli.diagnose.command.sleep", lambda _: None
+    )  # nothing will change in the meantime
     with engine_process(TINY, tmp_path / "log", "--kv-cache-bytes", str(64 << 20)) as engine:
         assert main(["diagnose", "--url", f"{engine.url}/metrics"]) == 0
     out = capsys.readouterr().out

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.cli.explain_name import asked
+from tangram.cli.explain.name import asked
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document
 
-SCHEMA = json.loads(importlib.resources.files("tangram.cli").joinpath("explain.schema.json").read_text())
+SCHEMA = json.loads(importlib.resources.files("tangram.cli.explain").joinpath("schema.json").read_text())
 OBJECTIVES = {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 40}}
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
+from tangram.cli.explain_memory.bar import layout
 from tangram.cli.main import main
-from tangram.cli.memory_bar import layout
 
 LLAMA = ("--model", "llama-3.1-8b", "--sku", "h100")
 

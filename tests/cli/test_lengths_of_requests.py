@@ -3,7 +3,7 @@
 import pytest
 
 from tangram.catalog import InputError
-from tangram.cli.lengths import lengths_given, read_histogram
+from tangram.cli.options.lengths import lengths_given, read_histogram
 from tangram.fleet.lengths import around, counted, fixed
 from tests.support.plans import Planner, gpu, inventory
 

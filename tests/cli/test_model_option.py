@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.capacity.footprint import footprint
+from tangram.capacity.memory.footprint import footprint
 from tangram.catalog import Architecture, InputError, known_models
-from tangram.catalog.tensors import TensorKind
-from tangram.cli.model_option import ModelOption, model_options, named_model, read_model
+from tangram.catalog.models.tensors import TensorKind
+from tangram.cli.options.model import ModelOption, model_options, named_model, read_model
 from tests.support.tiny_checkpoints import VARIANTS, write_tiny_checkpoint
 
 LLAMA: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tangram.cli.plan_headline import headline, one_shape
+from tangram.cli.plan.headline import headline, one_shape
 
 
 def plan(status="OPTIMAL", *, unmet=(0.0, 0.0), dollars=(10.0, 10.0), demands=4, **more):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tangram.fleet import Pool, PoolPolicy
-from tangram.planner.joint.recommend import recommend
+from tangram.recommendation.recommend import recommend
 from tests.support.plans import Planner, gpu, inventory, request, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document, seen
 

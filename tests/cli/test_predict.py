@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.cli import csv_file
 from tangram.cli.main import main
+from tangram.cli.options import csv_file
 
 HEADER = "id,model,gpu,tp,backend,backend_version,weights_precision,isl,osl,concurrency,ttft_ms,tpot_ms"
 ROWS = [

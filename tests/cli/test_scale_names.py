@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from tangram.catalog import InputError
-from tangram.cli.scale import scale
+from tangram.cli.scale.command import scale
 
 
 @pytest.mark.parametrize(

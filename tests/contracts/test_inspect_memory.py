@@ -1,9 +1,9 @@
 """The inspect Job has the memory that `tangram-engine inspect` allows itself."""
 
 from tangram.fleet.quantity import parse_quantity
-from tangram.shell.inspect_pod import INSPECT_MEMORY
+from tangram.shell.objects.inspect_pod import INSPECT_MEMORY
 from tangram_engine import inspect
-from tangram_engine.serve import text_process
+from tangram_engine.serve.text import process as text_process
 
 INTERPRETER = 64 << 20  # bytes: the process that writes the report, beside those it limits
 

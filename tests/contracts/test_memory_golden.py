@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tangram.capacity.engine_buffers import (
+from tangram.capacity.memory.budget import MemoryBudget, reserve_bytes
+from tangram.capacity.memory.engine_buffers import (
     EngineSettings,
     captured_sizes,
     kernel_buffers,
@@ -15,13 +16,12 @@ from tangram.capacity.engine_buffers import (
     scratch_bytes,
     step_tokens,
 )
-from tangram.capacity.footprint import footprint
-from tangram.capacity.from_facts import footprint_from_facts
-from tangram.capacity.memory import MemoryBudget, reserve_bytes
-from tangram.capacity.weights import rank_tensors
-from tangram.capacity.weights import weight_bytes as operators_weight_bytes
-from tangram.catalog.model_config import architecture_from_config
-from tangram.catalog.precision import precision
+from tangram.capacity.memory.footprint import footprint
+from tangram.capacity.memory.from_facts import footprint_from_facts
+from tangram.capacity.memory.weights import rank_tensors
+from tangram.capacity.memory.weights import weight_bytes as operators_weight_bytes
+from tangram.catalog.models.model_config import architecture_from_config
+from tangram.catalog.models.precision import precision
 from tangram.fleet import CheckpointFacts
 from tangram_engine.checkpoint.config import parse_config
 from tangram_engine.run.ladder import captured_sizes as engines_captured_sizes

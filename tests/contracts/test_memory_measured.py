@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
-from tangram.capacity.engine_buffers import EngineSettings, rows_bytes, torch_buffers
-from tangram.capacity.footprint import Footprint, footprint
-from tangram.catalog.architecture import Architecture
-from tangram.catalog.model_config import architecture_from_config
+from tangram.capacity.memory.engine_buffers import EngineSettings, rows_bytes, torch_buffers
+from tangram.capacity.memory.footprint import Footprint, footprint
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.model_config import architecture_from_config
 from tangram_engine.checkpoint import expected_shapes
 from tangram_engine.checkpoint.config import parse_config
 from tangram_engine.config import EngineConfig

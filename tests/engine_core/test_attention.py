@@ -12,7 +12,7 @@ from tangram_engine.kernels.ops import reference_ops
 from tangram_engine.models import linear
 from tangram_engine.models.linear import Linear
 from tangram_engine.models.rope import Rope
-from tangram_engine.run.attention import Span, TorchAttention, decode_first
+from tangram_engine.run.attention.reference import Span, TorchAttention, decode_first
 
 HEADS, KV_HEADS, DIM, SIZE, BLOCKS = 4, 2, 8, 4, 400
 SPEC = SimpleNamespace(

@@ -10,7 +10,7 @@ from tangram_engine.config import EngineConfig
 from tangram_engine.kernels import small_linear, tiles
 from tangram_engine.kernels.ops import kernel_ops, reference_ops
 from tangram_engine.run import LLMEngine
-from tangram_engine.run.paged_attention import PagedAttention
+from tangram_engine.run.attention.paged import PagedAttention
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule import Request
 

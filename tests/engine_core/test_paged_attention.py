@@ -12,9 +12,9 @@ from tangram_engine.checkpoint import read_checkpoint
 from tangram_engine.kernels import ops, store_kv, tiles
 from tangram_engine.models import Decoder, load_weights
 from tangram_engine.models.rope import Rope
-from tangram_engine.run.attention import Span, TorchAttention
-from tangram_engine.run.paged_attention import PagedAttention, workspace_bytes
-from tangram_engine.run.paged_prefill import CollectedPrefill, VarlenPrefill, trial_passes
+from tangram_engine.run.attention.paged import PagedAttention, workspace_bytes
+from tangram_engine.run.attention.paged_prefill import CollectedPrefill, VarlenPrefill, trial_passes
+from tangram_engine.run.attention.reference import Span, TorchAttention
 
 CPU = torch.device("cpu")
 REFERENCES = ops.reference_ops()

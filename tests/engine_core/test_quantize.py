@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tangram.capacity.weights import rank_tensors
-from tangram.capacity.weights import weight_bytes as operators_weight_bytes
-from tangram.catalog.model_config import architecture_from_config
-from tangram.catalog.precision import precision
+from tangram.capacity.memory.weights import rank_tensors
+from tangram.capacity.memory.weights import weight_bytes as operators_weight_bytes
+from tangram.catalog.models.model_config import architecture_from_config
+from tangram.catalog.models.precision import precision
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.checkpoint.config import parse_config
 from tangram_engine.config import EngineConfig

@@ -7,7 +7,7 @@ from tangram_engine.checkpoint import read_checkpoint
 from tangram_engine.kernels.ops import reference_ops
 from tangram_engine.models import Decoder, load_weights
 from tangram_engine.models.rope import Rope
-from tangram_engine.run.attention import Span, TorchAttention
+from tangram_engine.run.attention.reference import Span, TorchAttention
 from tests.support.tiny_checkpoints import VARIANTS
 
 TOLERANCE = 1e-4

@@ -10,7 +10,7 @@ import torch
 from tangram_engine.config import EngineConfig
 from tangram_engine.models.rope import Rope
 from tangram_engine.run import host, load
-from tangram_engine.run.attention import TorchAttention
+from tangram_engine.run.attention.reference import TorchAttention
 from tangram_engine.run.memory import (
     MIB,
     OutOfMemory,

@@ -9,8 +9,9 @@ import torch
 
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels.ops import reference_ops
-from tangram_engine.run import LLMEngine, attention
+from tangram_engine.run import LLMEngine
 from tangram_engine.run import engine as engine_module
+from tangram_engine.run.attention import reference as attention
 from tangram_engine.run.ladder import captured_sizes
 from tangram_engine.run.load import load
 from tangram_engine.run.memory import MIB, OutOfMemory

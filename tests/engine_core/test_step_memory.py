@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tangram_engine.models.rope import Rope
-from tangram_engine.run import attention as module
-from tangram_engine.run.attention import Span, TorchAttention
+from tangram_engine.run.attention import reference as module
+from tangram_engine.run.attention.reference import Span, TorchAttention
 from tangram_engine.run.load import warm_up
 from tangram_engine.schedule import SchedulerLimits
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from e2e.cluster.apiserver import free_port
-from tangram_engine.serve.admission import (
+from tangram_engine.serve.http.admission import (
     FREE_BODY_BYTES,
     HEADER_LIMIT,
     SPARE_CONNECTIONS,
@@ -23,8 +23,8 @@ from tangram_engine.serve.admission import (
     BodyBytes,
     Connections,
 )
-from tangram_engine.serve.errors import APIError
-from tangram_engine.serve.listener import Listener
+from tangram_engine.serve.http.errors import APIError
+from tangram_engine.serve.http.listener import Listener
 from tests.support.engine_process import EngineProcess, eventually
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -369,7 +369,7 @@ def test_a_body_that_comes_byte_by_byte_is_ended_in_time(start: Any) -> None:
 
 def test_the_documented_limits_are_those_of_the_code() -> None:
     from tangram_engine.__main__ import _parser
-    from tangram_engine.serve import body, jsonio
+    from tangram_engine.serve.http import body, jsonio
 
     table = (Path(__file__).parents[2] / "docs" / "engine-api.md").read_text().split("## Limits")[1]
     rows = [row.strip("|").split(" | ") for row in table.splitlines() if row.startswith("| ")]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tangram_engine.checkpoint import CheckpointError
-from tangram_engine.serve.template import ChatTemplate, TemplateError
-from tangram_engine.serve.tokenizer import load_chat_template
+from tangram_engine.serve.text.template import ChatTemplate, TemplateError
+from tangram_engine.serve.text.tokenizer import load_chat_template
 
 
 def test_a_template_sees_messages_special_tokens_and_the_generation_prompt() -> None:

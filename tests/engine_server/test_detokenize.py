@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_engine.serve import params
-from tangram_engine.serve.detokenize import Detokenizer, StopScanner, StopStrings
+from tangram_engine.serve.http import params
+from tangram_engine.serve.text.detokenize import Detokenizer, StopScanner, StopStrings
 
 
 def fibonacci_word(length: int) -> str:

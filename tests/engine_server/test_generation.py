@@ -10,8 +10,8 @@ from tangram_engine.messages import EngineInfo, TokenOutput
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.client import EngineDied
-from tangram_engine.serve.errors import APIError
 from tangram_engine.serve.generation import Delta, Generation, Hold
+from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.metrics import EngineMetrics
 
 INFO = EngineInfo(16, 64, 512, 8, 512, 320, "float32", "fake", 0.0, 0.0)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram_engine.serve import jsonio
 from tangram_engine.serve.generation import Delta, TokenLogprob
-from tangram_engine.serve.replies import Chat, Completion
-from tangram_engine.serve.tokenizer import TextTools, load_tokenizer
+from tangram_engine.serve.http import jsonio
+from tangram_engine.serve.http.replies import Chat, Completion
+from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
 from tests.support.engine_process import EngineProcess, eventually
 
 TEXTS = st.lists(st.sampled_from(["the ", "quick", "\U0001f389", " ", "é", "zzz"])).map("".join)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram_engine.serve.body import parse
-from tangram_engine.serve.errors import APIError
-from tangram_engine.serve.jsonio import Malformed, check, decode_value
+from tangram_engine.serve.http.body import parse
+from tangram_engine.serve.http.errors import APIError
+from tangram_engine.serve.http.jsonio import Malformed, check, decode_value
 from tests.support.engine_process import EngineProcess, eventually
 from tests.support.parser_bombs import BOMBS, MODELS
 
@@ -186,7 +186,7 @@ def repeats(value: Any) -> bool:
 def test_repeated_keys_are_found_exactly_when_there_are_some(value: Any, chunk: int) -> None:
     raw = f'{{"a":{written(value)}}}'.encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tangram_engine.serve.jsonio._CHUNK", chunk)  # escapes lie across chunks
+        patch.setattr("tangram_engine.serve.http.jsonio._CHUNK", chunk)  # escapes lie across chunks
         if repeats(value):
             with pytest.raises(Malformed, match="same key twice"):
                 decoded(raw)

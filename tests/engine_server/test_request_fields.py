@@ -6,8 +6,8 @@ import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
-from tangram_engine.serve import fields
-from tangram_engine.serve.params import (
+from tangram_engine.serve.http import fields
+from tangram_engine.serve.http.params import (
     ChatRequest,
     CompletionRequest,
     Message,

@@ -16,11 +16,11 @@ from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.messages import EngineInfo
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import defect
-from tangram_engine.serve.defaults import GENERATION_CONFIG, SamplingDefaults, read_defaults
-from tangram_engine.serve.params import ChatRequest, CompletionRequest
+from tangram_engine.serve.http.defaults import GENERATION_CONFIG, SamplingDefaults, read_defaults
+from tangram_engine.serve.http.params import ChatRequest, CompletionRequest
 from tangram_engine.serve.prompts import Preparer
-from tangram_engine.serve.text_client import TextClient
-from tangram_engine.serve.tokenizer import TextTools, load_tokenizer
+from tangram_engine.serve.text.client import TextClient
+from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
 from tests.support.engine_process import engine_process
 
 RECOMMENDED = {

@@ -17,10 +17,10 @@ import pytest
 
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.serve import api
-from tangram_engine.serve.errors import APIError
-from tangram_engine.serve.template import TemplateError
-from tangram_engine.serve.text_client import PromptTooLong, TextClient, TextUnavailable
-from tangram_engine.serve.tokenizer import TokenizerError, load_tokenizer
+from tangram_engine.serve.http.errors import APIError
+from tangram_engine.serve.text.client import PromptTooLong, TextClient, TextUnavailable
+from tangram_engine.serve.text.template import TemplateError
+from tangram_engine.serve.text.tokenizer import TokenizerError, load_tokenizer
 from tests.support.bad_templates import BOMBS, COMPILER_BOMBS, all_in_one
 from tests.support.engine_process import EngineProcess, eventually
 from tests.support.served_model import write_model
@@ -281,7 +281,7 @@ def test_a_panic_while_an_answer_is_decoded_is_the_error_of_its_request(tmp_path
 
 def test_a_text_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from tangram_engine.serve.text_client import TextClient\n"
+        "import os, sys; from pathlib import Path; from tangram_engine.serve.text.client import TextClient\n"
         "client = TextClient(Path(sys.argv[1]), 320); client.start()\n"
         "print(client.pid, flush=True); os.kill(os.getpid(), 9)"
     )

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tangram.api import parse
-from tangram.api.spec import LLMDeploymentSpec
+from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.fleet import Intent, MIGPolicy, Objective
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "llama-70b-chat"

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, Traffic
-from tangram.planner import pick, plan
-from tangram.planner.candidates import offers
-from tangram.planner.judge import rate, request_of
+from tangram.planner import plan
+from tangram.planner.placement import pick
+from tangram.planner.shapes.candidates import offers
+from tangram.planner.shapes.judge import rate, request_of
 from tests.support.fleet import CHECKPOINTS, NOW, intent, node
 from tests.support.kubernetes import Kubernetes
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.api.status import LLMDeploymentStatus
+from tangram.api.llm_deployment.status import LLMDeploymentStatus
 from tangram.fleet import (
     ApplyDeployment,
     Evaluation,
@@ -19,8 +19,8 @@ from tangram.fleet import (
     StartEvaluation,
     WriteProblem,
 )
-from tangram.planner import plan, status
-from tangram.planner.evaluations import RETRY_AFTER_S
+from tangram.planner import plan, render_status
+from tangram.planner.jobs.evaluations import RETRY_AFTER_S
 from tests.support.fleet import CHECKPOINTS, NOW, Cluster, claims, intent, node, shape, snapshot, workload
 
 GOOD = EvaluationReport(4000, 6.0, 6.06, 0.01, 0.97, 0.02, 0.3, "engine:1", "gpu")
@@ -320,7 +320,7 @@ def test_the_status_has_the_state_and_the_figures(observed: FleetSnapshot, place
     m = wants()
     _, decisions = decide(observed, m)
 
-    made = status(decisions["uid-m"], m, observed, None, None, {}, NOW)
+    made = render_status(decisions["uid-m"], m, observed, None, None, {}, NOW)
 
     LLMDeploymentStatus.model_validate(made)
     condition = next(each for each in made["conditions"] if each["type"] == "Placed")

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram import catalog
+from tangram.eligibility.host_resources import minimum_share, over_limit
+from tangram.eligibility.shapes.serving_shapes import sized
 from tangram.fleet import (
     WHOLE_GPU,
     ApplyDeployment,
@@ -19,11 +21,9 @@ from tangram.fleet import (
 )
 from tangram.fleet.quantity import parse_quantity
 from tangram.planner import plan
-from tangram.planner.host_resources import minimum_share, over_limit
-from tangram.planner.joint.observed import observed
-from tangram.planner.joint.shapes import sized
-from tangram.planner.limits import pod_amounts
-from tangram.shell.engine_pod import engine_template
+from tangram.planner.placement.replica_limits import pod_amounts
+from tangram.recommendation.observed.observed import observed
+from tangram.shell.objects.engine_pod import engine_template
 from tangram.shell.settings import Settings
 from tests.support.fleet import NOW, intent, node, snapshot
 

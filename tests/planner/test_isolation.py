@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tangram.eligibility.isolation import StepsFailed, for_each, isolated
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
-from tangram.planner import pick, plan, status
-from tangram.planner import target as targets
-from tangram.planner.isolation import StepsFailed, for_each, isolated
+from tangram.planner import plan, render_status
+from tangram.planner.placement import pick, targets
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 SLICE, WHOLE, L4 = shape("1g.10gb"), shape(), shape(sku="L4")
@@ -160,7 +160,7 @@ def test_a_step_that_raises_for_one_changes_nothing_for_the_others(monkeypatch, 
     assert not [a for a in made.actions if a.owner_uid == BAD.uid]
     (mine,) = [d for d in made.decisions if d.owner_uid == BAD.uid]
     assert mine.placed_reason == "NotJudged"
-    told = status(mine, BAD, observed, None, None, {}, NOW)
+    told = render_status(mine, BAD, observed, None, None, {}, NOW)
     assert (told["conditions"][0]["status"], told["conditions"][0]["reason"]) == ("False", "NotJudged")
 
 

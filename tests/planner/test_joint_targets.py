@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDeployment, Spread, Traffic
 from tangram.fleet.lengths import around
 from tangram.packing.search import stages
-from tangram.planner import pick, plan, status
-from tangram.planner.candidates import offers
-from tangram.planner.room import kind_of, room
+from tangram.planner import plan, render_status
+from tangram.planner.observe.free_capacity import kind_of, room
+from tangram.planner.placement import pick
+from tangram.planner.shapes.candidates import offers
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
 
 SLICE, BIG_SLICE, WHOLE, L4 = shape("1g.10gb"), shape("1g.20gb"), shape(), shape(sku="L4")
@@ -391,7 +392,9 @@ def test_a_budget_bounds_the_replicas_and_says_so():
 
     assert (decision.placed, decision.placed_reason) == (2, "OverBudget")
     assert "placement.budgetPerHour of 1.00 $/h allows 2 of 5 replicas" in decision.placed_message
-    assert status(decision, m, observed, None, None, {}, NOW)["conditions"][0]["reason"] == "OverBudget"
+    assert (
+        render_status(decision, m, observed, None, None, {}, NOW)["conditions"][0]["reason"] == "OverBudget"
+    )
 
 
 def test_a_budget_that_is_lowered_takes_nothing_below_the_minimum():
@@ -528,7 +531,7 @@ def test_one_that_cannot_be_judged_stops_nobody(monkeypatch):
     assert "ZeroDivisionError: division by zero" in decisions[bad.uid].placed_message
     assert not applied(made, bad)
     assert decisions[good.uid].placed_reason == "Placed"
-    told = status(decisions[bad.uid], bad, observed, None, None, {}, NOW)
+    told = render_status(decisions[bad.uid], bad, observed, None, None, {}, NOW)
     assert told["conditions"][0]["reason"] == "NotJudged"
 
 

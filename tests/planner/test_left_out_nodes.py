@@ -3,11 +3,11 @@
 import json
 from dataclasses import replace
 
+from tangram.eligibility.devices.device_rules import NodeFacts
+from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import WHOLE_GPU, ApplyDeployment, LeftOut, Pool
 from tangram.planner import plan
-from tangram.planner.device_rules import NodeFacts
-from tangram.planner.joint.snapshot_file import read_snapshot, snapshot_document
-from tangram.planner.node_devices import gpu_node
+from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wait")

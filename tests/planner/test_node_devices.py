@@ -6,13 +6,9 @@ import pytest
 
 from e2e.silicon.board import parse_machine
 from e2e.silicon.labels import gfd_labels
+from tangram.eligibility.devices.device_rules import NodeFacts, Why
+from tangram.eligibility.devices.node_devices import gpu_node, holds_replicas, left_out_notes
 from tangram.fleet.pod_requests import gpu_requests
-from tangram.planner.device_rules import NodeFacts, Why
-from tangram.planner.node_devices import (
-    gpu_node,
-    holds_replicas,
-    left_out_notes,
-)
 
 GPU = "nvidia.com/gpu"
 S1, S3 = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tangram.planner.pick import UnitOffer, Wish, pick
+from tangram.planner.placement.pick import UnitOffer, Wish, pick
 
 
 def fleet(seed):

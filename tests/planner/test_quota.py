@@ -18,7 +18,7 @@ from tangram.fleet import (
     QuotaLimit,
     WriteProblem,
 )
-from tangram.planner import plan, status
+from tangram.planner import plan, render_status
 from tests.support.fleet import CHECKPOINTS, IMAGE, NOW, claims, intent, node, shape, snapshot, workload
 
 WHOLE = shape()
@@ -284,7 +284,7 @@ def test_a_deployment_that_is_refused_is_tried_again_on_the_shape_that_was_chose
 def test_the_back_off_is_kept_in_a_few_hundred_bytes_of_the_status():
     g, _, seen = refused("FailedCreate: " + "x" * 5000)
     decision = plan(seen, (g,), NOW).decisions[0]
-    block = status(decision, g, seen, None, None, {}, NOW)["backOffs"]
+    block = render_status(decision, g, seen, None, None, {}, NOW)["backOffs"]
 
     assert len(block) == 1
     assert len(str(block)) < 500

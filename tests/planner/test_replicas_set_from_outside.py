@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.api.status import LLMDeploymentStatus
+from tangram.api.llm_deployment.status import LLMDeploymentStatus
 from tangram.fleet import (
     ApplyDeployment,
     ApplyService,
@@ -18,7 +18,7 @@ from tangram.fleet import (
     ScaleDeployment,
     WriteProblem,
 )
-from tangram.planner import plan, status, transitions
+from tangram.planner import plan, render_status, transitions
 from tangram.scaling import ScalingParams, classify
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, workload
 
@@ -38,7 +38,7 @@ def decide(observed, wanted, *others):
 
 def see(observed, wanted, previous=None, signal=None):
     _, decision = decide(observed, wanted)
-    return status(decision, wanted, observed, signal, None, previous or {}, NOW)
+    return render_status(decision, wanted, observed, signal, None, previous or {}, NOW)
 
 
 def told(seen, kind):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.api.status import LLMDeploymentStatus
+from tangram.api.llm_deployment.status import LLMDeploymentStatus
+from tangram.eligibility.reasons import Reason
 from tangram.fleet import (
     LAYOUT,
     Advice,
@@ -19,8 +20,7 @@ from tangram.fleet import (
     RecommendedChange,
     WriteProblem,
 )
-from tangram.planner import plan, status
-from tangram.planner.reasons import Reason
+from tangram.planner import plan, render_status
 from tangram.scaling import Sample, ScalingDecision, ScalingMemory, ScalingParams, classify
 from tests.support.fleet import (
     FACTS_1B,
@@ -52,7 +52,7 @@ def see(observed, wanted, *, previous=None, now=NOW, signal=None, scale=None, ot
     """Plan, and tell the status of `wanted`."""
     made = plan(observed, (wanted, *others), now)
     decision = next(d for d in made.decisions if d.owner_uid == wanted.uid)
-    return status(decision, wanted, observed, signal, scale, previous or {}, now)
+    return render_status(decision, wanted, observed, signal, scale, previous or {}, now)
 
 
 def conditions(seen):
@@ -504,7 +504,7 @@ def test_reaching_the_maximum_is_told():
 
 def advised(observed, m, advice):
     (decision,) = plan(observed, (m,), NOW).decisions
-    return status(decision, m, observed, None, None, {}, NOW, advice)
+    return render_status(decision, m, observed, None, None, {}, NOW, advice)
 
 
 def test_who_goes_short_reads_what_rules_it_out_and_what_would_serve_it():
@@ -573,7 +573,7 @@ def test_from_nothing_to_ready():
     seen, reasons = {}, []
     for step in range(4):
         made = plan(cluster.observed, (m,), NOW + step)
-        seen = status(made.decisions[0], m, cluster.observed, None, None, seen, NOW + step)
+        seen = render_status(made.decisions[0], m, cluster.observed, None, None, seen, NOW + step)
         reasons.append(told(seen, "Ready")[1])
         cluster.perform(made)
         if step:

@@ -6,14 +6,14 @@ import pytest
 
 from tangram.fleet import FleetSnapshot, Intent, PodNeeds, Pool, Traffic
 from tangram.fleet.lengths import around
-from tangram.planner import plan, status
+from tangram.planner import plan, render_status
 from tests.support.fleet import NOW, intent, node, snapshot
 
 
 def accepted(observed: FleetSnapshot, wanted: Intent) -> str:
     (decision,) = plan(observed, (wanted,), NOW).decisions
     assert decision.accepted
-    seen = status(decision, wanted, observed, None, None, {}, NOW)
+    seen = render_status(decision, wanted, observed, None, None, {}, NOW)
     (condition,) = (c for c in seen["conditions"] if c["type"] == "Accepted")
     assert condition["status"] == "True"
     return str(condition["message"])

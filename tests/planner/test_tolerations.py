@@ -5,14 +5,14 @@ import re
 import pytest
 
 from tangram.catalog import gpu, skus
-from tangram.fleet import WHOLE_GPU, resource_name
-from tangram.planner.tolerations import (
+from tangram.eligibility.devices.tolerations import (
     HELD_PROFILES,
     engine_tolerations,
     hold_taint,
     inspect_tolerations,
     tolerates,
 )
+from tangram.fleet import WHOLE_GPU, resource_name
 
 CUT = [sku for sku in skus() if gpu(sku).profiles]
 # kubernetes/apimachinery, validation.IsQualifiedName: the part after the slash

@@ -6,7 +6,8 @@ import pytest
 
 from tangram.api import back_offs_from_status
 from tangram.fleet import ApplyDeployment, BackOff, Pool, RemoveDeployment, ScaleDeployment, Unscheduled
-from tangram.planner import conditions, plan, status
+from tangram.planner import plan, render_status
+from tangram.planner.status import conditions
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 CHEAP, DEAR = shape("1g.10gb"), shape("1g.20gb")
@@ -155,7 +156,7 @@ def test_back_offs_double_up_to_an_hour_and_survive_in_the_status():
         assert applied == {CHEAP: 0}
         (back_off,) = decision.back_offs
         waits.append(back_off.until - now)
-        obj = {"metadata": {"uid": m.uid}, "status": status(decision, m, seen, None, None, {}, now)}
+        obj = {"metadata": {"uid": m.uid}, "status": render_status(decision, m, seen, None, None, {}, now)}
         assert back_offs_from_status(obj) == decision.back_offs
         now = back_off.until + 200
         tried = workload(m, CHEAP, 1, available=0, unscheduled=Unscheduled(1, now - 190, WHY))

@@ -2,10 +2,10 @@
 
 from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape
 from tangram.packing import ShapeKey
-from tangram.planner.joint.observed import observed
-from tangram.planner.joint.pack import PlanTimeLimit
-from tangram.planner.joint.problem import joint
-from tangram.planner.joint.recommend import inputs_hash, recommend
+from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.pack import PlanTimeLimit
+from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.fleet import FACTS_8B, intent, node, snapshot, workload
 
 SKU = "H100-80GB-SXM"

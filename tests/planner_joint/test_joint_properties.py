@@ -7,12 +7,12 @@ import pytest
 from tangram.catalog.lookup import gpu as facts
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import Placement, check, layouts
-from tangram.planner.joint.answer import plan_document
-from tangram.planner.joint.inventory import inventory, slice_request
-from tangram.planner.joint.join import join
-from tangram.planner.joint.nouns import FleetInput
-from tangram.planner.joint.pack import pack
-from tangram.planner.joint.problem import joint
+from tangram.recommendation.documents.fleet_input import FleetInput
+from tangram.recommendation.documents.inventory import inventory, slice_request
+from tangram.recommendation.documents.join import join
+from tangram.recommendation.pack import pack
+from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.result.answer import plan_document
 
 SKUS = ("H100-80GB-SXM", "A30", "L4")
 

@@ -10,12 +10,12 @@ from tangram.catalog import InputError
 from tangram.fleet import Fault, FieldManager, InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
 from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
-from tangram.planner.joint.edition import edition
-from tangram.planner.joint.observed import observed
-from tangram.planner.joint.pack import PlanTimeLimit
-from tangram.planner.joint.problem import joint
-from tangram.planner.joint.recommend import inputs_hash, recommend
-from tangram.planner.joint.snapshot_file import read_snapshot, snapshot_document
+from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.recommendation.edition import edition
+from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.pack import PlanTimeLimit
+from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.fleet import claims, intent, node, shape, snapshot, tpot, workload
 
 H100 = "H100-80GB-SXM"
@@ -345,7 +345,7 @@ def test_the_hash_names_the_inputs():
     ("what", "changed"),
     [
         ("tangram.__version__", "0.1.0.dev1"),
-        ("tangram.planner.joint.edition._FACTS", ("tangram.catalog",)),
+        ("tangram.recommendation.edition._FACTS", ("tangram.catalog",)),
     ],
 )
 def test_another_version_and_other_facts_give_another_name(monkeypatch, what, changed):

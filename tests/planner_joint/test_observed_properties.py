@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tangram.catalog import InputError
 from tangram.packing import validate
-from tangram.planner.joint.observed import observed
-from tangram.planner.joint.problem import joint
-from tangram.planner.joint.recommend import inputs_hash, recommend
-from tangram.planner.joint.snapshot_file import read_snapshot, snapshot_document
+from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.observed_fleets import fleets
 
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,10 +6,10 @@ from itertools import product
 import pytest
 
 from tangram.packing import Demand, GPUState, Offer, Problem
-from tangram.planner.joint.nouns import FleetInput
-from tangram.planner.joint.one_shape import one_shape_document, points
-from tangram.planner.joint.pack import PlanTimeLimit, pack
-from tangram.planner.joint.problem import Joint
+from tangram.recommendation.documents.fleet_input import FleetInput
+from tangram.recommendation.explanation.one_shape import one_shape_document, points
+from tangram.recommendation.pack import PlanTimeLimit, pack
+from tangram.recommendation.problem.problem import Joint
 
 A, B = "L4", "L40S"
 PRICES = {A: 1.0, B: 2.0}

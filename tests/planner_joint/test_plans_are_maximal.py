@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from tangram.packing import GPUState, board
-from tangram.planner.joint.answer import plan_document
-from tangram.planner.joint.deployment import wanted
-from tangram.planner.joint.nouns import FleetInput
-from tangram.planner.joint.pack import pack
-from tangram.planner.joint.problem import joint
+from tangram.recommendation.documents.fleet_input import FleetInput
+from tangram.recommendation.documents.llm_deployment import wanted
+from tangram.recommendation.pack import pack
+from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.result.answer import plan_document
 
 SKUS = ("A30", "H100-80GB-SXM", "L4")
 RATES = (2.0, 6.0, 15.0, 40.0, 90.0)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tangram.fleet import Pool
 from tangram.planner import plan
-from tangram.planner.joint.recommend import recommend
+from tangram.recommendation.recommend import recommend
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 A10 = shape(sku="A10")

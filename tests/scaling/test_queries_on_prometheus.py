@@ -14,7 +14,7 @@ from e2e.cluster import packages
 from e2e.cluster.base import ClusterError
 from tangram.fleet import Objective, Objectives
 from tangram.scaling import queries
-from tangram.shell.metrics_reader import MetricsReader
+from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.settings import PrometheusSettings
 from tests.support.fleet import intent as llm
 

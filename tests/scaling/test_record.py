@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.api.status import ScalingStatus
+from tangram.api.llm_deployment.status import ScalingStatus
 from tangram.scaling import ScalingMemory, recalled, record
 
 LEARNED = ScalingMemory(

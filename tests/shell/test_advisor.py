@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tangram.fleet import FleetSnapshot, Intent
 from tangram.shell import advisor as module
-from tangram.shell.advising import AdviceWorker, Advised, the_adviser
 from tangram.shell.advisor import Advisor, Debounce, essence, told_before
-from tangram.shell.backoff import Backoff, Penalties
-from tangram.shell.lease import NotLeader
-from tangram.shell.metrics import OperatorMetrics
+from tangram.shell.api_server.backoff import Backoff, Penalties
+from tangram.shell.decide.recommending import AdviceWorker, Advised, the_adviser
+from tangram.shell.lead.lease import NotLeader
+from tangram.shell.measure.metrics import OperatorMetrics
 from tests.support.advisers import ADVICE, advises, dies, hangs, raises
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tangram.shell.auth import InClusterCredentials
-from tangram.shell.client import ApiClient, ApiError, _event
-from tangram.shell.kinds import DEPLOYMENTS, PODS
-from tangram.shell.lease import NotLeader
+from tangram.shell.api_server.auth import InClusterCredentials
+from tangram.shell.api_server.client import ApiClient, ApiError, _event
+from tangram.shell.lead.lease import NotLeader
+from tangram.shell.objects.kinds import DEPLOYMENTS, PODS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 import yaml
 
-from tangram.shell.auth import load_kubeconfig, ssl_context
-from tangram.shell.kinds import LLM_DEPLOYMENTS
+from tangram.shell.api_server.auth import load_kubeconfig, ssl_context
+from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 
 pytestmark = pytest.mark.apiserver
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, GPU_POOLS, NODES, PODS
+from tangram.shell.objects.kinds import DEPLOYMENTS, GPU_POOLS, NODES, PODS
 from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, NODES, PODS
+from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
 from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
 
 pytestmark = pytest.mark.apiserver

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tangram.fleet import FactsKey, Intent, Shape
-from tangram.shell import kinds, manifests
-from tangram.shell.compare import up_to_date
-from tangram.shell.view import MirrorView, inspections, intents
+from tangram.shell.objects import kinds, manifests
+from tangram.shell.objects.compare import up_to_date
+from tangram.shell.watch.view import MirrorView, inspections, intents
 from tests.support.views import NOW, SETTINGS, Fleet, Object, deployment, llm_deployment, one_round, running
 
 UID = "uid-a"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tangram.api import evaluation_block, evaluations_from_status, parse_evaluation
-from tangram.api.status import LLMDeploymentStatus
+from tangram.api.llm_deployment.status import LLMDeploymentStatus
 from tangram.fleet import (
     EvaluationFailure,
     EvaluationKey,
@@ -17,8 +17,8 @@ from tangram.fleet import (
     Shape,
     StartEvaluation,
 )
-from tangram.shell import kinds, manifests
-from tangram.shell.view import MirrorView, evaluations, inspections, intents
+from tangram.shell.objects import kinds, manifests
+from tangram.shell.watch.view import MirrorView, evaluations, inspections, intents
 from tests.support.apiserver import evaluation_report
 from tests.support.views import NOW, PRODUCT, SETTINGS, Object, llm_deployment, one_round, running
 

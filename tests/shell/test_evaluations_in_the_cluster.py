@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, NODES
+from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import (
     FACTS,
     World,

@@ -3,12 +3,12 @@
 from typing import Any
 
 from tangram.fleet import EventNote
-from tangram.shell.backoff import Backoff, Penalties
-from tangram.shell.client import ApiError
-from tangram.shell.events import SERIES_WINDOW_S, EventRecorder
-from tangram.shell.expect import PATIENCE_S, Expectations
-from tangram.shell.kinds import DEPLOYMENTS
-from tangram.shell.store import Store
+from tangram.shell.api_server.backoff import Backoff, Penalties
+from tangram.shell.api_server.client import ApiError
+from tangram.shell.objects.kinds import DEPLOYMENTS
+from tangram.shell.report.events import SERIES_WINDOW_S, EventRecorder
+from tangram.shell.watch.expectations import PATIENCE_S, Expectations
+from tangram.shell.watch.store import Store
 
 OBJECT = {"metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
 NOTE = EventNote("Warning", "NotFound", "no such directory")

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tangram.shell.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PODS
+from tangram.shell.objects.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PODS
 from tests.support.apiserver import World, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 

@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, FLEET_PLANS, JOBS, LLM_DEPLOYMENTS, SERVICES, uid_of
+from tangram.shell.objects.kinds import (
+    DEPLOYMENTS,
+    FLEET_PLANS,
+    JOBS,
+    LLM_DEPLOYMENTS,
+    SERVICES,
+    uid_of,
+)
 from tests.support.apiserver import World, eventually, llm, misnote_the_replica_set, refusal
 from tests.support.fault_proxy import FaultProxy
 

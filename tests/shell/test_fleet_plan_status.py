@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.advising import Advised
-from tangram.shell.fleet_plans import FleetPlans
-from tangram.shell.kinds import uid_of
-from tangram.shell.reduce import fleet_plan
-from tangram.shell.store import Store
+from tangram.shell.decide.recommending import Advised
+from tangram.shell.objects.kinds import uid_of
+from tangram.shell.report.fleet_plans import FleetPlans
+from tangram.shell.watch.reduce import fleet_plan
+from tangram.shell.watch.store import Store
 from tests.support.advisers import FIGURES, SPEC
 
 SINCE = "1970-01-01T00:16:40Z"

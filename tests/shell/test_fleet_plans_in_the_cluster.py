@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.fleet_plans import KEPT
-from tangram.shell.kinds import (
+from tangram.shell.objects.kinds import (
     EVENTS,
     FLEET_PLANS,
     GPU_POOLS,
@@ -16,6 +15,7 @@ from tangram.shell.kinds import (
     OPERATOR_LABEL,
     uid_of,
 )
+from tangram.shell.report.fleet_plans import KEPT
 from tests.support.apiserver import World, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, PODS, uid_of
+from tangram.shell.objects.kinds import DEPLOYMENTS, PODS, uid_of
 from tests.support.apiserver import MANAGER, NAMESPACES, World, eventually, llm
 from tests.support.fault_proxy import FaultProxy
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tangram.fleet import ResumeRollout
-from tangram.shell.client import ApiError, Listing
-from tangram.shell.kinds import Kind, Object
-from tangram.shell.rollouts import DESIRED_ANNOTATION, resume
+from tangram.shell.api_server.client import ApiError, Listing
+from tangram.shell.objects.kinds import Kind, Object
+from tangram.shell.write.rollouts import DESIRED_ANNOTATION, resume
 
 ACTION = ResumeRollout("owner", "ns", "tiny-1", "mine", 2)
 

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, NODES, PODS
+from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
 from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
 
 pytestmark = pytest.mark.apiserver

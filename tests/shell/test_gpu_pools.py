@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from tangram.fleet import FleetSnapshot, InvalidPool, LeftOut, Node, Pool
-from tangram.planner.joint.observed import observed
-from tangram.shell import mirror as module
-from tangram.shell import reduce
-from tangram.shell.advising import PoolUse
-from tangram.shell.client import WATCH_INACTIVITY_S, ApiError, Listing
-from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS
-from tangram.shell.metrics import OperatorMetrics
-from tangram.shell.mirror import Mirror, MirrorSource
-from tangram.shell.pool_status import pool_statuses
-from tangram.shell.pool_use import pool_use
-from tangram.shell.view import MirrorView, Told, snapshot
+from tangram.recommendation.observed.observed import observed
+from tangram.shell.api_server.client import WATCH_INACTIVITY_S, ApiError, Listing
+from tangram.shell.decide.pool_use import pool_use
+from tangram.shell.decide.recommending import PoolUse
+from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.shell.report.pool_status import pool_statuses
+from tangram.shell.watch import mirror as module
+from tangram.shell.watch import reduce
+from tangram.shell.watch.mirror import Mirror, MirrorSource
+from tangram.shell.watch.view import MirrorView, Told, snapshot
 from tests.support.fleet import claims, intent, node, shape
 from tests.support.fleet import snapshot as fleet
 

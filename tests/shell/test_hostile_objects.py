@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from tangram.fleet import Shape
-from tangram.shell import manifests, reduce
-from tangram.shell.children import UnknownShape, generation_of, shape_of
-from tangram.shell.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL
-from tangram.shell.view import MirrorView, Told, intents, snapshot
+from tangram.shell.objects import manifests
+from tangram.shell.objects.children import UnknownShape, generation_of, shape_of
+from tangram.shell.objects.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL
+from tangram.shell.watch import reduce
+from tangram.shell.watch.view import MirrorView, Told, intents, snapshot
 
 OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
 SHAPE = Shape("H100-80GB-SXM", "gpu")

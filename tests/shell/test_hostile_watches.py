@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tangram.shell import mirror as module
-from tangram.shell import reduce
-from tangram.shell.client import ApiError, Listing, WatchEvent, _event
-from tangram.shell.kinds import PODS
-from tangram.shell.mirror import Mirror, MirrorSource
+from tangram.shell.api_server.client import ApiError, Listing, WatchEvent, _event
+from tangram.shell.objects.kinds import PODS
+from tangram.shell.watch import mirror as module
+from tangram.shell.watch import reduce
+from tangram.shell.watch.mirror import Mirror, MirrorSource
 
 GARBAGE = [
     "",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS
+from tangram.shell.objects.kinds import DEPLOYMENTS
 from tests.support.apiserver import World, llm, refusal, report
 
 pytestmark = pytest.mark.apiserver

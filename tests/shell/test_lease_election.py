@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.shell.client import ApiError
-from tangram.shell.lease import Elector, LeaseTimes, NotLeader, TermGuard
+from tangram.shell.api_server.client import ApiError
+from tangram.shell.lead.lease import Elector, LeaseTimes, NotLeader, TermGuard
 
 TIMES = LeaseTimes(lease_s=15, renew_s=10, retry_s=2)
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tangram.shell.kinds import DEPLOYMENTS, JOBS, Kind
+from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, Kind
 from tests.support.apiserver import OperatorProcess, World, eventually, llm, misnote_the_replica_set
 from tests.support.fault_proxy import FaultProxy
 
@@ -84,6 +84,6 @@ async def test_the_rights_of_the_chart_are_enough_and_none_is_refused(
 
 
 async def _sku(here: World) -> str:
-    from tangram.shell.kinds import LLM_DEPLOYMENTS
+    from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 
     return (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]

@@ -21,13 +21,14 @@ from tangram.fleet import (
     StartEvaluation,
 )
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
-from tangram.shell import manifests
-from tangram.shell.children import UnknownShape, generation_of, shape_of
-from tangram.shell.compare import covers, up_to_date
-from tangram.shell.node_affinity import steered_to
+from tangram.shell.objects import manifests
+from tangram.shell.objects.children import UnknownShape, generation_of, shape_of
+from tangram.shell.objects.compare import covers, up_to_date
+from tangram.shell.objects.node_affinity import steered_to
 from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
-from tangram_engine.serve import client, events, server
+from tangram_engine.serve import client, server
+from tangram_engine.serve.http import events
 from tests.support.apiserver import FACTS
 
 SETTINGS = Settings(engine_image="registry/engine:1")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tangram.fleet import Intent, MIGPolicy, Objective
 from tangram.scaling import SignalState, classify, queries
-from tangram.shell.metrics_reader import MetricsReader, QueryFailed, scalar
-from tangram.shell.scaler import params_of
+from tangram.shell.measure.metrics_reader import MetricsReader, QueryFailed, scalar
+from tangram.shell.measure.scaler import params_of
 from tangram.shell.settings import PrometheusSettings, Settings
 
 PROMETHEUS = PrometheusSettings(url="http://prometheus:9090", timeout_seconds=1)

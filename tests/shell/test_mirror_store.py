@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tangram.shell import reduce
-from tangram.shell.store import Store
+from tangram.shell.watch import reduce
+from tangram.shell.watch.store import Store
 
 NAMES = st.sampled_from(["a", "b", "c"])
 

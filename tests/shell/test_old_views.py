@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from tangram.fleet import ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Shape, Workload
-from tangram.shell import manifests
-from tangram.shell.backoff import Penalties
-from tangram.shell.expect import Expectations
-from tangram.shell.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
-from tangram.shell.mirrors import Mirrors
+from tangram.shell.api_server.backoff import Penalties
+from tangram.shell.objects import manifests
+from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
 from tangram.shell.settings import Settings
-from tangram.shell.view import Told, intents, snapshot
-from tangram.shell.writer import Writer
+from tangram.shell.watch.expectations import Expectations
+from tangram.shell.watch.mirrors import Mirrors
+from tangram.shell.watch.view import Told, intents, snapshot
+from tangram.shell.write.writer import Writer
 from tests.support.apiserver import World, eventually, llm
 
 pytestmark = pytest.mark.apiserver

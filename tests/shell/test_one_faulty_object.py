@@ -11,11 +11,12 @@ import pytest
 
 from tangram.api import PriorityClasses
 from tangram.fleet import Fault
-from tangram.shell import manifests, reduce, view
-from tangram.shell.isolation import FaultLog
-from tangram.shell.metrics import OperatorMetrics
-from tangram.shell.scaler import Scaler
-from tangram.shell.well_formed import well_formed
+from tangram.shell.measure.fault_log import FaultLog
+from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.measure.scaler import Scaler
+from tangram.shell.objects import manifests
+from tangram.shell.watch import reduce, view
+from tangram.shell.watch.well_formed import well_formed
 from tests.support.views import SETTINGS, Fleet, Object, node, one_round, running
 
 BAD, GOOD = "uid-bad", ("uid-a", "uid-z")

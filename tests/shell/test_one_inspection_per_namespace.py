@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tangram.shell.kinds import JOBS, Kind
+from tangram.shell.objects.kinds import JOBS, Kind
 from tests.support.apiserver import World, llm, world
 
 pytestmark = pytest.mark.apiserver

@@ -6,7 +6,7 @@ import time
 import aiohttp
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, SERVICES, uid_of
+from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, SERVICES, uid_of
 from tests.support.apiserver import World, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 

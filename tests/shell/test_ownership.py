@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tangram.fleet import Claim, FactsKey, Shape
-from tangram.shell import manifests, reduce
-from tangram.shell.kinds import VARIANT_LABEL, Identity, owner_of
+from tangram.shell.objects import manifests
+from tangram.shell.objects.kinds import VARIANT_LABEL, Identity, owner_of
 from tangram.shell.settings import Settings
-from tangram.shell.view import MirrorView, Told, claims, inspections, intents, snapshot
+from tangram.shell.watch import reduce
+from tangram.shell.watch.view import MirrorView, Told, claims, inspections, intents, snapshot
 from tests.support.apiserver import llm
 
 OWNER = manifests.Owner("uid-1", "ns", "chat", 1)

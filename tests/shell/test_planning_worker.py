@@ -10,8 +10,8 @@ import time
 import pytest
 
 from tangram.fleet import FleetSnapshot, Plan
-from tangram.shell.planning import PlanWorker
-from tangram.shell.worker import WorkerFailed, work
+from tangram.shell.decide.planning import PlanWorker
+from tangram.shell.decide.worker import WorkerFailed, work
 
 SNAPSHOT = FleetSnapshot(engine_image="e")
 

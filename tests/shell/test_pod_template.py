@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from tangram.catalog import gpu, skus
 from tangram.fleet import WHOLE_GPU, ApplyDeployment, FactsKey, Shape
-from tangram.shell import manifests, reduce
-from tangram.shell.compare import up_to_date
+from tangram.shell.objects import manifests
+from tangram.shell.objects.compare import up_to_date
 from tangram.shell.settings import Settings
+from tangram.shell.watch import reduce
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES, PODS, Kind
+from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES, PODS, Kind
 from tests.support.apiserver import MANAGER, NAMESPACES, World, add_node, eventually, gpu_node, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from tangram.eligibility.devices.device_rules import NodeFacts, Why
+from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import Claim, FleetSnapshot, LeftOut, Node, Pool
-from tangram.planner.device_rules import NodeFacts, Why
-from tangram.planner.node_devices import gpu_node
-from tangram.shell.pool_status import pool_statuses
-from tangram.shell.status_pacer import StatusPacer
+from tangram.shell.report.pool_status import pool_statuses
+from tangram.shell.report.status_pacer import StatusPacer
 
 NOW = 1_800_000_000.0
 GPU, S1, S3 = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"

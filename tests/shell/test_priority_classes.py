@@ -8,13 +8,14 @@ import pytest
 
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
 from tangram.planner import plan
-from tangram.shell import kinds, manifests, reduce
-from tangram.shell.compare import up_to_date
-from tangram.shell.mirrors import sources
-from tangram.shell.pod_priority import keep_class
+from tangram.shell.objects import kinds, manifests
+from tangram.shell.objects.compare import up_to_date
+from tangram.shell.objects.pod_priority import keep_class
 from tangram.shell.settings import Settings
-from tangram.shell.view import MirrorView, Told, intents, snapshot
-from tangram.shell.well_formed import well_formed
+from tangram.shell.watch import reduce
+from tangram.shell.watch.mirrors import sources
+from tangram.shell.watch.view import MirrorView, Told, intents, snapshot
+from tangram.shell.watch.well_formed import well_formed
 from tests.support.fleet import intent, node, workload
 from tests.support.fleet import snapshot as fleet
 from tests.support.views import llm_deployment

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, PRIORITY_CLASSES, Kind
+from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, PRIORITY_CLASSES, Kind
 from tests.support.apiserver import World, eventually, llm, priority_class
 from tests.support.fault_proxy import FaultProxy, Rule
 

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from tangram.fleet import Claim, QuotaLimit, Unscheduled
-from tangram.shell import kinds, reduce
-from tangram.shell.mirrors import sources
-from tangram.shell.view import MirrorView, claims, quotas, recorded_back_offs, workload
+from tangram.shell.objects import kinds
+from tangram.shell.watch import reduce
+from tangram.shell.watch.mirrors import sources
+from tangram.shell.watch.view import MirrorView, claims, quotas, recorded_back_offs, workload
 from tests.shell.test_view_of_the_fleet import deployment, pod
 
 WHY = "0/3 nodes are available: 3 Insufficient cpu."

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tangram.shell import reduce
-from tangram.shell.backoff import Backoff, Penalties
-from tangram.shell.client import ApiError, Listing
-from tangram.shell.kinds import PODS
-from tangram.shell.lease import NotLeader
+from tangram.shell.api_server.backoff import Backoff, Penalties
+from tangram.shell.api_server.client import ApiError, Listing
+from tangram.shell.decide.worker import WorkerFailed
+from tangram.shell.lead.lease import NotLeader
 from tangram.shell.loop import Heart, Reconciler
-from tangram.shell.metrics import OperatorMetrics
-from tangram.shell.mirror import Mirror, MirrorSource
-from tangram.shell.worker import WorkerFailed
+from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.objects.kinds import PODS
+from tangram.shell.watch import reduce
+from tangram.shell.watch.mirror import Mirror, MirrorSource
 
 
 def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
@@ -164,7 +164,7 @@ async def test_a_watch_that_is_forbidden_lists_ever_more_seldom(monkeypatch: pyt
         await asyncio.Event().wait()
 
     mirror._check_drift = no_checks  # type: ignore[method-assign]
-    monkeypatch.setattr("tangram.shell.mirror.asyncio.sleep", sleep)
+    monkeypatch.setattr("tangram.shell.watch.mirror.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await mirror.run()
 

@@ -6,7 +6,7 @@ from tangram.fleet import Objective, Traffic
 from tangram.planner import plan
 from tangram.scaling import ScalingParams, record
 from tangram.scaling.record import PREDICTED_TPOT
-from tangram.shell.scaler import Scaler
+from tangram.shell.measure.scaler import Scaler
 from tests.support.fleet import NOW, Cluster, intent, node, shape, snapshot
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tangram.shell.kinds import DEPLOYMENTS
+from tangram.shell.objects.kinds import DEPLOYMENTS
 from tests.support.apiserver import World, eventually, llm
 
 pytestmark = pytest.mark.apiserver

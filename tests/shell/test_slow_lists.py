@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tangram.shell import client as client_module
-from tangram.shell import manifests, reduce
-from tangram.shell.answers import MAX_BODY_BYTES
-from tangram.shell.backoff import Backoff
-from tangram.shell.client import LIST_CHUNK, PAGE_TRIES, RESTARTS, ApiError
-from tangram.shell.compare import up_to_date
-from tangram.shell.kinds import DEPLOYMENTS, PODS
-from tangram.shell.mirror import Mirror, MirrorSource
+from tangram.shell.api_server import client as client_module
+from tangram.shell.api_server.answers import MAX_BODY_BYTES
+from tangram.shell.api_server.backoff import Backoff
+from tangram.shell.api_server.client import LIST_CHUNK, PAGE_TRIES, RESTARTS, ApiError
+from tangram.shell.objects import manifests
+from tangram.shell.objects.compare import up_to_date
+from tangram.shell.objects.kinds import DEPLOYMENTS, PODS
+from tangram.shell.watch import reduce
+from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tests.shell.test_client_calls import served
 
 

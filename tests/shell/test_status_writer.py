@@ -3,11 +3,11 @@
 import logging
 from typing import Any
 
-from tangram.shell.backoff import Penalties
-from tangram.shell.client import ApiError
-from tangram.shell.expect import Expectations
-from tangram.shell.kinds import LLM_DEPLOYMENTS
-from tangram.shell.statuses import NewStatus, StatusWriter
+from tangram.shell.api_server.backoff import Penalties
+from tangram.shell.api_server.client import ApiError
+from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
+from tangram.shell.report.statuses import NewStatus, StatusWriter
+from tangram.shell.watch.expectations import Expectations
 
 WANTED = {"readyReplicas": 1, "placement": {"sku": "L4", "alternatives": [1], "because": ["x"]}}
 OBJECT = {"metadata": {"name": "chat", "namespace": "a", "uid": "u"}}

@@ -18,7 +18,7 @@ import yaml
 
 from e2e.cluster.apiserver import ControlPlane
 from e2e.cluster.binaries import need
-from tangram.shell.kinds import DEPLOYMENTS, GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.shell.objects.kinds import DEPLOYMENTS, GPU_POOLS, LLM_DEPLOYMENTS
 from tests.shell.conftest import operator_settings
 from tests.support.apiserver import OperatorProcess, World, add_node, gpu_node, world
 

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
-from tangram.shell import manifests, reduce
+from tangram.shell.objects import manifests
 from tangram.shell.settings import Settings
-from tangram.shell.view import (
+from tangram.shell.watch import reduce
+from tangram.shell.watch.view import (
     MirrorView,
     Told,
     claims,

@@ -18,11 +18,10 @@ from tangram.fleet import (
     StartEvaluation,
     WriteProblem,
 )
-from tangram.shell import manifests, reduce
-from tangram.shell.backoff import Penalties
-from tangram.shell.client import ApiError, Listing
-from tangram.shell.expect import Expectations
-from tangram.shell.kinds import (
+from tangram.shell.api_server.backoff import Penalties
+from tangram.shell.api_server.client import ApiError, Listing
+from tangram.shell.objects import manifests
+from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     JOBS,
     LLM_DEPLOYMENTS,
@@ -33,9 +32,11 @@ from tangram.shell.kinds import (
     key_of,
 )
 from tangram.shell.settings import Settings
-from tangram.shell.store import Store
-from tangram.shell.view import workload
-from tangram.shell.writer import Writer
+from tangram.shell.watch import reduce
+from tangram.shell.watch.expectations import Expectations
+from tangram.shell.watch.store import Store
+from tangram.shell.watch.view import workload
+from tangram.shell.write.writer import Writer
 
 INTENT = Intent(
     uid="new",

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from tangram.fleet import Advice, RecommendedChange
-from tangram.shell.advising import Advised
+from tangram.shell.decide.recommending import Advised
 
 SPEC = {
     "costPerHour": "2.50",

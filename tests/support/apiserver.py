@@ -24,9 +24,9 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tangram.shell.auth import load_kubeconfig
-from tangram.shell.client import ApiClient, ApiError
-from tangram.shell.kinds import (
+from tangram.shell.api_server.auth import load_kubeconfig
+from tangram.shell.api_server.client import ApiClient, ApiError
+from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     FLEET_PLANS,
     GPU_POOLS,
@@ -40,7 +40,7 @@ from tangram.shell.kinds import (
     SERVICES,
     Kind,
 )
-from tangram.shell.rollouts import DESIRED_ANNOTATION
+from tangram.shell.write.rollouts import DESIRED_ANNOTATION
 
 CRDS = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False

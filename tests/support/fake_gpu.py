@@ -21,9 +21,9 @@ from tangram_engine.models import Decoder
 from tangram_engine.models.quantized import QuantizedLinear, largest_projection
 from tangram_engine.models.weights import MakeProjection, Projection, assemble, in_place
 from tangram_engine.quantize import Fp8Weight, Int4Weight
+from tangram_engine.run.attention.paged import PagedAttention
+from tangram_engine.run.attention.paged_prefill import CollectedPrefill
 from tangram_engine.run.load import warm_up
-from tangram_engine.run.paged_attention import PagedAttention
-from tangram_engine.run.paged_prefill import CollectedPrefill
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Launched, Runner
 from tangram_engine.schedule import SchedulerLimits

@@ -20,7 +20,7 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from tangram.shell.auth import load_kubeconfig, ssl_context
+from tangram.shell.api_server.auth import load_kubeconfig, ssl_context
 
 Act = Literal[
     "status",  # answer `code` without forwarding

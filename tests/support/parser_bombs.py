@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from tangram_engine.serve.params import (
+from tangram_engine.serve.http.params import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,

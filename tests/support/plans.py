@@ -12,7 +12,7 @@ from tangram.cli.main import main
 
 from .json_schema import violations
 
-SCHEMA = json.loads(importlib.resources.files("tangram.cli").joinpath("plan.schema.json").read_text())
+SCHEMA = json.loads(importlib.resources.files("tangram.cli.plan").joinpath("schema.json").read_text())
 H100 = "H100-80GB-SXM"
 
 

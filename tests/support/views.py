@@ -6,17 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.fleet import ApplyDeployment, Intent, Plan, Shape, StartInspection
-from tangram.planner import plan, status, transitions
-from tangram.planner.status_block import unjudged
+from tangram.planner import plan, render_status, transitions
+from tangram.planner.status.status_block import unjudged
 from tangram.scaling import ScalingParams
-from tangram.shell import manifests, reduce
-from tangram.shell.isolation import FaultLog, name_of
-from tangram.shell.kinds import uid_of
-from tangram.shell.metrics import OperatorMetrics, ready_replicas
-from tangram.shell.pool_status import pool_statuses
-from tangram.shell.scaler import Scaler
+from tangram.shell.measure.fault_log import FaultLog, name_of
+from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
+from tangram.shell.measure.scaler import Scaler
+from tangram.shell.objects import manifests
+from tangram.shell.objects.kinds import uid_of
+from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings
-from tangram.shell.view import (
+from tangram.shell.watch import reduce
+from tangram.shell.watch.view import (
     MirrorView,
     TakenUID,
     Told,
@@ -29,7 +30,7 @@ from tangram.shell.view import (
     snapshot,
     unreadable,
 )
-from tangram.shell.well_formed import well_formed
+from tangram.shell.watch.well_formed import well_formed
 from tests.support.apiserver import FACTS, gpu_node
 
 NOW = 1_795_255_200.0
@@ -216,7 +217,7 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
         mine = scaled.get(wanted.uid)
 
         def render(known: Object, decision=decision, wanted=wanted, mine=mine) -> Object:
-            return status(decision, wanted, seen, None, mine.decision if mine else None, known, now)
+            return render_status(decision, wanted, seen, None, mine.decision if mine else None, known, now)
 
         found = (
             faults.run("status", wanted.name, "", lambda: render(before))  # noqa: B023 - called at once

@@ -84,8 +84,8 @@ def _text(path: Path | None) -> tuple[str, str]:
 
 def _token_ids(model: Path, checkpoint: Checkpoint, words: str) -> tuple[int, ...]:
     """Tokenize paragraph by paragraph, in the process without rights that also serves clients."""
-    from tangram_engine.serve.text_client import TextClient, TextUnavailable  # noqa: PLC0415
-    from tangram_engine.serve.tokenizer import TokenizerError  # noqa: PLC0415
+    from tangram_engine.serve.text.client import TextClient, TextUnavailable  # noqa: PLC0415
+    from tangram_engine.serve.text.tokenizer import TokenizerError  # noqa: PLC0415
 
     client = TextClient(model, checkpoint.spec.vocab_size, workers=1)
     found: list[int] = []

@@ -31,7 +31,7 @@ from tangram_engine.models.weights import (
     in_place,
     opened,
 )
-from tangram_engine.run.attention import Span, TorchAttention
+from tangram_engine.run.attention.reference import Span, TorchAttention
 
 WINDOW = 512  # tokens: the context of a token is half of it on average
 PASS_TOKENS = 4096  # in one pass through the layers; more text reads the checkpoint again

@@ -5,7 +5,7 @@ int4: round to nearest in groups of 128 inputs, w = (q - zero) x scale with q an
 lets a group use all 16 levels wherever its range lies, for half a byte per group; without one, a group whose
 values lean to one side loses up to half of them. 0.5 + 2.5 / 128 bytes per weight.
 
-The operator counts the same bytes: its formats `fp8` and `int4` in tangram/catalog/precision.py.
+The operator counts the same bytes: its formats `fp8` and `int4` in tangram/catalog/models/precision.py.
 """
 
 from collections.abc import Iterator

@@ -26,7 +26,8 @@ from tangram_engine.models import (
 )
 from tangram_engine.models.rope import Rope
 from tangram_engine.run import host
-from tangram_engine.run.attention import AttentionBackend, TorchAttention
+from tangram_engine.run.attention.paged import PagedAttention
+from tangram_engine.run.attention.reference import AttentionBackend, TorchAttention
 from tangram_engine.run.device import choose_dtype, is_out_of_memory, open_device
 from tangram_engine.run.ladder import CPU_STEP, captured_sizes, step_tokens
 from tangram_engine.run.memory import (
@@ -42,7 +43,6 @@ from tangram_engine.run.memory import (
     read_bytes,
     weight_bytes,
 )
-from tangram_engine.run.paged_attention import PagedAttention
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
 from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, measured_pool_bytes

@@ -14,8 +14,8 @@ import torch
 from tangram_engine.checkpoint import EMBEDDING, HEAD, DecoderSpec, expected_shapes
 from tangram_engine.models.quantized import largest_projection
 from tangram_engine.quantize import bytes_of, quantizable
-from tangram_engine.run.attention import SCORES, collected_tokens
-from tangram_engine.run.paged_attention import workspace_bytes
+from tangram_engine.run.attention.paged import workspace_bytes
+from tangram_engine.run.attention.reference import SCORES, collected_tokens
 from tangram_engine.run.rows import device_rows_bytes
 from tangram_engine.start_error import StartError
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from tangram_engine.models import Decoder
-from tangram_engine.run.attention import AttentionBackend, Span, decode_first
+from tangram_engine.run.attention.paged_prefill import upload
+from tangram_engine.run.attention.reference import AttentionBackend, Span, decode_first
 from tangram_engine.run.graphs import DecodeGraphs
-from tangram_engine.run.paged_prefill import upload
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample.sampler import Sampled, TokenSampler, logprobs
 from tangram_engine.schedule import BatchRow

@@ -11,19 +11,32 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from .admission import BodyBytes, Connections, HeldBytes
-from .body import read_model
+from tangram_engine.serve.http.admission import BodyBytes, Connections, HeldBytes
+from tangram_engine.serve.http.body import read_model
+from tangram_engine.serve.http.errors import (
+    APIError,
+    bad_request,
+    internal,
+    model_not_found,
+    timed_out,
+    unavailable,
+)
+from tangram_engine.serve.http.events import EventStream, send_whole
+from tangram_engine.serve.http.jsonio import dumps_in_pieces
+from tangram_engine.serve.http.params import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from tangram_engine.serve.http.replies import Chat, Completion, Dialect, usage
+from tangram_engine.serve.text.tokenizer import TokenizerError
+
 from .client import EngineClient
-from .errors import APIError, bad_request, internal, model_not_found, timed_out, unavailable
-from .events import EventStream, send_whole
 from .generation import Delta, Generation, Hold
-from .jsonio import dumps_in_pieces
 from .lifecycle import Lifecycle
 from .metrics import EngineMetrics
-from .params import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .prompts import Preparer
-from .replies import Chat, Completion, Dialect, usage
-from .tokenizer import TokenizerError
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from functools import partial
 
 from tangram_engine.messages import TokenOutput
 from tangram_engine.schedule.request import Request
+from tangram_engine.serve.http.errors import APIError, unavailable
+from tangram_engine.serve.text.detokenize import Detokenizer, StopScanner, StopStrings
+from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 
 from .client import EngineClient, EngineDied
-from .detokenize import Detokenizer, StopScanner, StopStrings
-from .errors import APIError, unavailable
 from .metrics import EngineMetrics
-from .tokenizer import TextTools, TokenizerError
 
 
 @dataclass(frozen=True, slots=True)

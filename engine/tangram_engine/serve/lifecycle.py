@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 
-from .errors import overloaded, unavailable
+from tangram_engine.serve.http.errors import overloaded, unavailable
 
 
 class State(Enum):

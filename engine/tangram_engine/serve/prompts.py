@@ -9,13 +9,24 @@ from typing import Any
 from tangram_engine.cache import ROOT, salted_root
 from tangram_engine.messages import EngineInfo
 from tangram_engine.schedule.request import Request
-
-from .defaults import SamplingDefaults
-from .errors import APIError, bad_request, context_length_exceeded, unavailable
-from .params import MAX_TOKENIZED, ChatRequest, CompletionRequest, Sampling, TokenizeRequest, template_options
-from .template import TemplateError
-from .text_client import PromptTooLong, TextClient, TextUnavailable
-from .tokenizer import TextTools, TokenizerError
+from tangram_engine.serve.http.defaults import SamplingDefaults
+from tangram_engine.serve.http.errors import (
+    APIError,
+    bad_request,
+    context_length_exceeded,
+    unavailable,
+)
+from tangram_engine.serve.http.params import (
+    MAX_TOKENIZED,
+    ChatRequest,
+    CompletionRequest,
+    Sampling,
+    TokenizeRequest,
+    template_options,
+)
+from tangram_engine.serve.text.client import PromptTooLong, TextClient, TextUnavailable
+from tangram_engine.serve.text.template import TemplateError
+from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 
 _RESERVED = frozenset({"messages", "tools", "bos_token", "eos_token", "unk_token", "pad_token"})
 

@@ -15,20 +15,20 @@ from aiohttp.http import HttpProcessingError
 from tangram_engine.checkpoint import CheckpointError, RefusalReason, read_checkpoint, read_shapes
 from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.messages import EngineInfo
+from tangram_engine.serve.http.admission import AdmissionLimits, BodyBytes, Connections
+from tangram_engine.serve.http.api_keys import APIKeyFileError, APIKeys
+from tangram_engine.serve.http.defaults import SamplingDefaults, read_defaults
+from tangram_engine.serve.http.listener import Listener
+from tangram_engine.serve.text.client import WORKERS, TextClient
+from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
 
-from .admission import AdmissionLimits, BodyBytes, Connections
 from .api import Backend
-from .api_keys import APIKeyFileError, APIKeys
 from .app import build_app
 from .client import EngineClient
-from .defaults import SamplingDefaults, read_defaults
 from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
-from .listener import Listener
 from .metrics import EngineMetrics
 from .prompts import Preparer
-from .text_client import WORKERS, TextClient
-from .tokenizer import TextTools, load_tokenizer
 from .worker import EngineFactory, llm_engine
 
 logger = logging.getLogger(__name__)

@@ -2,10 +2,15 @@
 generated from them.
 """
 
-from tangram.api.back_offs import back_off_block, back_offs_from_status
-from tangram.api.evaluation import evaluation_block, evaluations_from_status, parse_evaluation
-from tangram.api.facts import facts_from_status, parse_report
-from tangram.api.parse import parse
+from tangram.api.llm_deployment.back_offs import back_off_block, back_offs_from_status
+from tangram.api.llm_deployment.evaluation import (
+    evaluation_block,
+    evaluations_from_status,
+    parse_evaluation,
+)
+from tangram.api.llm_deployment.facts import facts_from_status, parse_report
+from tangram.api.llm_deployment.parse import parse
+from tangram.api.llm_deployment.source import ModelSource, model_source
 from tangram.api.pool import parse_pool
 from tangram.api.priority import (
     PriorityClasses,
@@ -14,7 +19,6 @@ from tangram.api.priority import (
     priority_classes,
     with_priority,
 )
-from tangram.api.source import ModelSource, model_source
 
 __all__ = [
     "ModelSource",

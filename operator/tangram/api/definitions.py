@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import BaseModel, JsonValue
 
 from tangram.api.fleet_plan import SPEC_RULE, FleetPlanSpec, FleetPlanStatus
+from tangram.api.llm_deployment.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
+from tangram.api.llm_deployment.status import LLMDeploymentStatus
 from tangram.api.pool import GPUPoolSpec, GPUPoolStatus
-from tangram.api.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
-from tangram.api.status import LLMDeploymentStatus
 
 Rule = dict[str, JsonValue]
 

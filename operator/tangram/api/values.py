@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from tangram.catalog import InputError
-from tangram.catalog.precision import PRECISIONS, precision
+from tangram.catalog.models.precision import PRECISIONS, precision
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 
 MAX_REPLICAS = 1000

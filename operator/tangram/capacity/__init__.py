@@ -1,5 +1,5 @@
 """What a model takes up and how fast it runs: memory, steps, latency under load, sizing, diagnosis. Pure."""
 
-from tangram.capacity.memory import model_length
+from tangram.capacity.memory.budget import model_length
 
 __all__ = ["model_length"]

@@ -16,17 +16,23 @@ _OF_THE_CLUSTER = {"aiohttp", "kubernetes"}  # packages that only commands which
 # name -> (module:attribute, what it does). Imported when run: `tangram mig` must not pay for the simulation,
 # and `tangram --help` for nothing at all.
 COMMANDS = {
-    "size": ("tangram.cli.size:size_command", "Rank the GPUs and slices that serve a model in time"),
-    "plan": ("tangram.cli.plan:plan", "Plan a whole fleet: which slice of which GPU serves what"),
-    "explain": ("tangram.cli.explain:explain", "Explain what one LLMDeployment runs on, and why"),
-    "snapshot": ("tangram.cli.snapshot:snapshot", "Save what the operator sees, for tangram plan"),
-    "convert": ("tangram.cli.convert:convert", "Write files of an older API in its present form"),
-    "scale": ("tangram.cli.scale:scale", "Set how many replicas one LLMDeployment has, or let Tangram scale"),
-    "explain-memory": ("tangram.cli.explain_memory:explain_memory", "Show where a replica's memory goes"),
-    "diagnose": ("tangram.cli.diagnose:diagnose", "Say what a running engine is waiting for"),
-    "predict": ("tangram.cli.predict:predict", "Score the model against measured points"),
-    "gpus": ("tangram.cli.catalog:gpus", "List the GPUs of the catalog, with prices and sources"),
-    "mig": ("tangram.cli.catalog:mig", "List the MIG profiles of one GPU or all"),
+    "size": ("tangram.cli.size.command:size_command", "Rank the GPUs and slices that serve a model in time"),
+    "plan": ("tangram.cli.plan.command:plan", "Plan a whole fleet: which slice of which GPU serves what"),
+    "explain": ("tangram.cli.explain.command:explain", "Explain what one LLMDeployment runs on, and why"),
+    "snapshot": ("tangram.cli.cluster.snapshot:snapshot", "Save what the operator sees, for tangram plan"),
+    "convert": ("tangram.cli.convert.command:convert", "Write files of an older API in its present form"),
+    "scale": (
+        "tangram.cli.scale.command:scale",
+        "Set how many replicas one LLMDeployment has, or let Tangram scale",
+    ),
+    "explain-memory": (
+        "tangram.cli.explain_memory.command:explain_memory",
+        "Show where a replica's memory goes",
+    ),
+    "diagnose": ("tangram.cli.diagnose.command:diagnose", "Say what a running engine is waiting for"),
+    "predict": ("tangram.cli.predict.command:predict", "Score the model against measured points"),
+    "gpus": ("tangram.cli.gpus.command:gpus", "List the GPUs of the catalog, with prices and sources"),
+    "mig": ("tangram.cli.gpus.command:mig", "List the MIG profiles of one GPU or all"),
 }
 
 

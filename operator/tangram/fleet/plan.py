@@ -178,7 +178,7 @@ class Decision:
 
     owner_uid: str
     accepted: bool
-    accepted_reason: str  # one of those of Accepted in tangram.planner.reasons
+    accepted_reason: str  # one of those of Accepted in tangram.eligibility.reasons
     accepted_message: str
     model_reason: str  # Inspected | Inspecting | NotFound | InvalidCheckpoint | UnknownArchitecture | ...
     model_message: str

@@ -20,5 +20,5 @@ class PriorityClass:
 class Refusal:
     """Why an LLMDeployment with a valid spec is not accepted."""
 
-    reason: str  # one word, see tangram.planner.reasons
+    reason: str  # one word, see tangram.eligibility.reasons
     message: str  # with the field's path and what to do

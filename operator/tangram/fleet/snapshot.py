@@ -13,7 +13,7 @@ from tangram.fleet.shape import Shape
 class LeftOut:
     """Devices of a node that no newcomer is given. Replicas that hold them keep them."""
 
-    reason: str  # one word, see tangram.planner.node_devices
+    reason: str  # one word, see tangram.eligibility.devices.node_devices
     message: str  # names the label, taint or resource with its value, and what to change
     resource: str = ""  # which of the node's devices; "": all of them
 
@@ -83,6 +83,11 @@ class Workload:
     declared: tuple[NodeSelector, ...] = ()  # labels of nodes without one on which they may run, sorted
     refused: str = ""  # why pods cannot be created (quota, admission, ...), in the API server's words
     priority_class_name: str = ""  # of the pods that it makes; empty: they name none
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether pods of an older template are left. Pods that are still to come alone are no rollout."""
+        return self.total > self.updated
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,22 +1,17 @@
-"""`plan(snapshot, intents, now) -> Plan` and the status that follows from it. Pure and deterministic.
+"""The plan of the operator: `plan(snapshot, intents, now) -> Plan`, and the status that follows. Pure.
 
-All three are imported when first asked for: the command line needs other modules of this package, and starts
-faster without what decides for a cluster.
+| room | in | out |
+| --- | --- | --- |
+| `observe` | a snapshot of the fleet | free capacity, shapes in back-off |
+| `shapes` | nodes, checkpoint facts | the shapes that an LLMDeployment may use, and why not the others |
+| `placement` | shapes, quotas, budgets | the shape and the replicas of each LLMDeployment, decided together |
+| `rollout` | targets, Deployments | the actions that lead there, make before break |
+| `jobs` | facts, reports | inspect and evaluate Jobs to start or to end |
+| `status` | a plan | conditions, status blocks, Events |
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tangram.planner.decision import plan
+from tangram.planner.status.events import transitions
+from tangram.planner.status.status_block import render_status
 
-if TYPE_CHECKING:
-    from tangram.planner.decision import plan
-    from tangram.planner.events import transitions
-    from tangram.planner.status_block import status
-
-__all__ = ["plan", "status", "transitions"]
-_MODULES = {"plan": "decision", "status": "status_block", "transitions": "events"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__all__ = ["plan", "render_status", "transitions"]

@@ -4,6 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.catalog import InputError
+from tangram.eligibility.acceptance import Wanted, acceptance, by_age, by_turn
+from tangram.eligibility.isolation import UNATTRIBUTED, Still, for_each, isolated
+from tangram.eligibility.reasons import OFF, Reason
+from tangram.eligibility.shapes.bundled_engine import lacks
+from tangram.eligibility.shapes.evaluation_reports import Reports, reports
 from tangram.fleet import (
     Action,
     ApplyService,
@@ -18,20 +23,21 @@ from tangram.fleet import (
     Shape,
     Workload,
 )
-from tangram.planner.back_off import Obstacles, obstacles
-from tangram.planner.candidates import Offers, candidates, offers
-from tangram.planner.evaluations import evaluations
-from tangram.planner.inspections import Known, ModelState, inspection_actions, known, model_state
-from tangram.planner.isolation import UNATTRIBUTED, Still, for_each, isolated
-from tangram.planner.joint.engine import lacks
-from tangram.planner.judge import architecture, request_of
-from tangram.planner.limits import Quotas, limits
-from tangram.planner.order import Wanted, acceptance, by_age, by_turn
-from tangram.planner.place import DeploymentPlacement, place
-from tangram.planner.reasons import OFF, Reason
-from tangram.planner.reports import Reports, reports
-from tangram.planner.room import Room, keep_promises, room
-from tangram.planner.target import NO_LIMIT, Case, Limit, PlacementTarget, targets
+from tangram.planner.jobs.evaluations import evaluations
+from tangram.planner.jobs.inspections import (
+    Known,
+    ModelState,
+    inspection_actions,
+    known,
+    model_state,
+)
+from tangram.planner.observe.back_off import Obstacles, obstacles
+from tangram.planner.observe.free_capacity import Room, keep_promises, room
+from tangram.planner.placement.replica_limits import Quotas, limits
+from tangram.planner.placement.targets import NO_LIMIT, Case, Limit, PlacementTarget, targets
+from tangram.planner.rollout.place import DeploymentPlacement, place
+from tangram.planner.shapes.candidates import Offers, candidates, offers
+from tangram.planner.shapes.judge import architecture, request_of
 
 Verdict = tuple[bool, str, str]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tangram.fleet import Advice, FleetSnapshot, Intent, RecommendedChange
-from tangram.shell.advising import AdviceWorker, Advised, Everyone, PoolUse
-from tangram.shell.backoff import Backoff
-from tangram.shell.client import Guard
-from tangram.shell.fleet_plans import FleetPlans
-from tangram.shell.lease import NotLeader
-from tangram.shell.metrics import OperatorMetrics
-from tangram.shell.worker import WorkerFailed
+from tangram.shell.api_server.backoff import Backoff
+from tangram.shell.api_server.client import Guard
+from tangram.shell.decide.recommending import AdviceWorker, Advised, Everyone, PoolUse
+from tangram.shell.decide.worker import WorkerFailed
+from tangram.shell.lead.lease import NotLeader
+from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.report.fleet_plans import FleetPlans
 
 log = logging.getLogger(__name__)
 

@@ -12,30 +12,31 @@ from typing import Any
 
 from aiohttp import web
 
-from tangram.shell import reduce, serving
-from tangram.shell.advising import AdviceWorker
 from tangram.shell.advisor import Advisor, Debounce
-from tangram.shell.auth import Credentials
-from tangram.shell.backoff import Penalties
-from tangram.shell.client import ApiClient
-from tangram.shell.events import EventRecorder
-from tangram.shell.expect import Expectations
-from tangram.shell.fleet_plans import FleetPlans, operator_label
-from tangram.shell.isolation import FaultLog
-from tangram.shell.kinds import FLEET_PLANS
-from tangram.shell.lease import Elector, LeaseTimes, TermGuard
+from tangram.shell.api_server.auth import Credentials
+from tangram.shell.api_server.backoff import Penalties
+from tangram.shell.api_server.client import ApiClient
+from tangram.shell.decide.planning import PlanWorker
+from tangram.shell.decide.recommending import AdviceWorker
+from tangram.shell.decide.worker import LONGEST_START_S
+from tangram.shell.lead.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.loop import Heart, Reconciler
-from tangram.shell.metrics import OperatorMetrics
-from tangram.shell.metrics_reader import MetricsReader
-from tangram.shell.mirror import Mirror, MirrorSource
-from tangram.shell.mirrors import Mirrors
-from tangram.shell.planning import PlanWorker
-from tangram.shell.scaler import Scaler, params_of
+from tangram.shell.measure.fault_log import FaultLog
+from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.measure.metrics_reader import MetricsReader
+from tangram.shell.measure.scaler import Scaler, params_of
+from tangram.shell.objects.kinds import FLEET_PLANS
+from tangram.shell.report import serving
+from tangram.shell.report.events import EventRecorder
+from tangram.shell.report.fleet_plans import FleetPlans, operator_label
+from tangram.shell.report.statuses import StatusWriter
 from tangram.shell.settings import Settings
-from tangram.shell.statuses import StatusWriter
-from tangram.shell.view import Told
-from tangram.shell.worker import LONGEST_START_S
-from tangram.shell.writer import Writer
+from tangram.shell.watch import reduce
+from tangram.shell.watch.expectations import Expectations
+from tangram.shell.watch.mirror import Mirror, MirrorSource
+from tangram.shell.watch.mirrors import Mirrors
+from tangram.shell.watch.view import Told
+from tangram.shell.write.writer import Writer
 
 log = logging.getLogger(__name__)
 

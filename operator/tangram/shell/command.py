@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from tangram.shell import logs
-from tangram.shell.auth import AuthError, Credentials, find_credentials
-from tangram.shell.backoff import Backoff
-from tangram.shell.client import ApiClient, ApiError
-from tangram.shell.kinds import LLM_DEPLOYMENTS
+from tangram.shell.api_server.auth import AuthError, Credentials, find_credentials
+from tangram.shell.api_server.backoff import Backoff
+from tangram.shell.api_server.client import ApiClient, ApiError
+from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 from tangram.shell.settings import Settings, SettingsError, load_settings
 
 log = logging.getLogger(__name__)

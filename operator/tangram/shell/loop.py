@@ -12,28 +12,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, InvalidIntent, Plan
-from tangram.planner import status as render_status
-from tangram.planner import transitions
-from tangram.planner.node_devices import left_out_notes
-from tangram.planner.status_block import unjudged
+from tangram.planner import render_status, transitions
+from tangram.planner.status.status_block import unjudged
 from tangram.shell.advisor import Advisor
-from tangram.shell.backoff import Backoff, Penalties
-from tangram.shell.client import ApiError
-from tangram.shell.events import EventRecorder
-from tangram.shell.expect import PATIENCE_S, Expectations
-from tangram.shell.isolation import FaultLog, name_of
-from tangram.shell.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
-from tangram.shell.lease import Elector, NotLeader, TermGuard
-from tangram.shell.metrics import OperatorMetrics, ready_replicas
-from tangram.shell.mirrors import Mirrors
-from tangram.shell.offered_devices import OfferedDevices
-from tangram.shell.planning import PlanWorker
-from tangram.shell.pool_status import pool_statuses
-from tangram.shell.scaler import Scaled, Scaler
-from tangram.shell.status_pacer import StatusPacer
-from tangram.shell.statuses import NewStatus, StatusWriter
-from tangram.shell.view import (
+from tangram.shell.api_server.backoff import Backoff, Penalties
+from tangram.shell.api_server.client import ApiError
+from tangram.shell.decide.planning import PlanWorker
+from tangram.shell.decide.worker import WorkerFailed
+from tangram.shell.lead.lease import Elector, NotLeader, TermGuard
+from tangram.shell.measure.fault_log import FaultLog, name_of
+from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
+from tangram.shell.measure.scaler import Scaled, Scaler
+from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
+from tangram.shell.report.events import EventRecorder
+from tangram.shell.report.pool_status import pool_statuses
+from tangram.shell.report.status_pacer import StatusPacer
+from tangram.shell.report.statuses import NewStatus, StatusWriter
+from tangram.shell.watch.expectations import PATIENCE_S, Expectations
+from tangram.shell.watch.mirrors import Mirrors
+from tangram.shell.watch.offered_devices import OfferedDevices
+from tangram.shell.watch.view import (
     MirrorView,
     TakenUID,
     Told,
@@ -47,9 +47,8 @@ from tangram.shell.view import (
     snapshot,
     unreadable,
 )
-from tangram.shell.well_formed import well_formed
-from tangram.shell.worker import WorkerFailed
-from tangram.shell.writer import Writer, evaluation_penalty
+from tangram.shell.watch.well_formed import well_formed
+from tangram.shell.write.writer import Writer, evaluation_penalty
 
 log = logging.getLogger(__name__)
 

@@ -4,17 +4,17 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tangram.capacity.calibration import Calibrated, coefficients_for
-from tangram.capacity.engine_buffers import EngineSettings
-from tangram.capacity.footprint import Footprint, footprint
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.latency import Latency, LatencyBound, ReplicaUnderLoad
-from tangram.capacity.memory import GIB, MemoryBudget, memory_budget
-from tangram.capacity.simulate import EngineLimits
+from tangram.capacity.load.latency import Latency, LatencyBound, ReplicaUnderLoad
+from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.memory.budget import GIB, MemoryBudget, memory_budget
+from tangram.capacity.memory.engine_buffers import EngineSettings
+from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, SizedShape, SizingRequest
-from tangram.capacity.step import StepModel
+from tangram.capacity.steps.calibration import Calibrated, coefficients_for
+from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError, share
-from tangram.catalog.architecture import Architecture
+from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.prices import Prices
 from tangram.fleet import Shape
 

@@ -6,12 +6,12 @@ minute to minute is in no key, and what is kept grows with models and shapes, ne
 
 from functools import lru_cache
 
-from tangram.capacity.latency import Latency
-from tangram.capacity.memory import MemoryBudget
+from tangram.capacity.load.latency import Latency
+from tangram.capacity.memory.budget import MemoryBudget
 from tangram.capacity.sizing.assess import Assessor, Fitted, Footprints
 from tangram.capacity.sizing.nouns import Carried, Rejection, ShapeChange, SizingRequest
 from tangram.capacity.sizing.relax import relax
-from tangram.catalog.architecture import Architecture
+from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.prices import Prices
 from tangram.fleet import Shape
 

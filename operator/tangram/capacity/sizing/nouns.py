@@ -4,16 +4,16 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tangram.capacity.calibration import Calibrated
 from tangram.capacity.hardware import Hardware
-from tangram.capacity.latency import PERCENTILES, Latency
-from tangram.capacity.memory import MemoryBudget
-from tangram.capacity.simulate import EngineLimits
-from tangram.capacity.step import StepModel
-from tangram.capacity.traffic import Tokens, lengths_of
+from tangram.capacity.load.latency import PERCENTILES, Latency
+from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.load.traffic import Tokens, lengths_of
+from tangram.capacity.memory.budget import MemoryBudget
+from tangram.capacity.steps.calibration import Calibrated
+from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError, share
-from tangram.catalog.architecture import Architecture
-from tangram.catalog.precision import kv_bytes
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.precision import kv_bytes
 from tangram.fleet import DEFAULT_RUNNING_REQUESTS, Lengths, Shape
 
 LOWEST_RPS, HIGHEST_RPS = 1e-6, 1e6  # a request in eleven days is no load to size for

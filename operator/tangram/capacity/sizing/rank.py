@@ -7,8 +7,8 @@ from tangram.capacity.sizing.assess import Assessor
 from tangram.capacity.sizing.nouns import Rejection, SizedShape, Sizing, SizingRequest
 from tangram.capacity.sizing.relax import relax
 from tangram.capacity.sizing.shapes import shapes
-from tangram.catalog.architecture import Architecture
-from tangram.catalog.precision import precision
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.precision import precision
 from tangram.catalog.prices import Prices
 from tangram.fleet import Shape
 

@@ -8,7 +8,7 @@ from tangram.capacity.sizing.assess import Assessor
 from tangram.capacity.sizing.nouns import Constraint, Rejection, ShapeChange, SizingRequest
 from tangram.capacity.sizing.shapes import CONVERTED, TENSOR_PARALLEL, precisions_on
 from tangram.catalog import gpu
-from tangram.catalog.precision import precision
+from tangram.catalog.models.precision import precision
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Shape
 

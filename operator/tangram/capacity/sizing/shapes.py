@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from tangram.catalog import GPU, InputError, Profile, gpu, skus
-from tangram.catalog.architecture import Architecture
-from tangram.catalog.precision import precision
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.precision import precision
 from tangram.fleet import WHOLE_GPU, Shape
 
 TENSOR_PARALLEL = (1, 2, 4, 8)  # within a node of eight GPUs

@@ -1,0 +1,201 @@
+"""From an object as the API server stores it to an `Intent`, or to a message about what is wrong with it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from tangram import catalog
+from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
+from tangram.api.llm_deployment.lengths import LengthsSpec
+from tangram.api.llm_deployment.replicas import replicas_set_by
+from tangram.api.llm_deployment.revision import revision
+from tangram.api.llm_deployment.secret_key import SecretKeySpec
+from tangram.api.llm_deployment.spec import (
+    LONGER_THAN_CONTEXT,
+    MIN_ABOVE_MAX,
+    SERVED_NAME_PATTERN,
+    TENSOR_PARALLEL_ON_SLICES,
+    LLMDeploymentSpec,
+    ObjectiveSpec,
+    PlacementSpec,
+    ScalingSpec,
+    SpreadSpec,
+    TrafficSpec,
+)
+from tangram.api.old_forms import NOT_CONVERTED, stored_before
+from tangram.api.priority import PriorityClasses, with_priority
+from tangram.fleet import (
+    HostResources,
+    Intent,
+    InvalidIntent,
+    Lengths,
+    MIGPolicy,
+    Objective,
+    PrecisionTolerance,
+    SecretKey,
+    Spread,
+    Traffic,
+)
+from tangram.fleet.lengths import around, fixed
+from tangram.fleet.times import epoch
+
+_MESSAGE_LIMIT = 1000
+_NO_CLASSES = PriorityClasses()
+_PLAINLY = {  # of pydantic's words, those that speak of Python
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "too_short": "must not be empty",
+}
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
+
+
+def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Intent | InvalidIntent:
+    """Return what `obj` wants, defaults filled in. Never raises for what a person can write.
+
+    `classes`: the PriorityClasses that there are. One that may not be used is the intent's `refusal`.
+
+    The CRD's rules already refuse nearly all of this; they are checked again because an object may be older
+    than a rule.
+    """
+    meta = obj["metadata"]
+    identity = {
+        "uid": meta["uid"],
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "generation": meta.get("generation", 1),
+        "created_at": epoch(meta["creationTimestamp"]),
+    }
+    if stored_before(obj):
+        return InvalidIntent(**identity, message=NOT_CONVERTED)
+    try:
+        spec = LLMDeploymentSpec.model_validate(obj.get("spec"))
+    except ValidationError as error:
+        return InvalidIntent(**identity, message=explain(error))
+    problem = _problem(meta["name"], spec)
+    if problem:
+        return InvalidIntent(**identity, message=problem)
+    fewest, most = _bounds(spec.scaling, spec.replicas)
+    intent = Intent(
+        **identity,
+        model_uri=spec.model.uri,
+        served_name=spec.model.served_name or meta["name"],
+        max_model_len=spec.engine.max_model_len,
+        max_running_requests=spec.engine.max_running_requests,
+        max_request_s=spec.engine.max_request_seconds,
+        ttft=_objective(spec.objectives.ttft),
+        tpot=_objective(spec.objectives.tpot),
+        allowed_skus=tuple(sorted(set(spec.placement.allowed_skus))),
+        denied_skus=tuple(sorted(set(spec.placement.denied_skus))),
+        mig=spec.placement.mig,
+        min_replicas=fewest,
+        max_replicas=most,
+        replicas=spec.replicas,
+        replicas_set_by=None if spec.replicas is None else replicas_set_by(obj),
+        min_available=None if spec.replicas is None else min(spec.replicas, spec.scaling.min_replicas),
+        revision=revision(obj),
+        paused=spec.paused,
+        traffic=_traffic(spec.traffic),
+        pools=tuple(sorted(set(spec.placement.pools))),
+        tensor_parallel=tuple(sorted(set(spec.placement.tensor_parallel))),
+        precision=spec.engine.precision,
+        tolerance=_tolerance(spec.engine.precision_tolerance),
+        kv_precision=spec.engine.kv_cache_precision,
+        spread=_spread(spec.placement.spread),
+        budget_per_hour=spec.placement.budget_per_hour,
+        resources=HostResources(spec.engine.resources.requests.cpu, spec.engine.resources.requests.memory),
+        api_keys=_secret_key(spec.engine.api_key_secret_ref),
+        pod_labels=tuple(sorted(spec.metadata.labels.items())),
+        pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
+    )
+    return with_priority(intent, classes.resolve(spec.priority_class_name))
+
+
+def _bounds(scaling: ScalingSpec, replicas: int | None) -> tuple[int, int]:
+    """Return the fewest and the most replicas: those of `scaling`, unless a number is set."""
+    if replicas is not None:
+        return replicas, replicas
+    fewest = scaling.min_replicas
+    return fewest, fewest if scaling.max_replicas is None else scaling.max_replicas
+
+
+def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
+    """Return the first broken rule across fields, as a message with the field's path and what to do."""
+    scaling = spec.scaling
+    if len(name) > 40 or not _NAME.fullmatch(name):
+        return (
+            f"metadata.name {name!r} must be at most 40 characters of a-z, 0-9 and '-', begin with a letter "
+            "and not end with '-'"
+        )
+    if spec.model.served_name is not None and not _SERVED_NAME.fullmatch(spec.model.served_name):
+        return (
+            "spec.model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
+            "letter or digit"
+        )
+    if scaling.max_replicas is not None and scaling.min_replicas > scaling.max_replicas:
+        low, high = scaling.min_replicas, scaling.max_replicas
+        return f"spec.{MIN_ABOVE_MAX} ({low} > {high})"
+    lengths = (spec.traffic.input_tokens, spec.traffic.output_tokens)
+    expected = sum(each.expected for each in lengths if each is not None)
+    if spec.engine.max_model_len is not None and expected > spec.engine.max_model_len:
+        return f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"
+    return _placement_problem(spec.placement)
+
+
+def _placement_problem(placement: PlacementSpec) -> str | None:
+    both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
+    if both:
+        return f"spec.placement: {both[0]} is both allowed and denied; remove it from one of the lists"
+    for field, listed in (("allowedSKUs", placement.allowed_skus), ("deniedSKUs", placement.denied_skus)):
+        unknown = sorted(set(listed) - set(catalog.skus()))
+        if unknown:
+            known = ", ".join(catalog.skus())
+            return f"spec.placement.{field}: {unknown[0]} is not in the catalog; it knows {known}"
+    if (
+        placement.mig is MIGPolicy.REQUIRED
+        and placement.tensor_parallel
+        and 1 not in placement.tensor_parallel
+    ):
+        return f"spec.{TENSOR_PARALLEL_ON_SLICES}"
+    return None
+
+
+def _secret_key(spec: SecretKeySpec | None) -> SecretKey | None:
+    return SecretKey(spec.name, spec.key) if spec else None
+
+
+def _tolerance(spec: PrecisionToleranceSpec | None) -> PrecisionTolerance:
+    return spec.to_noun() if spec else PrecisionTolerance()
+
+
+def _objective(spec: ObjectiveSpec | None) -> Objective | None:
+    return Objective(spec.percentile, spec.milliseconds) if spec else None
+
+
+def _traffic(spec: TrafficSpec) -> Traffic:
+    return Traffic(spec.requests_per_second, _lengths(spec.input_tokens), _lengths(spec.output_tokens))
+
+
+def _lengths(spec: LengthsSpec | None) -> Lengths | None:
+    if spec is None:
+        return None
+    if spec.fixed is not None:
+        return fixed(spec.fixed)
+    return around(spec.expected) if spec.p90 is None else Lengths(float(spec.expected), float(spec.p90))
+
+
+def _spread(spec: SpreadSpec | None) -> Spread:
+    return Spread(float(spec.node), float(spec.zone)) if spec else Spread()
+
+
+def explain(error: ValidationError) -> str:
+    """Turn pydantic's list of errors into one line a person can act on."""
+    lines = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        path = ".".join(("spec", *(str(part) for part in item["loc"])))
+        message = _PLAINLY.get(item["type"], item["msg"].removeprefix("Value error, "))
+        lines.append(f"{path}: {message}")
+    return "; ".join(lines)[:_MESSAGE_LIMIT]

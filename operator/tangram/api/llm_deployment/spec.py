@@ -1,0 +1,402 @@
+"""`LLMDeployment.spec`. Descriptions are what `kubectl explain` prints; something acts on every field."""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
+
+from tangram.api.base import APIModel
+from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
+from tangram.api.llm_deployment.host_resources import HostResourcesSpec
+from tangram.api.llm_deployment.lengths import LENGTHS_RULES, LengthsSpec
+from tangram.api.llm_deployment.pod_metadata import PodMetadataSpec
+from tangram.api.llm_deployment.secret_key import SecretKeySpec
+from tangram.api.llm_deployment.source import URI_HELP, URI_PATTERN, model_source
+from tangram.api.values import (
+    AS_STORED,
+    MAX_REPLICAS,
+    SKU,
+    WEIGHT_FORMATS,
+    Budget,
+    PoolName,
+    PriorityClassName,
+    Rate,
+    Share,
+    rule,
+    weight_format,
+    whole,
+)
+from tangram.fleet import DEFAULT_REQUEST_S, DEFAULT_RUNNING_REQUESTS, MIGPolicy
+
+TENSOR_PARALLEL_ON_SLICES = (
+    "placement.mig Required needs 1 in placement.tensorParallel: a replica on a MIG slice is never split"
+)
+LONGER_THAN_CONTEXT = (
+    "traffic.inputTokens and traffic.outputTokens together must not be above engine.maxModelLen: lower them "
+    "or raise it"
+)
+MIN_ABOVE_MAX = (
+    "scaling.minReplicas must not be above scaling.maxReplicas; raise maxReplicas or lower minReplicas"
+)
+SERVED_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"
+
+Percentile = Literal[50, 90, 95, 99]
+Milliseconds = Annotated[StrictInt, Field(ge=1, le=600_000)]
+TensorParallel = Annotated[Literal[1, 2, 4, 8], BeforeValidator(whole)]
+
+
+def _known_uri(uri: str) -> str:
+    model_source(uri)
+    return uri
+
+
+class ModelSpec(APIModel):
+    """The checkpoint to serve, and the name clients know it by."""
+
+    uri: Annotated[StrictStr, AfterValidator(_known_uri)] = Field(
+        min_length=1,
+        max_length=512,
+        description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors "
+        "files. image:///dir is a directory inside the engine image; pvc://claim/dir is a directory on a "
+        "PersistentVolumeClaim of this namespace, mounted read-only.",
+        json_schema_extra={
+            "x-kubernetes-validations": [rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")]
+        },
+    )
+    served_name: StrictStr | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        description="The model name that clients send in requests, and the label model_name of its metrics. "
+        "It must be unique within the namespace: of two LLMDeployments with one name the older is served. "
+        "Default: the name of this object.",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    f"self.matches(r'{SERVED_NAME_PATTERN}')",
+                    "model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
+                    "letter or digit",
+                )
+            ]
+        },
+    )
+
+
+class EngineSpec(APIModel):
+    """How each replica of the engine runs."""
+
+    max_model_len: StrictInt | None = Field(
+        default=None,
+        ge=16,
+        le=1_048_576,
+        description="Longest request in tokens, prompt and answer together. Every replica keeps room for at "
+        "least one such request in its KV cache, so a smaller value fits smaller GPUs. Default and upper "
+        "bound: max_position_embeddings of the checkpoint.",
+    )
+    max_running_requests: StrictInt = Field(
+        default=DEFAULT_RUNNING_REQUESTS,
+        ge=1,
+        le=4096,
+        description="Most requests that one replica processes at a time; further requests wait in its queue.",
+    )
+    max_request_seconds: StrictInt = Field(
+        default=DEFAULT_REQUEST_S,
+        ge=10,
+        le=86_400,
+        description="Longest duration of one request in seconds; the engine ends a request that takes "
+        "longer. "
+        "It also sets the termination grace period of the pods, 15 seconds above it, so that accepted "
+        "requests are finished. A change replaces the pods.",
+    )
+    precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
+        default=AS_STORED,
+        description="Format in which the weights are served. AsStored: the format of the checkpoint. Any: "
+        "the cheapest format that meets the objectives; a format that the engine quantises to (fp8, int4) is "
+        "used once a Job has compared it with the checkpoint's own format on that GPU model, and the figures "
+        "are within precisionTolerance. Otherwise the format that is named: fp8 and int4 are then used "
+        "without a comparison. The engine serves the format of the checkpoint, and fp8 and int4 of 16-bit "
+        "checkpoints; `tangram plan` plans all formats.",
+        json_schema_extra={"enum": list(WEIGHT_FORMATS)},
+    )
+    precision_tolerance: PrecisionToleranceSpec | None = Field(
+        default=None,
+        description="How far a quantised format may be from the checkpoint's own format. It applies where "
+        "precision is Any. Default: perplexity at most 2 percent higher, and the same token first at 95 "
+        "percent of positions.",
+    )
+    kv_cache_precision: Literal["bf16", "fp8"] = Field(
+        default="bf16",
+        description="Format of the KV cache: bf16 (16 bit), or fp8, which holds twice the tokens. The "
+        "engine has "
+        "16 bit only: the operator does not place fp8 yet; `tangram plan` plans it.",
+    )
+    resources: HostResourcesSpec = Field(
+        default_factory=HostResourcesSpec,
+        description="CPU and memory of the host for each replica. Default: the replica's share of the "
+        "operator's settings cpuPerGPU and memoryPerGPU, which are for a whole GPU. A replica may ask for "
+        "its share of maxCPUPerGPU and maxMemoryPerGPU at most (default: cpuPerGPU and memoryPerGPU): a GPU "
+        "or slice whose share is smaller is not used, and what is above these settings is not Accepted, "
+        "with the reason AboveLimit. A change replaces the pods.",
+    )
+    api_key_secret_ref: SecretKeySpec | None = Field(
+        default=None,
+        description="Secret with the API keys that clients must send (Authorization: Bearer KEY). It is in "
+        "the "
+        "namespace of this object; the value of its key has one API key per line, each of 8 to 512 "
+        "characters without blanks, and lines that begin with # are skipped. Any of the API keys is "
+        "accepted. A change of the Secret reaches running pods within two minutes, without a restart; a "
+        "change of this reference replaces the pods. Pods wait while the Secret is missing. /metrics and the "
+        "probes need no API key. Default: requests need no API key.",
+    )
+
+
+class ObjectiveSpec(APIModel):
+    """A latency objective: `percentile` of all requests take at most `milliseconds`."""
+
+    percentile: Percentile = Field(
+        default=90,
+        description="Share of requests, in percent, that must meet the objective: 50, 90, 95 or 99.",
+    )
+    milliseconds: Milliseconds = Field(
+        description="Longest acceptable time in milliseconds. It is measured at the nearest histogram bucket "
+        "edge at or below it; the condition SLOMet names the edge.",
+    )
+
+
+class ObjectivesSpec(APIModel):
+    """Latency objectives, each optional."""
+
+    ttft: ObjectiveSpec | None = Field(
+        default=None,
+        description="Time to first token: from the arrival of a request at the engine to its first token.",
+    )
+    tpot: ObjectiveSpec | None = Field(
+        default=None,
+        description="Time per output token after the first, averaged over each request. A GPU or slice whose "
+        "memory cannot be read this fast is not used.",
+    )
+
+
+class TrafficSpec(APIModel):
+    """What is expected of clients, before anything is measured."""
+
+    requests_per_second: Rate | None = Field(
+        default=None,
+        description='Requests per second, of all replicas together: a decimal in quotes, such as "0.5", or a '
+        "whole number. Default: scaling.minReplicas replicas are planned until traffic is measured.",
+    )
+    input_tokens: LengthsSpec | None = Field(
+        default=None,
+        description="Length of prompts: {mean: 1024}, {mean: 1024, p90: 1500} or {fixed: 1024}. Default: "
+        "mean 1024, or less where the model's context is shorter than 2560 tokens.",
+        json_schema_extra=LENGTHS_RULES,
+    )
+    output_tokens: LengthsSpec | None = Field(
+        default=None,
+        description="Length of answers: {mean: 256}, {mean: 256, p90: 300} or {fixed: 256}. Default: mean "
+        "256, or less where the model's context is shorter than 2560 tokens.",
+        json_schema_extra=LENGTHS_RULES,
+    )
+
+
+class SpreadSpec(APIModel):
+    """How much of an LLMDeployment may be lost with one place."""
+
+    node: Share = Field(
+        default=1.0,
+        description="Largest share of the replicas on one node, a decimal in quotes above 0 and at most 1, "
+        'rounded up to whole replicas. "0.5": with four replicas at most two. "1": no limit.',
+        json_schema_extra={"default": "1"},
+    )
+    zone: Share = Field(
+        default=1.0,
+        description="Largest share of the replicas in one zone (label topology.kubernetes.io/zone), a "
+        'decimal in quotes above 0 and at most 1, rounded up to whole replicas. "1": no limit.',
+        json_schema_extra={"default": "1"},
+    )
+
+
+_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
+
+
+class PlacementSpec(APIModel):
+    """Which hardware may be used."""
+
+    allowed_skus: tuple[SKU, ...] = Field(
+        default=(),
+        alias="allowedSKUs",
+        max_length=32,
+        description="GPU models that may be used, by their names in the catalog (for instance "
+        "H100-80GB-SXM). Empty: all that the catalog knows.",
+        json_schema_extra=_SET,
+    )
+    denied_skus: tuple[SKU, ...] = Field(
+        default=(),
+        alias="deniedSKUs",
+        max_length=32,
+        description="GPU models that must not be used, by their names in the catalog.",
+        json_schema_extra=_SET,
+    )
+    mig: MIGPolicy = Field(
+        default=MIGPolicy.ALLOWED,
+        description="Whether replicas may (Allowed), must (Required) or must not (Forbidden) run on MIG "
+        "slices.",
+    )
+    pools: tuple[PoolName, ...] = Field(
+        default=(),
+        max_length=32,
+        description="Names of the GPUPools on whose nodes replicas may run. Empty: on any node.",
+        json_schema_extra=_SET,
+    )
+    tensor_parallel: tuple[TensorParallel, ...] = Field(
+        default=(),
+        max_length=4,
+        description="Numbers of GPUs of one node that a replica may be split over: any of 1, 2, 4 and 8. "
+        "Empty: any number. The engine runs on one GPU or slice: the operator places replicas that are not "
+        "split; `tangram plan` plans all.",
+        json_schema_extra=_SET,
+    )
+    spread: SpreadSpec | None = Field(
+        default=None,
+        description="Largest share of the replicas that may be lost with one node or zone.",
+    )
+    budget_per_hour: Budget | None = Field(
+        default=None,
+        description="Most USD per hour that all replicas together may cost: a decimal in quotes, such as "
+        '"12.50", or a whole number. A slice costs its dominant share (compute or memory) of its GPU. '
+        "Replicas above the budget are not placed, and the condition Placed says so.",
+    )
+
+
+class ScalingSpec(APIModel):
+    """Between how many replicas the number may move."""
+
+    min_replicas: StrictInt = Field(
+        default=1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Fewest replicas. Tangram never goes below it, unless spec.replicas does. The condition "
+        "Available is False while fewer serve.",
+    )
+    max_replicas: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Most replicas. Default: minReplicas, which means a fixed number.",
+    )
+
+
+# The API server then fills in the defaults of the fields inside, so that `kubectl get -o yaml` shows what is
+# in force.
+_SHOW_DEFAULTS: dict[str, JsonValue] = {"default": {}}
+
+
+_PLACEMENT_RULES: dict[str, JsonValue] = {
+    "x-kubernetes-validations": [
+        rule(
+            "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku in "
+            "self.deniedSKUs)",
+            "a SKU is in both placement.allowedSKUs and placement.deniedSKUs; remove it from one of them",
+        ),
+        rule(
+            "self.mig != 'Required' || !has(self.tensorParallel) || self.tensorParallel.size() == 0 || 1 in "
+            "self.tensorParallel",
+            TENSOR_PARALLEL_ON_SLICES,
+        ),
+    ]
+}
+
+
+class LLMDeploymentSpec(APIModel):
+    """What a person wants."""
+
+    model: ModelSpec = Field(description="The checkpoint to serve, and the name clients know it by.")
+    engine: EngineSpec = Field(
+        default_factory=EngineSpec,
+        description="Settings of the inference engine, the same for each replica.",
+        json_schema_extra=_SHOW_DEFAULTS,
+    )
+    objectives: ObjectivesSpec = Field(
+        default_factory=ObjectivesSpec,
+        description="Latency objectives. Without any, the cheapest GPU or slice that the model fits is "
+        "used, and "
+        "replicas are added only when requests queue.",
+    )
+    traffic: TrafficSpec = Field(
+        default_factory=TrafficSpec,
+        description="Expected traffic, for the time before any is measured. It sizes the first replicas and "
+        "ranks GPUs and slices; after that, measured traffic decides the number of replicas.",
+    )
+    placement: PlacementSpec = Field(
+        default_factory=PlacementSpec,
+        description="Which hardware may be used.",
+        json_schema_extra=_SHOW_DEFAULTS | _PLACEMENT_RULES,
+    )
+    scaling: ScalingSpec = Field(
+        default_factory=ScalingSpec,
+        description="Bounds of the number of replicas while Tangram scales. They do not apply while "
+        "spec.replicas is set.",
+        json_schema_extra=_SHOW_DEFAULTS
+        | {
+            "x-kubernetes-validations": [
+                rule(
+                    "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+                    MIN_ABOVE_MAX,
+                )
+            ]
+        },
+    )
+    replicas: Annotated[StrictInt, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
+        default=None,
+        description="Number of replicas, set by a person, `kubectl scale`, a HorizontalPodAutoscaler or "
+        "KEDA. "
+        "While it is set, Tangram does not scale, and scaling.minReplicas and scaling.maxReplicas do not "
+        "apply. 0: no replica runs and no GPU is kept. Default: unset, and it stays unset; Tangram then "
+        "scales between scaling.minReplicas and scaling.maxReplicas. `tangram scale NAME --auto` unsets it.",
+    )
+    priority_class_name: PriorityClassName | None = Field(
+        default=None,
+        description="PriorityClass of the engine pods. Where GPUs are scarce, the LLMDeployment whose class "
+        "has "
+        "the higher value gets them first, and of equal values the older one. Running replicas are not "
+        "taken away for others. The class must have preemptionPolicy Never and the label "
+        'tangram.dev/priority-class: "true", which an administrator sets; the Helm chart brings tangram-low, '
+        "tangram-standard and tangram-high. A change is used in planning at once and reaches pods with the "
+        "next rollout. Default: the operator's defaultPriorityClassName.",
+    )
+    metadata: PodMetadataSpec = Field(
+        default_factory=PodMetadataSpec,
+        description="Labels and annotations of engine pods, beside Tangram's own.",
+    )
+    paused: StrictBool = Field(
+        default=False,
+        description="While true, Tangram creates, changes and removes nothing for this LLMDeployment, except "
+        "its status.",
+    )
+
+
+def _expected(field: str) -> str:
+    """Return the CEL of the mean length that `traffic` says, 0 where it says none."""
+    lengths = f"self.traffic.{field}"
+    mean, same = (f"has({lengths}.{form}) ? {lengths}.{form}" for form in ("mean", "fixed"))
+    return f"(has({lengths}) ? ({mean} : ({same} : 0)) : 0)"
+
+
+TRAFFIC_RULE = rule(
+    "!has(self.traffic) || !has(self.engine) || !has(self.engine.maxModelLen) || "
+    f"{_expected('inputTokens')} + {_expected('outputTokens')} <= self.engine.maxModelLen",
+    LONGER_THAN_CONTEXT,
+)
+NAME_RULE = rule(
+    "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with "
+    "'-': "
+    "it names a Service and Deployments",
+)

@@ -1,0 +1,4 @@
+"""How well the model predicts.
+
+In: measured points. Out: predictions beside them, scores, corrections.
+"""

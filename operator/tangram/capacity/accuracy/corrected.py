@@ -1,0 +1,100 @@
+"""Scored rows, and how the first rows of a combination correct the others: `tangram predict --correct N`.
+
+A combination (model, GPU, engine, precision) holds several deployments, which differ in tensor parallelism
+and engine version. A row is corrected by samples of its own deployment as a running replica would be
+(`calibration.correct`); where there are none, by those of its neighbours, and takes a share of what they say.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tangram.capacity.accuracy.points import Point
+from tangram.capacity.steps.calibration import Basis, CalibrationSample, correct
+
+# What deployments have in common of a correction, chosen on rows held out (benchmarks/calibrate/REPORT.md).
+SAME_VERSION = 0.75
+OTHER_VERSION = 0.25
+# First-token times of few requests tell of prompts, not of queues: one sample speaks for this much at most,
+# counts half as much as one of TPOT, and for less with every request beyond those of the samples.
+TTFT_FACTORS = (0.7, 1.5)
+TTFT_DOUBT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A row beside its prediction (corrected, where asked for)."""
+
+    point: Point
+    ttft_s: float
+    tpot_s: float
+    basis: Basis
+    unverified: bool
+    expected_error: float  # of TPOT, relative, median
+
+    @property
+    def ttft_error(self) -> float | None:
+        """Relative error without sign (0.1: 10 %), None where nothing was measured."""
+        return _error(self.ttft_s, self.point.ttft_s)
+
+    @property
+    def tpot_error(self) -> float | None:
+        """Likewise of TPOT."""
+        return _error(self.tpot_s, self.point.tpot_s)
+
+
+def corrected(found: Sequence[Scored], count: int) -> list[Scored]:
+    """Leave the first `count` rows of each combination out and correct the others by them, in their order."""
+    if not count:
+        return list(found)
+    samples: dict[str, list[Scored]] = {}
+    kept = []
+    for each in found:
+        first = samples.setdefault(each.point.key, [])
+        if len(first) < count:
+            first.append(each)
+        else:
+            kept.append(each)
+    return [_corrected(each, samples[each.point.key]) for each in kept]
+
+
+def _corrected(row: Scored, samples: Sequence[Scored]) -> Scored:
+    near, share = _nearest(row, samples)
+    expected = row.expected_error
+    tpot = correct(_samples(near, lambda each: (each.point.tpot_s, each.tpot_s)), expected)
+    first = [_bounded(each) for each in _samples(near, lambda each: (each.point.ttft_s, each.ttft_s))]
+    ttft = correct(first, expected, TTFT_DOUBT)
+    most = max(each.point.concurrency for each in near)
+    within = min(1.0, most / row.point.concurrency)
+    return replace(
+        row, tpot_s=row.tpot_s * tpot.factor**share, ttft_s=row.ttft_s * ttft.factor ** (share * within)
+    )
+
+
+def _nearest(row: Scored, samples: Sequence[Scored]) -> tuple[Sequence[Scored], float]:
+    """Return the samples that know most of a row, and the share of what they say that holds for it."""
+    own = [each for each in samples if each.point.deployment == row.point.deployment]
+    if own:
+        return own, 1.0
+    same = [each for each in samples if each.point.version == row.point.version]
+    return (same, SAME_VERSION) if same else (samples, OTHER_VERSION)
+
+
+def _samples(
+    rows: Sequence[Scored], of: Callable[[Scored], tuple[float | None, float]]
+) -> list[CalibrationSample]:
+    return [
+        CalibrationSample(measured, predicted)
+        for measured, predicted in map(of, rows)
+        if measured is not None
+    ]
+
+
+def _bounded(sample: CalibrationSample) -> CalibrationSample:
+    low, high = TTFT_FACTORS
+    ratio = min(high, max(low, sample.measured / sample.predicted))
+    return CalibrationSample(ratio, 1.0) if math.isfinite(ratio) else sample
+
+
+def _error(predicted: float, measured: float | None) -> float | None:
+    return None if measured is None else abs(predicted / measured - 1)

@@ -1,0 +1,112 @@
+"""What holds a running engine back, from two readings of its /metrics.
+
+The questions are asked in this order, because each answer narrows the next: compute or memory bound? prefill,
+decode or queue? KV pressure? scheduler policy? An answer names the numbers it rests on; "cannot tell" names
+what is missing.
+"""
+
+from dataclasses import dataclass
+
+from tangram.capacity.diagnosis import bound, phase, policy, pressure
+from tangram.capacity.diagnosis import scrape as m
+from tangram.capacity.diagnosis.findings import CANNOT_TELL, Diagnosis, Finding
+from tangram.capacity.diagnosis.policy import EngineFlags
+from tangram.capacity.diagnosis.scrape import Interval, Scrape
+from tangram.capacity.hardware import Hardware
+from tangram.capacity.steps.step import StepModel
+
+
+def diagnose(
+    before: Scrape,
+    after: Scrape,
+    seconds: float,
+    *,
+    hardware: Hardware | None = None,
+    step: StepModel | None = None,
+    limits: EngineFlags | None = None,
+) -> Diagnosis:
+    """Answer the four questions for one served model (`Scrape.of_model`).
+
+    `seconds` lie between the readings. `hardware` is what one rank runs on; `step` adds the model on it.
+    Raises ValueError unless `seconds` is above 0.
+    """
+    if not 0 < seconds < float("inf"):
+        raise ValueError("seconds between two readings are above 0")
+    interval = Interval(before, after, seconds)
+    known = (limits or EngineFlags()).completed(after)
+    obstacle = _obstacle(interval)
+    answers = (
+        _unless(obstacle, bound.QUESTION) or bound.bound(interval, hardware, step),
+        _unless(obstacle, phase.QUESTION) or phase.phase(interval),
+        pressure.pressure(interval, restarted=interval.restart() is not None),
+        _unless(obstacle, policy.QUESTION) or policy.policy(interval, known),
+    )
+    model = next(iter(after.models), "")
+    used = step.hardware if step else hardware
+    return Diagnosis(
+        model, after.engines, seconds, answers, _notes(interval), used.unverified if used else ()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _UnusableInterval:
+    """Why an interval says nothing about an engine at work."""
+
+    reason: str
+    missing: tuple[str, ...]
+    next_step: str
+
+
+def _obstacle(interval: Interval) -> _UnusableInterval | None:
+    if fallen := interval.restart():
+        return _UnusableInterval(
+            f"the engine restarted between the readings, or they met two engines ({fallen})",
+            ("two readings of one engine's life",),
+            "Read again; read one pod, not a Service in front of several.",
+        )
+    if any(interval.increase(*counter) for counter in _PROGRESS):
+        return None
+    running = interval.gauge(m.RUNNING)
+    if running is not None and min(running) > 0:
+        return _UnusableInterval(
+            f"{min(running):.0f} requests run, but not one token was made in {interval.seconds:.0f} s",
+            ("progress",),
+            "Look at the engine's log and its GPU: it hangs, or a step takes longer than this.",
+        )
+    if not any(interval.after.series(*counter) for counter in _PROGRESS):
+        names = tuple(names[0] + suffix for names, suffix in _PROGRESS)
+        return _UnusableInterval(
+            "the page has no counter of tokens", names, "Check that the URL is an engine's."
+        )
+    return _UnusableInterval(
+        "there was no traffic between the readings",
+        ("requests in between",),
+        "Read while the engine works, or send it some load.",
+    )
+
+
+# One of them grows with every step.
+_PROGRESS = ((m.GENERATION_TOKENS, ""), (m.PROMPT_TOKENS, ""), (m.STEP_TOKENS, "_count"))
+
+
+def _unless(obstacle: _UnusableInterval | None, question: str) -> Finding | None:
+    if obstacle is None:
+        return None
+    return Finding(question, CANNOT_TELL, obstacle.reason, (), obstacle.missing, obstacle.next_step)
+
+
+def _notes(interval: Interval) -> tuple[str, ...]:
+    """What a person should know beside the answers."""
+    after = interval.after
+    unusable = sorted({*interval.before.unusable, *after.unusable})
+    usage = after.values(m.KV_USAGE)
+    found = (
+        unusable and f"left out, not a number an engine can mean: {', '.join(unusable[:8])}",
+        after.engines > 1
+        and f"{after.engines} engines: counts are added up, KV usage is that of the fullest"
+        + (f" ({min(usage):.0%} to {max(usage):.0%})" if usage else ""),
+        (refused := interval.increase(m.REJECTIONS))
+        and f"{refused:.0f} requests were refused by a queue limit",
+        after.config("enable_prefix_caching") == "False" and "prefix caching is off",
+    )
+    return tuple(str(note) for note in found if note)

@@ -1,0 +1,163 @@
+"""What one rank of a replica holds, reads and computes: between a model and the step-time model."""
+
+from dataclasses import dataclass
+
+from tangram.capacity.hardware import Hardware
+from tangram.capacity.memory.weights import RankTensor, check_split, rank_tensors, weight_bytes
+from tangram.catalog import InputError
+from tangram.catalog.models.architecture import Architecture, LayerGroup
+from tangram.catalog.models.precision import Precision, kv_bytes, precision
+from tangram.catalog.models.tensors import TensorKind
+
+ALL_REDUCE_BYTES = 2  # activations cross the link in 16 bits whatever the weights are
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes and FLOP of ONE rank of a tensor-parallel group, for one precision. Made by `footprint()`."""
+
+    tensor_parallel: int
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    weight_bytes: int  # resident on the rank: embeddings, heads, every expert, scales and zeros
+    dense_read_bytes: (
+        int  # read by every step whatever the batch; no input embedding unless it is the tied head
+    )
+    expert_read_bytes: int  # all routed experts of the rank (0: a dense model)
+    experts: int  # routed experts per MoE layer (0: dense)
+    experts_per_token: int
+    # KV cache: (bytes per token, window in tokens or None for full attention), one entry per kind of layer
+    kv: tuple[tuple[int, int | None], ...]
+    linear_flops_per_token: float  # 2 x active parameters of the body's matrices (no head)
+    head_flops_per_token: float  # once per sampled token, not per prompt token
+    attention_flops: tuple[tuple[float, int | None], ...]  # FLOP per (token, context token) with its window
+    compute: str  # data type of the matrix products: a key of `Hardware.flops`
+    all_reduce_bytes_per_token: int  # of one all-reduce: hidden size x bytes; two per layer
+    dequantised_bytes: int = 0  # largest projection in 16 bits: the engine's buffer for quantised weights
+    rope_dim: int = 128  # features of a head that turn with the position: the width of the engine's table
+
+    def kv_bytes(self, tokens: float) -> float:
+        """Bytes of KV cache that one request of `tokens` holds: a windowed layer keeps its window only."""
+        return sum(per_token * min(tokens, window or tokens) for per_token, window in self.kv)
+
+    def weight_read_bytes(self, tokens: float) -> float:
+        """Bytes of weights that a step of `tokens` tokens reads: an expert is read if any token chose it."""
+        if not self.experts:
+            return float(self.dense_read_bytes)
+        untouched: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return self.dense_read_bytes + self.expert_read_bytes * (1 - untouched)
+
+    def attention_flops_of(self, tokens: float, context: float) -> float:
+        """FLOP of `tokens` queries against `context` keys each (mean)."""
+        return sum(
+            tokens * per_pair * min(context, window or context) for per_pair, window in self.attention_flops
+        )
+
+
+def footprint(
+    architecture: Architecture,
+    weights: str,
+    kv: str = "bf16",
+    tensor_parallel: int = 1,
+    hardware: Hardware | None = None,
+) -> Footprint:
+    """Return what one rank holds, reads and computes.
+
+    `weights` names a format of `catalog.precision`, `kv` is bf16, fp16 or fp8. Without `hardware` the
+    format's best data type is assumed. Raises `InputError` where the group cannot share the model or the GPU
+    cannot compute it.
+    """
+    form, element = precision(weights), kv_bytes(kv)
+    check_split(architecture, form, tensor_parallel)
+    compute = compute_type(form, hardware)  # before any tensor is counted
+    tensors = rank_tensors(architecture, form, tensor_parallel)
+    experts = max(architecture.groups, key=lambda group: group.experts)
+    held = weight_bytes(architecture, form, tensors, tensor_parallel)
+    # Of the input embedding one row is read per token: nothing. A vision tower runs once per image.
+    idle = {TensorKind.EXPERT, TensorKind.OTHER} | (
+        set() if architecture.tied_embeddings else {TensorKind.EMBEDDING}
+    )
+    return Footprint(
+        tensor_parallel=tensor_parallel,
+        layers=architecture.layers,
+        hidden_size=architecture.hidden_size,
+        vocab_size=architecture.vocab_size,
+        weight_bytes=sum(held.values()),
+        dense_read_bytes=sum(size for kind, size in held.items() if kind not in idle),
+        expert_read_bytes=held.get(TensorKind.EXPERT, 0),
+        experts=experts.experts,
+        experts_per_token=experts.experts_per_token,
+        kv=_kv(architecture, element, tensor_parallel),
+        linear_flops_per_token=2 * _active_elements(tensors, experts),
+        head_flops_per_token=2 * _head_elements(architecture, tensors),
+        attention_flops=_attention_flops(architecture, tensor_parallel),
+        compute=compute,
+        all_reduce_bytes_per_token=architecture.hidden_size * ALL_REDUCE_BYTES,
+        dequantised_bytes=_largest_projection(architecture) // tensor_parallel * 2 if form.quantised else 0,
+        rope_dim=max(group.attention.rope_dim or group.attention.head_dim for group in architecture.groups),
+    )
+
+
+def compute_type(form: Precision, hardware: Hardware | None) -> str:
+    """Return the data type of the matrix products on this GPU. Raises `InputError` where it lacks all.
+
+    Every GPU computes in fp32; how fast, no data sheet says of matrix products: 16 bits is the bound then.
+    """
+    if hardware is None or form.name == "fp32":
+        return form.compute[0]
+    for kind in form.compute:
+        if hardware.flops_of(kind) is not None:
+            return kind
+    raise InputError("precision", f"{hardware.sku} cannot compute {form.name}: it lacks {form.compute[0]}")
+
+
+def _kv(architecture: Architecture, element: int, tp: int) -> tuple[tuple[int, int | None], ...]:
+    found: dict[int | None, int] = {}
+    for group in architecture.groups:
+        attention = group.attention
+        if attention.latent is None:
+            heads = -(-attention.kv_heads // tp)
+            elements = heads * (attention.head_dim + attention.v_head_dim)
+        else:
+            elements = attention.kv_elements  # the latent is shared by all heads: every rank keeps it
+        found[attention.window] = found.get(attention.window, 0) + group.count * elements * element
+    return tuple((per_token, window) for window, per_token in found.items())
+
+
+def _largest_projection(architecture: Architecture) -> int:
+    """Elements of the largest matrix of a layer; what shares an input is one: q, k and v, gate and up."""
+    found = 0
+    for group in architecture.groups:
+        attention = group.attention
+        qkv = attention.heads * attention.head_dim + attention.kv_elements
+        mlp = 2 * max(group.intermediate_size, group.shared_intermediate_size, group.expert_intermediate_size)
+        found = max(found, qkv, mlp)
+    return found * architecture.hidden_size
+
+
+def _active_elements(tensors: tuple[RankTensor, ...], experts: LayerGroup) -> float:
+    share = experts.experts_per_token / experts.experts if experts.experts else 0.0
+    body = 0.0
+    for each in tensors:
+        if len(each.shape) == 2 and each.tensor.kind not in {TensorKind.EMBEDDING, TensorKind.HEAD}:
+            body += each.elements * (share if each.tensor.kind is TensorKind.EXPERT else 1.0)
+    return body
+
+
+def _head_elements(architecture: Architecture, tensors: tuple[RankTensor, ...]) -> int:
+    kind = TensorKind.EMBEDDING if architecture.tied_embeddings else TensorKind.HEAD
+    return sum(each.elements for each in tensors if each.tensor.kind is kind)
+
+
+def _attention_flops(architecture: Architecture, tp: int) -> tuple[tuple[float, int | None], ...]:
+    """Two products per head and pair; MLA as decode does it, on the latent (weights absorbed)."""
+    found: dict[int | None, float] = {}
+    for group in architecture.groups:
+        attention = group.attention
+        widths = attention.head_dim + attention.v_head_dim
+        if attention.latent is not None:
+            widths = 2 * attention.latent + attention.rope_dim
+        flops = 2.0 * group.count * (attention.heads / tp) * widths
+        found[attention.window] = found.get(attention.window, 0.0) + flops
+    return tuple((per_pair, window) for window, per_pair in found.items())

@@ -1,0 +1,71 @@
+"""What `tangram-engine inspect` has read, counted with the formulas of `tangram size`."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from tangram.capacity.memory.footprint import Footprint, footprint
+from tangram.catalog.models.architecture import Architecture, Attention, LayerGroup, StoredTensor
+from tangram.catalog.models.precision import precision
+from tangram.fleet import CheckpointFacts
+
+MLP_SIZE = "MLP size (from the number of parameters)"  # in `Architecture.unverified`
+_BIASED = frozenset({"Qwen2ForCausalLM"})
+_NORMED = frozenset({"Qwen3ForCausalLM"})
+
+
+def footprint_from_facts(facts: CheckpointFacts) -> Footprint:
+    """Return what one GPU or slice holds, reads and computes when the bundled engine serves the checkpoint.
+
+    The engine keeps weights, activations and KV cache in the data type that most weights are stored in.
+    """
+    return footprint(architecture_from_facts(facts), facts.dtype, kv=facts.dtype)
+
+
+@lru_cache(maxsize=1024)
+def architecture_from_facts(facts: CheckpointFacts) -> Architecture:
+    """Return the decoder whose tensors take exactly `facts.weight_bytes`.
+
+    Facts hold no size of the MLP: it is what attention and embeddings leave of the parameters. Where that is
+    no whole number (a family with tensors of its own), it is rounded and marked as unverified.
+    """
+    attention = Attention(
+        heads=facts.heads,
+        kv_heads=facts.kv_heads,
+        head_dim=facts.head_dim,
+        v_head_dim=facts.head_dim,
+        bias=facts.architecture in _BIASED,
+        qk_norm=facts.architecture in _NORMED,
+    )
+    bare = Architecture(
+        name=facts.architecture,
+        hidden_size=facts.hidden_size,
+        vocab_size=facts.vocab_size,
+        groups=(LayerGroup(facts.layers, attention, intermediate_size=0),),
+        tied_embeddings=facts.tied_embeddings,
+        max_position_embeddings=facts.max_position_embeddings,
+        dtype=facts.dtype,
+        source=f"inspected checkpoint {facts.digest[:12]}",
+    )
+    left = facts.parameters - bare.parameters
+    per_feature = 3 * facts.layers * facts.hidden_size
+    inner = max(1, round(left / per_feature))
+    found = replace(bare, groups=(LayerGroup(facts.layers, attention, inner),))
+    exact = found.parameters == facts.parameters
+    return replace(
+        found,
+        stored_tensors=_stored(found, facts),
+        unverified=() if exact else (MLP_SIZE,),
+    )
+
+
+def _stored(architecture: Architecture, facts: CheckpointFacts) -> tuple[StoredTensor, ...]:
+    """Tensors that add up to the inspected bytes: the largest takes what single types differ by."""
+    element = precision(facts.dtype).bits // 8
+    stored = [
+        StoredTensor(each.name, facts.dtype, each.shape, each.count, each.elements * element)
+        for each in architecture.tensors
+    ]
+    difference = facts.weight_bytes - sum(each.nbytes for each in stored)
+    largest = max(range(len(stored)), key=lambda index: stored[index].nbytes)
+    stored[largest] = replace(stored[largest], nbytes=stored[largest].nbytes + difference)
+    return tuple(stored)

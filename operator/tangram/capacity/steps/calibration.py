@@ -1,0 +1,166 @@
+"""Which coefficients hold for an engine, how sure they are, and how live measurements correct them.
+
+`coefficients.yaml` is written by `python -m benchmarks.calibrate` from published measurements. Its entries
+form a ladder: a version that was measured, else its engine, else what all engines have in common.
+"""
+
+import importlib.resources
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache
+from typing import Any
+
+import yaml
+
+from tangram.capacity.steps.engines import EngineVersion, aged, year
+from tangram.capacity.steps.engines import engine as engine_of
+from tangram.capacity.steps.step import Coefficients
+from tangram.catalog import InputError
+from tangram.catalog.models.precision import precision as precision_of
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+ROOFLINE = "roofline"  # as the name of an engine: the data sheet itself
+
+
+class Basis(StrEnum):
+    """How much is known about the engine asked for, best first."""
+
+    VERSION = "version"  # this engine at this version was measured
+    ENGINE = "engine"  # other versions of it were
+    ALL = "all"  # other engines were
+    ROOFLINE = "roofline"  # nothing: the data sheet, which is a bound
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Coefficients with the ground they stand on."""
+
+    coefficients: Coefficients
+    basis: Basis
+    key: str  # what was measured: "vllm 0.18.0", "vllm", "all"
+    points: int  # measurements behind it
+    error_p50: float | None  # relative TPOT error where it had to predict what it had not seen (0.1: 10 %);
+    error_p90: float | None  # None: nothing is known of it
+    unverified: bool  # the engine asked for, this GPU or this weight format was never measured
+    burst: float = 0.0  # share of requests that the benchmarks behind it sent, or the engine kept, in a burst
+
+
+@cache
+def load() -> Mapping[str, Any]:
+    """Return the calibration that is shipped with this package."""
+    path = importlib.resources.files("tangram.capacity").joinpath("coefficients.yaml")
+    document: Mapping[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
+    return document
+
+
+@lru_cache(maxsize=1024)
+def coefficients_for(
+    engine: str | None = None,
+    version: str | None = None,
+    precision: str | None = None,
+    gpu: str | None = None,
+    model: str | None = None,  # part of the question, not yet of an answer
+) -> Calibrated:
+    """Return the best known coefficients.
+
+    `version` may be "" for measurements that do not tell theirs. `gpu` is a SKU and `precision` a weight
+    format; both only decide whether the answer is marked as unverified. So does an engine that is named but
+    unknown; without a name, all engines are what was asked for. Engine "roofline": the data sheet. Of
+    versions of 2023 and 2024 the overhead is larger than what was measured since (`engines.aged`).
+    """
+    asked = engine_of(engine, version)
+    if asked.name == ROOFLINE:
+        return Calibrated(Coefficients(), Basis.ROOFLINE, ROOFLINE, 0, None, None, unverified=True)
+    document = load()
+    basis, entry = _entry(document, asked)
+    measured, age = document["measured"], year(asked)
+    known = (gpu is None or gpu in measured["gpus"]) and (
+        precision is None or _name_of(precision) in measured["precisions"]
+    )
+    unseen = {} if gpu is None or gpu in measured["gpus"] else measured["other_gpu_error"]
+    return Calibrated(
+        aged(Coefficients(**entry["coefficients"]), age),
+        basis,
+        entry["key"] if age is None else f"{entry['key']}, slowed to {age}",
+        entry["points"],
+        max(entry["error"]["p50"], unseen.get("p50", 0.0)),
+        max(entry["error"]["p90"], unseen.get("p90", 0.0)),
+        unverified=(basis is Basis.ALL and bool(asked.name)) or not known or age is not None,
+        burst=entry["burst"],
+    )
+
+
+def _entry(document: Mapping[str, Any], asked: EngineVersion) -> tuple[Basis, Mapping[str, Any]]:
+    version_key = "" if asked.version is None else f"{asked.name} {asked.version}".strip()
+    if found := document["versions"].get(version_key):
+        return Basis.VERSION, found
+    if found := document["engines"].get(asked.name):
+        return Basis.ENGINE, found
+    return Basis.ALL, document["all"]
+
+
+def kv_precision(engine: str | None, weights: str) -> str:
+    """Return how the KV cache is kept where nobody says: fp8 beside fp8 and nvfp4 weights, else 16 bits.
+
+    So did TensorRT-LLM and vLLM in the campaigns behind the calibration, as Little's law shows on their rows.
+    """
+    return "fp8" if _name_of(weights) in {"fp8", "nvfp4"} else "bf16"
+
+
+def _name_of(weights: str) -> str:
+    try:
+        return precision_of(weights).name
+    except InputError:
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSample:
+    """One measurement beside its prediction, in the same unit."""
+
+    measured: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What measurements of one deployment (one replica shape, one engine version) say about its predictions.
+
+    How far that carries over to its neighbours, and for first-token times to other loads, is another matter:
+    `corrected`, which scores rows of several deployments, builds on this.
+    """
+
+    factor: float = 1.0  # what a prediction is to be multiplied with
+    samples: int = 0
+
+
+# Spread of log(measured / predicted) within one combination: between concurrencies and lengths, not repeats.
+# The first samples are of loads alike: half of its square they have in common, and no number averages it out.
+SAMPLE_SPREAD = 0.07
+COMMON_SPREAD = 0.07
+# A median of errors without sign is 0.67 standard deviations of errors with one.
+SIGMAS_OF_MEDIAN = 1.48
+
+
+def correct(samples: Iterable[CalibrationSample], expected_error: float, doubt: float = 1.0) -> Correction:
+    """Return the factor that the samples support: none without samples, most of what three of them say.
+
+    `expected_error`: median error of such predictions (`Calibrated.error_p50`): where they are usually right,
+    a few samples that disagree count less. `doubt`: how much further than those of TPOT the samples stray,
+    beside how far the predictions do. It is the posterior mean of a log-normal factor; a part per concurrency
+    was tried and did not help. Samples that are not positive numbers teach nothing.
+    """
+    logs = [
+        math.log(each.measured / each.predicted)
+        for each in samples
+        if 0 < each.measured < math.inf and 0 < each.predicted < math.inf
+    ]
+    if not logs or expected_error <= 0:
+        return Correction()
+    spread = SIGMAS_OF_MEDIAN * expected_error
+    within = (COMMON_SPREAD**2 + SAMPLE_SPREAD**2 / len(logs)) * doubt**2
+    believed = sum(logs) / len(logs) * spread**2 / (spread**2 + within)
+    return Correction(math.exp(believed), len(logs))

@@ -1,0 +1,80 @@
+"""Well-known models by name: `models.yaml`, parsed by the same code as anybody's config.json."""
+
+import importlib.resources
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import yaml
+
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.model_config import architecture_from_config
+from tangram.catalog.models.model_names import SIXTEEN_BITS, meanings
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times faster where libyaml is there
+UNVERIFIED = "architecture facts"  # in `Architecture.unverified` of a recalled entry
+NAMED_FORMAT = "weight format, told by the name"  # likewise, of `Qwen3-32B-AWQ`
+
+
+def known_model(name: str) -> Architecture | None:
+    """Return a model by catalog name, hub id or alias, in any case; None where nobody knows it.
+
+    Usual beginnings and ends are understood (`unsloth/…`, `…-Instruct`, `…-FP8`, `…-AWQ`): a name that tells
+    of quantised weights gives the model in that format, as far as a name can tell.
+    """
+    for meant, form in meanings(name):
+        if found := _names().get(_key(meant)):
+            return _parsed(found) if form is None else _quantised(_parsed(found), form)
+    return None
+
+
+def _quantised(model: Architecture, form: str) -> Architecture:
+    if form == SIXTEEN_BITS:
+        return replace(model, quantization=None)
+    return replace(model, quantization=form, unverified=(*model.unverified, NAMED_FORMAT))
+
+
+def known_models() -> tuple[str, ...]:
+    """Every catalog name, in the file's order."""
+    return tuple(_entries())
+
+
+def published_parameters(name: str) -> int:
+    """Return the parameter count that the publisher gives."""
+    return int(_entries()[name]["parameters"])
+
+
+@cache
+def _entries() -> Mapping[str, Mapping[str, Any]]:
+    text = importlib.resources.files("tangram.catalog").joinpath("models.yaml").read_text(encoding="utf-8")
+    models: Mapping[str, Mapping[str, Any]] = yaml.load(text, Loader=_Loader)["models"]  # noqa: S506
+    return models
+
+
+@cache
+def _names() -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name, entry in _entries().items():
+        for alias in (name, entry["repo"], entry["repo"].split("/")[-1], *entry.get("aliases", ())):
+            found.setdefault(_key(alias), name)
+    return found
+
+
+def _key(name: str) -> str:
+    """`QWEN3_32B`, `Qwen3 32B` and `qwen3-32b` mean the same; dots tell 3.1 from 31."""
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+@cache
+def _parsed(name: str) -> Architecture:
+    entry = _entries()[name]
+    unverified = (UNVERIFIED,) if entry["check"] != "stored" else ()
+    found = architecture_from_config(entry["config"], name, where=f"models.yaml: {name}")
+    return replace(
+        found,
+        source=f"{entry['repo']}, config.json",
+        unverified=unverified,
+        other_parameters=entry.get("other_parameters", 0),
+    )

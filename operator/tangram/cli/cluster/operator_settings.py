@@ -1,0 +1,63 @@
+"""The settings of a cluster's operator, from the ConfigMap that its chart made."""
+
+from pathlib import Path
+
+from tangram.catalog import InputError
+from tangram.shell.api_server.client import ApiClient, ApiError
+from tangram.shell.objects.kinds import Kind, key_of
+from tangram.shell.settings import Settings, SettingsError, load_settings, parse_settings
+
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
+CONFIG_KEY = "config.yaml"
+CONFIG_SELECTOR = "app.kubernetes.io/part-of=tangram,app.kubernetes.io/component=operator"
+_FIELD = "operator's settings"
+
+
+async def operator_settings(client: ApiClient, namespace: str | None, file: str | None) -> Settings:
+    """Return the settings in `file`, else those of the one operator in `namespace` (None: anywhere).
+
+    Raises `InputError` where there is none, or more than one, and `ApiError`.
+    """
+    try:
+        if file is not None:
+            return load_settings(Path(file))
+        where, text = await _config_map(client, namespace)
+        return parse_settings(text, f"ConfigMap {where}: {CONFIG_KEY}")
+    except SettingsError as error:
+        raise InputError(_FIELD, str(error)) from error
+
+
+async def _config_map(client: ApiClient, namespace: str | None) -> tuple[str, str]:
+    try:
+        listing = await client.list(CONFIG_MAPS, namespace or "", CONFIG_SELECTOR)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        where = (
+            f"in namespace {namespace}"
+            if namespace
+            else "in all namespaces: name it with --operator-namespace"
+        )
+        raise InputError(
+            _FIELD,
+            f"you may not list configmaps {where}, or give the settings with --config FILE",
+        ) from error
+    found = {
+        "/".join(key_of(obj)): obj["data"][CONFIG_KEY]
+        for obj in listing.items
+        if CONFIG_KEY in (obj.get("data") or {})
+    }
+    if len(found) == 1:
+        return next(iter(found.items()))
+    if found:
+        raise InputError(
+            _FIELD,
+            f"there are {len(found)} operators: {', '.join(sorted(found))}; choose with --operator-namespace"
+            " or --config",
+        )
+    where = f"namespace {namespace}" if namespace else "this cluster"
+    raise InputError(
+        _FIELD,
+        f"{where} has no ConfigMap with the labels {CONFIG_SELECTOR}: is Tangram installed?"
+        " --config FILE does without",
+    )

@@ -1,0 +1,377 @@
+"""Documents of the old form to documents of the new one: which edits and PriorityClasses that takes."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import yaml
+
+from tangram.api.old_forms import (
+    MISSING,
+    Change,
+    OldForm,
+    belongs,
+    forms_of,
+    old_parts,
+    value_at,
+)
+from tangram.api.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE, NEVER, PRIORITY_CLASS_LABEL
+from tangram.api.values import LONGEST_DECIMAL
+from tangram.catalog import InputError
+from tangram.catalog.yaml_text import ERRORS, compose_all, load_all, told
+from tangram.cli.convert.yaml_edits import (
+    Edit,
+    Insert,
+    Path,
+    Remove,
+    Write,
+    at,
+    edited,
+    entry,
+    tree,
+)
+from tangram.cli.documents import BOM
+from tangram.fleet import PriorityClass
+
+CONVERTED = ("LLMDeployment", "GPUPool")
+_WRITTEN_BY_TANGRAM = ("FleetPlan",)
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+# What the API server and controllers write: applied again it would conflict, or claim what they own.
+_OF_THE_CLUSTER = (
+    ("status",),
+    *(("metadata", key) for key in ("managedFields", "resourceVersion", "uid", "generation")),
+    *(("metadata", key) for key in ("creationTimestamp", "selfLink")),
+    ("metadata", "annotations", _LAST_APPLIED),
+)
+_DEEPEST_LIST = 4
+_LARGEST_EXPONENT = 30
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
+_PLAIN_DECIMAL = re.compile(r"-?(0|[1-9]\d*)\.\d+")
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectNode:
+    """One object of a file: where it is in its document, and how messages call it."""
+
+    kind: str
+    name: str
+    path: Path
+    root: Any
+    file: str
+
+    def where(self, path: Path = ()) -> str:
+        """Return file, line and object; with the path of one of its fields, that field's."""
+        found = entry(self.root, (*self.path, *path)) if path else None
+        mark = (found[1] if found else at(self.root, self.path)).start_mark
+        field_shown = f": {'.'.join(map(str, path))}" if path else ""
+        return f"{self.file}:{mark.line + 1}: {self.kind} {self.name}".rstrip() + field_shown
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A file in the new form. `changed` has a line per field of the old one."""
+
+    shown: str
+    before: str
+    after: str
+    changed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Converter:
+    """Converts the files of one call; PriorityClasses are known to, and made once for, all of them.
+
+    `default_priority`: value of the class that LLMDeployments have which name none.
+    """
+
+    default_priority: int = CHART_DEFAULT_VALUE
+    classes: list[PriorityClass] = field(default_factory=list)
+    made: dict[int, PriorityClass] = field(default_factory=dict)
+
+    def read(self, text: str, shown: str) -> None:
+        """Take in the PriorityClasses of a file. Raises `InputError` for what is not YAML or JSON."""
+        for each in _objects_of(_roots(text, shown), shown):
+            if each.kind == "PriorityClass":
+                self.classes.append(_priority_class(tree(at(each.root, each.path))))
+
+    def convert(self, text: str, shown: str) -> Conversion:
+        """Return a file's new form. Raises `InputError` with file, line and path for what has none."""
+        mark = BOM if text.startswith(BOM) else ""
+        text = text.removeprefix(BOM)
+        roots = _roots(text, shown)
+        edits: dict[int, list[Edit]] = {id(root): [] for root in roots}
+        changed: list[str] = []
+        notes: list[str] = []
+        made = len(self.made)
+        for each in _objects_of(roots, shown):
+            if each.kind in _WRITTEN_BY_TANGRAM:
+                notes.append(f"{each.where()} is written by the operator: left as it is, do not apply it")
+            elif each.kind in CONVERTED:
+                own, lines = self._converted(each)
+                dropped = list(_dropped(each))
+                edits[id(each.root)] += [*own, *dropped]
+                changed += lines
+                if dropped:
+                    paths = ", ".join(".".join(map(str, edit.path[len(each.path) :])) for edit in dropped)
+                    notes.append(f"{each.where()}: dropped what only the cluster writes: {paths}")
+        after = edited(text, [edits[id(root)] for root in roots], shown)
+        _nothing_old(after, shown)
+        for number, added in list(self.made.items())[made:]:
+            after = with_object(after, _document(number, added))
+            notes.append(
+                f"{shown}: PriorityClass {added.name} is added, as no file has one of value {added.value}"
+            )
+        return Conversion(shown, mark + text, mark + after, tuple(changed), tuple(notes))
+
+    def _converted(self, each: ObjectNode) -> tuple[list[Edit], list[str]]:
+        edits: list[Edit] = []
+        lines: list[str] = []
+        for form in forms_of(each.kind):
+            found = entry(each.root, (*each.path, *form.path))
+            if found is None or not form.is_old(_value(found[2])):
+                continue
+            edits += self._edits(each, form, found[2])
+            lines.append(f"{each.where(form.path)} {form.advice}")
+        return edits, lines
+
+    def _edits(self, each: ObjectNode, form: OldForm, value: Any) -> list[Edit]:
+        place = (*each.path, *form.path)
+        if form.change is Change.DECIMAL:
+            return [Write(place, value=f'"{_decimal(each, form, value)}"')]
+        if form.change is Change.LENGTH:
+            return [Write(place, value=_length(each, form, value))]
+        if form.change is Change.PRIORITY:
+            return [self._priority(each, form, value)]
+        return list(_moved(each, form, value))
+
+    def _priority(self, each: ObjectNode, form: OldForm, value: Any) -> Edit:
+        place = (*each.path, *form.path)
+        number = _value(value)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise InputError(each.where(form.path), f"is {value.value!r}, not a whole number")
+        if at(each.root, (*each.path, *form.new_path)) is not None:
+            raise _beside(each, form)
+        if not number:
+            return Remove(place)
+        quote = _quote(each, form)
+        return Write(place, key=form.new_path[-1], value=f"{quote}{self._class(each, form, number)}{quote}")
+
+    def _class(self, each: ObjectNode, form: OldForm, number: int) -> str:
+        """Return the name of the PriorityClass of a priority; where there is none it is made.
+
+        LLMDeployments that named none had priority 0 and now have the value of the default class:
+        all values move by as much, so that their order stays.
+        """
+        value = self.default_priority + number
+        if not -HIGHEST_VALUE <= value <= HIGHEST_VALUE:
+            raise InputError(
+                each.where(form.path), f"is {number}: its PriorityClass would have the value {value}"
+            )
+        usable = [one for one in self.classes if one.is_allowed and not one.preempts]
+        found = sorted(one.name for one in usable if one.value == value)
+        if found:
+            return found[0]
+        name = f"tangram-priority-{number}" if number > 0 else f"tangram-priority-minus-{-number}"
+        if any(one.name == name for one in self.classes):
+            raise InputError(
+                each.where(form.path),
+                f"needs a PriorityClass, and the {name} of the files cannot be it: give it value {value},"
+                f' the label {PRIORITY_CLASS_LABEL}: "true" and preemptionPolicy Never',
+            )
+        self.made.setdefault(number, PriorityClass(name, value, is_allowed=True, preempts=False))
+        return name
+
+
+def _moved(each: ObjectNode, form: OldForm, value: Any) -> Iterator[Edit]:
+    """Yield how a value gets its new key, in the same object or the one around it."""
+    place, new = (*each.path, *form.path), (*each.path, *form.new_path)
+    there = at(each.root, new)
+    if there is not None:
+        if tree(there) != tree(value):
+            raise _beside(each, form)
+        yield Remove(place)
+    elif form.change is Change.RENAMED:
+        yield Write(place, key=form.new_path[-1])
+    elif len(at(each.root, place[:-1]).value) == 1:  # nothing else is in there: the one takes its place
+        yield Write(place[:-1], key=form.new_path[-1], value=_scalar(each, form, value))
+    else:
+        yield Insert(place[:-1], form.new_path[-1], place)
+        yield Remove(place)
+
+
+def _beside(each: ObjectNode, form: OldForm) -> InputError:
+    return InputError(each.where(form.path), f"is there beside {'.'.join(form.new_path)}: keep one of them")
+
+
+def with_object(text: str, document: Mapping[str, Any]) -> str:
+    """Return a file with one more object: a document at the end of YAML, an item of a List in JSON."""
+    if not _is_json(text):
+        line_end = "\r\n" if "\r\n" in text else "\n"
+        end = "" if not text or text.endswith("\n") else line_end
+        written = yaml.safe_dump(dict(document), sort_keys=False).replace("\n", line_end)
+        return f"{text}{end}---{line_end}{written}"
+    written = json.dumps(document, indent=4)
+    (root,) = compose_all(text)
+    items = at(root, ("items",))
+    if isinstance(items, yaml.SequenceNode) and items.value:
+        place = items.value[0].start_mark.index
+        return f"{text[:place]}{written}, {text[place:]}"
+    return f'{{"apiVersion": "v1", "kind": "List", "items": [\n{written},\n{text.strip()}\n]}}\n'
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _document(number: int, made: PriorityClass) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": made.name, "labels": {PRIORITY_CLASS_LABEL: "true"}},
+        # No globalDefault: the API server drops `false`, and tools that compare would apply it for ever.
+        "value": made.value,
+        "preemptionPolicy": NEVER,
+        "description": f"LLMDeployments that had spec.priority {number}.",
+    }
+
+
+def _roots(text: str, shown: str) -> list[Any]:
+    try:
+        for _ in load_all(text):  # bounds, and keys that are there twice
+            pass
+        return list(compose_all(text))
+    except ERRORS as error:
+        line, problem = told(error)
+        template = "; templates are converted as `helm template` prints them" if "{{" in text else ""
+        raise InputError(f"{shown}{line}", f"not YAML: {problem}{template}") from error
+
+
+def _objects_of(roots: Sequence[Any], shown: str) -> Iterator[ObjectNode]:
+    for root in roots:
+        yield from _objects(root, (), shown, {}, 0)
+
+
+def _objects(root: Any, path: Path, shown: str, of: Mapping[str, str], depth: int) -> Iterator[ObjectNode]:
+    """Yield the objects of this API and the PriorityClasses, those of Lists too."""
+    node = at(root, path)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    plain = {key.value: value for key, value in node.value if isinstance(value, yaml.ScalarNode)}
+    kind = plain["kind"].value if "kind" in plain else of.get("kind", "")
+    version = plain["apiVersion"].value if "apiVersion" in plain else of.get("apiVersion") or None
+    items = at(root, (*path, "items"))
+    if kind.endswith("List") and isinstance(items, yaml.SequenceNode) and depth < _DEEPEST_LIST:
+        inner = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": version or ""}
+        for i in range(len(items.value)):
+            yield from _objects(root, (*path, "items", i), shown, inner, depth + 1)
+    elif (kind in (*CONVERTED, *_WRITTEN_BY_TANGRAM) and belongs(version)) or kind == "PriorityClass":
+        meta = {step: at(root, (*path, "metadata", step)) for step in ("namespace", "name")}
+        name = "/".join(each.value for each in meta.values() if isinstance(each, yaml.ScalarNode))
+        yield ObjectNode(kind, name, path, root, shown)
+
+
+def _dropped(each: ObjectNode) -> Iterator[Remove]:
+    for path in _OF_THE_CLUSTER:
+        if entry(each.root, (*each.path, *path)) is not None:
+            yield Remove((*each.path, *path))
+
+
+def _value(node: Any) -> Any:
+    """Return a scalar as Kubernetes reads it; of anything else only that it is an object or a list."""
+    if not isinstance(node, yaml.ScalarNode):
+        return {} if isinstance(node, yaml.MappingNode) else []
+    tag = node.tag.removeprefix(_TAG)
+    if tag == "null":
+        return None
+    if tag == "bool":
+        return True
+    if tag == "int" and re.fullmatch(r"[-+]?(0|[1-9]\d*)", node.value):
+        return int(node.value)
+    if tag == "float" or (not node.style and tag == "str" and _NUMBER.fullmatch(node.value)):
+        return 0.0
+    return node.value
+
+
+def _decimal(each: ObjectNode, form: OldForm, node: Any) -> str:
+    """Return a float as it is written, but for exponents, dots without digits, and too many digits."""
+    text = str(node.value)
+    if _PLAIN_DECIMAL.fullmatch(text) and len(text) <= LONGEST_DECIMAL:
+        return text
+    if not _NUMBER.fullmatch(text) or abs(int((text.lower().partition("e")[2]) or 0)) > _LARGEST_EXPONENT:
+        raise InputError(each.where(form.path), f"is {text}, not a decimal: write it as in {form.new}")
+    plain = f"{Decimal(text).normalize():f}"
+    if len(plain) > LONGEST_DECIMAL:
+        places = max(LONGEST_DECIMAL - 1 - len(plain.partition(".")[0]), 0)
+        plain = f"{Decimal(f'{Decimal(text):.{places}f}').normalize():f}"
+    if len(plain) > LONGEST_DECIMAL or not Decimal(plain):
+        raise InputError(each.where(form.path), f"is {text}, not a decimal of {LONGEST_DECIMAL} characters")
+    return plain
+
+
+def _length(each: ObjectNode, form: OldForm, node: Any) -> str:
+    value = _value(node)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(each.where(form.path), f"is not a number of tokens: write it as in {form.new}")
+    quote = _quote(each, form)
+    return f"{{{quote}mean{quote}: {value}}}"
+
+
+def _quote(each: ObjectNode, form: OldForm) -> str:
+    """Return the quotes of JSON where the text is JSON, else none."""
+    found = entry(each.root, (*each.path, *form.path))
+    return '"' if found and found[1].style == '"' else ""
+
+
+def _scalar(each: ObjectNode, form: OldForm, node: Any) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise InputError(each.where(form.path), "is not a name")
+    if node.style == '"' or _quote(each, form):
+        return json.dumps(node.value)
+    return f"'{node.value}'" if node.style == "'" else str(node.value)
+
+
+def _priority_class(found: Any) -> PriorityClass:
+    def text(*path: str) -> str:
+        value = value_at(found, path)
+        return value[1] if isinstance(value, tuple) else ""
+
+    number = text("value")
+    has_value = re.fullmatch(r"[-+]?\d{1,10}", number) is not None
+    return PriorityClass(
+        name=text("metadata", "name"),
+        value=int(number) if has_value else 0,
+        is_allowed=has_value and text("metadata", "labels", PRIORITY_CLASS_LABEL) == "true",
+        preempts=text("preemptionPolicy") != NEVER,
+    )
+
+
+def _nothing_old(text: str, shown: str) -> None:
+    """Raise `InputError` for what has the old form still, as a merge (`<<`) takes it from elsewhere."""
+    for document in load_all(text):
+        for kind, found in _plain_objects(document):
+            for form in old_parts(kind, found):
+                name = value_at(found, ("metadata", "name"))
+                called = f"{kind} {'' if name is MISSING else name}".rstrip()
+                raise InputError(
+                    f"{shown}: {called}: {form.shown}",
+                    f"{form.advice}; it is merged in with `<<`: write it out first",
+                )
+
+
+def _plain_objects(document: Any, depth: int = 0) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(document, Mapping):
+        return
+    kind, items = document.get("kind"), document.get("items")
+    if isinstance(items, list) and depth < _DEEPEST_LIST:
+        for each in items:
+            yield from _plain_objects(each, depth + 1)
+    elif kind in CONVERTED and belongs(document.get("apiVersion")):
+        yield kind, document

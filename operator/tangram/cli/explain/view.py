@@ -1,0 +1,236 @@
+"""An explanation as people read it: a few lines of what and why, then a table of what else there was."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from tangram.cli.output import terminal_width
+from tangram.cli.plan.headline import money
+from tangram.cli.plan.table import MARK, shape_name
+
+_WIDTH = 100  # of a pipe or file, where lines are wrapped all the same: this is prose
+_LABEL = 10
+_NARROWEST = 20  # of the reasons beside the table
+_CENT = 0.005
+_MOST_NODES = 4
+_LIMITS = {"NotEnoughGPUs", "MaxReplicas", "Budget"}
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print it."""
+    click.echo(click.style(_title(found), bold=terminal_width() is not None))
+    for label, text in _lines(found):
+        for line in _wrapped(label, text):
+            click.echo(line)
+    if found.get("alternatives"):
+        click.echo()
+        for line in _table(found["alternatives"]):
+            click.echo(line)
+    for note in _notes(found):
+        click.echo()
+        click.echo(textwrap.fill(note, _width(), subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _title(found: Mapping[str, Any]) -> str:
+    model = found.get("modelURI", found.get("model", ""))
+    return f"{found['namespace']}/{found['name']}" + (f": {model}" if model else "")
+
+
+def _width() -> int:
+    return max(60, min(terminal_width() or _WIDTH, 120))
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    lines = textwrap.wrap(text, _width() - _LABEL, break_on_hyphens=False) or [""]
+    return [f"{label if i == 0 else '':<{_LABEL}}{line}" for i, line in enumerate(lines)]
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "asks" in found:
+        yield "asks", _asks(found["asks"])
+    yield "runs on", _runs_on(found["runsOn"])
+    if "operator" in found:
+        yield "operator", _operator(found["operator"])
+    if "plan" not in found:
+        return
+    plan = found["plan"]
+    yield "plan", _plan(plan)
+    why = _why(plan, found["alternatives"])
+    if why:
+        yield "why", why
+    if plan["unmet"]:
+        yield "short", _short(plan, found["because"])
+        for i, change in enumerate(found["relaxations"]):
+            yield (
+                "" if i else "helps",
+                f"{change['text']}: the fleet then costs {money(change['fleetCostPerHour'])} $/h",
+            )
+
+
+def _asks(asked: Mapping[str, Any]) -> str:
+    rate = asked.get("requestsPerSecond")
+    tokens = f"{asked['inputTokens']} + {asked['outputTokens']} tokens"
+    parts = [f"{rate:g} requests/s of {tokens}" if rate else f"requests of {tokens}, rate not stated"]
+    limits = [
+        f"{name} {asked[key]:g} ms"
+        for name, key in (("TTFT", "ttftMilliseconds"), ("TPOT", "tpotMilliseconds"))
+        if key in asked
+    ]
+    if limits:
+        parts.append(f"P{asked['percentile']} of {' and '.join(limits)}")
+    parts.append(_replicas(asked["replicas"]))
+    if "budgetPerHour" in asked:
+        parts.append(f"at most {money(asked['budgetPerHour'])} $/h")
+    if "pools" in asked:
+        parts.append(f"in {' or '.join(asked['pools'])}")
+    if "allowedSKUs" in asked:
+        parts.append(f"on {' or '.join(asked['allowedSKUs'])}")
+    if "deniedSKUs" in asked:
+        parts.append(f"not on {' or '.join(asked['deniedSKUs'])}")
+    if asked["mig"] != "Allowed":
+        parts.append(f"slices {asked['mig'].lower()}")
+    parts += [f"at most {share:.0%} on one {place}" for place, share in asked.get("spread", {}).items()]
+    if asked["priority"]:
+        parts.append(f"priority {asked['priority']}")
+    return "; ".join(parts)
+
+
+def _replicas(bounds: Mapping[str, Any]) -> str:
+    least, most = bounds["min"], bounds["max"]
+    if most is None:
+        return f"{least} or more replicas"
+    if least == most:
+        return f"{least} replica{'s' if least != 1 else ''}"
+    return f"{least} to {most} replicas"
+
+
+def _runs_on(parts: Sequence[Mapping[str, Any]]) -> str:
+    if not parts:
+        return "nothing yet"
+    return ", ".join(f"{part['replicas']} x {shape_name(part)} on {part['node']}" for part in parts)
+
+
+def _operator(told: Mapping[str, Any]) -> str:
+    if told["accepted"]["reason"] != "Valid":
+        return f"{told['accepted']['reason']}: {told['accepted']['message']}"
+    placed = told["placed"]
+    if placed["reason"] == "WaitingForModel":
+        return f"{told['modelReady']['reason']}: {told['modelReady']['message']}"
+    return f"{placed['reason']}: {placed['message']}"
+
+
+def _plan(plan: Mapping[str, Any]) -> str:
+    if not plan["chosen"]:
+        return "no replica"
+    parts = " and ".join(_chosen(shape) for shape in plan["chosen"])
+    rate = sum(shape.get("requestsPerSecond", 0.0) for shape in plan["chosen"])
+    carries = f", {rate:.3g} requests/s" if rate else ""
+    moves = f", {len(plan['moves'])} of them moved" if plan["moves"] else ""
+    return f"{parts}{carries} for {money(plan['costPerHour'])} $/h{_at(plan['nodes'])}{moves}"
+
+
+def _chosen(shape: Mapping[str, Any]) -> str:
+    mark = MARK if shape.get("unverified") else ""
+    return f"{shape['replicas']} x {shape_name(shape)}{mark} ({shape['precision']})"
+
+
+def _at(nodes: Sequence[str]) -> str:
+    if not nodes:
+        return ""
+    more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
+    return f" on {', '.join(nodes[:_MOST_NODES])}{more}"
+
+
+def _why(plan: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    fleet = plan["fleet"]
+    claims = [f"for the whole fleet: {_proof(fleet)}"]
+    claims += [text for each in others if (text := _cheaper(each, plan))][:2]
+    dearer = [each for each in others if each["rejectedBecause"] == "Dearer"]
+    if dearer:
+        nearest = min(dearer, key=lambda each: each["costPerHour"])
+        more = nearest["costPerHour"] - plan["costPerHour"]
+        claims.append(f"the next by price, {_names(nearest)}, takes {money(more)} $/h more of its GPUs")
+    text = "; ".join(claims)
+    return text[0].upper() + text[1:] + "."
+
+
+def _proof(fleet: Mapping[str, Any]) -> str:
+    proof: str = fleet["proof"][0].lower() + fleet["proof"][1:]
+    return f"{proof} ({fleet['distance']})" if fleet["status"] == "FEASIBLE" else proof
+
+
+def _cheaper(other: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """Say why it is not another that costs less by itself, the empty string where that does not."""
+    if not other["costPerHour"] or other["costPerHour"] >= plan["costPerHour"] + _CENT:
+        return ""
+    less = f"{_names(other)} would cost {money(other['costPerHour'])} $/h by its share of GPUs, but"
+    if other["rejectedBecause"] in _LIMITS:
+        return f"{less} {other['message']}"
+    if other["rejectedBecause"] != "Fleet" or "fleetCostPerHour" not in other:
+        return ""
+    if other["unmetChange"] > 0:
+        return f"{less} others would go short"
+    fleet, instead = plan["fleet"]["costPerHour"], other["fleetCostPerHour"]
+    return f"{less} the fleet {money(instead)} and not {money(fleet)}" if instead > fleet + _CENT else ""
+
+
+def _names(other: Mapping[str, Any]) -> str:
+    return " and ".join(f"{shape['replicas']} x {shape_name(shape)}" for shape in other["chosen"])
+
+
+def _short(plan: Mapping[str, Any], because: Sequence[str]) -> str:
+    why = " and ".join(because) or plan["unmetReason"]
+    return f"{plan['unmet']:.0%} is not served{' because of' if because else ':'} {why}"
+
+
+def _table(others: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [_row(each) for each in others]
+    head = ["INSTEAD", "REPL", "$/h", "FLEET $/h"]
+    sizes = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    indent = sum(sizes) + 2 * len(sizes)
+    lines = [click.style(_cells(head, sizes) + "WHY NOT", bold=terminal_width() is not None)]
+    for row in rows:
+        for i, line in enumerate(
+            textwrap.wrap(row[-1], max(_NARROWEST, _width() - indent), break_on_hyphens=False)
+        ):
+            lines.append((_cells(row, sizes) if i == 0 else " " * indent) + line)
+    return lines
+
+
+def _cells(row: Sequence[str], sizes: Sequence[int]) -> str:
+    first = f"{row[0]:<{sizes[0]}}  "
+    return first + "".join(
+        f"{text:>{size}}  " for text, size in zip(row[1 : len(sizes)], sizes[1:], strict=True)
+    )
+
+
+def _row(other: Mapping[str, Any]) -> list[str]:
+    shape = other["chosen"][0]
+    helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
+    fleet = money(other["fleetCostPerHour"]) if "fleetCostPerHour" in other else ""
+    short = " short" if other.get("unmetChange", 0) > 0 else ""
+    return [
+        f"{shape_name(shape)} {shape['precision']}",
+        str(shape["replicas"]),
+        money(other["costPerHour"]),
+        fleet + short,
+        other["message"] + helps,
+    ]
+
+
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    notes = list(found["notes"])
+    chosen = found["plan"]["chosen"] if "plan" in found else ()
+    marks = {word for shape in chosen for word in shape.get("unverified", ())}
+    if marks:
+        notes.append(f"{MARK} not measured, or in no source: {', '.join(sorted(marks))}.")
+    if "plan" in found:
+        fleet = found["plan"]["fleet"]
+        notes += [fleet["oneShapePerDeployment"]] if "oneShapePerDeployment" in fleet else []
+        notes.append(
+            f"The whole fleet: {money(fleet['costPerHour'])} $/h for {fleet['gpusInUse']} GPUs in use."
+            " FLEET $/h: what all of it would cost with that instead."
+        )
+    return notes

@@ -1,0 +1,116 @@
+"""Lengths of prompts and answers on the command line: mean and P90, all alike, or as counted in a file."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tangram.catalog import InputError
+from tangram.cli.options.csv_file import read_csv
+from tangram.fleet import Lengths
+from tangram.fleet.lengths import MOST_P90, around, counted
+
+LONGEST_TOKENS = 1_048_576  # as `traffic.inputTokens` has it
+MOST_REQUESTS = 10**12  # of one length
+FIELDS = ("inputTokens", "outputTokens")
+
+
+def read_histogram(path: Path) -> Lengths:
+    """Return lengths as counted in a CSV file with columns `tokens` and `count` (without it: 1).
+
+    Raises `InputError` naming file and line.
+    """
+    pairs = []
+    for line, row in enumerate(read_csv(path, ("tokens",)), start=2):
+        tokens = _whole(row["tokens"], f"{path}: line {line}: tokens", 1, LONGEST_TOKENS)
+        pairs.append((tokens, _whole(row.get("count", "1"), f"{path}: line {line}: count", 0, MOST_REQUESTS)))
+    try:
+        return counted(pairs)
+    except ValueError as error:
+        raise InputError(str(path), str(error)) from error
+
+
+def _whole(text: str, where: str, least: int, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or not least <= int(text) <= most:
+        shown = repr(text if len(text) <= 40 else text[:37] + "...")
+        raise InputError(where, f"must be a whole number from {least} to {most}, not {shown}")
+    return int(text)
+
+
+def resolved(
+    body: Mapping[str, Any], folder: Path, where: str
+) -> tuple[Mapping[str, Any], dict[str, Lengths]]:
+    """Return an LLMDeployment with the mean in the place of each histogram, and what the histograms hold.
+
+    Names of files are relative to `folder`, where the YAML file lies. Raises `InputError`.
+    """
+    spec = body.get("spec")
+    traffic = spec.get("traffic") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(traffic, Mapping):
+        return body, {}
+    found: dict[str, Lengths] = {}
+    means: dict[str, Any] = {}
+    for name in FIELDS:
+        given = traffic.get(name)
+        if not isinstance(given, Mapping) or "histogram" not in given:
+            continue
+        path = f"{where}: spec.traffic.{name}"
+        if len(given) > 1:
+            raise InputError(path, "exactly one of mean, fixed and histogram must be set")
+        file = given["histogram"]
+        if not isinstance(file, str) or not file:
+            raise InputError(f"{path}.histogram", "must be the name of a CSV file")
+        try:
+            found[name] = read_histogram(folder / file)
+        except InputError as error:
+            raise InputError(f"{path}.histogram: {error.field}", error.problem) from error
+        means[name] = {"mean": max(1, round(found[name].mean))}
+    if not found:
+        return body, {}
+    return {**body, "spec": {**spec, "traffic": {**traffic, **means}}}, found
+
+
+def lengths_options(what: str, name: str, mean: int) -> Callable[[Any], Any]:
+    """Add the options of one kind of lengths: `--NAME`, `--NAME-p90`, `--NAME-histogram`."""
+
+    def add(command: Any) -> Any:
+        for option in (
+            click.option(
+                f"--{name}-histogram",
+                type=click.Path(path_type=Path),
+                help=f"{what}, tokens as counted: a CSV file with columns tokens and count.",
+            ),
+            click.option(
+                f"--{name}-p90",
+                type=int,
+                help=f"{what}, tokens that a tenth exceed; the mean: all alike.  [default: 2 x mean]",
+            ),
+            click.option(
+                f"--{name}", f"{name}_tokens", type=int, help=f"{what}, mean tokens.  [default: {mean}]"
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def lengths_given(
+    name: str, default: int, mean: int | None, p90: int | None, histogram: Path | None
+) -> Lengths:
+    """Return the lengths that the options of `lengths_options` say. Raises `InputError`."""
+    if histogram is not None:
+        if mean is not None or p90 is not None:
+            raise InputError(f"--{name}-histogram", f"says it all: leave --{name} and --{name}-p90 out")
+        return read_histogram(histogram)
+    tokens = default if mean is None else mean
+    if p90 is None or tokens < 1:
+        return around(tokens)
+    if not tokens <= p90 <= MOST_P90 * tokens:
+        raise InputError(
+            f"--{name}-p90",
+            f"must be from 1 to {MOST_P90} times --{name}, {tokens}, not {p90}; longer tails go into "
+            f"--{name}-histogram",
+        )
+    return Lengths(float(tokens), float(p90))

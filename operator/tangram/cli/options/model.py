@@ -1,0 +1,109 @@
+"""`--model` and its friends: a directory, a config.json, a well-known name, or sizes alone."""
+
+import difflib
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tangram.catalog import Architecture, InputError, known_model, known_models
+from tangram.catalog.models.sizes import Sizes, architecture_from_size
+from tangram.cli.options.model_files import read_architecture
+
+_UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOption:
+    """What a person said about the model."""
+
+    model: str | None = None
+    parameters: str | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    kv_heads: int | None = None
+    vocab_size: int | None = None
+
+
+_OPTIONS = (
+    click.option("--model", help="Directory, config.json, or the name of a well-known model."),
+    click.option("--parameters", help="Instead of --model: how many parameters, as 70e9 or 70B."),
+    click.option("--layers", type=int, help="With --parameters: transformer layers."),
+    click.option("--hidden-size", type=int, help="With --parameters: width of the hidden state."),
+    click.option("--kv-heads", type=int, help="With --parameters: KV heads."),
+    click.option("--vocab-size", type=int, help="With --parameters: tokens of the vocabulary."),
+)
+
+
+def model_options(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options; the command gets `model: ModelSource`, None where nothing is said nor `required`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def run(**given: Any) -> Any:
+            source = ModelOption(**{each.name: given.pop(each.name) for each in fields(ModelOption)})
+            if source != ModelOption():
+                return command(model=source, **given)
+            if required:
+                raise InputError("--model", "is missing: a directory, a config.json, a name; or --parameters")
+            return command(model=None, **given)
+
+        found: Callable[..., Any] = run
+        for option in reversed(_OPTIONS):
+            found = option(found)
+        return found
+
+    return decorate
+
+
+def read_model(source: ModelOption) -> Architecture:
+    """Return the model that is meant. Raises `InputError` naming the option or the file and its key."""
+    if source.model is not None:
+        for name in ("parameters", "layers", "hidden_size", "kv_heads", "vocab_size"):
+            if getattr(source, name) is not None:
+                raise InputError(f"--{name.replace('_', '-')}", "contradicts --model, which says it already")
+        return named_model(source.model)
+    if source.parameters is None:
+        raise InputError("--parameters", "is missing; sizes without it, or without --model, are no model")
+    return architecture_from_size(
+        Sizes(
+            _number(source.parameters), source.layers, source.hidden_size, source.kv_heads, source.vocab_size
+        )
+    )
+
+
+def named_model(name: str, field: str = "--model") -> Architecture:
+    """Return a model by path or by well-known name; a path that is there wins. Raises `InputError`."""
+    path = Path(name)
+    try:
+        there = bool(name.strip()) and path.exists()
+    except (OSError, ValueError):  # longer than a path may be, or with a NUL
+        there = False
+    if there:
+        return read_architecture(path)
+    known = known_model(name)
+    if known is not None:
+        return known
+    near = difflib.get_close_matches(name.lower(), [each.lower() for each in known_models()], n=3)
+    similar = [each for each in known_models() if each.lower() in near]
+    hint = (
+        f"; similar: {', '.join(similar)}" if similar else f"; for example {', '.join(known_models()[::8])}"
+    )
+    raise InputError(field, f"{name[:100]!r} is neither a path that exists nor a well-known model{hint}")
+
+
+def _number(text: str) -> float:
+    written = text.strip().lower().replace("_", "")
+    unit = _UNITS.get(written[-1:], 1.0)
+    digits = written[:-1] if unit != 1.0 else written
+    try:
+        value = float(digits) * unit
+    except ValueError:
+        raise InputError("--parameters", f"{text!r} is not a number such as 70e9 or 70B") from None
+    if not math.isfinite(value):
+        raise InputError("--parameters", f"{text!r} is not a number such as 70e9 or 70B")
+    return value

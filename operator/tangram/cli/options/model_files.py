@@ -1,0 +1,115 @@
+"""Read a model's config.json and, where they lie beside it, the headers of its safetensors files."""
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from tangram.catalog import Architecture, InputError
+from tangram.catalog.models.checkpoint import (
+    Entry,
+    entries,
+    shards,
+    with_index_alone,
+    with_stored_tensors,
+)
+from tangram.catalog.models.model_config import CONFIG, architecture_from_config
+
+INDEX = "model.safetensors.index.json"
+MODELOPT = "hf_quant_config.json"
+_JSON_LIMIT = 64 << 20  # bytes; the largest published index has 10 MB
+_HEADER_LIMIT = 100 << 20  # bytes; the limit of the safetensors library
+_PREFIX = 8  # bytes: the header's length, little-endian
+
+
+def read_architecture(path: Path) -> Architecture:
+    """Return the model in a directory, or of a config file alone. Raises `InputError` naming file and key."""
+    if not path.is_dir():
+        return architecture_from_config(_object(path), path.parent.name or path.name, str(path))
+    config = path / CONFIG
+    if not config.is_file():
+        raise InputError(str(path), f"has no {CONFIG}{_what_it_is(path)}")
+    found = architecture_from_config(_with_modelopt(path, _object(config)), path.resolve().name, str(config))
+    if (path / INDEX).is_file() and not any(path.glob("*.safetensors")):
+        return with_index_alone(found, _object(path / INDEX), str(path / INDEX))
+    stored = _stored(path)
+    return found if stored is None else with_stored_tensors(found, stored)
+
+
+def _what_it_is(directory: Path) -> str:
+    """Say what people take for a model's directory."""
+    for pattern, what in (
+        ("adapter_config.json", "it is a LoRA adapter: name its base model"),
+        ("model_index.json", "it is a diffusers pipeline, not a language model"),
+        ("*.gguf", "GGUF files are not read: name the model they were made of"),
+    ):
+        if any(directory.glob(pattern)):
+            return f"; {what}"
+    return ""
+
+
+def _with_modelopt(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Older exports of NVIDIA ModelOpt tell the weight format in a file of their own."""
+    path = directory / MODELOPT
+    if config.get("quantization_config") is not None or not path.is_file():
+        return config
+    told = _object(path).get("quantization")
+    if not isinstance(told, dict):
+        raise InputError(f"{path}: quantization", "is missing")
+    return config | {"quantization_config": told | {"quant_method": "modelopt"}}
+
+
+def _stored(directory: Path) -> dict[str, Entry] | None:
+    """Tensors of the checkpoint; None where there are no files of weights."""
+    index = directory / INDEX
+    if not index.is_file():
+        files = sorted(directory.glob("model*.safetensors"))
+        return {name: entry for file in files for name, entry in _header(file).items()} if files else None
+    found: dict[str, Entry] = {}
+    for file, names in shards(_object(index), str(index)).items():
+        there = _header(directory / file, f"{index}: weight_map")
+        for name in names:
+            if name not in there:
+                raise InputError(f"{index}: weight_map", f"{file} holds no tensor {name[:200]!r}")
+            found[name] = there[name]
+    return found
+
+
+def _header(path: Path, named_by: str = "") -> dict[str, Entry]:
+    if not path.is_file():
+        raise InputError(named_by or str(path), f"names {path.name}, which is not there")
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            prefix = file.read(_PREFIX)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == _PREFIX else -1
+            if not 0 < length <= min(_HEADER_LIMIT, size - _PREFIX):
+                raise InputError(str(path), "is not a safetensors file (or a Git LFS pointer to one)")
+            header = _parse(file.read(length), path)
+    except OSError as error:
+        raise InputError(str(path), error.strerror or "cannot be read") from None
+    return entries(header, size - _PREFIX - length, str(path))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_JSON_LIMIT + 1)  # of pipes and devices nobody knows the size
+        if len(text) > _JSON_LIMIT:
+            raise InputError(str(path), f"is larger than {_JSON_LIMIT >> 20} MiB")
+        return _parse(text, path)
+    except OSError as error:
+        raise InputError(str(path), error.strerror or "cannot be read") from None
+
+
+def _parse(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise InputError(str(path), "is nested too deeply") from None
+    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
+        raise InputError(str(path), f"is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InputError(str(path), "is not a JSON object")
+    return found

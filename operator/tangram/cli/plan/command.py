@@ -1,0 +1,96 @@
+"""`tangram plan`: the cheapest layout of a whole fleet that serves what is asked, without a cluster."""
+
+from functools import reduce
+from pathlib import Path
+
+import click
+
+from tangram.catalog import Architecture
+from tangram.catalog.prices import Prices
+from tangram.cli.options.planned import explained, facts_option, time_limit_option
+from tangram.cli.options.prices import prices_option
+from tangram.cli.output import document, output_option
+from tangram.cli.plan.files import read_fleet
+from tangram.cli.plan.table import show
+from tangram.recommendation.documents.fleet_input import PlanWeights
+from tangram.recommendation.documents.overrides import weighed
+from tangram.recommendation.documents.what_if import changed
+from tangram.recommendation.explanation.explain import find
+from tangram.recommendation.pack import PlanTimeLimit
+from tangram.recommendation.recommend import inputs_hash, planned
+
+_COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet")
+
+
+@click.command(name="plan")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Snapshot, Inventory, SliceRequest, GPUPool, LLMDeployment, PriorityClass, Node, Pod; YAML or JSON;"
+    " repeatable; - is stdin.",
+)
+@facts_option
+@click.option("--move-cost", type=float, help="USD of moving an instance that no LLMDeployment owns.")
+@click.option("--move-budget", type=int, help="Most replicas that may move.")
+@click.option("--horizon", type=float, help="Hours over which a saving pays for moves.  [default: 1]")
+@time_limit_option
+@click.option(
+    "--what-if",
+    "changes",
+    multiple=True,
+    metavar="CHANGE",
+    help="Plan again with add-gpu=SKU:N,node=NAME, remove-gpu=ID, remove-node=NAME, price=SKU:USD,"
+    " objective=NAME:ttft=MS (or tpot) or traffic=NAME:rps=N; repeatable.",
+)
+@click.option(
+    "--explain", metavar="NAME", help="Try every alternative of this LLMDeployment on the whole fleet."
+)
+@click.option("--picture", metavar="FILE", help="Draw every GPU's slices into a file: .svg or .png.")
+@prices_option
+@output_option
+def plan(
+    files: tuple[str, ...],
+    facts: dict[str, Architecture],
+    move_cost: float | None,
+    move_budget: int | None,
+    horizon: float | None,
+    limits: PlanTimeLimit,
+    changes: tuple[str, ...],
+    explain: str | None,
+    picture: str | None,
+    prices: Prices,
+    fmt: str,
+) -> None:
+    """Plan a whole fleet: which slice of which GPU serves what, at the least cost.
+
+    \b
+    tangram plan -f inventory.yaml -f deployments.yaml
+    tangram snapshot -o fleet.yaml && tangram plan -f fleet.yaml -f what-if-i-apply-this-too.yaml
+    kubectl get nodes,pods -A -o yaml | tangram plan -f - -f deployments.yaml -o json
+    """
+    if picture is not None:
+        from tangram.cli.plan.picture import check  # noqa: PLC0415 - only for whoever asks
+
+        check(Path(picture))
+    read = read_fleet(files, facts)
+    given = weighed(read.given, PlanWeights(tuple(prices.overrides.items()), move_cost, move_budget, horizon))
+    if changes:
+        before, given = planned(given, limits).document, reduce(changed, changes, given)
+    made = planned(given, limits)
+    found = {"inputsHash": inputs_hash(given)} | made.document
+    if changes:
+        found["whatIf"] = {"changes": list(changes), "before": {key: before[key] for key in _COMPARED}}
+    if explain is not None:
+        found["explained"] = explained(made, find(made.asked, explain), limits)
+    if picture is not None:
+        from tangram.cli.plan.picture import draw  # noqa: PLC0415 - only for whoever asks
+
+        draw(Path(picture), found)
+    if fmt == "table":
+        show(found, observed=read.observed is not None)
+    else:
+        document(found, fmt)

@@ -1,0 +1,179 @@
+"""A plan as a picture, SVG or PNG: every node a row, every GPU a bar of slices, every owner a colour."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from tangram.catalog import InputError
+from tangram.cli.plan.blocks import Block, Strip, owners, strips
+
+FORMATS = (".svg", ".png")
+EXTRA = "tangram-operator[cli]"
+_PER_ROW = 8
+_BAR, _GAP, _LINE, _TOP, _LEFT = 220, 14, 62, 58, 16
+_INK, _MUTED, _EDGE, _FREE, _UNCUT = "#1a1a19", "#5f5e5b", "#8a8984", "#efeeea", "#ffffff"
+# Colours that people with colour-blindness tell apart (Okabe and Ito), lightened for text on them.
+_COLOURS = ("#7fb8dc", "#eeae80", "#7fcdb4", "#e4b9d0", "#a9d8f2", "#f2cd80", "#b49dd0", "#c9c7bf")
+_LETTER = 6.1  # px of a letter of 10 px
+_TALLEST_PNG = 20_000  # px
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle with a text inside."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str
+    text: str = ""
+    title: str = ""  # shown on hover
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A line of text."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 11
+    colour: str = _INK
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that is drawn, in pixels from the top left."""
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    words: tuple[Words, ...]
+
+
+def check(path: Path) -> None:
+    """Raise `InputError` for what cannot be drawn, before anybody thinks about what to draw."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError("--picture", f"{str(path)!r} must end in {' or '.join(FORMATS)}")
+    if path.suffix.lower() == ".png":
+        try:
+            import_module("matplotlib")
+        except ImportError:
+            problem = f"a PNG needs matplotlib: pip install '{EXTRA}'; an .svg needs nothing"
+            raise InputError("--picture", problem) from None
+
+
+def draw(path: Path, plan: Mapping[str, Any]) -> None:
+    """Write the picture. Raises `InputError` for places that cannot be written."""
+    check(path)
+    found = scene(plan)
+    try:
+        if path.suffix.lower() == ".svg":
+            path.write_text(svg(found), encoding="utf-8")
+        else:
+            _png(path, found)
+    except OSError as error:
+        raise InputError("--picture", f"cannot write {str(path)!r}: {error.strerror or error}") from error
+
+
+def scene(plan: Mapping[str, Any]) -> Scene:
+    """Lay out a plan document."""
+    colours = {owner: _COLOURS[i % len(_COLOURS)] for i, owner in enumerate(owners(plan))}
+    rows: dict[str, list[Strip]] = {}
+    for strip in strips(plan):
+        rows.setdefault(strip.node, []).append(strip)
+    chunks = [(n, g[i : i + _PER_ROW]) for n, g in rows.items() for i in range(0, len(g), _PER_ROW)]
+    columns = max((len(gpus) for _, gpus in chunks), default=1)
+    boxes: list[Box] = []
+    words = [Words(_LEFT, 26, _title(plan), 15), Words(_LEFT, 44, _subtitle(plan), 11, _MUTED)]
+    for number, (node, gpus) in enumerate(chunks):
+        y = _TOP + number * _LINE
+        words.append(Words(_LEFT, y + 12, f"{node}  ({gpus[0].sku})", 11, _MUTED))
+        for column, strip in enumerate(gpus):
+            x = _LEFT + column * (_BAR + _GAP)
+            boxes += [_box(block, strip, x, y + 18, colours) for block in strip.blocks]
+            words.append(Words(x, y + 54, strip.id + ("?" if strip.inferred else ""), 8, _MUTED))
+    width = 2 * _LEFT + columns * (_BAR + _GAP) - _GAP
+    return Scene(max(width, 560), _TOP + len(chunks) * _LINE + 8, tuple(boxes), tuple(words))
+
+
+def _title(plan: Mapping[str, Any]) -> str:
+    return f"{plan['gpusInUse']} of {len(plan['gpus'])} GPUs in use, {plan['costPerHour']:.2f} $/h"
+
+
+def _subtitle(plan: Mapping[str, Any]) -> str:
+    moves = f", {len(plan['moves'])} moves (dashed)" if plan["moves"] else ""
+    return f"{plan['status']}, gap {plan['gap']:.2%}{moves}; grey is free, white is not cut"
+
+
+def _box(block: Block, strip: Strip, x: float, y: float, colours: Mapping[str, str]) -> Box:
+    unit = _BAR / strip.units
+    fill = _UNCUT if not block.profile else _FREE if block.owner is None else colours[block.owner]
+    width = block.size * unit
+    title = f"{block.profile}@{block.start} {block.owner or 'free'}" if block.profile else "not cut"
+    text = _fitting(block, width)
+    return Box(x + block.start * unit, y, width, 26, fill, text, f"{strip.id}: {title}", block.moved)
+
+
+def _fitting(block: Block, width: float) -> str:
+    letters = int((width - 4) / _LETTER)
+    for text in (f"{block.owner} {block.profile}", block.owner or block.profile):
+        if block.owner is not None and len(text) <= letters:
+            return text
+    return (block.owner or block.profile)[:letters]
+
+
+def svg(found: Scene) -> str:
+    """Return the scene as SVG, the same bytes for the same scene."""
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{found.width:g}" height="{found.height:g}"'
+        f' viewBox="0 0 {found.width:g} {found.height:g}" font-family="sans-serif">',
+        f'<rect width="{found.width:g}" height="{found.height:g}" fill="#ffffff"/>',
+    ]
+    lines += [_svg_box(box) for box in found.boxes]
+    lines += [_svg_text(w.x, w.y, w.text, w.size, w.colour) for w in found.words]
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _svg_box(box: Box) -> str:
+    dash = ' stroke-width="1.6" stroke-dasharray="4 2"' if box.dashed else ""
+    rect = (
+        f'<rect x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
+        f' fill={quoteattr(box.fill)} stroke="{_INK if box.dashed else _EDGE}"{dash}>'
+        f"<title>{escape(box.title)}</title></rect>"
+    )
+    return rect + (_svg_text(box.x + 3, box.y + 17, box.text, 10, _INK) if box.text else "")
+
+
+def _svg_text(x: float, y: float, text: str, size: float, colour: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}">{escape(text)}</text>'
+
+
+def _png(path: Path, found: Scene) -> None:
+    if found.height > _TALLEST_PNG:
+        raise InputError("--picture", f"{len(found.boxes)} slices are too many for a PNG; write an .svg")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - a second that others save
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.patches import Rectangle  # noqa: PLC0415
+
+    points = 100.0  # pixels an inch
+    figure = Figure(figsize=(found.width / points, found.height / points), dpi=points)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, found.width)
+    axes.set_ylim(found.height, 0)
+    axes.set_axis_off()
+    for box in found.boxes:
+        edge = Rectangle((box.x, box.y), box.width, box.height, facecolor=box.fill, linewidth=0.8)
+        edge.set_edgecolor(_INK if box.dashed else _EDGE)
+        edge.set_linestyle("--" if box.dashed else "-")
+        axes.add_patch(edge)
+        axes.text(box.x + 3, box.y + 17, box.text, fontsize=7, color=_INK, parse_math=False)
+    for word in found.words:
+        axes.text(word.x, word.y, word.text, fontsize=word.size * 0.72, color=word.colour, parse_math=False)
+    figure.savefig(path, format="png", metadata={"Software": None})

@@ -1,0 +1,117 @@
+"""A sizing as JSON and YAML show it: every row, every rejection, units in the names."""
+
+import math
+from typing import Any
+
+from tangram.capacity.memory.budget import GIB
+from tangram.capacity.sizing import Rejection, SizedShape, Sizing
+from tangram.catalog import Architecture
+from tangram.cli.size.simulate import Simulated
+from tangram.fleet import WHOLE_GPU, Shape
+
+
+def sizing_document(
+    architecture: Architecture, found: Sizing, simulation: Simulated | None
+) -> dict[str, Any]:
+    """Return all that was found. Numbers are rounded to what they can carry."""
+    request = found.request
+    document = {
+        "model": {
+            "name": architecture.name,
+            "parameters": architecture.parameters,
+            "layers": architecture.layers,
+            "precision": architecture.precision,
+            "source": architecture.source,
+            "unverified": list(architecture.unverified),
+        },
+        "request": {
+            "input_tokens": _round_tokens(request.prompts.mean),
+            "input_tokens_p90": _round_tokens(request.prompts.p90),
+            "output_tokens": _round_tokens(request.answers.mean),
+            "output_tokens_p90": _round_tokens(request.answers.p90),
+            "rps": request.rps,
+            "cv": request.cv,
+            "percentile": request.percentile,
+            "ttft_ms": request.ttft_ms,
+            "tpot_ms": request.tpot_ms,
+            "max_model_len": found.max_model_len,
+            "max_running": request.max_running,
+            "kv_precision": request.kv_precision,
+            "engine": request.engine,
+            "engine_version": request.engine_version,
+        },
+        "rows": [{"rank": rank, **_row(row)} for rank, row in enumerate(found.rows, 1)],
+        "rejected": [_rejection(each) for each in found.rejected],
+    }
+    if simulation is not None:
+        document["simulation"] = simulation.document()
+    return document
+
+
+def _shape(shape: Shape) -> dict[str, Any]:
+    return {
+        "sku": shape.sku,
+        "profile": None if shape.profile == WHOLE_GPU else shape.profile,
+        "tensor_parallel": shape.tensor_parallel,
+        "precision": shape.precision,
+    }
+
+
+def _row(row: SizedShape) -> dict[str, Any]:
+    budget = row.budget
+    return {
+        **_shape(row.shape),
+        "memory_gib_per_gpu": {
+            "total": _gib(budget.total),
+            "weights": _gib(budget.weights),
+            "kv_used": _gib(row.kv_used),
+            "buffers": _gib(budget.overhead),
+            "free": _gib(budget.kv - row.kv_used),
+        },
+        "concurrent_requests_p90": row.concurrent,
+        "max_rps_per_replica": _round(row.max_rate),
+        "replicas": row.replicas,
+        "gpus": _round(row.gpus),
+        "running_requests_per_replica": _round(row.latency.concurrency),
+        "utilisation": _round(row.latency.utilisation),
+        "ttft_ms": _round(row.ttft_s * 1e3),
+        "tpot_ms": _round(row.tpot_s * 1e3),
+        "wall": row.wall,
+        "usd_per_hour": _round(row.usd_per_hour),
+        "usd_per_million_output_tokens": _round(row.usd_per_million_tokens),
+        "price_is_default": row.default_price,
+        "calibration": {
+            "basis": str(row.calibrated.basis),
+            "key": row.calibrated.key,
+            "points": row.calibrated.points,
+            "tpot_error_p50": row.calibrated.error_p50,
+            "tpot_error_p90": row.calibrated.error_p90,
+        },
+        "unverified": list(row.unverified),
+    }
+
+
+def _rejection(rejection: Rejection) -> dict[str, Any]:
+    change = rejection.relaxation
+    return {
+        **_shape(rejection.shape),
+        "constraint": str(rejection.constraint),
+        "message": rejection.message,
+        "excess": None if math.isinf(rejection.excess) else _round(rejection.excess),
+        "relaxation": change and {"changes": dict(change.changes), "text": change.text},
+    }
+
+
+def _round_tokens(tokens: float) -> float:
+    """A mean of counted lengths to a tenth; what is whole stays so."""
+    return int(tokens) if float(tokens).is_integer() else round(tokens, 1)
+
+
+def _gib(size: float) -> float:
+    """To a thousandth, so that the parts add up to the total."""
+    return round(size / GIB, 3)
+
+
+def _round(value: float) -> float:
+    """Four significant digits: more than any prediction has."""
+    return float(f"{value:.4g}")

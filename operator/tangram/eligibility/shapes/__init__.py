@@ -1,0 +1,4 @@
+"""Shapes that serve an LLMDeployment.
+
+In: the model, traffic, objectives, reports. Out: shapes, and rejections.
+"""

@@ -1,1 +1,0 @@
-"""One plan for a whole fleet: documents -> `packing.Problem` -> `Packing` -> the plan as a document."""

@@ -1,0 +1,4 @@
+"""What users see.
+
+In: decisions, observations. Out: conditions, status blocks, Events.
+"""

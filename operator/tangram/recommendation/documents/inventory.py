@@ -1,0 +1,142 @@
+"""Kinds `Inventory` and `SliceRequest`: a fleet and raw demand written by hand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tangram.catalog.fields import Fields
+from tangram.fleet import WHOLE_GPU
+from tangram.packing import GPUState, Headroom, Instance
+from tangram.packing.geometry.board import board
+from tangram.recommendation.documents import document_fields as read
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights, SliceRequest
+from tangram.recommendation.documents.profile_names import full
+
+MOST_GPUS = 1_000_000
+_BACKENDS = ("nvml", "mig-manager")
+_GPU_KEYS = (
+    "id", "node", "sku", "zone", "pool", "migEnabled", "cuttable", "backend", "nvlink", "pricePerGPUHour",
+    "instances", "free", "inferred",
+)  # fmt: skip
+_INSTANCE_KEYS = ("profile", "start", "owner", "movable", "moveCost", "gang")
+_SHORTEST_H = 1e-6  # hours: over less, prices would round to nothing
+_TERMS = ("prices", "moveCost", "moveBudget", "horizonHours")
+
+
+def inventory(document: Mapping[str, Any], where: str) -> FleetInput:
+    """Read an Inventory. Raises `InputError` naming file, key and what would be right."""
+    fields = read.body(document, where)
+    read.closed(fields, ("gpus", "headroom", *_TERMS))
+    entries = read.objects(fields, "gpus")
+    return FleetInput(
+        gpus=tuple(_gpu(each) for each in entries),
+        headroom=tuple(_headroom(each) for each in read.objects(fields, "headroom")),
+        terms=PlanWeights(
+            prices=read.prices(fields),
+            move_cost=read.move_cost(fields),
+            move_budget=fields.size("moveBudget", 0, minimum=0) if fields.has("moveBudget") else None,
+            horizon_h=_horizon(fields),
+        ),
+        inferred=frozenset(read.word(each, "id") for each in entries if each.flag("inferred")),
+    )
+
+
+def slice_request(document: Mapping[str, Any], where: str) -> SliceRequest:
+    """Read a SliceRequest; without a name it is called after its profile."""
+    fields = read.body(document, where)
+    read.closed(fields, ("name", "profile", "count", "sku", "priority"))
+    profile = read.word(fields, "profile")
+    name = read.name_of(document, where) or read.optional_word(fields, "name") or profile
+    return SliceRequest(
+        name=name,
+        profile=profile,
+        count=fields.size("count", 1, minimum=0, maximum=MOST_GPUS),
+        sku=read.sku(fields) if fields.has("sku") else None,
+        priority=fields.size("priority", 0, minimum=-(10**9)),
+    )
+
+
+def _horizon(fields: Fields) -> float | None:
+    hours = read.number(fields, "horizonHours", most=8760)
+    if hours == 0:
+        raise fields.error("horizonHours", "must be above 0")
+    if hours is not None and hours < _SHORTEST_H:
+        raise fields.error("horizonHours", f"must be at least {_SHORTEST_H:g}")
+    return hours
+
+
+def _gpu(fields: Fields) -> GPUState:
+    read.closed(fields, _GPU_KEYS)
+    gpu_id = read.word(fields, "id")
+    sku = read.sku(fields)
+    instances = [_instance(each, sku) for each in read.objects(fields, "instances")]
+    instances += [_instance(each, sku) for each in read.objects(fields, "free")]
+    _apart(fields, gpu_id, sku, instances)
+    backend = read.optional_word(fields, "backend") or "nvml"
+    if backend not in _BACKENDS:
+        raise fields.error("backend", f"is {backend!r}, must be {' or '.join(_BACKENDS)}")
+    cuttable = fields.flag("cuttable", default=True)
+    told = fields.has("migEnabled")
+    cut = any(each.profile != WHOLE_GPU for each in instances)
+    return GPUState(
+        id=gpu_id,
+        node=read.optional_word(fields, "node") or gpu_id,
+        sku=sku,
+        zone=read.optional_word(fields, "zone") or "",
+        pool=read.optional_word(fields, "pool") or "",
+        cuttable=cuttable,
+        mig_enabled=fields.flag("migEnabled") if told else cut,
+        # An empty GPU of which nobody said how it is set may be used whole or be cut.
+        convertible=not told and not instances and cuttable and board(sku) is not None,
+        backend="nvml" if backend == "nvml" else "mig-manager",
+        nvlink=fields.flag("nvlink", default=read.has_nvlink(sku)),
+        price_per_hour=read.price(fields, "pricePerGPUHour"),
+        instances=tuple(sorted(instances, key=lambda i: (i.start, i.profile))),
+    )
+
+
+def _apart(fields: Fields, gpu_id: str, sku: str, instances: list[Instance]) -> None:
+    """Raise `InputError` naming the first two instances that share memory slices."""
+    used = 0
+    seen: list[Instance] = []
+    for each in sorted(instances, key=lambda i: (i.start, i.profile)):
+        mask = _covers(sku, each)
+        if used & mask:
+            other = next(one for one in seen if _covers(sku, one) & mask)
+            raise fields.error("instances", f"GPU {gpu_id}: {_told(each)} overlaps {_told(other)}")
+        used |= mask
+        seen.append(each)
+
+
+def _covers(sku: str, instance: Instance) -> int:
+    """Return memory slices as bits: all of them for a whole GPU, none for what no board has there."""
+    if instance.profile == WHOLE_GPU:
+        return -1
+    cut = board(sku)
+    option = cut.option(instance.profile, instance.start) if cut else None
+    return option.mask if option else 0
+
+
+def _told(instance: Instance) -> str:
+    whose = "free" if instance.owner is None else f"of {instance.owner}"
+    return f"{instance.profile}@{instance.start} ({whose})"
+
+
+def _instance(fields: Fields, sku: str) -> Instance:
+    read.closed(fields, _INSTANCE_KEYS)
+    profile = full(sku, read.word(fields, "profile"))
+    if profile != WHOLE_GPU and not fields.has("start"):
+        raise fields.error("start", "is missing: the memory slice at which the instance begins")
+    return Instance(
+        profile=profile,
+        start=fields.size("start", 0, minimum=0, maximum=63),
+        owner=read.optional_word(fields, "owner"),
+        movable=fields.flag("movable", default=True),
+        move_cost=read.move_cost(fields),
+        gang=read.optional_word(fields, "gang"),
+    )
+
+
+def _headroom(fields: Fields) -> Headroom:
+    read.closed(fields, ("sku", "profile", "count"))
+    sku = read.sku(fields)
+    return Headroom(sku, full(sku, read.word(fields, "profile")), fields.size("count", 1, minimum=0))

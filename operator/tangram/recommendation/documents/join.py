@@ -1,0 +1,91 @@
+"""Many documents, one input: pools claim their nodes, and what contradicts itself is refused."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from tangram.catalog import InputError
+from tangram.eligibility.devices.node_devices import left_out_notes
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights, SliceRequest
+from tangram.recommendation.documents.nodes import among
+from tangram.recommendation.documents.pods import occupied, unhealthy
+from tangram.recommendation.documents.pools import governed, pool_of, unique
+
+_UNKNOWN = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
+
+
+def join(parts: list[FleetInput]) -> FleetInput:
+    """Return one input made of many. Raises `InputError` where two of them contradict each other."""
+    pools = tuple(sorted((pool for part in parts for pool in part.pools), key=lambda pool: pool.name))
+    by_name = unique(pools)
+    nodes = tuple(among(node, pools) for part in parts for node in part.nodes)
+    _once("Node", [node.name for node in nodes])
+    deployments = tuple(sorted((d for part in parts for d in part.deployments), key=lambda d: d.id))
+    _once("LLMDeployment", [each.id for each in deployments])
+    gpus = [gpu for part in parts for gpu in part.gpus]
+    seen = [
+        replace(gpu, pool=pool)
+        for seen_node in nodes
+        for pool in [pool_of(seen_node.node, pools)]
+        for gpu in seen_node.gpus
+    ]
+    told = any(part.pods_told for part in parts)
+    away = {each.name for each in nodes if not each.gpus}
+    holders = [pod for part in parts for pod in part.pods if pod.node not in away]
+    holders += [each for seen_node in nodes if seen_node.gpus for each in unhealthy(seen_node.node)]
+    seen, notes = occupied(seen, holders)
+    if not told:  # a slice may be in use: nothing that might be is destroyed
+        seen = [replace(gpu, cuttable=False, convertible=False) for gpu in seen]
+        notes += [_UNKNOWN] if seen else []
+    gpus += seen
+    inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in seen})
+    _once("GPU", [gpu.id for gpu in gpus])
+    return FleetInput(
+        gpus=tuple(sorted((governed(gpu, by_name) for gpu in gpus), key=lambda gpu: gpu.id)),
+        requests=_named([request for part in parts for request in part.requests]),
+        deployments=deployments,
+        pools=pools,
+        nodes=nodes,
+        headroom=tuple(sorted(item for part in parts for item in part.headroom)),
+        terms=_terms([part.terms for part in parts]),
+        inferred=frozenset(inferred),
+        notes=(
+            *(note for part in parts for note in part.notes),
+            *left_out_notes(each.node for each in nodes),
+            *(each.problem for each in nodes if each.problem),
+            *notes,
+        ),
+    )
+
+
+def _once(kind: str, names: list[str]) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise InputError(f"{kind} {twice[0]}", "is there more than once")
+
+
+def _named(requests: list[SliceRequest]) -> tuple[SliceRequest, ...]:
+    _once("SliceRequest", [request.name for request in requests])
+    return tuple(sorted(requests, key=lambda request: request.name))
+
+
+def _terms(all_terms: list[PlanWeights]) -> PlanWeights:
+    def one(name: str, key: str) -> Any:
+        said = {getattr(terms, name) for terms in all_terms} - {None}
+        if len(said) > 1:
+            raise InputError(
+                f"Inventory: {key}", f"is {' and '.join(map(str, sorted(said)))} in two documents"
+            )
+        return next(iter(said), None)
+
+    found: dict[str, float] = {}
+    for terms in all_terms:
+        for sku, price in terms.prices:
+            if found.setdefault(sku, price) != price:
+                raise InputError(f"Inventory: prices: {sku}", f"is {found[sku]} and {price} in two documents")
+    return PlanWeights(
+        prices=tuple(sorted(found.items())),
+        move_cost=one("move_cost", "moveCost"),
+        move_budget=one("move_budget", "moveBudget"),
+        horizon_h=one("horizon_h", "horizonHours"),
+    )

@@ -1,0 +1,36 @@
+"""Keys that the API does not have are refused in files: a typo must not be silence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from tangram.api.llm_deployment.spec import LLMDeploymentSpec
+from tangram.api.old_forms import HINT, old_parts
+from tangram.catalog import InputError
+from tangram.catalog.fields import Fields
+from tangram.recommendation.documents import document_fields as read
+
+
+def refuse_old_forms(kind: str, document: Mapping[str, Any], where: str) -> None:
+    """Raise `InputError` for the first field of the old form, with what is written now."""
+    for form in old_parts(kind, document):
+        raise InputError(f"{where}: {form.shown}", f"{form.advice}; {HINT}")
+
+
+def check(spec: Fields, model: type[BaseModel] = LLMDeploymentSpec) -> None:
+    """Raise `InputError` for the first key, in whatever depth, that `model` does not have."""
+    names = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    read.closed(spec, names)
+    for name, annotation in names.items():
+        inner = _model(annotation)
+        if inner is not None and isinstance(spec.values.get(name), Mapping):
+            check(Fields(spec.values[name], f"{spec.where}: {name}"), inner)
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a field, of `Model | None` too."""
+    for each in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            return each
+    return None

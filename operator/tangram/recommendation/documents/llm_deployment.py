@@ -1,0 +1,110 @@
+"""An LLMDeployment read from a document, with the API's rules and words."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from tangram.api import PriorityClasses, classes_of_files, parse
+from tangram.api.llm_deployment.facts import Facts
+from tangram.capacity.memory.from_facts import architecture_from_facts
+from tangram.catalog import Architecture, InputError, known_model
+from tangram.catalog.fields import Fields
+from tangram.eligibility.shapes.wanted import Wanted, counted_lengths, from_intent, identity
+from tangram.fleet import Intent, InvalidIntent, Lengths
+from tangram.recommendation.documents import document_fields as read
+from tangram.recommendation.documents import known_keys as known
+
+_FETCHED = (
+    "hf://",
+    "s3://",
+    "oci://",
+)  # schemes that the operator does not serve yet; plans only need the name
+_STAND_IN = "image:///models/stand-in"
+_CLASSES = classes_of_files(())
+
+
+def wanted(
+    document: Mapping[str, Any],
+    where: str,
+    told: Mapping[str, Architecture],
+    classes: PriorityClasses = _CLASSES,
+    counted: Mapping[str, Lengths] = MappingProxyType({}),
+) -> Wanted:
+    """Read one LLMDeployment. `told`: models by the name or id of their LLMDeployment, over what it says.
+    `classes`: the PriorityClasses that it may name. `counted`: lengths of its requests, over their means.
+    """
+    outer = Fields(document, where)
+    meta = outer.under("metadata")
+    if meta is None:
+        raise outer.error("metadata", "is missing")
+    name, namespace = read.word(meta, "name"), read.optional_word(meta, "namespace") or "default"
+    where = f"{where} {identity(namespace, name)}"
+    spec = Fields(document, where).under("spec")
+    if spec is None:
+        raise InputError(f"{where}: spec", "is missing")
+    known.refuse_old_forms("LLMDeployment", document, where)
+    known.check(spec)
+    intent, notes = _intent(document, name, namespace, where, classes)
+    intent = replace(intent, traffic=counted_lengths(intent.traffic, counted))
+    architecture = (
+        told.get(identity(namespace, name)) or told.get(name) or _architecture(document, intent, where)
+    )
+    try:
+        found = from_intent(intent, architecture)
+    except InputError as error:
+        raise InputError(f"{where}: {error.field}", error.problem) from error
+    scaling = spec.under("scaling")
+    has_most = found.rps is None or (scaling is not None and scaling.has("maxReplicas"))
+    if intent.replicas is not None:
+        notes = (*notes, f"spec.replicas is {intent.replicas}: scaling and traffic decide no number")
+    return replace(found, most=found.most if has_most else None, notes=notes)
+
+
+def _intent(
+    document: Mapping[str, Any], name: str, namespace: str, where: str, classes: PriorityClasses
+) -> tuple[Intent, tuple[str, ...]]:
+    """Read it with the API's rules and words; identity that only a cluster gives is made up."""
+    meta = {"uid": name, "creationTimestamp": "1970-01-01T00:00:00Z", **document["metadata"]}
+    meta |= {"name": name, "namespace": namespace}
+    spec, notes = document["spec"], []
+    model = spec.get("model")
+    uri = model.get("uri") if isinstance(model, Mapping) else None
+    if isinstance(model, Mapping) and isinstance(uri, str) and uri.startswith(_FETCHED):
+        spec = {**spec, "model": {**model, "uri": _STAND_IN}}
+        notes.append(f"the operator does not fetch {uri.split('://')[0]}:// yet")
+    try:
+        found = parse({"metadata": meta, "spec": spec}, classes)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{where}: metadata", str(error)) from error
+    if isinstance(found, InvalidIntent):
+        raise InputError(where, found.message)
+    if found.refusal is not None:
+        raise InputError(where, found.refusal.message)
+    return found, tuple(notes)
+
+
+def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Architecture:
+    """Return what was inspected, else the well-known model that the URI's last part names."""
+    status = document.get("status")
+    model = status.get("model") if isinstance(status, Mapping) else None
+    facts = model.get("facts") if isinstance(model, Mapping) else None
+    if facts is not None:
+        try:
+            return architecture_from_facts(Facts.model_validate(facts).to_noun())
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            path = ".".join(map(str, ("status.model.facts", *first["loc"])))
+            raise InputError(f"{where}: {path}", first["msg"]) from error
+    uri = str(document["spec"]["model"]["uri"])
+    name = uri.rstrip("/").rsplit("/", 1)[-1]
+    found = known_model(name)
+    if found is None:
+        raise InputError(
+            f"{where}: spec.model.uri",
+            f"{name!r} is no well-known model, and nobody has inspected it: say what it is with"
+            f" --model-facts {intent.name}=DIRECTORY_OR_KNOWN_NAME",
+        )
+    return found

@@ -1,0 +1,111 @@
+"""Pods, as `kubectl get pods -A -o yaml` prints them: who holds GPUs and slices on which node.
+
+A Pod tells its node and how many of which profile, not which of the equal slices. It is put on the first that
+is free; with a backend that clears a whole GPU that is the worst case for whoever moves.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tangram.catalog.fields import Fields
+from tangram.eligibility.shapes.wanted import identity
+from tangram.fleet import WHOLE_GPU, Node, resource_name
+from tangram.fleet.pod_requests import gpu_requests
+from tangram.packing import GPUState, Instance
+from tangram.recommendation.documents import document_fields as read
+
+OWNER_LABEL = "tangram.dev/llmdeployment"
+UNHEALTHY = "(unhealthy)"  # holds the slices that are unhealthy; no LLMDeployment can be called this
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PodSeen:
+    """A pod that holds GPUs or slices."""
+
+    node: str
+    name: str  # NAMESPACE/NAME
+    owner: str  # the LLMDeployment that it serves, else its own name
+    ours: bool
+    counts: tuple[tuple[str, int], ...]  # (resource, count)
+
+
+def pod(document: Mapping[str, Any], where: str) -> PodSeen | None:
+    """Read one Pod; None: it holds no GPU, or does not run."""
+    outer = Fields(document, where)
+    meta, spec = outer.under("metadata"), outer.under("spec")
+    if meta is None or spec is None:
+        raise outer.error("metadata" if meta is None else "spec", "is missing")
+    status = outer.under("status")
+    done = status is not None and status.values.get("phase") in {"Succeeded", "Failed"}
+    if not spec.has("nodeName") or done:
+        return None
+    for key in ("containers", "initContainers"):
+        read.objects(spec, key)  # raises where it is none
+    counts = gpu_requests(spec.values)
+    if not counts:
+        return None
+    name, namespace = read.word(meta, "name"), read.optional_word(meta, "namespace") or "default"
+    labels = meta.under("labels")
+    served = labels.values.get(OWNER_LABEL) if labels is not None else None
+    owner = identity(namespace, str(served)) if served else f"{namespace}/{name}"
+    told = tuple(sorted(counts.items()))
+    return PodSeen(read.word(spec, "nodeName"), f"{namespace}/{name}", owner, bool(served), told)
+
+
+def unhealthy(node: Node) -> tuple[PodSeen, ...]:
+    """Return what keeps the unhealthy slices of a node from being given or cut: a holder that stays.
+
+    It comes last of the node's pods, since one of them may hold the slice that is unhealthy.
+    """
+    sick = tuple(each for each in node.unhealthy if each[0] != resource_name(WHOLE_GPU))
+    return (PodSeen(node.name, "~unhealthy", UNHEALTHY, ours=False, counts=sick),) if sick else ()
+
+
+def occupied(gpus: Iterable[GPUState], pods: Iterable[PodSeen]) -> tuple[list[GPUState], list[str]]:
+    """Return the GPUs with their holders, and a note about each pod for which nothing was left."""
+    found = {gpu.id: gpu for gpu in gpus}
+    free = free_units(found.values())
+    taken: dict[str, dict[int, Instance]] = {}
+    notes = []
+    for each in sorted(pods):
+        for resource, count in each.counts:
+            units = free.get((each.node, resource), deque())
+            got = [units.popleft() for _ in range(min(count, len(units)))]
+            for gpu, instance in got:
+                whole = resource == resource_name(WHOLE_GPU) and count > 1
+                gang = each.name if whole else None
+                mine = replace(instance, owner=each.owner, movable=each.ours, gang=gang)
+                taken.setdefault(gpu, {})[mine.start] = mine
+            if len(got) < count and each.owner != UNHEALTHY:
+                notes.append(_too_many(each, resource))
+    return [_held(gpu, taken.get(gpu.id, {})) for gpu in found.values()], notes
+
+
+Units = dict[tuple[str, str], deque[tuple[str, Instance]]]  # by node and resource: GPU id, and what is free
+
+
+def free_units(gpus: Iterable[GPUState]) -> Units:
+    """Return what nobody holds, in the order of GPUs."""
+    free: Units = {}
+    for gpu in gpus:
+        if gpu.mig_enabled:
+            left = [instance for instance in gpu.instances if instance.owner is None]
+        else:
+            left = [] if gpu.instances else [Instance(WHOLE_GPU, 0)]
+        for instance in left:
+            free.setdefault((gpu.node, resource_name(instance.profile)), deque()).append((gpu.id, instance))
+    return free
+
+
+def _held(gpu: GPUState, taken: Mapping[int, Instance]) -> GPUState:
+    if not taken:
+        return gpu
+    there = tuple(taken.get(instance.start, instance) for instance in gpu.instances)
+    return replace(gpu, instances=there or tuple(taken.values()), convertible=False)
+
+
+def _too_many(each: PodSeen, resource: str) -> str:
+    total = dict(each.counts)[resource]
+    return f"pod {each.name} holds {total} {resource}, of which node {each.node} offers too few"

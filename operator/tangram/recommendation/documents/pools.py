@@ -1,0 +1,122 @@
+"""GPUPools: which GPUs belong to which, what they cost, and what may be done to them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tangram.api.pool import GPUPoolSpec, parse_pool
+from tangram.catalog import InputError, gpu
+from tangram.catalog.fields import Fields
+from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
+from tangram.packing import GPUState, GrowablePool, Instance, board
+from tangram.recommendation.documents import document_fields as read
+from tangram.recommendation.documents import known_keys as known
+
+_NO_NODE = {"tangram.dev/none": ""}
+
+
+def pool(document: Mapping[str, Any], where: str) -> Pool:
+    """Read one GPUPool, with the API's rules and words. Raises `InputError` naming the key.
+
+    In files a pool may go without a selector: GPUs of an Inventory name theirs.
+    """
+    name = read.name_of(document, where)
+    if name is None:
+        raise InputError(f"{where}: metadata: name", "is missing")
+    known.refuse_old_forms("GPUPool", document, f"{where} {name}")
+    fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
+    known.check(fields, GPUPoolSpec)
+    selector = fields.under("nodeSelector")
+    values = {} if selector is None else (selector.under("matchLabels") or selector).values
+    found = parse_pool(
+        {"metadata": {"name": name}, "spec": {**fields.values, "nodeSelector": values or _NO_NODE}}
+    )
+    if isinstance(found, InvalidPool):
+        raise InputError(f"{where} {name}", found.message)
+    return found if values else replace(found, selector=())
+
+
+def unique(pools: tuple[Pool, ...]) -> dict[str, Pool]:
+    """Return pools by name. Raises `InputError` where two have one name."""
+    found: dict[str, Pool] = {}
+    for each in pools:
+        if each.name in found:
+            raise InputError(f"GPUPool {each.name}", "is there more than once")
+        found[each.name] = each
+    return found
+
+
+def claiming(node: Node, pools: Iterable[Pool]) -> list[str]:
+    """Return the names of the pools whose selector matches a node, sorted."""
+    labels = dict(node.labels)
+    return sorted(pool.name for pool in pools if pool.selects(labels))
+
+
+def pool_of(node: Node, pools: Iterable[Pool]) -> str:
+    """Return the pool of a node, the empty string where there is none. Raises where two claim it."""
+    names = claiming(node, pools)
+    if len(names) > 1:
+        raise InputError(
+            f"GPUPool {names[1]}", f"claims node {node.name}, which belongs to GPUPool {names[0]}"
+        )
+    return names[0] if names else ""
+
+
+def governed(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
+    """Return the GPU as its pool allows it to be treated. In no pool anything may be recommended."""
+    mine = pools.get(state.pool)
+    if mine is None:
+        return state
+    busy = any(instance.owner is not None for instance in state.instances)
+    frozen = mine.policy is PoolPolicy.IGNORE or (mine.policy is PoolPolicy.IDLE_ONLY and busy)
+    return replace(
+        state,
+        price_per_hour=mine.price_per_gpu_hour if state.price_per_hour is None else state.price_per_hour,
+        cuttable=state.cuttable and not frozen,
+        convertible=state.convertible and not frozen,
+        backend=mine.backend or state.backend,
+        instances=tuple(_still(i) for i in state.instances) if frozen else state.instances,
+    )
+
+
+def _still(instance: Instance) -> Instance:
+    return replace(instance, movable=False) if instance.owner is not None else instance
+
+
+def growable(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
+    """Return by how many nodes a pool may grow; None: not at all. `prices`: USD per GPU-hour by SKU.
+
+    Raises `InputError` where nobody can say what new nodes are or cost.
+    """
+    mine = [gpu for gpu in gpus if gpu.pool == each.name]
+    nodes = {gpu.node for gpu in mine}
+    if each.max_nodes is None or each.max_nodes <= len(nodes):
+        return None
+    skus = {gpu.sku for gpu in mine} | ({each.sku} if each.sku else set())
+    where = f"GPUPool {each.name}: spec"
+    if not skus:
+        raise InputError(f"{where}: sku", "is missing: the GPU model of new nodes")
+    if len(skus) > 1:
+        raise InputError(f"{where}: sku", f"conflicts: its nodes have {', '.join(sorted(skus))}")
+    sku = skus.pop()
+    if each.mig_enabled and board(sku) is None:
+        raise InputError(f"{where}: nodes: migEnabled", f"MIG cannot cut {sku}")
+    price = each.price_per_gpu_hour if each.price_per_gpu_hour is not None else price_of(sku, prices)
+    if price is None:
+        raise InputError(f"{where}: pricePerGPUHour", "is missing, and the catalog has no price")
+    return GrowablePool(
+        name=each.name,
+        sku=sku,
+        node_size=len(mine) // len(nodes) if nodes else each.gpus_per_node,
+        max_nodes=each.max_nodes - len(nodes),
+        price_per_gpu_hour=price,
+        mig_enabled=each.mig_enabled,
+        zone=each.zone,
+        nvlink=read.has_nvlink(sku),
+    )
+
+
+def price_of(sku: str, prices: Mapping[str, float]) -> float | None:
+    """Return USD per GPU-hour: told, else the catalog's; None: nobody knows."""
+    facts = gpu(sku)
+    return prices.get(sku, facts.price_per_hour if facts else None)

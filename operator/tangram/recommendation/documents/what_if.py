@@ -1,0 +1,163 @@
+"""`--what-if`: the same fleet with one thing changed.
+
+add-gpu=SKU:N[,node=NAME][,pool=NAME]   remove-gpu=ID   remove-node=NAME   price=SKU:USD
+objective=NAME:ttft=MS | tpot=MS        traffic=NAME:rps=N
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from tangram.catalog import InputError
+from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
+from tangram.eligibility.shapes.wanted import Wanted
+from tangram.packing import GPUState, board
+from tangram.recommendation.documents.document_fields import has_nvlink, sku_of
+from tangram.recommendation.documents.fleet_input import FleetInput
+from tangram.recommendation.documents.pools import governed, unique
+
+FLAG = "--what-if"
+_MOST_GPUS = 100_000
+
+
+def changed(given: FleetInput, text: str) -> FleetInput:
+    """Return the input with the change that `text` says. Raises `InputError` for what cannot be read."""
+    kind, equals, rest = text.partition("=")
+    change = _CHANGES.get(kind)
+    if change is None or not equals or not rest:
+        raise InputError(FLAG, f"{text!r} is none of {', '.join(_FORMS)}")
+    return change(given, rest)
+
+
+def _add_gpu(given: FleetInput, text: str) -> FleetInput:
+    what, *more = text.split(",")
+    name, _, count = what.partition(":")
+    settings = dict(each.partition("=")[::2] for each in more)
+    unknown = sorted(set(settings) - {"node", "pool"})
+    if unknown:
+        raise InputError(FLAG, f"add-gpu has no {unknown[0]!r}; it has node and pool")
+    sku = sku_of(name, FLAG)
+    node = settings.get("node") or f"what-if-{sku}"
+    n = _whole(count or "1", text)
+    there = {gpu.id for gpu in given.gpus}
+    pools = unique(given.pools)
+    new = [
+        governed(
+            GPUState(
+                id=_free_name(f"{node}/{i}", there),
+                node=node,
+                sku=sku,
+                zone=next((gpu.zone for gpu in given.gpus if gpu.node == node), ""),
+                pool=settings.get("pool", ""),
+                convertible=board(sku) is not None,
+                nvlink=has_nvlink(sku),
+            ),
+            pools,
+        )
+        for i in range(n)
+    ]
+    return replace(given, gpus=tuple(sorted((*given.gpus, *new), key=lambda gpu: gpu.id)))
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "+"
+    taken.add(name)
+    return name
+
+
+def _remove_gpu(given: FleetInput, name: str) -> FleetInput:
+    return _without(given, lambda gpu: gpu.id == name, f"no GPU is called {name!r}")
+
+
+def _remove_node(given: FleetInput, name: str) -> FleetInput:
+    return _without(given, lambda gpu: gpu.node == name, f"no GPU is on a node {name!r}")
+
+
+def _without(given: FleetInput, gone: Callable[[GPUState], bool], problem: str) -> FleetInput:
+    left = tuple(gpu for gpu in given.gpus if not gone(gpu))
+    if len(left) == len(given.gpus):
+        raise InputError(FLAG, problem)
+    return replace(given, gpus=left)
+
+
+def _price(given: FleetInput, text: str) -> FleetInput:
+    name, _, amount = text.partition(":")
+    sku, usd = sku_of(name, FLAG), _number(amount, text)
+    if not 0 <= usd <= HIGHEST_USD_PER_HOUR:
+        raise InputError(FLAG, f"price={text}: must be from 0 to {HIGHEST_USD_PER_HOUR:g} USD per GPU-hour")
+    prices = tuple(sorted((dict(given.terms.prices) | {sku: usd}).items()))
+    return replace(
+        given,
+        terms=replace(given.terms, prices=prices),
+        gpus=tuple(replace(g, price_per_hour=None) if g.sku == sku else g for g in given.gpus),
+        pools=tuple(replace(p, price_per_gpu_hour=None) if p.sku == sku else p for p in given.pools),
+    )
+
+
+def _objective(given: FleetInput, text: str) -> FleetInput:
+    name, key, value = _setting(text, ("ttft", "tpot"))
+
+    def set_it(wanted: Wanted) -> Wanted:
+        request = wanted.request
+        changed = replace(request, ttft_ms=value) if key == "ttft" else replace(request, tpot_ms=value)
+        return replace(wanted, request=changed)
+
+    return _on(given, name, set_it)
+
+
+def _traffic(given: FleetInput, text: str) -> FleetInput:
+    name, _, value = _setting(text, ("rps",))
+    return _on(given, name, lambda w: replace(w, rps=value, request=replace(w.request, rps=value)))
+
+
+def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
+    name, _, setting = text.rpartition(":")
+    key, _, value = setting.partition("=")
+    if not name or key not in keys:
+        raise InputError(FLAG, f"{text!r} must be NAME:{'|'.join(keys)}=NUMBER")
+    return name, key, _number(value, text)
+
+
+def _on(given: FleetInput, name: str, change: Callable[[Wanted], Wanted]) -> FleetInput:
+    if not any(name in {wanted.id, wanted.name} for wanted in given.deployments):
+        raise InputError(FLAG, f"no LLMDeployment is called {name!r}")
+    try:
+        found = tuple(change(w) if name in {w.id, w.name} else w for w in given.deployments)
+    except InputError as error:
+        raise InputError(FLAG, f"{error.field} {error.problem}") from error
+    return replace(given, deployments=found)
+
+
+def _whole(text: str, where: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_GPUS:
+        raise InputError(FLAG, f"{where!r}: {text!r} is not a number of GPUs")
+    return int(text)
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(FLAG, f"{where!r}: {text!r} is not a number")
+    return value
+
+
+_FORMS = (
+    "add-gpu=SKU:N,node=NAME",
+    "remove-gpu=ID",
+    "remove-node=NAME",
+    "price=SKU:USD",
+    "objective=NAME:ttft=MS",
+    "traffic=NAME:rps=N",
+)
+_CHANGES: dict[str, Callable[[FleetInput, str], FleetInput]] = {
+    "add-gpu": _add_gpu,
+    "remove-gpu": _remove_gpu,
+    "remove-node": _remove_node,
+    "price": _price,
+    "objective": _objective,
+    "traffic": _traffic,
+}

@@ -1,0 +1,173 @@
+"""The fleet as the operator sees it, as the input of a joint plan.
+
+Nothing in it ends a plan: what cannot be understood is left out, and the notes say so.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tangram.capacity.memory.from_facts import architecture_from_facts
+from tangram.catalog import Architecture, InputError
+from tangram.eligibility.acceptance import acceptance, by_age
+from tangram.eligibility.host_resources import minimum_share
+from tangram.eligibility.reasons import OFF
+from tangram.eligibility.shapes.bundled_engine import on_this_engine
+from tangram.eligibility.shapes.evaluation_reports import Verdicts, format_verdicts, reports
+from tangram.eligibility.shapes.wanted import Wanted, from_intent, identity
+from tangram.fleet import (
+    CheckpointFacts,
+    FactsKey,
+    FleetSnapshot,
+    Intent,
+    InvalidIntent,
+    Pool,
+    Shape,
+    Workload,
+    describe,
+)
+from tangram.packing import ShapeKey
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights
+from tangram.recommendation.documents.pools import claiming, growable
+from tangram.recommendation.observed.observed_gpus import ObservedGPUs, observed_gpus
+
+Everyone = Iterable[Intent | InvalidIntent]
+
+
+def observed(
+    snapshot: FleetSnapshot, intents: Everyone, told: Mapping[str, Architecture] | None = None
+) -> FleetInput:
+    """Return what a plan of the observed fleet is made from. The order of observing does not matter.
+
+    `told`: models by the uid of their LLMDeployment, where somebody says what nobody has inspected.
+    """
+    ordered = by_age(intents)
+    deployments, kept, unplanned = _deployments(snapshot, ordered, told or {})
+    names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
+    seen = observed_gpus(snapshot, names, kept)
+    pools, conflicts = _pools(snapshot, seen)
+    return FleetInput(
+        gpus=seen.gpus,
+        deployments=deployments,
+        pools=pools,
+        pods_told=True,
+        terms=PlanWeights(prices=tuple(sorted(snapshot.prices)), reachable=True),
+        inferred=frozenset(gpu.id for gpu in seen.gpus),
+        notes=(*seen.notes, *conflicts, *unplanned),
+    )
+
+
+def _pools(snapshot: FleetSnapshot, seen: ObservedGPUs) -> tuple[tuple[Pool, ...], list[str]]:
+    """Return the pools; those of which nobody knows what new nodes are do not grow."""
+    found, notes = [], []
+    for pool in sorted(snapshot.pools):
+        away = sum(
+            claiming(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes
+        ) - seen.nodes_of(pool.name)
+        mine = pool if pool.max_nodes is None else replace(pool, max_nodes=max(0, pool.max_nodes - away))
+        try:
+            growable(mine, seen.gpus, dict(snapshot.prices))
+        except InputError as error:
+            notes.append(f"{error.field} {error.problem}: it is planned without growth")
+            mine = replace(mine, max_nodes=None)
+        found.append(mine)
+    return tuple(found), notes
+
+
+def _deployments(
+    snapshot: FleetSnapshot, ordered: tuple[Intent | InvalidIntent, ...], told: Mapping[str, Architecture]
+) -> tuple[tuple[Wanted, ...], frozenset[str], list[str]]:
+    """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
+    verdicts = acceptance(ordered, snapshot.pod_needs)
+    facts, wishes, known = dict(snapshot.facts), dict(snapshot.desired), reports(snapshot)
+    counted = dict(snapshot.desired_of)
+    still = {fault.owner_uid: fault.error for fault in snapshot.faults}
+    workloads: dict[str, list[Workload]] = {}
+    for workload in snapshot.workloads:
+        workloads.setdefault(workload.owner_uid, []).append(workload)
+    found, kept, notes = [], set(), []
+    for intent in ordered:
+        accepted, _, why = verdicts[intent.uid]
+        if accepted and isinstance(intent, Intent):
+            uid, inspected = (
+                intent.uid,
+                facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image)),
+            )
+            mine = workloads.get(uid, [])
+            present = _present(intent, mine, wishes.get(uid), counted.get(uid))
+            wanted: Wanted | str
+            if uid in still:
+                wanted = still[uid]
+            elif intent.is_off and not intent.paused:  # its pods end by themselves
+                wanted = OFF
+            else:
+                judged = format_verdicts(intent, inspected, known) if inspected else ()
+                wanted = _wanted(intent, told.get(uid), inspected, judged)
+            if isinstance(wanted, Wanted):
+                pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
+                share = minimum_share(intent.resources, snapshot.pod_needs)
+                wanted = replace(wanted, present=present, formats_running=_formats(mine))
+                found.append(replace(wanted, pools=pools, minimum_share=share))
+                continue
+            why = wanted
+        kept.add(intent.uid)
+        notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {why}")
+    return tuple(sorted(found, key=lambda wanted: wanted.id)), frozenset(kept), notes
+
+
+def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
+    """Return the pools all of whose nodes belong to `named` ones, too.
+
+    A GPU belongs to the first of the pools that claim it, but pods may run on every node of a pool they name.
+    """
+    claims = [claiming(node, snapshot.pools) for node in snapshot.nodes] if named else []
+    return [
+        pool.name
+        for pool in sorted(snapshot.pools)
+        if pool.name not in named
+        and pool.max_nodes is None  # nobody knows who will claim new nodes
+        and (mine := [names for names in claims if names[:1] == [pool.name]])
+        and all(set(names) & set(named) for names in mine)
+    ]
+
+
+def _wanted(
+    intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None, judged: Verdicts
+) -> Wanted | str:
+    """Return what is wanted, or why nobody can say."""
+    try:
+        model = told or (architecture_from_facts(inspected) if inspected else None)
+        if model is None:
+            return "its checkpoint has not been inspected"
+        found = on_this_engine(from_intent(intent, model), intent, judged)
+        found.request.model_length(model)
+    except InputError as error:
+        return f"{error.field} {error.problem}"
+    except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
+        return f"it could not be judged ({describe(error)}); please report this"
+    return replace(found, uniform=True)
+
+
+def _present(
+    intent: Intent, workloads: list[Workload], wish: int | None, counted: Shape | None
+) -> tuple[ShapeKey, int] | None:
+    """Return the shape of which replicas are wanted, and how many: where nobody says which, the one that it
+    runs on, of several the one that serves most.
+    """
+    if not workloads:
+        return None
+    best = min(workloads, key=lambda w: (-w.available, -w.replicas, w.shape, w.name, w.uid))
+    there = max(each.replicas for each in workloads) if wish is None else wish
+    count = min(max(there, intent.min_replicas), intent.max_replicas)
+    shape = best.shape if counted is None else counted
+    return ShapeKey(shape.sku, shape.profile, shape.tensor_parallel), count
+
+
+def _formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
+    """Return the format in which replicas run on each shape: of several, that of the most available ones."""
+    found = {}
+    for each in sorted(workloads, key=lambda w: (w.available, w.replicas, w.shape, w.name, w.uid)):
+        if each.replicas:
+            found[ShapeKey(each.shape.sku, each.shape.profile, each.shape.tensor_parallel)] = (
+                each.shape.precision
+            )
+    return tuple(sorted(found.items()))

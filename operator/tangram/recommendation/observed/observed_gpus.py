@@ -1,0 +1,124 @@
+"""The GPUs that observed nodes offer, and who holds them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tangram.catalog import InputError
+from tangram.eligibility.devices.node_devices import left_out_notes
+from tangram.fleet import Claim, FleetSnapshot, Node
+from tangram.packing import GPUState
+from tangram.recommendation.documents.nodes import gpus as gpus_of
+from tangram.recommendation.documents.pods import PodSeen, free_units, occupied, unhealthy
+from tangram.recommendation.documents.pools import claiming, governed, price_of
+
+OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedGPUs:
+    """What there is."""
+
+    gpus: tuple[GPUState, ...]  # sorted by id
+    notes: tuple[str, ...]  # what was left out, and why
+
+    def nodes_of(self, pool: str) -> int:
+        """Return how many of a pool's nodes have GPUs that can be planned."""
+        return len({gpu.node for gpu in self.gpus if gpu.pool == pool})
+
+
+def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]) -> ObservedGPUs:
+    """Return every GPU with its holders. `names`: LLMDeployments by uid; `kept`: whose pods stay in place.
+
+    Pods of strangers stay in place: nobody asked us to move them.
+    """
+    notes = left_out_notes(snapshot.nodes)
+    bare = [gpu for node in sorted(snapshot.nodes, key=_name) for gpu in _of_node(node, snapshot, notes)]
+    there = {gpu.node for gpu in bare}
+    claims = sorted(snapshot.claims, key=_claim)
+    pods = [_pod(i, each, names, kept) for i, each in enumerate(claims) if each.node in there]
+    sick = [each for node in snapshot.nodes if node.name in there for each in unhealthy(node)]
+    held, crowded = occupied(bare, [*pods, *sick])
+    held, _ = occupied(held, _to_come(held, snapshot, names, kept))
+    pools = {pool.name: pool for pool in snapshot.pools}
+    gpus = sorted((governed(gpu, pools) for gpu in held), key=lambda gpu: gpu.id)
+    return ObservedGPUs(tuple(gpus), (*notes, *crowded))
+
+
+def _name(node: Node) -> str:
+    return node.name
+
+
+def _claim(claim: Claim) -> tuple[str, str, str, int]:
+    return claim.node, claim.resource, claim.owner_uid or "", claim.count
+
+
+def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[GPUState]:
+    if node.withheld and not node.allocatable:  # its device plugin restarts: all is as it was
+        node = replace(node, allocatable=node.withheld)
+    if not (node.allocatable and node.usable and node.sku):
+        if node.allocatable and not node.left_out:
+            notes.append(f"node {node.name}: {_unknown(node)}; its GPUs are left out")
+        return
+    names = claiming(node, snapshot.pools)
+    pool = next((pool for pool in snapshot.pools if names and pool.name == names[0]), None)
+    priced = (pool is not None and pool.price_per_gpu_hour is not None) or (
+        node.sku is not None and price_of(node.sku, dict(snapshot.prices)) is not None
+    )
+    if not priced:
+        notes.append(f"node {node.name}: no price is known for {node.sku}, so its GPUs are left out")
+        return
+    if len(names) > 1:
+        notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
+    try:
+        found = gpus_of(node, "node")
+    except InputError as error:
+        notes.append(f"{error.field} {error.problem}; its GPUs are left out")
+        return
+    yield from (replace(gpu, pool=names[0] if names else "") for gpu in found)
+
+
+def _unknown(node: Node) -> str:
+    """Return why a node is left out that does not say so: one of a document that names no reasons."""
+    if node.sku is not None:
+        return "takes no pods of the engine"
+    return f"has GPUs {node.product!r} that the catalog does not know" if node.product else "has no product"
+
+
+def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[str]) -> PodSeen:
+    owner = names.get(claim.owner_uid or "")
+    return PodSeen(
+        node=claim.node,
+        name=f"{claim.node}#{number}",
+        owner=OTHERS if owner is None else owner,
+        ours=owner is not None and claim.owner_uid not in kept,
+        counts=((claim.resource, claim.count),),
+    )
+
+
+def _to_come(
+    gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]
+) -> list[PodSeen]:
+    """Return replicas that our Deployments were given and whose pods no node has yet, where there is room.
+
+    Without them a plan would change with every pod that is scheduled.
+    """
+    skus = {node.name: node.sku for node in snapshot.nodes}
+    have: Counter[tuple[str, str | None, str]] = Counter()
+    for claim in snapshot.claims:
+        have[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
+    free: dict[tuple[str | None, str], list[str]] = {}
+    for (node, resource), units in sorted(free_units(gpus).items(), reverse=True):
+        free.setdefault((skus[node], resource), []).extend([node] * len(units))
+    found = []
+    for each in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
+        if each.owner_uid not in names or each.shape.tensor_parallel != 1:
+            continue
+        key = (each.owner_uid, each.shape.sku, each.shape.resource)
+        there = min(have[key], each.replicas)
+        have[key] -= there
+        nodes = free.get((each.shape.sku, each.shape.resource), [])
+        for number in range(min(each.replicas - there, len(nodes))):
+            claim = Claim(nodes.pop(), each.shape.resource, 1, each.owner_uid)
+            found.append(replace(_pod(0, claim, names, kept), name=f"{each.namespace}/{each.name}+{number}"))
+    return found

@@ -1,0 +1,117 @@
+"""LLMDeployments as demands of the packing: every shape sized once, offers of those that serve."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tangram.catalog import InputError
+from tangram.catalog import gpu as catalog_gpu
+from tangram.eligibility.shapes.serving_shapes import Sized, Slices, sized
+from tangram.eligibility.shapes.wanted import Wanted
+from tangram.fleet import WHOLE_GPU
+from tangram.packing import Demand, Part, Problem, ShapeKey
+from tangram.recommendation.problem.replica_bounds import Rooms
+
+Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
+
+
+def size_all(
+    deployments: Iterable[Wanted],
+    skus: frozenset[str],
+    prices: Mapping[str, float],
+    there: Slices = frozenset(),
+) -> dict[str, Sized]:
+    """Size every LLMDeployment that is neither paused nor set to no replica, by id."""
+    found: dict[str, Sized] = {}
+    for wanted in deployments:
+        if not (wanted.paused or wanted.is_off):
+            try:
+                each = sized(wanted, skus, prices, there)
+                loaded = _loaded(each)
+                found[wanted.id] = each if loaded == wanted else sized(loaded, skus, prices, there)
+            except InputError as error:
+                raise InputError(f"LLMDeployment {wanted.id}", f"{error.field} {error.problem}") from error
+    return found
+
+
+def _loaded(each: Sized) -> Wanted:
+    """Return what is wanted with the load that its replicas carry now.
+
+    So many replicas of the shape that it runs on are wanted: another shape gets the number that carries the
+    same rate. Where nothing tells that rate, another shape gets the same number.
+    """
+    wanted = each.wanted
+    if wanted.present is None:
+        return wanted
+    shape, count = wanted.present
+    offer = each.offer(shape)
+    if offer is not None and (count > wanted.least or wanted.rps is not None):
+        return replace(wanted, rps=count * offer.rate)
+    return wanted if wanted.rps is not None else replace(wanted, least=max(wanted.least, count))
+
+
+def demand(each: Sized, rooms: Rooms, running: Running) -> Demand:
+    """Return one LLMDeployment for the solver; without offers where no other replica could be carried out."""
+    found = offered(each, running)
+    return replace(found, offers=()) if cannot_move(each, rooms, running) else found
+
+
+def cannot_move(each: Sized, rooms: Rooms, running: Running) -> bool:
+    """Whether replicas run, and the fleet has no place for any shape that serves: what runs stays."""
+    inside, mine = rooms.inside(each.wanted.pools), running.get(each.wanted.id, {})
+    # A gang that runs may go on where no new one of its size would be put, on a part of a node.
+    gangs = {shape for shape in mine if shape.tensor_parallel > 1}
+    placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.offers)
+    return each.wanted.uniform and bool(mine) and not placeable
+
+
+def offered(each: Sized, running: Running) -> Demand:
+    """Return one LLMDeployment with everything that serves it, whether the fleet has room for that or not."""
+    wanted = each.wanted
+    return Demand(
+        id=wanted.id,
+        priority=wanted.priority,
+        spread=wanted.spread,
+        budget_per_hour=wanted.budget_per_hour,
+        pools=wanted.pools,
+        offers=tuple(sorted(shape.offer for shape in each.offers if shape.rate > 0)),
+        rate=wanted.rps or 0.0,
+        min_replicas=wanted.least,
+        max_replicas=wanted.most,
+        uniform=wanted.uniform,
+        protected=_protected(each, running.get(wanted.id, {})),
+    )
+
+
+def slices_there(fleet: Problem) -> Slices:
+    """Return the slices that exist and, of GPUs that stay in MIG mode, the one that is all of the board."""
+    cut = [gpu for gpu in fleet.gpus if gpu.mig_enabled and not gpu.convertible]
+    found = {(gpu.sku, instance.profile) for gpu in cut for instance in gpu.instances}
+    for sku in {gpu.sku for gpu in cut} | {pool.sku for pool in fleet.growable if pool.mig_enabled}:
+        board = catalog_gpu(sku)
+        whole = [p.name for p in board.profiles if p.dominant_share == 1] if board else []
+        found |= {(sku, name) for name in whole[:1]}
+    return frozenset(found)
+
+
+def _protected(each: Sized, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
+    """Return what runs of the minimum: a budget does not take it down, here as in the cluster."""
+    least = each.wanted.least
+    if not (each.wanted.uniform and least):
+        return ()
+    return tuple(Part(*key, min(count, least)) for key, count in sorted(running.items()))
+
+
+def running_replicas(fleet: Problem) -> Running:
+    """Return how many replicas of each shape run now, by owner; GPUs of one gang are one replica."""
+    found: dict[str, Counter[ShapeKey]] = {}
+    gangs: Counter[tuple[str, str, str]] = Counter()
+    for gpu in fleet.gpus:
+        for instance in gpu.instances:
+            if instance.owner is not None and instance.gang is not None:
+                gangs[instance.owner, gpu.sku, instance.gang] += 1
+            elif instance.owner is not None:
+                found.setdefault(instance.owner, Counter())[ShapeKey(gpu.sku, instance.profile)] += 1
+    for (owner, sku, _), size in gangs.items():
+        found.setdefault(owner, Counter())[ShapeKey(sku, WHOLE_GPU, size)] += 1
+    return found

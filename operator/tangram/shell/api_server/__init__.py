@@ -1,0 +1,4 @@
+"""The Kubernetes API.
+
+In: calls. Out: raw JSON, bounded in size and time; back-off between attempts.
+"""

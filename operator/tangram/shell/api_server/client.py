@@ -1,0 +1,415 @@
+"""A small asynchronous client of the Kubernetes API: raw JSON in and out, every call bounded, every call
+counted.
+
+It never retries on its own, but for 429 with a short Retry-After (the server did nothing), once after a 401
+(the token had rotated), and for the pages of a LIST: each has its own deadline and tries, the whole has none.
+Endless patience belongs to the loops that call it.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import aiohttp
+
+from tangram.shell.api_server.answers import limited, lines, parsed
+from tangram.shell.api_server.auth import Credentials, ssl_context
+from tangram.shell.api_server.backoff import Backoff
+from tangram.shell.objects.kinds import Kind, Object
+
+REQUEST_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+LIST_CHUNK = 500  # objects a page, of ordinary size
+PAGE_BYTES = 8 * 2**20  # pages of larger objects hold fewer of them: bounds memory here and latency there
+PAGE_TRIES = 5  # of one page; a page that arrived makes progress, and the next has all of them again
+RESTARTS = 3  # of a LIST whose continue token expired (the API server keeps versions for five minutes)
+WATCH_INACTIVITY_S = 70.0  # bookmarks come about each minute; silence beyond that is a dead connection
+MAX_RETRY_AFTER_S = 5.0
+THROTTLED_TRIES = 3
+
+Guard = Callable[[], float]
+"""Seconds for which the caller may still write; raises when it may not."""
+
+Count = Callable[[str, str, str], None]
+"""Told (verb, plural, code) after every call; the code is `error` when no answer came."""
+
+
+Page = Callable[[], None]
+"""Told after every page of a LIST: it makes progress."""
+
+
+class ApiError(Exception):
+    """The API server answered with an error, or not at all (`status` 0)."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(f"{status or 'no answer'} {reason}: {message}")
+        self.status, self.reason, self.message, self.retry_after_s = status, reason, message, retry_after_s
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same call may succeed later without anyone changing anything."""
+        return self.status in (0, 401, 408, 429) or self.status >= 500
+
+
+CHANGES = ("ADDED", "MODIFIED", "DELETED")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+
+    type: str
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A whole LIST: every object, and the version of the collection at which it is true."""
+
+    items: list[Object]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    verb: str
+    method: str
+    kind: Kind
+    path: str
+    params: Mapping[str, str]
+    body: Object | Sequence[Object] | None = None
+    content_type: str = "application/json"
+    guard: Guard | None = None
+
+
+class ApiClient:
+    """Calls of one operator. Create it inside the running event loop; close it at the end."""
+
+    def __init__(self, credentials: Credentials, count: Count = lambda _verb, _plural, _code: None) -> None:
+        self.credentials = credentials
+        self._count = count
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=ssl_context(credentials) or True, limit=64),
+            headers={"Accept": "application/json", "User-Agent": "tangram-operator"},
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return one object, None when it does not exist."""
+        try:
+            return await self._call(_Call("get", "GET", kind, kind.path(namespace, name), {}))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def served(self, kind: Kind) -> bool:
+        """Say whether the API server serves this kind at all (for our own: is the CRD installed)."""
+        path = f"/apis/{kind.group}/{kind.version}"
+        try:
+            document = await self._call(_Call("get", "GET", kind, path, {}))
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return any(resource.get("name") == kind.plural for resource in document.get("resources", ()))
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str = "",
+        selector: str = "",
+        keep: Callable[[Object], Object | None] | None = None,
+        paged: Page = lambda: None,
+    ) -> Listing:
+        """Return a consistent LIST, fetched in pages. `keep` reduces each object at once (None drops it).
+
+        It may take as long as pages come. A page that does not come is asked for again, then a smaller one;
+        where the continue token has expired, the LIST begins anew.
+        """
+        for attempt in range(1, RESTARTS + 1):
+            try:
+                return await self._list(kind, namespace, selector, keep, paged)
+            except ApiError as error:
+                if error.status != 410 or attempt == RESTARTS:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _list(
+        self,
+        kind: Kind,
+        namespace: str,
+        selector: str,
+        keep: Callable[[Object], Object | None] | None,
+        paged: Page,
+    ) -> Listing:
+        items: list[Object] = []
+        params = {"labelSelector": selector} if selector else {}
+        pages = _PageSize()
+        while True:
+            call = _Call("list", "GET", kind, kind.path(namespace), params)
+            page = await self._page(call, pages)
+            paged()
+            for item in _items(page, kind):
+                item.setdefault("apiVersion", kind.api_version)
+                item.setdefault("kind", kind.kind)
+                kept = keep(item) if keep else item
+                if kept is not None:
+                    items.append(kept)
+            meta = page.get("metadata") or {}
+            if not meta.get("continue"):
+                return Listing(items, str(meta.get("resourceVersion", "")))
+            params = params | {"continue": str(meta["continue"])}
+
+    async def _page(self, call: _Call, pages: "_PageSize") -> Object:
+        """Return the next page of a LIST; tries again while that may help."""
+        backoff = Backoff()
+        for attempt in range(1, PAGE_TRIES + 1):
+            sized = replace(call, params={**call.params, "limit": str(pages.limit)})
+            try:
+                page = await self._call(sized, pages.arrived)
+            except ApiError as error:
+                if not error.transient or error.status == 401 or attempt == PAGE_TRIES:
+                    raise
+                if error.status in (0, 504):
+                    pages.limit = max(1, pages.limit // 4)  # too large, too slow, or cut off
+                await asyncio.sleep(max(backoff.next_s(), min(error.retry_after_s, MAX_RETRY_AFTER_S)))
+            else:
+                pages.took(len(page.get("items") or ()))
+                return page
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def watch(
+        self,
+        kind: Kind,
+        resource_version: str,
+        namespace: str = "",
+        selector: str = "",
+        server_timeout_s: int = 300,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Yield events after `resource_version` until the server ends the stream or it goes silent
+        (ApiError 0).
+        """
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(server_timeout_s),
+        } | ({"labelSelector": selector} if selector else {})
+        call = _Call("watch", "GET", kind, kind.path(namespace), params)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=WATCH_INACTIVITY_S
+        )
+        try:
+            async with self._send(call, timeout) as response:
+                if response.status >= 400:
+                    raise await self._error(call, response)
+                self._count("watch", kind.plural, str(response.status))
+                async for line in lines(response.content):
+                    yield _event(line)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._count("watch", kind.plural, "error")
+            raise ApiError(0, "Unreachable", f"watch of {kind.plural}: {_say(error)}") from error
+
+    async def create(self, kind: Kind, obj: Object, *, manager: str, guard: Guard | None = None) -> Object:
+        """POST an object: it must not exist (ApiError 409 AlreadyExists)."""
+        namespace = obj["metadata"].get("namespace", "")
+        params = {"fieldManager": manager}
+        return await self._call(_Call("create", "POST", kind, kind.path(namespace), params, obj, guard=guard))
+
+    async def apply(
+        self,
+        kind: Kind,
+        obj: Object,
+        *,
+        manager: str,
+        force: bool,
+        subresource: str = "",
+        guard: Guard | None = None,
+    ) -> Object:
+        """Server-side apply. With `metadata.uid` in `obj` it only ever touches that very object."""
+        meta = obj["metadata"]
+        path = kind.path(meta.get("namespace", ""), meta["name"], subresource)
+        params = {"fieldManager": manager, "force": "true" if force else "false"}
+        content_type = "application/apply-patch+yaml"
+        return await self._call(_Call("apply", "PATCH", kind, path, params, obj, content_type, guard))
+
+    async def replace(self, kind: Kind, obj: Object, *, manager: str) -> Object:
+        """PUT an object; its resourceVersion makes the write conditional."""
+        meta = obj["metadata"]
+        path = kind.path(meta.get("namespace", ""), meta["name"])
+        return await self._call(_Call("update", "PUT", kind, path, {"fieldManager": manager}, obj))
+
+    async def merge(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        patch: Object,
+        *,
+        manager: str = "",
+        guard: Guard | None = None,
+    ) -> Object:
+        """Merge-patch an object."""
+        path = kind.path(namespace, name)
+        params = {"fieldManager": manager} if manager else {}
+        content_type = "application/merge-patch+json"
+        return await self._call(_Call("patch", "PATCH", kind, path, params, patch, content_type, guard))
+
+    async def json_patch(
+        self, kind: Kind, namespace: str, name: str, operations: Sequence[Object], *, manager: str
+    ) -> Object:
+        """JSON-patch an object (ApiError 422 where an operation does not apply)."""
+        path, content_type = kind.path(namespace, name), "application/json-patch+json"
+        params = {"fieldManager": manager}
+        return await self._call(_Call("patch", "PATCH", kind, path, params, operations, content_type))
+
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+        guard: Guard | None = None,
+    ) -> bool:
+        """Delete the very object with this UID (and version). False when it is gone already; 409 when it
+        is another.
+        """
+        preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": propagation,
+            "preconditions": preconditions,
+        }
+        try:
+            await self._call(
+                _Call("delete", "DELETE", kind, kind.path(namespace, name), {}, options, guard=guard)
+            )
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def _call(self, call: _Call, arrived: Callable[[int], None] = lambda _bytes: None) -> Object:
+        for attempt in range(1, THROTTLED_TRIES + 1):
+            try:
+                return await self._once(call, arrived, fresh_token=False)
+            except ApiError as error:
+                if error.status == 401 and attempt == 1:
+                    return await self._once(call, arrived, fresh_token=True)
+                short = 0 < error.retry_after_s <= MAX_RETRY_AFTER_S
+                if error.status != 429 or not short or attempt == THROTTLED_TRIES:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _once(self, call: _Call, arrived: Callable[[int], None], *, fresh_token: bool) -> Object:
+        total_s = REQUEST_TIMEOUT_S if call.guard is None else min(REQUEST_TIMEOUT_S, call.guard())
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=min(CONNECT_TIMEOUT_S, total_s))
+        try:
+            async with self._send(call, timeout, fresh_token=fresh_token) as response:
+                if response.status >= 400:
+                    raise await self._error(call, response)
+                raw = await limited(response.content)
+                arrived(len(raw))
+                document = parsed(raw)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._count(call.verb, call.kind.plural, "error")
+            raise ApiError(0, "Unreachable", f"{call.verb} {call.path}: {_say(error)}") from error
+        except (ValueError, RecursionError) as error:
+            self._count(call.verb, call.kind.plural, "error")
+            raise ApiError(0, "Garbled", f"{call.verb} {call.path}: the answer is not JSON") from error
+        self._count(call.verb, call.kind.plural, str(response.status))
+        if not isinstance(document, dict):
+            raise ApiError(0, "Garbled", f"{call.verb} {call.path}: the answer is not an object")
+        return document
+
+    def _send(self, call: _Call, timeout: aiohttp.ClientTimeout, *, fresh_token: bool = False) -> Any:
+        token = self.credentials.token(fresh=fresh_token)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        data = None if call.body is None else json.dumps(call.body, separators=(",", ":")).encode()
+        url = self.credentials.server + call.path
+        return self._session.request(
+            call.method,
+            url,
+            params=call.params,
+            data=data,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+        )
+
+    async def _error(self, call: _Call, response: aiohttp.ClientResponse) -> ApiError:
+        self._count(call.verb, call.kind.plural, str(response.status))
+        raw = await limited(response.content, 2**20)
+        try:
+            status = parsed(raw)
+            reason, message = str(status.get("reason") or response.reason), str(status.get("message", ""))
+        except (ValueError, AttributeError, RecursionError):
+            reason, message = str(response.reason), raw[:200].decode("utf-8", "replace")
+        return ApiError(response.status, reason, message[:1000], _retry_after(response))
+
+
+@dataclass(slots=True)
+class _PageSize:
+    """How many objects the next page of a LIST holds: pages stay near PAGE_BYTES, whatever objects weigh."""
+
+    limit: int = LIST_CHUNK
+    _bytes: int = 0
+
+    def arrived(self, size: int) -> None:
+        """Note the bytes of a page."""
+        self._bytes = size
+
+    def took(self, objects: int) -> None:
+        """Note the objects of the page; the next grows by a factor of two at most."""
+        fits = PAGE_BYTES * max(1, objects) // max(1, self._bytes)
+        self.limit = max(1, min(LIST_CHUNK, 2 * self.limit, fits))
+
+
+def _items(page: Object, kind: Kind) -> list[Object]:
+    """Return the objects of a page. Raises ApiError for what is none."""
+    items = page.get("items") or []
+    if not isinstance(items, list) or not all(_is_object(item) for item in items):
+        raise ApiError(0, "Garbled", f"list of {kind.plural}: a page holds what is no object")
+    return items
+
+
+def _is_object(obj: Any) -> bool:
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    return isinstance(meta, dict) and isinstance(meta.get("name"), str)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float:
+    try:
+        return max(0.0, float(response.headers.get("Retry-After", "0")))
+    except ValueError:
+        return 1.0  # an HTTP date: the API server sends seconds, a proxy might not
+
+
+def _event(line: bytes) -> WatchEvent:
+    try:
+        document = parsed(line)
+        event = WatchEvent(str(document["type"]), document["object"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ApiError(0, "Garbled", "a watch event is not JSON with type and object") from error
+    if not isinstance(event.object, dict) or (event.type in CHANGES and not _is_object(event.object)):
+        raise ApiError(0, "Garbled", f"a watch event of type {event.type[:20]} holds no object")
+    return event
+
+
+def _say(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,4 @@
+"""Leadership.
+
+In: a Lease. Out: whether this process may write, and in which order objects are written.
+"""

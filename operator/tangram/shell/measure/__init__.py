@@ -1,0 +1,4 @@
+"""Measurement.
+
+In: Prometheus, counted events. Out: readings, wanted replicas, the operator's own metrics.
+"""

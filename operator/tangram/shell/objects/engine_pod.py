@@ -1,0 +1,202 @@
+"""The template of the pods that serve: engines of one variant of an LLMDeployment. Pure."""
+
+from tangram.api import ModelSource, model_source
+from tangram.eligibility.devices.tolerations import engine_tolerations
+from tangram.fleet import DRAIN_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
+from tangram.fleet.quantity import memory_quantity, parse_quantity
+from tangram.shell.objects import pod_fields
+from tangram.shell.objects.kinds import (
+    HOST_LABEL,
+    INSTANCE_LABEL,
+    MANAGED_BY,
+    NAME_LABEL,
+    PART_OF_LABEL,
+    PRECISION_LABEL,
+    PROFILE_LABEL,
+    SKU_LABEL,
+    VARIANT_LABEL,
+    ZONE_LABEL,
+    Object,
+)
+from tangram.shell.objects.node_affinity import node_affinity
+from tangram.shell.settings import Settings
+
+ENGINE_PORT = 8000
+HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its requests either
+START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
+START_PERIOD_S = 2
+ENGINE_NAME = "tangram-engine"
+SHARED_MEMORY = "shm"
+
+# github.com/kubernetes/autoscaler, cluster-autoscaler/FAQ.md, "What types of pods can prevent CA from
+# removing a node": those with a volume on the node's disk, as /tmp is, unless annotated as safe to evict.
+# karpenter.sh/docs/concepts/disruption, "Pod-level controls": consolidation and drift heed the annotation.
+_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_NODE_REMOVAL: dict[str, dict[str, str]] = {
+    "Default": {},
+    "Block": {_SAFE_TO_EVICT: "false", "karpenter.sh/do-not-disrupt": "true"},
+    "Allow": {_SAFE_TO_EVICT: "true"},
+}
+API_KEYS = "api-keys"  # a volume, and the file in it
+_API_KEYS_FOLDER = "/etc/tangram/api-keys"
+# Group and owner: the group is fsGroup's, or 0 where a cluster gives pods a user of its own with group 0.
+_SECRET_MODE = 0o440
+
+
+def engine_template(
+    intent: Intent, action: ApplyDeployment, settings: Settings, engines: dict[str, str]
+) -> Object:
+    """Return the pod template of one variant; `engines` are the labels that pods of every variant carry."""
+    source = model_source(intent.model_uri)
+    pod = pod_fields.common_fields(settings) | {
+        "terminationGracePeriodSeconds": intent.termination_grace_s,
+        "affinity": node_affinity(action),
+        "tolerations": [
+            dict(each)
+            for each in engine_tolerations(action.shape.sku, action.shape.resource, settings.tolerations)
+        ],
+        "containers": [_engine_container(intent, action, settings, source)],
+        "volumes": [
+            *pod_fields.volumes(source, settings),
+            _shared_memory(settings),
+            *_api_keys_volume(intent),
+        ],
+    }
+    constraints = _spread(engines, action.spread)
+    if constraints:
+        pod["topologySpreadConstraints"] = constraints
+    if settings.runtime_class_name:
+        pod["runtimeClassName"] = settings.runtime_class_name
+    annotations = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(ENGINE_PORT),
+        "prometheus.io/path": "/metrics",
+        **_NODE_REMOVAL[settings.node_removal],
+    }
+    return {
+        "metadata": {
+            "labels": dict(intent.pod_labels)
+            | engines
+            | engine_labels(intent.name, action.shape)
+            | {"llm-d.ai/engine-type": "vllm"},
+            "annotations": dict(intent.pod_annotations) | annotations,
+        },
+        "spec": pod,
+    }
+
+
+def engine_labels(name: str, shape: Shape) -> dict[str, str]:
+    """Return what engines of the LLMDeployment `name` are labelled with beside what Services select by.
+
+    The variant is in the selector of the Deployment; dashboards join on the others. No label may hold the
+    `+` of a profile: it is a dot, as in the name of the resource.
+    """
+    return {
+        NAME_LABEL: ENGINE_NAME,
+        INSTANCE_LABEL: name,
+        PART_OF_LABEL: MANAGED_BY,
+        VARIANT_LABEL: shape.variant,
+        SKU_LABEL: shape.sku,
+        PROFILE_LABEL: shape.profile.replace("+", "."),
+        PRECISION_LABEL: shape.precision,
+    }
+
+
+def _shared_memory(settings: Settings) -> Object:
+    """Return the volume of /dev/shm. Container runtimes give 64 MiB; NCCL asks for 1 GiB
+    (docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, "Shared memory").
+
+    Its pages count against the memory limit of the container that writes them.
+    """
+    limit = memory_quantity(parse_quantity(settings.shm_size_limit))
+    return {"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+
+
+def _engine_container(
+    intent: Intent, action: ApplyDeployment, settings: Settings, source: ModelSource
+) -> Object:
+    start = {"failureThreshold": START_DEADLINE_S // START_PERIOD_S, "periodSeconds": START_PERIOD_S}
+    return {
+        "name": "engine",
+        "image": settings.engine_image,
+        "imagePullPolicy": settings.engine_image_pull_policy,
+        "args": _engine_args(intent, action, source),
+        # A start that fails logs its reason last: `kubectl describe pod` shows it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+        "resources": pod_fields.resources(intent, action.shape, settings),
+        "securityContext": pod_fields.container_security(),
+        "volumeMounts": [
+            *pod_fields.mounts(source),
+            {"name": SHARED_MEMORY, "mountPath": "/dev/shm"},  # noqa: S108 - a path inside the container
+            *_api_keys_mount(intent),
+        ],
+        "startupProbe": _probe("/ready", timeoutSeconds=2, **start),
+        "readinessProbe": _probe("/ready", periodSeconds=2, timeoutSeconds=2, failureThreshold=2),
+        "livenessProbe": _probe(
+            "/health",
+            periodSeconds=10,
+            timeoutSeconds=5,
+            failureThreshold=3,
+            terminationGracePeriodSeconds=HUNG_GRACE_S,
+        ),
+    }
+
+
+def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -> list[str]:
+    return [
+        "serve",
+        "--model",
+        source.path,
+        "--served-model-name",
+        intent.served_name,
+        "--port",
+        str(ENGINE_PORT),
+        "--max-model-len",
+        str(action.max_model_len),
+        "--max-num-seqs",
+        str(intent.max_running_requests),
+        "--max-request-seconds",
+        str(intent.max_request_s),
+        "--drain-seconds",
+        str(DRAIN_S),
+        *(("--quantize", action.shape.precision) if action.shape.precision in QUANTISED else ()),
+        *(("--api-key-file", f"{_API_KEYS_FOLDER}/{API_KEYS}") if intent.api_keys else ()),
+    ]
+
+
+def _api_keys_volume(intent: Intent) -> list[Object]:
+    """Return the volume with the one key of the Secret that `intent` names, and no other key of it."""
+    if intent.api_keys is None:
+        return []
+    secret = {
+        "secretName": intent.api_keys.name,
+        "items": [{"key": intent.api_keys.key, "path": API_KEYS}],
+        "defaultMode": _SECRET_MODE,
+    }
+    return [{"name": API_KEYS, "secret": secret}]
+
+
+def _api_keys_mount(intent: Intent) -> list[Object]:
+    """Return where the engine finds the API keys: a folder, for the kubelet never updates a subPath."""
+    return [{"name": API_KEYS, "mountPath": _API_KEYS_FOLDER, "readOnly": True}] if intent.api_keys else []
+
+
+def _spread(labels: dict[str, str], spread: Spread) -> list[Object]:
+    """Return how pods are kept apart. Never at the cost of one that could run: the plan has counted the room,
+    and where the scheduler sees less of it, a replica in the wrong place beats none.
+    """
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": labels},
+        }
+        for key, share in ((HOST_LABEL, spread.node), (ZONE_LABEL, spread.zone))
+        if share < 1
+    ]
+
+
+def _probe(path: str, **numbers: int) -> Object:
+    return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}, **numbers}

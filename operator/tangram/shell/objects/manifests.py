@@ -1,0 +1,220 @@
+"""What the operator writes: Deployment, Service and Jobs of one LLMDeployment. Pure; values in
+canonical form.
+
+A person who may write LLMDeployments decides no image, no command, no host path and no security setting
+here: those come from the operator's settings, and names are validated by the API before they arrive.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
+from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
+from tangram.shell.objects.evaluate_jobs import evaluation_annotation
+from tangram.shell.objects.evaluate_pod import EVALUATE_REJECTED, evaluate_pod
+from tangram.shell.objects.inspect_pod import INSPECT_REJECTED, inspect_pod
+from tangram.shell.objects.kinds import (
+    COMPONENT_LABEL,
+    DEPLOYMENTS,
+    ENGINE_IMAGE_ANNOTATION,
+    EVALUATION_ANNOTATION,
+    GENERATION_ANNOTATION,
+    JOBS,
+    LLM_DEPLOYMENTS,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    MODEL_URI_ANNOTATION,
+    OWNER_LABEL,
+    RENDERED_ANNOTATION,
+    SERVICES,
+    SHAPE_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    VARIANT_LABEL,
+    Object,
+)
+from tangram.shell.settings import Settings
+
+INSPECT_DEADLINE_S = 600
+EVALUATE_DEADLINE_S = 3600  # the largest checkpoints are read from a slow disk twice
+JOB_TTL_S = 3600  # if the operator dies before it could delete the Job
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The LLMDeployment that a child belongs to."""
+
+    uid: str
+    namespace: str
+    name: str
+    generation: int
+
+
+def owner_of(intent: Intent) -> Owner:
+    """Return the identity of the LLMDeployment behind `intent`."""
+    return Owner(intent.uid, intent.namespace, intent.name, intent.generation)
+
+
+def deployment_name(owner_name: str, shape: Shape) -> str:
+    """Return the name of the Deployment of one variant."""
+    return f"{owner_name}-{shape.variant}"
+
+
+def job_name(key: FactsKey) -> str:
+    """Return the name of the inspect Job of a checkpoint, the same for everyone in the namespace."""
+    text = json.dumps([key.namespace, key.uri, key.engine_image])
+    return f"tangram-inspect-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def evaluate_job_name(key: EvaluationKey) -> str:
+    """Return the name of the evaluate Job of a checkpoint, format and GPU model: one in each namespace."""
+    text = json.dumps([key.namespace, key.uri, key.digest, key.sku, key.precision])
+    return f"tangram-evaluate-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def service(owner: Owner) -> Object:
+    """Return the Service in front of every variant of an LLMDeployment."""
+    return _object(
+        SERVICES,
+        owner,
+        owner.name,
+        _labels(owner, "engine"),
+        {},
+        {
+            "type": "ClusterIP",
+            "selector": _labels(owner, "engine"),
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
+        },
+    )
+
+
+def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> Object:
+    """Return the Deployment of one variant: `action.replicas` engines of `action.shape`."""
+    owner, shape = owner_of(intent), action.shape
+    engines = _labels(owner, "engine")
+    selected = engines | {VARIANT_LABEL: shape.variant}  # immutable: a label more, and every write is refused
+    template = engine_template(intent, action, settings, engines)
+    _set_class(template["spec"], intent.priority_class_name)
+    annotations = {
+        SHAPE_ANNOTATION: shape_annotation(shape),
+        GENERATION_ANNOTATION: str(intent.rendered_generation),
+        TEMPLATE_ANNOTATION: content_hash(template),
+    }
+    spec = {
+        "replicas": action.replicas,
+        "revisionHistoryLimit": 2,
+        # In a full pool a new pod waits until an old one has finished its requests.
+        "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60,
+        "selector": {"matchLabels": selected},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(action)},
+        "template": template,
+    }
+    return _object(DEPLOYMENTS, owner, deployment_name(owner.name, shape), selected, annotations, spec)
+
+
+def _rolling_update(action: ApplyDeployment) -> Object:
+    """Make before break; without room for one more, break before make."""
+    return {"maxUnavailable": action.max_unavailable, "maxSurge": 0 if action.max_unavailable else 1}
+
+
+def inspect_job(owner: Owner, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
+    """Return the Job that reads a checkpoint and reports its facts in its termination message."""
+    annotations = {MODEL_URI_ANNOTATION: key.uri, ENGINE_IMAGE_ANNOTATION: key.engine_image}
+    spec = {
+        "backoffLimit": 2,
+        "activeDeadlineSeconds": INSPECT_DEADLINE_S,
+        "ttlSecondsAfterFinished": JOB_TTL_S,
+    }
+    pod = inspect_pod(key, settings)
+    _set_class(pod, priority_class_name)
+    return _job(owner, job_name(key), "inspect", annotations, spec, pod, INSPECT_REJECTED)
+
+
+def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:
+    """Return the Job that evaluates a quantised format and reports the figures in its termination message."""
+    annotations = {
+        MODEL_URI_ANNOTATION: action.key.uri,
+        ENGINE_IMAGE_ANNOTATION: settings.engine_image,
+        EVALUATION_ANNOTATION: evaluation_annotation(action.key, action.shape.profile),
+    }
+    spec = {
+        "backoffLimit": 1,
+        "activeDeadlineSeconds": EVALUATE_DEADLINE_S,
+        "ttlSecondsAfterFinished": JOB_TTL_S,
+    }
+    pod = evaluate_pod(intent, action, settings)
+    _set_class(pod, intent.priority_class_name)
+    name = evaluate_job_name(action.key)
+    return _job(owner_of(intent), name, "evaluate", annotations, spec, pod, EVALUATE_REJECTED)
+
+
+def _job(
+    owner: Owner, name: str, command: str, annotations: Object, spec: Object, pod: Object, rejected: int
+) -> Object:
+    """Return a Job of one container, named `command`, that is not repeated once it exits with `rejected`."""
+    labels = _labels(owner, command)
+    exits = {"containerName": command, "operator": "In", "values": [rejected]}
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    spec = spec | {
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [disrupted]},
+                {"action": "FailJob", "onExitCodes": exits},
+            ]
+        },
+        "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
+    }
+    return _object(JOBS, owner, name, labels, annotations, spec)
+
+
+def shape_annotation(shape: Shape) -> str:
+    """Return a shape as the JSON that Deployments carry."""
+    return json.dumps(asdict(shape), sort_keys=True)
+
+
+def _set_class(pod: Object, priority_class_name: str) -> None:
+    if priority_class_name:
+        pod["priorityClassName"] = priority_class_name
+
+
+def sealed(obj: Object) -> Object:
+    """Add the annotation that tells when a field is *removed* from what is rendered: a hash of the rest."""
+    obj["metadata"]["annotations"][RENDERED_ANNOTATION] = content_hash(obj)
+    return obj
+
+
+def content_hash(obj: Object) -> str:
+    """Return a short hash of a manifest, or of a part of one."""
+    return hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _object(kind: Any, owner: Owner, name: str, labels: Object, annotations: Object, spec: Object) -> Object:
+    obj = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": name,
+            "namespace": owner.namespace,
+            "labels": labels,
+            "annotations": dict(annotations),
+            "ownerReferences": [_owner_reference(owner)],
+        },
+        "spec": spec,
+    }
+    return sealed(obj)
+
+
+def _owner_reference(owner: Owner) -> Object:
+    return {
+        "apiVersion": LLM_DEPLOYMENTS.api_version,
+        "kind": LLM_DEPLOYMENTS.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,  # deleting an LLMDeployment never waits for its pods to drain
+    }
+
+
+def _labels(owner: Owner, component: str) -> dict[str, str]:
+    return {MANAGED_BY_LABEL: MANAGED_BY, COMPONENT_LABEL: component, OWNER_LABEL: owner.name}

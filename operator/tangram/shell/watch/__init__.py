@@ -1,0 +1,4 @@
+"""The view of the cluster.
+
+In: list and watch. Out: mirrored objects, expectations, a `FleetSnapshot`.
+"""
