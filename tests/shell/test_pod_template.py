@@ -148,7 +148,8 @@ def test_settings_that_do_not_concern_pods_leave_them_alone() -> None:
 
 RENDER = """
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
-from tangram.shell import manifests, reduce
+from tangram.shell.objects import manifests
+from tangram.shell.watch import reduce
 print(manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS)))
 """
 
