@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from tangram.catalog import InputError, yaml_text
-from tangram.catalog.prices import parse_prices
+from tangram.catalog.price_file import parse_prices
 from tangram.cli.documents import documents
 from tangram.cli.options.csv_file import read_csv
 from tangram.shell.settings import SettingsError, load_settings, parse_settings

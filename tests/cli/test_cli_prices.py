@@ -3,16 +3,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError, gpu, skus
-from tangram.catalog.prices import Prices, parse_prices
+from tangram.catalog.price_file import parse_prices
+from tangram.catalog.prices import Prices
 from tangram.cli.options.prices import read_prices
 
 
 def test_prices_of_the_file_hold_and_the_others_stay():
     prices = parse_prices("H100-80GB-SXM: 2.49  # per GPU\nGB200-186GB: 9\n", "prices.yaml")
 
-    assert prices.of("H100-80GB-SXM") == pytest.approx(2.49)
-    assert prices.of("GB200-186GB") == pytest.approx(9)
-    assert prices.of("L4") == gpu("L4").price_per_hour
+    assert prices.gpu_hour("H100-80GB-SXM") == pytest.approx(2.49)
+    assert prices.gpu_hour("GB200-186GB") == pytest.approx(9)
+    assert prices.gpu_hour("L4") == gpu("L4").price_per_hour
     assert [sku for sku in skus() if not prices.is_default(sku)] == ["GB200-186GB", "H100-80GB-SXM"]
 
 
@@ -20,7 +21,7 @@ def test_without_a_file_prices_are_list_prices_and_none_is_invented():
     prices = read_prices(None)
 
     assert prices == Prices()
-    assert prices.of("GB200-186GB") is None
+    assert prices.gpu_hour("GB200-186GB") is None
 
 
 def test_an_empty_file_overrides_nothing():

@@ -1,5 +1,6 @@
 """Questions people ask the catalog that is shipped."""
 
+import difflib
 import re
 from functools import cache
 
@@ -44,16 +45,17 @@ def profile_of_resource(sku: str, resource: str) -> Profile | None:
     return next((p for p in facts.profiles if p.resource == resource), None) if facts else None
 
 
-def share(sku: str, profile_name: str) -> float:
-    """Return which part of a GPU one slice uses up: its dominant share; 1.0 for a whole GPU."""
+def share(sku: str, profile_name: str, tensor_parallel: int = 1) -> float:
+    """Return how many GPUs one replica uses up: the dominant share of a slice, 1.0 of each whole GPU."""
     facts = profile(sku, profile_name)
-    return facts.dominant_share if facts else 1.0
+    return (facts.dominant_share if facts else 1.0) * tensor_parallel
 
 
 # Words of a GPU's name that tell nothing apart, and those that people leave out.
 _NOISE = frozenset(["nvidia", "tesla", "geforce", "rtx", "gpu", "hbm2", "hbm2e", "hbm3", "hbm3e", "edition"])
 _FORM = re.compile(r"\d+gb|sxm|pcie|nvl|server")
 _MEMORY = re.compile(r"(\d+)gb")
+LONGEST_NAME = 200  # characters of a GPU's name: likeness to a longer one takes seconds to measure
 _SAME_MEMORY = 0.12  # names say 48GB where NVML says 45 GiB, 192GB where it says 179
 
 
@@ -78,6 +80,17 @@ def find_gpu(name: str) -> GPU | None:
     sizes = {word for word in words if _MEMORY.fullmatch(word)}
     shorter = find_gpu(" ".join(sorted(words - sizes))) if sizes and words - sizes else None
     return shorter if shorter and all(_has_memory(shorter, word) for word in sizes) else None
+
+
+def nearest(name: str) -> str:
+    """Return `, nearest is X` for a misspelt SKU, nothing where no SKU is like it."""
+    if len(name) > LONGEST_NAME:
+        return ""
+    if meant := find_gpu(name):
+        return f", nearest is {meant.sku}"
+    by_lower = {sku.lower(): sku for sku in skus()}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.4)
+    return f", nearest is {by_lower[close[0]]}" if close else ""
 
 
 def _words(name: str) -> frozenset[str]:

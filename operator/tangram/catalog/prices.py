@@ -1,25 +1,17 @@
-"""What a GPU-hour costs: list prices of the catalog, overridden by a file of the user's own.
+"""What a GPU-hour and a replica cost: the one place that knows which price holds.
 
-H100-80GB-SXM: 2.49   # USD per GPU and hour
-GB200-186GB: 9
+A GPUPool's price holds over the one of the operator or the user, and that one over the catalog's.
+A slice costs its dominant share of the GPU; tensor parallelism multiplies.
 """
 
-import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import yaml
-
-from tangram.catalog import yaml_text
 from tangram.catalog.errors import InputError
-from tangram.catalog.fields import short
-from tangram.catalog.lookup import find_gpu, gpu, skus
+from tangram.catalog.lookup import gpu, share
 
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # No GPU-hour costs more than this; a price above it is a price per month or in another currency.
 HIGHEST_USD_PER_HOUR = 1000.0
-LONGEST_NAME = 200  # characters of a GPU's name: likeness to a longer one takes seconds to measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,68 +20,27 @@ class Prices:
 
     overrides: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, sku: str) -> float | None:
-        """Return the price of one GPU-hour, None where neither the user nor the catalog has one."""
+    def gpu_hour(self, sku: str, pool_price: float | None = None) -> float | None:
+        """Return the price of one GPU-hour, `pool_price` where a pool sets one; None: no price is known."""
+        if pool_price is not None:
+            return pool_price
         if sku in self.overrides:
             return self.overrides[sku]
         facts = gpu(sku)
         return facts.price_per_hour if facts else None
 
+    def required_gpu_hour(self, sku: str, pool_price: float | None = None) -> float:
+        """Return the price of one GPU-hour. Raises `InputError` where none is known."""
+        price = self.gpu_hour(sku, pool_price)
+        if price is None:
+            raise InputError(f"prices.{sku}", "no price is known for this SKU; set one")
+        return price
+
+    def replica_hour(self, sku: str, profile: str, tensor_parallel: int = 1) -> float | None:
+        """Return the price of one replica per hour; None: no price is known."""
+        price = self.gpu_hour(sku)
+        return None if price is None else price * share(sku, profile, tensor_parallel)
+
     def is_default(self, sku: str) -> bool:
         """Whether the price is the catalog's and not the user's."""
         return sku not in self.overrides
-
-
-def parse_prices(text: str, where: str) -> Prices:
-    """Read a price file. Raises `InputError` with `where` (the file's name) and the line that is wrong."""
-    try:
-        root = yaml_text.compose(text)
-    except yaml_text.ERRORS as error:
-        line, problem = yaml_text.told(error)
-        raise InputError(f"{where}{line}", f"not YAML: {problem}") from error
-    if root is None:
-        return Prices()
-    if not isinstance(root, yaml.MappingNode):
-        raise InputError(where, "must hold lines of the form `SKU: usd_per_gpu_hour`")
-    prices: dict[str, float] = {}
-    for key, value in root.value:
-        line = f"{where}:{key.start_mark.line + 1}"
-        sku = _sku(key, line)
-        if sku in prices:
-            raise InputError(line, f"{sku} has a price already")
-        prices[sku] = _price(sku, value, line)
-    return Prices(prices)
-
-
-def _sku(node: yaml.Node, line: str) -> str:
-    if not isinstance(node, yaml.ScalarNode):
-        raise InputError(line, "must be of the form `SKU: usd_per_gpu_hour`")
-    if node.value in skus():
-        return str(node.value)
-    name = node.value
-    raise InputError(line, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
-
-
-def nearest(name: str) -> str:
-    """Return `, nearest is X` for a misspelt SKU, nothing where no SKU is like it."""
-    if len(name) > LONGEST_NAME:
-        return ""
-    if meant := find_gpu(name):
-        return f", nearest is {meant.sku}"
-    by_lower = {sku.lower(): sku for sku in skus()}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.4)
-    return f", nearest is {by_lower[close[0]]}" if close else ""
-
-
-def _price(sku: str, node: yaml.Node, line: str) -> float:
-    shown = repr(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
-    problem = f"{sku}: {shown} is not a price in USD per GPU-hour (a number above 0)"
-    if not isinstance(node, yaml.ScalarNode) or node.tag not in _NUMBERS:
-        raise InputError(line, problem)
-    try:
-        price = float(node.value.replace("_", ""))
-    except ValueError:  # .nan, .inf, 0x10, 1:30
-        raise InputError(line, problem) from None
-    if not math.isfinite(price) or not 0 < price <= HIGHEST_USD_PER_HOUR:
-        raise InputError(line, problem)
-    return price

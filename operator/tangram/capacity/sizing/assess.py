@@ -13,7 +13,7 @@ from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, SizedShape, SizingRequest
 from tangram.capacity.steps.calibration import Calibrated, coefficients_for
 from tangram.capacity.steps.step import StepModel
-from tangram.catalog import InputError, share
+from tangram.catalog import InputError
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.prices import Prices
 from tangram.fleet import Shape
@@ -117,13 +117,14 @@ class Assessor:
         return Fitted(shape, where, budget, model, limits, calibrated, held, request)
 
     def _unpriced(self, shape: Shape) -> Rejection | None:
-        return None if self.prices.of(shape.sku) is not None else unpriced(shape)
+        return None if self.prices.gpu_hour(shape.sku) is not None else unpriced(shape)
 
     def _row(self, fitted: "Fitted", request: SizingRequest, rate: float) -> SizedShape:
-        shape, price = fitted.shape, self.prices.of(fitted.shape.sku) or 0.0
+        shape = fitted.shape
         replicas = max(1, math.ceil(request.rps / rate * (1 - 1e-9)))
         latency = fitted.replica.under(request.rps / replicas)
-        cost = replicas * shape.tensor_parallel * price * share(shape.sku, shape.profile)
+        per_hour = self.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel) or 0.0
+        cost = replicas * per_hour
         longest = min(math.ceil(request.prompts.p90 + request.answers.p90), fitted.longest)
         return SizedShape(
             shape=shape,

@@ -52,7 +52,7 @@ class Judged:
 
     def relaxation(self, rejection: Rejection, prices: Prices) -> ShapeChange | None:
         """Return what would make a rejected shape serve, a price among it where it has none."""
-        key = (rejection.shape, prices.of(rejection.shape.sku) is None)
+        key = (rejection.shape, prices.gpu_hour(rejection.shape.sku) is None)
         if key not in self._relaxed:
             self._relaxed[key] = relax(self._assessor(prices), rejection, self.request)
         return self._relaxed[key]

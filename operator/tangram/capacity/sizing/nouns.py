@@ -144,7 +144,7 @@ class SizedShape:
     @property
     def gpus(self) -> float:
         """GPUs that all replicas use up; a slice counts as its dominant share."""
-        return self.replicas * self.shape.tensor_parallel * share(self.shape.sku, self.shape.profile)
+        return self.replicas * share(self.shape.sku, self.shape.profile, self.shape.tensor_parallel)
 
     @property
     def kv_used(self) -> float:

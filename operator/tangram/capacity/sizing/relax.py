@@ -27,7 +27,7 @@ def relax(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> S
     sku = rejection.shape.sku
     if rejection.constraint is Constraint.MEMORY_UNKNOWN:
         return None
-    if assessor.prices.of(sku) is not None:
+    if assessor.prices.gpu_hour(sku) is not None:
         return _one(assessor, rejection, request) or _two(assessor, rejection, request)
     priced = replace(assessor, prices=Prices({**assessor.prices.overrides, sku: 1.0}))
     price = ShapeChange((("price", sku),), f"price for {sku}")

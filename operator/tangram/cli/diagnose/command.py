@@ -17,8 +17,8 @@ from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
 from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError, find_gpu
+from tangram.catalog.lookup import nearest
 from tangram.catalog.models.architecture import Architecture
-from tangram.catalog.prices import nearest
 from tangram.cli.diagnose.metrics_page import MetricsPage
 from tangram.cli.options.model import ModelOption, model_options, read_model
 from tangram.cli.output import UNVERIFIED_MARK, document, note, notes, output_option

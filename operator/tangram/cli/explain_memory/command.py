@@ -5,9 +5,8 @@ import click
 from tangram.capacity.memory.engine_buffers import UTILISATION, EngineSettings
 from tangram.capacity.memory.relief import ReplicaSetup, reliefs
 from tangram.catalog import Architecture, InputError
-from tangram.catalog.lookup import find_gpu
+from tangram.catalog.lookup import find_gpu, nearest
 from tangram.catalog.models.precision import kv_bytes, precision
-from tangram.catalog.prices import nearest
 from tangram.cli.explain_memory.account import MemoryAccount, account_document, show_account
 from tangram.cli.options.model import ModelOption, model_options, read_model
 from tangram.cli.output import document, output_option

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from tangram.catalog import GPU, InputError, Profile, gpu, skus
-from tangram.catalog.lookup import find_gpu
-from tangram.catalog.prices import Prices, nearest
+from tangram.catalog.lookup import find_gpu, nearest
+from tangram.catalog.prices import Prices
 from tangram.catalog.provenance import gpu_sources, mig_sources, profile_sources
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE, prices_option
 from tangram.cli.output import Column, document, note, notes, output_option, table
@@ -132,7 +132,7 @@ def _gpu_row(facts: GPU, prices: Prices) -> list[str]:
         f"gen{facts.pcie_gen}",
         str(len(facts.profiles) or "-"),
         facts.compute_capability,
-        _price(prices.of(facts.sku)),
+        _price(prices.gpu_hour(facts.sku)),
         "yours" if not prices.is_default(facts.sku) else _range(facts.price_range),
         " ".join(facts.sources),
     ]
@@ -140,7 +140,6 @@ def _gpu_row(facts: GPU, prices: Prices) -> list[str]:
 
 def _profile_row(facts: GPU, profile: Profile, sources: tuple[str, ...], prices: Prices) -> list[str]:
     doubted = profile.unverified_fields
-    price = prices.of(facts.sku)
     return [
         facts.sku,
         profile.name + ("*" if doubted else ""),
@@ -150,7 +149,7 @@ def _profile_row(facts: GPU, profile: Profile, sources: tuple[str, ...], prices:
         f"{profile.compute_slices}/{facts.compute_slices}",
         f"{profile.memory_slices}/{facts.memory_slices}",
         f"{profile.dominant_share:.0%}",
-        _price(price * profile.dominant_share if price else None),
+        _price(prices.replica_hour(facts.sku, profile.name)),
         (",".join(map(str, profile.starts)) or "?") + ("*" if "placement" in doubted else ""),
         " ".join(sources),
     ]
@@ -169,7 +168,7 @@ def _gpu_document(facts: GPU, prices: Prices, texts: Mapping[str, str]) -> dict[
         "peer_to_peer": facts.peer_to_peer,
         "pcie_gen": facts.pcie_gen,
         "mig_profiles": [profile.name for profile in facts.profiles],
-        "usd_per_hour": prices.of(facts.sku),
+        "usd_per_hour": prices.gpu_hour(facts.sku),
         "usd_per_hour_is_default": prices.is_default(facts.sku),
         "usd_per_hour_range": list(facts.price_range) if facts.price_range else None,
         "sources": {key: texts[key] for key in facts.sources},
@@ -180,7 +179,6 @@ def _gpu_document(facts: GPU, prices: Prices, texts: Mapping[str, str]) -> dict[
 def _profile_document(
     facts: GPU, profile: Profile, sources: tuple[str, ...], prices: Prices, texts: Mapping[str, str]
 ) -> dict[str, Any]:
-    price = prices.of(facts.sku)
     return {
         "sku": facts.sku,
         "profile": profile.name,
@@ -192,7 +190,7 @@ def _profile_document(
         "memory_slices": profile.memory_slices,
         "memory_slices_of_board": facts.memory_slices,
         "dominant_share": profile.dominant_share,
-        "usd_per_hour": price * profile.dominant_share if price else None,
+        "usd_per_hour": prices.replica_hour(facts.sku, profile.name),
         "usd_per_hour_is_default": prices.is_default(facts.sku),
         "starts": list(profile.starts),
         "sources": {key: texts[key] for key in sources},

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from tangram.catalog import InputError
-from tangram.catalog.prices import Prices, parse_prices
+from tangram.catalog.price_file import parse_prices
+from tangram.catalog.prices import Prices
 
 LARGEST_FILE = 1 << 20
 DEFAULT_PRICE_NOTE = (

@@ -10,7 +10,7 @@ from tangram.capacity.accuracy.corrected import Scored
 from tangram.capacity.accuracy.points import REQUIRED
 from tangram.capacity.accuracy.score import OVERALL, Errors, Score, Scores, score
 from tangram.catalog import Architecture, InputError, find_gpu
-from tangram.catalog.prices import nearest
+from tangram.catalog.lookup import nearest
 from tangram.cli.options.csv_file import read_csv
 from tangram.cli.options.model import named_model
 from tangram.cli.options.model_files import read_architecture

@@ -2,9 +2,8 @@
 
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL, shapes
 from tangram.catalog import Architecture, InputError, gpu, skus
-from tangram.catalog.lookup import find_gpu
+from tangram.catalog.lookup import find_gpu, nearest
 from tangram.catalog.models.precision import precision
-from tangram.catalog.prices import nearest
 from tangram.fleet import Shape
 
 ALLOWED, REQUIRED, FORBIDDEN = "allowed", "required", "forbidden"

@@ -79,14 +79,14 @@ def sized(
     known = judged(wanted.architecture, replace(wanted.request, rps=UNLOADED_RPS))
     per_gpu, offers, rejected = Prices(dict(prices)), [], []
     for shape in _candidates(wanted, skus, there):
-        found, price = known.verdict(shape), per_gpu.of(shape.sku)
+        found = known.verdict(shape)
+        per_hour = per_gpu.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
         found = _refused(wanted, shape) or found if isinstance(found, Carried) else found
         if isinstance(found, Rejection):
             rejected.append(found)
-        elif price is None:
+        elif per_hour is None:
             rejected.append(unpriced(shape))
         else:
-            per_hour = shape.tensor_parallel * price * share(shape.sku, shape.profile)
             offers.append(ServingShape(shape, found.rate, per_hour, found.unverified))
     return Sized(wanted, _fastest_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
 
@@ -119,7 +119,7 @@ def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Sha
     return tuple(
         shape
         for shape in found
-        if shape.tensor_parallel * share(shape.sku, shape.profile) > wanted.minimum_share
+        if share(shape.sku, shape.profile, shape.tensor_parallel) > wanted.minimum_share
     )
 
 

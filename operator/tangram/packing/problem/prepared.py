@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tangram.catalog import share
+from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.geometry.layouts import maximal_multisets
 from tangram.packing.problem.mix import Crowded, Mix, mix_of
@@ -15,7 +17,6 @@ from tangram.packing.problem.statement import (
     Part,
     Problem,
     ShapeKey,
-    price_of,
 )
 
 MONEY = 100_000  # solver units per USD: a hundredth of a millicent is below every price
@@ -150,12 +151,11 @@ class Exchange:
 class ShapePrices:
     """Prices of what replicas stand on, looked up once."""
 
-    problem: Problem
-    by_sku: Mapping[str, float]  # USD per GPU-hour, for slices and gangs that stand nowhere yet
+    by_sku: Prices  # for slices and gangs that stand nowhere yet
 
     def gpu_hour(self, sku: str) -> float:
         """Return USD per GPU-hour. Raises `InputError` for a SKU without a price."""
-        return self.by_sku[sku] if sku in self.by_sku else price_of(self.problem.prices, sku)
+        return self.by_sku.required_gpu_hour(sku)
 
     def shape_hour(self, shape: ShapeKey) -> float:
         """Return USD per hour of one replica: dominant share of the GPU, or the GPUs of its gang."""
@@ -163,13 +163,7 @@ class ShapePrices:
 
     def share(self, shape: ShapeKey) -> float:
         """Return how many GPUs one replica uses up."""
-        if shape.profile == WHOLE_GPU:
-            return float(shape.tensor_parallel)
-        board = self.problem.board(shape.sku)
-        option = next((o for o in board.options if o.profile == shape.profile), None) if board else None
-        if board is None or option is None:
-            return 1.0
-        return max(option.compute / board.compute_slices, option.mask.bit_count() / board.memory_slices)
+        return share(*shape)
 
 
 def prices_of(problem: Problem) -> ShapePrices:
@@ -181,7 +175,7 @@ def prices_of(problem: Problem) -> ShapePrices:
     for sku, price in offers:
         if sku not in named and price is not None:
             found[sku] = min(price, found.get(sku, price))
-    return ShapePrices(problem, found | named)
+    return ShapePrices(Prices(found | named))
 
 
 def units(usd: float) -> int:

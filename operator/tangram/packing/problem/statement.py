@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Literal, NamedTuple
 
-from tangram import catalog
+from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Spread
 from tangram.packing.geometry.board import Board, board
 
@@ -158,7 +158,7 @@ class Problem:
 
     def price(self, gpu: GPUState) -> float:
         """Return USD per hour. Raises `InputError` where neither pool, problem nor catalog has a price."""
-        return price_of(self.prices, gpu.sku) if gpu.price_per_hour is None else gpu.price_per_hour
+        return Prices(dict(self.prices)).required_gpu_hour(gpu.sku, gpu.price_per_hour)
 
 
 def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> list[str]:
@@ -166,17 +166,6 @@ def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> list[str]:
     taken = {gpu.node for gpu in problem.gpus} | {gpu.id.rpartition("/")[0] for gpu in problem.gpus}
     names = (f"{pool.name}/new-{n}" for n in count())
     return list(islice((name for name in names if name not in taken), number))
-
-
-def price_of(prices: tuple[tuple[str, float], ...], sku: str) -> float:
-    """Return USD per GPU-hour of `sku`: from `prices`, else the catalog's default."""
-    found = next((price for name, price in prices if name == sku), None)
-    if found is not None:
-        return found
-    gpu = catalog.gpu(sku)
-    if gpu is None or gpu.price_per_hour is None:
-        raise catalog.InputError(f"prices.{sku}", "no price is known for this SKU; set one")
-    return gpu.price_per_hour
 
 
 def slice_request(

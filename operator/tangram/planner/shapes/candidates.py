@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tangram import catalog
 from tangram.capacity.sizing import SizingRequest
+from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.host_resources import over_limit
@@ -64,7 +65,7 @@ class Offers:
 
     shapes: Mapping[tuple[str, str], tuple[Place, ...]]  # (SKU, profile) -> where there is such a unit
     products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
-    prices: Mapping[str, float]  # USD per GPU-hour by SKU, where the user set one
+    prices: Prices
     pools: Mapping[str, Pool]
     has_nodes: bool
     needs: PodNeeds
@@ -157,11 +158,8 @@ class Offers:
         return max(known) * catalog.share(sku, profile) if len(known) == len(gpu_hours) else None
 
     def _gpu_hour(self, sku: str, place: Place) -> float | None:
-        for name in place:
-            if self.pools[name].price_per_gpu_hour is not None:
-                return self.pools[name].price_per_gpu_hour
-        gpu = catalog.gpu(sku)
-        return self.prices.get(sku, gpu.price_per_hour if gpu else None)
+        pool_prices = (self.pools[name].price_per_gpu_hour for name in place)
+        return self.prices.gpu_hour(sku, next((price for price in pool_prices if price is not None), None))
 
 
 def offers(snapshot: FleetSnapshot) -> Offers:
@@ -187,7 +185,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
     return Offers(
         shapes={shape: tuple(sorted(places)) for shape, places in sorted(found.items())},
         products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
-        prices=dict(snapshot.prices),
+        prices=Prices(dict(snapshot.prices)),
         pools={pool.name: pool for pool in snapshot.pools},
         has_nodes=bool(snapshot.nodes),
         needs=snapshot.pod_needs,
@@ -229,18 +227,6 @@ def _gated(found: Candidate, intent: Intent, facts: CheckpointFacts, reports: Re
         return found
     rejection, message = objection(intent, key_of(intent, facts, found.shape), reports)
     return replace(found, rejection=rejection or None, message=message)
-
-
-def price(shape: Shape, prices: Mapping[str, float]) -> float | None:
-    """Return USD per hour of one replica: a slice costs its dominant share of its GPU. None: no price known.
-
-    `prices` (SKU -> USD per GPU-hour) wins over the catalog's default.
-    """
-    gpu = catalog.gpu(shape.sku)
-    per_gpu = prices.get(shape.sku, gpu.price_per_hour if gpu else None)
-    if per_gpu is None:
-        return None
-    return per_gpu * catalog.share(shape.sku, shape.profile) * shape.tensor_parallel
 
 
 def _profile_name(sku: str, resource: str) -> str | None:

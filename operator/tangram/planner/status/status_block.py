@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tangram.api import back_off_block, evaluation_block
+from tangram.catalog.prices import Prices
 from tangram.eligibility.acceptance import Wanted
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports
@@ -20,7 +21,6 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 from tangram.planner.jobs.inspections import key_of
-from tangram.planner.shapes.candidates import price
 from tangram.planner.status import conditions
 from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, Verdict
 from tangram.planner.status.slo import slo_block, slo_met, steady
@@ -272,12 +272,12 @@ def _decimal(value: float) -> str:
 
 def _cost(v: ConditionInputs, snapshot: FleetSnapshot) -> float:
     """USD per hour: what is placed, what serves without a place, and shapes that are on their way out."""
-    decision, prices = v.decision, dict(snapshot.prices)
-    beside = [
-        (w.shape, w.replicas if w.shape != decision.shape else max(0, w.available - decision.placed))
-        for w in v.workloads
-    ]
-    return decision.price_per_hour + sum(count * (price(shape, prices) or 0.0) for shape, count in beside)
+    prices, unplaced = Prices(dict(snapshot.prices)), 0.0
+    for w in v.workloads:
+        count = w.replicas if w.shape != v.decision.shape else max(0, w.available - v.decision.placed)
+        price = prices.replica_hour(w.shape.sku, w.shape.profile, w.shape.tensor_parallel)
+        unplaced += count * (price or 0.0)
+    return v.decision.price_per_hour + unplaced
 
 
 def _set_by(intent: Wanted) -> dict[str, str] | None:

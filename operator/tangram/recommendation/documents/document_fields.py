@@ -8,8 +8,8 @@ from tangram.api.values import decimal_number
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields, short
-from tangram.catalog.lookup import find_gpu
-from tangram.catalog.prices import HIGHEST_USD_PER_HOUR, nearest
+from tangram.catalog.lookup import find_gpu, nearest
+from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 
 MOST_USD_OF_A_MOVE = 1e6  # sums of them stay whole numbers of micro-dollars
 

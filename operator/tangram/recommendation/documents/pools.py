@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.api.pool import GPUPoolSpec, parse_pool
-from tangram.catalog import InputError, gpu
+from tangram.catalog import InputError
 from tangram.catalog.fields import Fields
+from tangram.catalog.prices import Prices
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
 from tangram.packing import GPUState, GrowablePool, Instance, board
 from tangram.recommendation.documents import document_fields as read
@@ -101,7 +102,7 @@ def growable(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) 
     sku = skus.pop()
     if each.mig_enabled and board(sku) is None:
         raise InputError(f"{where}: nodes: migEnabled", f"MIG cannot cut {sku}")
-    price = each.price_per_gpu_hour if each.price_per_gpu_hour is not None else price_of(sku, prices)
+    price = Prices(prices).gpu_hour(sku, each.price_per_gpu_hour)
     if price is None:
         raise InputError(f"{where}: pricePerGPUHour", "is missing, and the catalog has no price")
     return GrowablePool(
@@ -114,9 +115,3 @@ def growable(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) 
         zone=each.zone,
         nvlink=read.has_nvlink(sku),
     )
-
-
-def price_of(sku: str, prices: Mapping[str, float]) -> float | None:
-    """Return USD per GPU-hour: told, else the catalog's; None: nobody knows."""
-    facts = gpu(sku)
-    return prices.get(sku, facts.price_per_hour if facts else None)

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from tangram.capacity.sizing import Rejection
-from tangram.catalog import share
 from tangram.eligibility.shapes.rejection_reasons import REASONS
 from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, replicas
 from tangram.fleet import Shape
@@ -99,10 +98,10 @@ def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:
         "rejectedBecause": REASONS[rejection.constraint],
         "message": rejection.message,
     }
-    price = each.assessed.prices.of(rejection.shape.sku)
+    shape = rejection.shape
+    price = each.assessed.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
     if price is not None:
-        part = rejection.shape.tensor_parallel * share(rejection.shape.sku, rejection.shape.profile)
-        found["costPerHour"] = round(max(1, each.wanted.least) * price * part, 6)
+        found["costPerHour"] = round(max(1, each.wanted.least) * price, 6)
     if math.isfinite(rejection.excess):
         found["excess"] = round(rejection.excess, 4)
     # In the cluster the engine serves what is stored, on one GPU: what only another could do is no way out.

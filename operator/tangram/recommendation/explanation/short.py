@@ -183,7 +183,7 @@ def _demand_with(asked: Joint, demand_id: str, changes: Mapping[str, Any]) -> De
     """Return a demand as it would be if its requests were others."""
     wanted, prices = asked.sized[demand_id].wanted, asked.sized[demand_id].assessed.prices
     skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
-    hourly = {sku: price for sku in skus if (price := prices.of(sku)) is not None}
+    hourly = {sku: price for sku in skus if (price := prices.gpu_hour(sku)) is not None}
     looser = replace(wanted, request=replace(wanted.request, **changes))
     try:
         return offered(sized(looser, skus, hourly, slices_there(asked.problem)), asked.running)

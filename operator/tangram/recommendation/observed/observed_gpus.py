@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.catalog import InputError
+from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import Claim, FleetSnapshot, Node
 from tangram.packing import GPUState
 from tangram.recommendation.documents.nodes import gpus as gpus_of
 from tangram.recommendation.documents.pods import PodSeen, free_units, occupied, unhealthy
-from tangram.recommendation.documents.pools import claiming, governed, price_of
+from tangram.recommendation.documents.pools import claiming, governed
 
 OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
 
@@ -62,10 +63,8 @@ def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[
         return
     names = claiming(node, snapshot.pools)
     pool = next((pool for pool in snapshot.pools if names and pool.name == names[0]), None)
-    priced = (pool is not None and pool.price_per_gpu_hour is not None) or (
-        node.sku is not None and price_of(node.sku, dict(snapshot.prices)) is not None
-    )
-    if not priced:
+    pool_price = None if pool is None else pool.price_per_gpu_hour
+    if Prices(dict(snapshot.prices)).gpu_hour(node.sku, pool_price) is None:
         notes.append(f"node {node.name}: no price is known for {node.sku}, so its GPUs are left out")
         return
     if len(names) > 1:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from tangram import catalog
 from tangram.catalog import InputError
+from tangram.catalog.prices import Prices
 from tangram.eligibility.shapes.serving_shapes import Sized
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem
 from tangram.packing import slice_request as raw_demand
 from tangram.packing.problem.prepared import prices_of
-from tangram.packing.problem.statement import price_of
 from tangram.recommendation.documents import profile_names as profiles
 from tangram.recommendation.documents.fleet_input import FleetInput, SliceRequest
 from tangram.recommendation.documents.pools import growable
@@ -120,8 +120,7 @@ def _pinned(gpus: tuple[GPUState, ...], owners: frozenset[str]) -> tuple[GPUStat
 def _raw_move_cost(at: GPUState, given: FleetInput) -> float:
     if given.terms.move_cost is not None:
         return given.terms.move_cost
-    hourly = price_of(given.terms.prices, at.sku) if at.price_per_hour is None else at.price_per_hour
-    return RAW_MOVE_SHARE * hourly
+    return RAW_MOVE_SHARE * Prices(dict(given.terms.prices)).required_gpu_hour(at.sku, at.price_per_hour)
 
 
 def _raw(request: SliceRequest, skus: frozenset[str]) -> Demand:

@@ -19,15 +19,10 @@ def pool_use(given: FleetInput, snapshot: FleetSnapshot) -> tuple[tuple[str, Poo
 
 def _use(gpus: list[GPUState], prices: Prices) -> PoolUse:
     used = [each for each in gpus if any(i.owner is not None for i in each.instances)]
-    costs = [_price(each, prices) for each in used]
+    costs = [prices.gpu_hour(gpu.sku, gpu.price_per_hour) for gpu in used]
     known = [cost for cost in costs if cost is not None]
     return PoolUse(
         gpus=len(gpus),
         free=len(gpus) - len(used),
         cost_per_hour=sum(known) if len(known) == len(costs) else None,
     )
-
-
-def _price(each: GPUState, prices: Prices) -> float | None:
-    """Return USD per hour of a GPU: its pool's price, else the operator's, else the catalog's."""
-    return prices.of(each.sku) if each.price_per_hour is None else each.price_per_hour
