@@ -4,19 +4,18 @@ from collections.abc import Iterable
 
 from tangram.eligibility.host_resources import over_limit
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import Intent, InvalidIntent, PodNeeds
+from tangram.fleet import InvalidIntent, ParsedIntent, PodNeeds
 
-Wanted = Intent | InvalidIntent
 _WHOLE = 1.0  # of a GPU; the engine runs on one GPU or slice
 _STAYS = "what runs is left as it is"
 
 
-def by_age(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
+def by_age(intents: Iterable[ParsedIntent]) -> tuple[ParsedIntent, ...]:
     """Return the intents oldest first, whatever order they were read in."""
     return tuple(sorted(intents, key=lambda intent: (intent.created_at, intent.uid)))
 
 
-def by_turn(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
+def by_turn(intents: Iterable[ParsedIntent]) -> tuple[ParsedIntent, ...]:
     """Return the intents in the order in which they are given room: the highest priority first, then age.
 
     What cannot be understood says no priority, and is given nothing new.
@@ -24,7 +23,7 @@ def by_turn(intents: Iterable[Wanted]) -> tuple[Wanted, ...]:
     return tuple(sorted(by_age(intents), key=lambda intent: -getattr(intent, "priority", 0)))
 
 
-def acceptance(intents: tuple[Wanted, ...], needs: PodNeeds) -> dict[str, tuple[bool, str, str]]:
+def acceptance(intents: tuple[ParsedIntent, ...], needs: PodNeeds) -> dict[str, tuple[bool, str, str]]:
     """Return (accepted, reason, message) by uid, for intents in order of age. `needs`: of the settings."""
     verdicts: dict[str, tuple[bool, str, str]] = {}
     served: dict[tuple[str, str], str] = {}

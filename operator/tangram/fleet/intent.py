@@ -184,3 +184,7 @@ class InvalidIntent:
     generation: int
     created_at: float
     message: str  # with the field's path and what to do
+
+
+ParsedIntent = Intent | InvalidIntent
+"""An LLMDeployment as read: with a valid spec, or with the reason why the spec is invalid."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.catalog import InputError
-from tangram.eligibility.acceptance import Wanted, acceptance, by_age, by_turn
+from tangram.eligibility.acceptance import acceptance, by_age, by_turn
 from tangram.eligibility.isolation import UNATTRIBUTED, Still, for_each, isolated
 from tangram.eligibility.reasons import OFF, Reason
 from tangram.eligibility.shapes.bundled_engine import lacks
@@ -17,6 +17,7 @@ from tangram.fleet import (
     FleetSnapshot,
     Intent,
     InvalidIntent,
+    ParsedIntent,
     Plan,
     RemoveDeployment,
     ScaleDeployment,
@@ -44,7 +45,7 @@ Verdict = tuple[bool, str, str]
 _REMOVALS = (RemoveDeployment, ScaleDeployment)  # after everything that is created
 
 
-def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Plan:
+def plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float) -> Plan:
     """Decide what the fleet should look like, from what is observed and wanted at `now` (epoch seconds).
 
     Level-triggered: the actions are the whole desired set, and the shell writes the differences. What an
@@ -59,15 +60,15 @@ def plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float) -> Pl
     return replace(made, faults=faults)
 
 
-def _one_per_uid(intents: tuple[Wanted, ...]) -> tuple[Wanted, ...]:
+def _one_per_uid(intents: tuple[ParsedIntent, ...]) -> tuple[ParsedIntent, ...]:
     """Return the oldest LLMDeployment of each uid. Kubernetes gives none twice; a document may."""
-    found: dict[str, Wanted] = {}
+    found: dict[str, ParsedIntent] = {}
     for intent in sorted(intents, key=lambda i: (i.created_at, i.namespace, i.name)):
         found.setdefault(intent.uid, intent)
     return tuple(found.values())
 
 
-def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, still: Still) -> Plan:
+def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float, still: Still) -> Plan:
     """Plan once. Raises `StepsFailed` for LLMDeployments that should stand still and do not yet."""
     ordered = by_turn(intents)
     verdicts = acceptance(by_age(intents), snapshot.pod_needs)
@@ -79,7 +80,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[Wanted, ...], now: float, stil
     idle = tuple(intent for intent in valid if intent.uid not in acting)
     about, offered, reported = known(snapshot), offers(snapshot), reports(snapshot)
 
-    def base(intent: Wanted) -> _Base:
+    def base(intent: ParsedIntent) -> _Base:
         uid, fault = intent.uid, still.get(intent.uid)
         unknown = fault is not None and fault.step in ("model", UNATTRIBUTED)
         model = _unknown_model(fault) if fault and unknown else _model(intent, verdicts, about)
@@ -148,7 +149,7 @@ def _noted(decision: Decision, notes: Mapping[str, str]) -> Decision:
     return replace(decision, placed_message=f"{decision.placed_message}; {note}") if note else decision
 
 
-def _uid(intent: Wanted) -> str:
+def _uid(intent: ParsedIntent) -> str:
     return intent.uid
 
 
@@ -173,7 +174,7 @@ def _present(snapshot: FleetSnapshot) -> Mapping[str, tuple[Workload, ...]]:
     return found
 
 
-def _desired(intent: Wanted, present: tuple[Workload, ...], wishes: Mapping[str, int]) -> int:
+def _desired(intent: ParsedIntent, present: tuple[Workload, ...], wishes: Mapping[str, int]) -> int:
     """Replicas wanted: what the scaling law says or what is there, within the bounds."""
     there = _replicas(present)
     if isinstance(intent, InvalidIntent):
@@ -215,7 +216,7 @@ class _Base:
 _UNJUDGED = ModelState(Reason.NOT_ACCEPTED, "waits for Accepted")
 
 
-def _model(intent: Wanted, verdicts: Mapping[str, Verdict], about: Known) -> ModelState:
+def _model(intent: ParsedIntent, verdicts: Mapping[str, Verdict], about: Known) -> ModelState:
     wanted = isinstance(intent, Intent) and verdicts[intent.uid][0]
     return model_state(intent, about) if wanted and isinstance(intent, Intent) else _UNJUDGED
 
@@ -272,7 +273,7 @@ def _stands_still(fault: Fault) -> str:
 
 
 def _decide(
-    intent: Wanted,
+    intent: ParsedIntent,
     base: _Base,
     case: Case | _Unfit | None,
     present: tuple[Workload, ...],
@@ -297,7 +298,7 @@ def _decide(
     return _placed(decision, placement), [*service, *placement.actions]
 
 
-def _at_rest(intent: Wanted, base: _Base) -> Decision | None:
+def _at_rest(intent: ParsedIntent, base: _Base) -> Decision | None:
     """Return the decision of one of which nothing is created, changed or removed."""
     if isinstance(intent, InvalidIntent) or not base.verdict[0]:
         return base.decision(Reason.NOT_ACCEPTED, "waits for Accepted")

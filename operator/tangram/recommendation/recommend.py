@@ -12,7 +12,13 @@ from typing import Any
 
 from tangram.eligibility.isolation import Still, isolated
 from tangram.eligibility.shapes.wanted import identity
-from tangram.fleet import LAYOUT, Advice, FleetSnapshot, Intent, InvalidIntent, RecommendedChange
+from tangram.fleet import (
+    LAYOUT,
+    Advice,
+    FleetSnapshot,
+    ParsedIntent,
+    RecommendedChange,
+)
 from tangram.packing import GPUState, Packing, validate
 from tangram.packing.problem.codec import to_json
 from tangram.recommendation.documents.fleet_input import FleetInput
@@ -61,7 +67,7 @@ def inputs_hash(given: FleetInput) -> str:
 
 
 def recommend(
-    snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent], limits: PlanTimeLimit = _FREELY
+    snapshot: FleetSnapshot, intents: Iterable[ParsedIntent], limits: PlanTimeLimit = _FREELY
 ) -> Recommendation:
     """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it; the solver gets 60 %.
 

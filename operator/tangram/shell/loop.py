@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tangram.eligibility.devices.node_devices import left_out_notes
-from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, InvalidIntent, Plan
+from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, ParsedIntent, Plan
 from tangram.planner import render_status, transitions
 from tangram.planner.status.status_block import unjudged
 from tangram.shell.advisor import Advisor
@@ -271,9 +271,7 @@ class Reconciler:
         uid = "" if isinstance(error, TakenUID) else concerned(obj)
         self.faults.met("read", name_of(obj), uid, error)
 
-    async def _plan(
-        self, seen: FleetSnapshot, everyone: tuple[Intent | InvalidIntent, ...], now: float
-    ) -> Plan:
+    async def _plan(self, seen: FleetSnapshot, everyone: tuple[ParsedIntent, ...], now: float) -> Plan:
         """Return the plan (raises WorkerFailed: then what is there stays as it is)."""
         with self.metrics.plan_seconds.time():
             plan = await self.worker.plan(seen, everyone, now)
@@ -284,7 +282,7 @@ class Reconciler:
         self,
         view: MirrorView,
         seen: FleetSnapshot,
-        everyone: tuple[Intent | InvalidIntent, ...],
+        everyone: tuple[ParsedIntent, ...],
         plan: Plan,
         scaled: Mapping[str, Scaled],
         now: float,
@@ -318,7 +316,7 @@ class Reconciler:
                 for note in notes or ():
                     self.events.tell(obj, note)
 
-    def _isolated(self, step: str, intent: Intent | InvalidIntent, function: Callable[[], T]) -> T | None:
+    def _isolated(self, step: str, intent: ParsedIntent, function: Callable[[], T]) -> T | None:
         return self.faults.run(step, f"{intent.namespace}/{intent.name}", "", function)
 
     def _tell_left_out(self, seen: FleetSnapshot) -> None:
@@ -346,7 +344,7 @@ class Reconciler:
     def _status_of(
         self,
         decision: Decision,
-        intent: Intent | InvalidIntent,
+        intent: ParsedIntent,
         seen: FleetSnapshot,
         scaled: Mapping[str, Scaled],
         obj: Object,

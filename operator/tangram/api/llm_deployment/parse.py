@@ -33,6 +33,7 @@ from tangram.fleet import (
     Lengths,
     MIGPolicy,
     Objective,
+    ParsedIntent,
     PrecisionTolerance,
     SecretKey,
     Spread,
@@ -53,7 +54,7 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
 
-def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Intent | InvalidIntent:
+def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> ParsedIntent:
     """Return what `obj` wants, defaults filled in. Never raises for what a person can write.
 
     `classes`: the PriorityClasses that there are. One that may not be used is the intent's `refusal`.

@@ -16,7 +16,7 @@ import yaml
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import Access
 from tangram.cli.cluster.operator_settings import operator_settings
-from tangram.fleet import FleetSnapshot, Intent, InvalidIntent
+from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
 from tangram.shell.api_server.auth import (
     SERVICE_ACCOUNT,
     AuthError,
@@ -51,7 +51,7 @@ class ObservedCluster:
     """A whole cluster at one instant."""
 
     fleet: FleetSnapshot
-    intents: tuple[Intent | InvalidIntent, ...]
+    intents: tuple[ParsedIntent, ...]
     notes: tuple[str, ...] = ()  # what could not be understood
     namespace: str = "default"  # of the kubeconfig's context
 
@@ -167,7 +167,7 @@ def _with_wishes(
     settings: Settings,
     view: MirrorView,
     bare: FleetSnapshot,
-    everyone: tuple[Intent | InvalidIntent, ...],
+    everyone: tuple[ParsedIntent, ...],
     now: float,
 ) -> FleetSnapshot:
     """Add what the scaling law wants without a metric: what each status says, within present bounds."""

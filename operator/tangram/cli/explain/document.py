@@ -7,7 +7,7 @@ from typing import Any
 from tangram.cli.plan.headline import distance, one_shape, proof
 from tangram.cli.plan.snapshot import Observed
 from tangram.eligibility.shapes.wanted import Wanted
-from tangram.fleet import WHOLE_GPU, Alternative, Intent, InvalidIntent, Shape
+from tangram.fleet import WHOLE_GPU, Alternative, ParsedIntent, Shape
 from tangram.planner import plan as decide
 from tangram.recommendation.recommend import Planned
 
@@ -86,7 +86,7 @@ def _claims(document: Mapping[str, Any]) -> dict[str, str]:
     return claims if mixes is None else claims | {"oneShapePerDeployment": mixes}
 
 
-def decided(seen: Observed, intent: Intent | InvalidIntent, now: float) -> dict[str, Any]:
+def decided(seen: Observed, intent: ParsedIntent, now: float) -> dict[str, Any]:
     """Return what the operator does with it at `now`: on what there is, cutting and moving nothing."""
     made = decide(seen.snapshot, seen.intents, now)
     found = next(each for each in made.decisions if each.owner_uid == intent.uid)

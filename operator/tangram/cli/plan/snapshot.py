@@ -25,6 +25,7 @@ from tangram.fleet import (
     InvalidIntent,
     InvalidPool,
     Lengths,
+    ParsedIntent,
     PriorityClass,
 )
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights
@@ -59,7 +60,7 @@ class Observed:
     """A cluster at one instant."""
 
     snapshot: FleetSnapshot
-    intents: tuple[Intent | InvalidIntent, ...]
+    intents: tuple[ParsedIntent, ...]
     told: Models  # models that nobody has inspected, by uid
     notes: tuple[str, ...] = ()
 
@@ -87,7 +88,7 @@ def applied(snapshot: Document, documents: Iterable[Document], models: Models) -
     return Observed(fleet, tuple(intents.values()), told, tuple(notes))
 
 
-def told_of(intents: Iterable[Intent | InvalidIntent], models: Models) -> dict[str, Architecture]:
+def told_of(intents: Iterable[ParsedIntent], models: Models) -> dict[str, Architecture]:
     """Return the models that somebody says by name, by the uid of their LLMDeployment."""
     return {
         each.uid: models[name]
@@ -119,8 +120,8 @@ def _with_classes(fleet: FleetSnapshot, changed: tuple[PriorityClass, ...]) -> F
 
 
 def _prioritized(
-    intent: Intent | InvalidIntent, classes: PriorityClasses, changed: tuple[PriorityClass, ...]
-) -> Intent | InvalidIntent:
+    intent: ParsedIntent, classes: PriorityClasses, changed: tuple[PriorityClass, ...]
+) -> ParsedIntent:
     """Return what is wanted with the PriorityClasses that are `changed`."""
     name = getattr(intent, "priority_class_name", "") or classes.default
     if isinstance(intent, InvalidIntent) or name not in {each.name for each in changed}:
@@ -164,7 +165,7 @@ def _with_pool(
 def _intent(
     document: Document,
     fleet: FleetSnapshot,
-    there: Mapping[tuple[str, str], Intent | InvalidIntent],
+    there: Mapping[tuple[str, str], ParsedIntent],
     models: Models,
     classes: PriorityClasses,
 ) -> tuple[Intent, Architecture | None]:

@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from tangram.eligibility.acceptance import Wanted
 from tangram.eligibility.devices.node_devices import holds_replicas
-from tangram.fleet import FleetSnapshot, Intent, Shape, Spread
+from tangram.fleet import FleetSnapshot, Intent, ParsedIntent, Shape, Spread
 
 Kind = tuple[str, str]  # (SKU, resource)
 Place = tuple[str, ...]  # names of the GPUPools that select a node, sorted
@@ -116,7 +115,7 @@ class Room:
         return holds
 
 
-def room(snapshot: FleetSnapshot, intents: tuple[Wanted, ...]) -> Room:
+def room(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) -> Room:
     """Return the room that pods leave, those of ours where they run."""
     owners = {intent.uid for intent in intents}
     free: dict[Unit, int] = defaultdict(int)
@@ -173,7 +172,7 @@ def _by_kind(free: Mapping[Unit, int], pools: Mapping[str, tuple[str, ...]]) -> 
 def keep_promises(
     result: Room,
     snapshot: FleetSnapshot,
-    intents: tuple[Wanted, ...],
+    intents: tuple[ParsedIntent, ...],
     wanted: Mapping[str, int],
     most: Callable[[str, Shape], int],
 ) -> None:

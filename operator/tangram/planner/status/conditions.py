@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from tangram.eligibility.acceptance import Wanted
 from tangram.eligibility.reasons import OFF, Reason
-from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, Workload, WriteProblem
+from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Workload, WriteProblem
 from tangram.planner.status.request_time_limit import time_limit_warnings
 from tangram.scaling import ScalingDecision, Signal, SignalState
 from tangram.scaling.control import NOT_STARTING
@@ -35,7 +34,7 @@ class ConditionInputs:
     """All that conditions are told from."""
 
     decision: Decision
-    intent: Wanted
+    intent: ParsedIntent
     workloads: tuple[Workload, ...]
     problem: WriteProblem | None
     signal: Signal | None
@@ -86,7 +85,7 @@ class ConditionInputs:
 
 def view(
     decision: Decision,
-    intent: Wanted,
+    intent: ParsedIntent,
     snapshot: FleetSnapshot,
     signal: Signal | None,
     scale: ScalingDecision | None,

@@ -6,7 +6,6 @@ from typing import Any
 
 from tangram.api import back_off_block, evaluation_block
 from tangram.catalog.prices import Prices
-from tangram.eligibility.acceptance import Wanted
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports
 from tangram.fleet import (
@@ -16,6 +15,7 @@ from tangram.fleet import (
     Decision,
     FleetSnapshot,
     Intent,
+    ParsedIntent,
     Workload,
     engine_selector,
 )
@@ -33,7 +33,7 @@ _MOST_LINES = 16
 
 def render_status(
     decision: Decision,
-    intent: Wanted,
+    intent: ParsedIntent,
     snapshot: FleetSnapshot,
     signal: Signal | None,
     scale: ScalingDecision | None,
@@ -70,7 +70,7 @@ def render_status(
     return {name: block for name, block in blocks.items() if block is not None}
 
 
-def unjudged(intent: Wanted, previous_status: Mapping[str, Any], now: float) -> dict[str, Any]:
+def unjudged(intent: ParsedIntent, previous_status: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return the status of an LLMDeployment whose status cannot be rendered: Ready says so.
 
     What was known of its checkpoint stays, so that it is not inspected again.
@@ -115,7 +115,7 @@ def _same_generation(v: ConditionInputs, previous_status: Mapping[str, Any]) -> 
     )
 
 
-def _revision(intent: Wanted, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
+def _revision(intent: ParsedIntent, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
     if not isinstance(intent, Intent) or intent.revision is None:
         return previous_status.get("revision")
     return asdict(intent.revision)
@@ -280,7 +280,7 @@ def _cost(v: ConditionInputs, snapshot: FleetSnapshot) -> float:
     return v.decision.price_per_hour + unplaced
 
 
-def _set_by(intent: Wanted) -> dict[str, str] | None:
+def _set_by(intent: ParsedIntent) -> dict[str, str] | None:
     by = intent.replicas_set_by if isinstance(intent, Intent) else None
     if by is None:
         return None
@@ -288,7 +288,7 @@ def _set_by(intent: Wanted) -> dict[str, str] | None:
     return {name: text for name, text in block.items() if text}
 
 
-def _url(intent: Wanted, snapshot: FleetSnapshot) -> str | None:
+def _url(intent: ParsedIntent, snapshot: FleetSnapshot) -> str | None:
     exists = (intent.namespace, intent.name) in snapshot.services
     return f"http://{intent.name}.{intent.namespace}.svc" if exists else None
 

@@ -11,7 +11,7 @@ from tangram.api.base import GROUP, VERSION
 from tangram.api.llm_deployment.facts import Facts
 from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields
-from tangram.fleet import CheckpointFacts, FleetSnapshot, Intent, InvalidIntent
+from tangram.fleet import CheckpointFacts, FleetSnapshot, Intent, InvalidIntent, ParsedIntent
 from tangram.packing.problem.codec import camel, from_json, to_json
 from tangram.recommendation.documents import document_fields as read
 
@@ -21,8 +21,8 @@ LARGEST = 2**53  # beyond, other readers of JSON round
 _MOST_REPLICAS = 100_000
 _SIGNED = ("priority", "value")  # of LLMDeployments, and of PriorityClasses
 
-_EITHER: Any = Intent | InvalidIntent  # the decoder takes the one that knows the keys
-Everyone = tuple[Intent | InvalidIntent, ...]
+_EITHER: Any = ParsedIntent  # the decoder takes the one that knows the keys
+Everyone = tuple[ParsedIntent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Spec:
     intents: Everyone = ()
 
 
-def snapshot_document(snapshot: FleetSnapshot, intents: Iterable[Intent | InvalidIntent]) -> dict[str, Any]:
+def snapshot_document(snapshot: FleetSnapshot, intents: Iterable[ParsedIntent]) -> dict[str, Any]:
     """Return the document. It holds what plans depend on, field for field; defaults are left out."""
     everyone = tuple(intents)
     spec = _Spec(_count(snapshot, everyone), snapshot, everyone)
@@ -139,13 +139,13 @@ def _facts(facts: CheckpointFacts, where: str) -> None:
         raise InputError(f"{where}.{path}", first["msg"]) from error
 
 
-def _intent(document: object, where: str) -> Intent | InvalidIntent:
+def _intent(document: object, where: str) -> ParsedIntent:
     """Return one LLMDeployment. One that cannot be read is refused alone, as in the cluster: it keeps what it
     has, and the plan says why. Raises `InputError` where not even its name can be read.
     """
     try:
         _numbers(document, where)
-        found: Intent | InvalidIntent = from_json(_EITHER, document, where, camel)
+        found: ParsedIntent = from_json(_EITHER, document, where, camel)
         if isinstance(found, Intent):
             _bounds(found, where)
     except InputError as error:

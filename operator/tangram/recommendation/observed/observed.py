@@ -19,7 +19,7 @@ from tangram.fleet import (
     FactsKey,
     FleetSnapshot,
     Intent,
-    InvalidIntent,
+    ParsedIntent,
     Pool,
     Shape,
     Workload,
@@ -30,7 +30,7 @@ from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights
 from tangram.recommendation.documents.pools import claiming, growable
 from tangram.recommendation.observed.observed_gpus import ObservedGPUs, observed_gpus
 
-Everyone = Iterable[Intent | InvalidIntent]
+Everyone = Iterable[ParsedIntent]
 
 
 def observed(
@@ -74,7 +74,7 @@ def _pools(snapshot: FleetSnapshot, seen: ObservedGPUs) -> tuple[tuple[Pool, ...
 
 
 def _deployments(
-    snapshot: FleetSnapshot, ordered: tuple[Intent | InvalidIntent, ...], told: Mapping[str, Architecture]
+    snapshot: FleetSnapshot, ordered: tuple[ParsedIntent, ...], told: Mapping[str, Architecture]
 ) -> tuple[tuple[Wanted, ...], frozenset[str], list[str]]:
     """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
     verdicts = acceptance(ordered, snapshot.pod_needs)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from tangram.fleet import FleetSnapshot, Intent, InvalidIntent, Plan
+from tangram.fleet import FleetSnapshot, ParsedIntent, Plan
 from tangram.shell.decide.worker import START_S, Worker
 
-PlanFunction = Callable[[FleetSnapshot, tuple[Intent | InvalidIntent, ...], float], Plan]
+PlanFunction = Callable[[FleetSnapshot, tuple[ParsedIntent, ...], float], Plan]
 
 
 def the_planner() -> PlanFunction:
@@ -25,9 +25,7 @@ class PlanWorker(Worker):
     ) -> None:
         super().__init__("plan", deadline_s, planner, start_s=start_s)
 
-    async def plan(
-        self, snapshot: FleetSnapshot, intents: tuple[Intent | InvalidIntent, ...], now: float
-    ) -> Plan:
+    async def plan(self, snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float) -> Plan:
         """Return the plan. Raises WorkerFailed."""
         answer = await self.ask(snapshot, intents, now)
         assert isinstance(answer, Plan)  # noqa: S101 - our own process, our own type

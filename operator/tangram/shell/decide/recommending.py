@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tangram.fleet import Advice, FleetSnapshot, Intent, InvalidIntent
+from tangram.fleet import Advice, FleetSnapshot, ParsedIntent
 from tangram.shell.decide.worker import START_S, Worker
 from tangram.shell.objects.kinds import Object
 
-Everyone = tuple[Intent | InvalidIntent, ...]
+Everyone = tuple[ParsedIntent, ...]
 
 NICENESS = 5  # the loop and its planner come first
 THINKING_SHARE = 0.85  # of the deadline: the rest is for what does not look at the clock

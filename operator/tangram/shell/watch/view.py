@@ -27,10 +27,10 @@ from tangram.fleet import (
     Fault,
     FleetSnapshot,
     Inspection,
-    Intent,
     InvalidIntent,
     InvalidPool,
     Node,
+    ParsedIntent,
     PodNeeds,
     Pool,
     PriorityClass,
@@ -113,7 +113,7 @@ def _ignore(_obj: Object, _error: Exception) -> None:
 
 def intents(
     view: MirrorView, skipped: Skipped = _ignore, default_class: str = ""
-) -> tuple[Intent | InvalidIntent, ...]:
+) -> tuple[ParsedIntent, ...]:
     """Return what is wanted, in the order of namespace and name. Objects being deleted want nothing.
 
     `default_class`: the PriorityClass of those that name none.
@@ -126,7 +126,7 @@ def intents(
     known = None if view.priority_classes is None else _priority_classes(view, skipped)
     classes = priority_classes(known, default_class)
 
-    def wanted(obj: Object) -> Intent | InvalidIntent:
+    def wanted(obj: Object) -> ParsedIntent:
         if uid_of(obj) in taken:
             raise TakenUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
         parsed = parse(obj, classes)
@@ -137,7 +137,7 @@ def intents(
 
 
 def unreadable(
-    view: MirrorView, read: Iterable[Intent | InvalidIntent], faults: Iterable[Fault]
+    view: MirrorView, read: Iterable[ParsedIntent], faults: Iterable[Fault]
 ) -> tuple[InvalidIntent, ...]:
     """Return the LLMDeployments with a fault that `read` lacks: refused, with the reason, and left as they
     run.
