@@ -177,7 +177,7 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     import tangram.packing.solve  # noqa: PLC0415, F401 - the worker has loaded it before there is a question
     from tangram.recommendation import recommend as module  # noqa: PLC0415
-    from tangram.recommendation.pack import PlanTimeLimit  # noqa: PLC0415
+    from tangram.recommendation.problem.pack import PlanTimeLimit  # noqa: PLC0415
     from tangram.recommendation.result.record import record  # noqa: PLC0415
 
     times = Times()

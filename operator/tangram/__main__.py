@@ -5,7 +5,8 @@ import sys
 
 def main(argv: list[str] | None = None) -> int:
     """Run the operator until it is told to stop; return the exit code."""
-    from tangram.shell.command import run  # noqa: PLC0415 - the planning process imports this module too
+    # The planning process imports this module, too.
+    from tangram.shell.process.command import run  # noqa: PLC0415
 
     return run(sys.argv[1:] if argv is None else argv)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.api.values import LONGEST_DECIMAL, decimal_number
+from tangram.api.common.values import LONGEST_DECIMAL, decimal_number
 from tangram.fleet import Spread
 from tangram.fleet.intent import cap
 

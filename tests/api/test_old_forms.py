@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tangram.api import parse
-from tangram.api.old_forms import OLD_FORMS
+from tangram.api.common.old_forms import OLD_FORMS
 from tangram.fleet import InvalidIntent
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import yaml
 
 from tangram.api import parse_priority_class
-from tangram.api.priority import CHART_CLASSES, CHART_DEFAULT
+from tangram.api.common.priority import CHART_CLASSES, CHART_DEFAULT
 
 
 def default_of(objects):

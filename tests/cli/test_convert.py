@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.api.old_forms import OLD_FORMS, Change, old_parts
+from tangram.api.common.old_forms import OLD_FORMS, Change, old_parts
 from tangram.cli.convert.documents import Converter
 from tangram.cli.main import main
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tangram.api.old_forms import OLD_FORMS, Change
+from tangram.api.common.old_forms import OLD_FORMS, Change
 from tangram.cli.main import main
 
 BASE = {

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tangram.api import parse, parse_pool
-from tangram.api.priority import CHART_CLASSES, priority_classes
+from tangram.api.common.priority import CHART_CLASSES, priority_classes
 from tangram.fleet import InvalidIntent, InvalidPool
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from tangram.packing.geometry.layouts import Placement, check, layouts
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.inventory import inventory, slice_request
 from tangram.recommendation.documents.join import join
-from tangram.recommendation.pack import pack
+from tangram.recommendation.problem.pack import pack
 from tangram.recommendation.problem.problem import joint
 from tangram.recommendation.result.answer import plan_document
 

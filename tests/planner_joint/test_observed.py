@@ -13,7 +13,7 @@ from tangram.packing import ShapeKey
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
 from tangram.recommendation.edition import edition
 from tangram.recommendation.observed.observed import observed
-from tangram.recommendation.pack import PlanTimeLimit
+from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import joint
 from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.fleet import claims, intent, node, shape, snapshot, tpot, workload

@@ -11,7 +11,7 @@ import pytest
 from tangram.packing import GPUState, board
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.llm_deployment import wanted
-from tangram.recommendation.pack import pack
+from tangram.recommendation.problem.pack import pack
 from tangram.recommendation.problem.problem import joint
 from tangram.recommendation.result.answer import plan_document
 

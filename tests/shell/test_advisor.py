@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import FleetSnapshot, Intent
-from tangram.shell import advisor as module
-from tangram.shell.advisor import Advisor, Debounce, essence, told_before
 from tangram.shell.api_server.backoff import Backoff, Penalties
 from tangram.shell.decide.recommending import AdviceWorker, Advised, the_adviser
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.process import advisor as module
+from tangram.shell.process.advisor import Advisor, Debounce, essence, told_before
 from tests.support.advisers import ADVICE, advises, dies, hangs, raises
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from e2e.cluster.apiserver import free_port
 from tangram.fleet import Plan
-from tangram.shell.app import Operator
+from tangram.shell.process.app import Operator
 from tangram.shell.settings import LeaderElectionSettings, Settings
 from tests.shell.test_client_calls import Plain
 from tests.support.apiserver import eventually

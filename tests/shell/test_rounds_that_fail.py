@@ -10,9 +10,9 @@ from tangram.shell.api_server.backoff import Backoff, Penalties
 from tangram.shell.api_server.client import ApiError, Listing
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import PODS
+from tangram.shell.process.loop import Heart, Reconciler
 from tangram.shell.watch import reduce
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 

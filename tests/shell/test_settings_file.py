@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tangram.shell.api_server.client import REQUEST_TIMEOUT_S
-from tangram.shell.app import loop_dead_s
 from tangram.shell.decide.worker import LONGEST_START_S
+from tangram.shell.process.app import loop_dead_s
 from tangram.shell.settings import Settings, SettingsError, load_settings
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tangram.api.priority import CHART_CLASSES
+from tangram.api.common.priority import CHART_CLASSES
 from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Objective, Pool, Traffic
 from tangram.fleet.lengths import around
 from tangram.recommendation.documents.snapshot_file import snapshot_document

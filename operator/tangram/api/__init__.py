@@ -2,6 +2,13 @@
 generated from them.
 """
 
+from tangram.api.common.priority import (
+    PriorityClasses,
+    classes_of_files,
+    parse_priority_class,
+    priority_classes,
+    with_priority,
+)
 from tangram.api.llm_deployment.back_offs import back_off_block, back_offs_from_status
 from tangram.api.llm_deployment.evaluation import (
     evaluation_block,
@@ -12,13 +19,6 @@ from tangram.api.llm_deployment.facts import facts_from_status, parse_report
 from tangram.api.llm_deployment.parse import parse
 from tangram.api.llm_deployment.source import ModelSource, model_source
 from tangram.api.pool import parse_pool
-from tangram.api.priority import (
-    PriorityClasses,
-    classes_of_files,
-    parse_priority_class,
-    priority_classes,
-    with_priority,
-)
 
 __all__ = [
     "ModelSource",

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tangram.api.base import GROUP, VERSION
+from tangram.api.common.base import GROUP, VERSION
 from tangram.api.definitions import ALL, Definition
 from tangram.api.schema import structural
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from tangram.api.base import APIModel
+from tangram.api.common.base import APIModel
+from tangram.api.common.values import rule
 from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, Time
-from tangram.api.values import rule
 
 MAX_ITEMS = 1000  # of each list; bytes are bounded by what writes it
 EXAMPLES = 3  # names of GPUs listed for a class of layouts

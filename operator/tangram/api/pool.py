@@ -5,11 +5,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from tangram.api.base import APIModel
-from tangram.api.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
+from tangram.api.common.base import APIModel
+from tangram.api.common.labels import (
+    LABEL_KEY,
+    LABEL_VALUE,
+    LONGEST_KEY,
+    is_label_key,
+    is_label_value,
+)
+from tangram.api.common.values import SKU, PricePerGPUHour, rule
 from tangram.api.llm_deployment.parse import explain
 from tangram.api.llm_deployment.status import Condition, Count, Decimal
-from tangram.api.values import SKU, PricePerGPUHour, rule
 from tangram.catalog import find_gpu, gpu, skus
 from tangram.fleet import InvalidPool, Pool, PoolPolicy
 

@@ -28,7 +28,7 @@ from tangram.recommendation.explanation.reach import reached
 from tangram.recommendation.explanation.short import explanations
 from tangram.recommendation.explanation.steps import steps_document
 from tangram.recommendation.observed.observed import observed
-from tangram.recommendation.pack import PlanTimeLimit, pack
+from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.problem.problem import Joint, joint
 from tangram.recommendation.result.answer import plan_document
 

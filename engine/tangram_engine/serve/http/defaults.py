@@ -7,7 +7,7 @@ import msgspec
 
 from tangram_engine.checkpoint.files import exists, read_bytes, strict_object
 
-from .params import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
+from .bounded_values import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,29 @@ Fields that neither API has are skipped, as vLLM does. Those that are known and 
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
 
-from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
+from tangram_engine.sample.params import SamplingParams
 
 from . import fields
+from .bounded_values import (
+    INT64,
+    Int64,
+    MinP,
+    Penalty,
+    RepetitionPenalty,
+    Temperature,
+    TokenCount,
+    TokenId,
+    TopK,
+    TopLogprobs,
+    TopP,
+)
+from .defaults import SamplingDefaults
 from .jsonio import decode_value
-
-if TYPE_CHECKING:
-    from .defaults import SamplingDefaults
 
 MAX_N = 16
 MAX_STOPS = 16
@@ -29,25 +40,11 @@ MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
 SMALL_VALUE = 16 << 10  # bytes of an object that is built as it comes
 ROLES = ("system", "developer", "user", "assistant")
-_INT32 = (1 << 31) - 1
-_INT64 = (1 << 63) - 1
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Refusing")
-# Every integer is bounded: the first one of thousands of digits ends its array instead of being converted.
-Int64 = Annotated[int, Meta(ge=-_INT64 - 1, le=_INT64)]
-TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-TokenCount = Annotated[int, Meta(ge=1, le=_INT32)]
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-TopP = Annotated[float, Meta(gt=0, le=1)]
-TopK = Annotated[int, Meta(ge=-1, le=_INT32)]
-MinP = Annotated[float, Meta(ge=0, le=1)]
-# The lower bound keeps logits finite: dividing them by next to nothing would be an error of the engine.
-RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 
 _NULL = Raw(b"null")
 _TemplateOption = bool | Int64 | str | None
@@ -176,7 +173,7 @@ class Sampling(Refusing, kw_only=True):
         """How many alternatives per token, 0 for the chosen one alone, None for no logprobs."""
         raise NotImplementedError
 
-    def sampling(self, max_tokens: int, index: int, defaults: "SamplingDefaults") -> SamplingParams:
+    def sampling(self, max_tokens: int, index: int, defaults: SamplingDefaults) -> SamplingParams:
         """Engine parameters of the answer with this index; each gets its own seed from the given one."""
         return SamplingParams(
             max_tokens=max_tokens,
@@ -184,7 +181,7 @@ class Sampling(Refusing, kw_only=True):
             top_p=_first(self.top_p, defaults.top_p, 1.0),
             top_k=max(_first(self.top_k, defaults.top_k, 0), 0),
             min_p=_first(self.min_p, defaults.min_p, 0.0),
-            seed=None if self.seed is None else (self.seed + index) & _INT64,
+            seed=None if self.seed is None else (self.seed + index) & INT64,
             logprobs=self.wanted_logprobs(),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),

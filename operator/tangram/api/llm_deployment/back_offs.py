@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field, JsonValue, StrictInt, StringConstraints, ValidationError
 
-from tangram.api.base import APIModel
+from tangram.api.common.base import APIModel
 from tangram.fleet import BackOff, Shape
 from tangram.fleet.times import rfc3339
 

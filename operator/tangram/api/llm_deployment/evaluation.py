@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, StrictStr, StringConstraints, ValidationError
 
-from tangram.api.base import APIModel
-from tangram.api.values import Tolerance
+from tangram.api.common.base import APIModel
+from tangram.api.common.values import Tolerance
 from tangram.fleet import EvaluationFailure, EvaluationKey, EvaluationReport, PrecisionTolerance
 
 _MESSAGE_LIMIT = 500

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from tangram.api.base import APIModel
+from tangram.api.common.base import APIModel
 from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure
 
 _MESSAGE_LIMIT = 1000

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 
-from tangram.api.base import APIModel
-from tangram.api.values import rule
+from tangram.api.common.base import APIModel
+from tangram.api.common.values import rule
 from tangram.fleet.quantity import parse_quantity
 
 _MIB = 2**20

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, StrictInt, model_validator
 
-from tangram.api.base import APIModel
-from tangram.api.values import rule
+from tangram.api.common.base import APIModel
+from tangram.api.common.values import rule
 
 ONE_FORM = "exactly one of mean and fixed must be set"
 P90_OF_MEAN = "p90 may be set beside mean only: with fixed, all have one length"

@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
+from tangram.api.common.old_forms import NOT_CONVERTED, stored_before
+from tangram.api.common.priority import PriorityClasses, with_priority
 from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.lengths import LengthsSpec
 from tangram.api.llm_deployment.replicas import replicas_set_by
@@ -24,8 +26,6 @@ from tangram.api.llm_deployment.spec import (
     SpreadSpec,
     TrafficSpec,
 )
-from tangram.api.old_forms import NOT_CONVERTED, stored_before
-from tangram.api.priority import PriorityClasses, with_priority
 from tangram.fleet import (
     HostResources,
     Intent,

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, StrictStr
 
-from tangram.api.base import APIModel
-from tangram.api.labels import (
+from tangram.api.common.base import APIModel
+from tangram.api.common.labels import (
     LABEL_KEY,
     LABEL_VALUE,
     LONGEST_KEY,
@@ -19,7 +19,7 @@ from tangram.api.labels import (
     is_label_key,
     is_label_value,
 )
-from tangram.api.values import rule
+from tangram.api.common.values import rule
 
 MAX_ENTRIES = 16
 MAX_CHARACTERS = 8192  # of all annotations together, keys included; Kubernetes takes 256 KiB

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictStr
 
-from tangram.api.base import APIModel
-from tangram.api.labels import DNS_SUBDOMAIN
-from tangram.api.values import rule
+from tangram.api.common.base import APIModel
+from tangram.api.common.labels import DNS_SUBDOMAIN
+from tangram.api.common.values import rule
 
 _NAME_PATTERN = rf"^{DNS_SUBDOMAIN}$"
 _KEY_PATTERN = r"^[-_A-Za-z0-9][-._A-Za-z0-9]*$"  # no leading dot: neither `..` nor a hidden file

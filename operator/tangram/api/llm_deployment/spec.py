@@ -12,14 +12,8 @@ from pydantic import (
     StrictStr,
 )
 
-from tangram.api.base import APIModel
-from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
-from tangram.api.llm_deployment.host_resources import HostResourcesSpec
-from tangram.api.llm_deployment.lengths import LENGTHS_RULES, LengthsSpec
-from tangram.api.llm_deployment.pod_metadata import PodMetadataSpec
-from tangram.api.llm_deployment.secret_key import SecretKeySpec
-from tangram.api.llm_deployment.source import URI_HELP, URI_PATTERN, model_source
-from tangram.api.values import (
+from tangram.api.common.base import APIModel
+from tangram.api.common.values import (
     AS_STORED,
     MAX_REPLICAS,
     SKU,
@@ -33,6 +27,12 @@ from tangram.api.values import (
     weight_format,
     whole,
 )
+from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
+from tangram.api.llm_deployment.host_resources import HostResourcesSpec
+from tangram.api.llm_deployment.lengths import LENGTHS_RULES, LengthsSpec
+from tangram.api.llm_deployment.pod_metadata import PodMetadataSpec
+from tangram.api.llm_deployment.secret_key import SecretKeySpec
+from tangram.api.llm_deployment.source import URI_HELP, URI_PATTERN, model_source
 from tangram.fleet import DEFAULT_REQUEST_S, DEFAULT_RUNNING_REQUESTS, MIGPolicy
 
 TENSOR_PARALLEL_ON_SLICES = (

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from tangram.api.base import APIModel
+from tangram.api.common.base import APIModel
 from tangram.api.llm_deployment.back_offs import BackOffStatus
 from tangram.api.llm_deployment.evaluation import EvaluationStatus
 from tangram.api.llm_deployment.facts import Facts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tangram.api.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE
+from tangram.api.common.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE
 from tangram.catalog import InputError
 from tangram.cli.convert.documents import Conversion, Converter
 from tangram.cli.documents import BOM, file_text

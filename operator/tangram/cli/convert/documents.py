@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tangram.api.old_forms import (
+from tangram.api.common.old_forms import (
     MISSING,
     Change,
     OldForm,
@@ -18,8 +18,13 @@ from tangram.api.old_forms import (
     old_parts,
     value_at,
 )
-from tangram.api.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE, NEVER, PRIORITY_CLASS_LABEL
-from tangram.api.values import LONGEST_DECIMAL
+from tangram.api.common.priority import (
+    CHART_DEFAULT_VALUE,
+    HIGHEST_VALUE,
+    NEVER,
+    PRIORITY_CLASS_LABEL,
+)
+from tangram.api.common.values import LONGEST_DECIMAL
 from tangram.catalog import InputError
 from tangram.catalog.yaml_text import ERRORS, compose_all, load_all, told
 from tangram.cli.convert.yaml_edits import (

@@ -21,7 +21,7 @@ from tangram.fleet import Intent
 from tangram.recommendation.documents.fleet_input import PlanWeights
 from tangram.recommendation.documents.overrides import weighed
 from tangram.recommendation.observed.observed import observed
-from tangram.recommendation.pack import PlanTimeLimit
+from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.recommend import inputs_hash, planned
 
 

@@ -9,7 +9,7 @@ import click
 from tangram.catalog import Architecture, InputError
 from tangram.recommendation.explanation.explain import tried
 from tangram.recommendation.explanation.short import short
-from tangram.recommendation.pack import PlanTimeLimit, pack
+from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.recommend import Planned
 
 LONGEST_S = 86_400

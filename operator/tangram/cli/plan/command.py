@@ -16,7 +16,7 @@ from tangram.recommendation.documents.fleet_input import PlanWeights
 from tangram.recommendation.documents.overrides import weighed
 from tangram.recommendation.documents.what_if import changed
 from tangram.recommendation.explanation.explain import find
-from tangram.recommendation.pack import PlanTimeLimit
+from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.recommend import inputs_hash, planned
 
 _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram.api import PriorityClasses, classes_of_files
-from tangram.api.base import GROUP, VERSION
+from tangram.api.common.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.fields import short
 from tangram.cli.documents import BOM, documents, file_text

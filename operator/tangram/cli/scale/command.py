@@ -4,8 +4,8 @@ import re
 
 import click
 
-from tangram.api.labels import DNS_SUBDOMAIN
-from tangram.api.values import MAX_REPLICAS
+from tangram.api.common.labels import DNS_SUBDOMAIN
+from tangram.api.common.values import MAX_REPLICAS
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import Access, cluster_options
 from tangram.cli.scale.replicas import Scaling, scaled

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tangram.api.values import decimal_number
+from tangram.api.common.values import decimal_number
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields, short

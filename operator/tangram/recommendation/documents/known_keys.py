@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tangram.api.common.old_forms import HINT, old_parts
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
-from tangram.api.old_forms import HINT, old_parts
 from tangram.catalog import InputError
 from tangram.catalog.fields import Fields
 from tangram.recommendation.documents import document_fields as read

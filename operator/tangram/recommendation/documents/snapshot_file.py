@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tangram.api.base import GROUP, VERSION
+from tangram.api.common.base import GROUP, VERSION
 from tangram.api.llm_deployment.facts import Facts
 from tangram.catalog import InputError, gpu
 from tangram.catalog.fields import Fields

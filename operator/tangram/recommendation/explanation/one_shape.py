@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.packing import Demand, Packing, Stage
 from tangram.packing.problem.prepared import prices_of
-from tangram.recommendation.pack import PlanTimeLimit, pack
+from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.problem.problem import Joint
 
 _SOLVE_S = 2.0  # deterministic, for the free mixes: their bound is what counts, and comes first

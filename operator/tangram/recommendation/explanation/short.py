@@ -10,8 +10,8 @@ from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
 from tangram.recommendation.explanation.reason import nowhere
 from tangram.recommendation.explanation.shapeless import lacking, settings
-from tangram.recommendation.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.demands import offered, slices_there
+from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.problem import Joint
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors

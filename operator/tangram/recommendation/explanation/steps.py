@@ -4,7 +4,7 @@ from typing import Any
 
 from tangram.packing import Packing
 from tangram.packing.transition import Missing, Pace, Spare, Step, transition
-from tangram.recommendation.pack import PlanTimeLimit
+from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import Joint
 
 _EFFORT = 3_000_000  # what is thought about an order: some seconds of a slow core, counted, not measured

@@ -3,8 +3,8 @@
 import sys
 from typing import Any
 
+from tangram.api.common.priority import PRIORITY_CLASS_LABEL
 from tangram.api.llm_deployment.replicas import reduced
-from tangram.api.priority import PRIORITY_CLASS_LABEL
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.shell.objects.kinds import (
     COMPONENT_LABEL,

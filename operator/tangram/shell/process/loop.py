@@ -16,7 +16,6 @@ from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, ParsedIntent, Plan
 from tangram.planner import render_status, transitions
 from tangram.planner.status.status_block import unjudged
-from tangram.shell.advisor import Advisor
 from tangram.shell.api_server.backoff import Backoff, Penalties
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.decide.planning import PlanWorker
@@ -26,6 +25,7 @@ from tangram.shell.measure.fault_log import FaultLog, name_of
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
 from tangram.shell.measure.scaler import Scaled, Scaler
 from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
+from tangram.shell.process.advisor import Advisor
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.report.status_pacer import StatusPacer

@@ -12,7 +12,6 @@ from typing import Any
 
 from aiohttp import web
 
-from tangram.shell.advisor import Advisor, Debounce
 from tangram.shell.api_server.auth import Credentials
 from tangram.shell.api_server.backoff import Penalties
 from tangram.shell.api_server.client import ApiClient
@@ -20,12 +19,13 @@ from tangram.shell.decide.planning import PlanWorker
 from tangram.shell.decide.recommending import AdviceWorker
 from tangram.shell.decide.worker import LONGEST_START_S
 from tangram.shell.lead.lease import Elector, LeaseTimes, TermGuard
-from tangram.shell.loop import Heart, Reconciler
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.measure.scaler import Scaler, params_of
 from tangram.shell.objects.kinds import FLEET_PLANS
+from tangram.shell.process.advisor import Advisor, Debounce
+from tangram.shell.process.loop import Heart, Reconciler
 from tangram.shell.report import serving
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label

@@ -17,7 +17,7 @@ from typing import Any
 import kopf
 
 from tangram.shell.api_server.auth import TOKEN_REREAD_S, Credentials
-from tangram.shell.app import Operator
+from tangram.shell.process.app import Operator
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -53,9 +53,7 @@ async def _run(settings: Settings, credentials: Credentials) -> int:
             LLM_DEPLOYMENTS.version,
         )
         return EXIT_NO_CRD
-    from tangram.shell import (  # noqa: PLC0415 - neither kopf nor the planner is needed to say the above
-        kopf_shell,
-    )
+    from tangram.shell.process import kopf_shell  # noqa: PLC0415 - kopf loads slowly
 
     return await kopf_shell.run(settings, credentials)
 

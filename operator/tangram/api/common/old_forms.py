@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tangram.api.base import GROUP, VERSION
-from tangram.api.priority import PRIORITY_CLASS_LABEL
+from tangram.api.common.base import GROUP, VERSION
+from tangram.api.common.priority import PRIORITY_CLASS_LABEL
 
 HINT = "`tangram convert FILE` writes the new form"
 NOT_CONVERTED = (

@@ -1,0 +1,4 @@
+"""The operator as a process.
+
+In: settings, signals, the other rooms. Out: the loop that runs while the process leads.
+"""
