@@ -76,6 +76,7 @@ def start(node: Node, authority: Authority, api_port: int) -> Identity:
     parent = spawn(
         [packages.need("unshare"), *namespaces, *init],
         log=node.log("init"),
+        pid_file=node.parent_pid_file,
         env={**packages.environment(), **marked(node.folder.parent)},
     )
     who = _first_child(parent.pid, node.log("init"))
@@ -88,8 +89,9 @@ def start(node: Node, authority: Authority, api_port: int) -> Identity:
 
 def stop(node: Node, *, grace_s: float = 2.0) -> None:
     """End process 1 and so everything inside; returns when the kernel has torn it all down."""
-    end(recall(node.pid_file), grace_s=grace_s)
-    node.pid_file.unlink(missing_ok=True)
+    for pid_file in (node.pid_file, node.parent_pid_file):  # the parent ends with its child
+        end(recall(pid_file), grace_s=grace_s)
+        pid_file.unlink(missing_ok=True)
 
 
 def enter(node: Node, *command: str | Path) -> list[str]:

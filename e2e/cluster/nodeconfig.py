@@ -49,6 +49,11 @@ class Node:
     def pid_file(self) -> Path:
         return self.folder / "init.json"
 
+    @property
+    def parent_pid_file(self) -> Path:
+        """Of the program that made the namespaces and waits for the node's first process."""
+        return self.folder / "unshare.json"
+
     def private(self, path: str) -> Path:
         """The folder of ours that the node sees at ``path``."""
         return self.folder / "private" / path.lstrip("/")

@@ -19,8 +19,8 @@ from e2e.cluster.base import ClusterError, tail, write_atomically
 
 MARK = "TANGRAM_STATE"
 
-# Children outlive the object that started them. Polled, so that none stays a zombie of a long-lived caller.
-_children: list[subprocess.Popen[bytes]] = []
+# By pid. Children outlive the object that started them, and may be ended through a pid file.
+_children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,25 @@ def spawn(
             cwd="/",
             env=None if env is None else {**os.environ, **env},
         )
-    _children[:] = [child for child in _children if child.poll() is None] + [process]
+    wait_for_ended_children()
+    _children[process.pid] = process
     if pid_file is not None:
         who = identify(process.pid)
         if who is None:
             raise ClusterError(f"{command[0]} ended at once:\n{log_tail(log)}")
         remember(pid_file, who)
     return process
+
+
+def wait_for_ended_children() -> list[int]:
+    """Take the exit status of each child that has ended, so that none stays a zombie.
+
+    Returns the pids of the children that run.
+    """
+    for pid, child in list(_children.items()):
+        if child.poll() is not None:
+            _children.pop(pid, None)
+    return list(_children)
 
 
 def marked(state: Path) -> dict[str, str]:
@@ -133,9 +145,13 @@ def send(who: Identity, number: signal.Signals) -> None:
 
 
 def end(who: Identity | None, *, grace_s: float = 5.0) -> None:
-    """SIGTERM, then SIGKILL after the grace; returns when the process is gone."""
-    if who is None:
-        return
+    """SIGTERM, then SIGKILL after the grace; returns when the process is gone and, if ours, waited for."""
+    if who is not None:
+        _end(who, grace_s)
+    wait_for_ended_children()
+
+
+def _end(who: Identity, grace_s: float) -> None:
     send(who, signal.SIGTERM)
     if _gone_within(who, grace_s):
         return

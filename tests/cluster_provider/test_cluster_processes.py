@@ -87,6 +87,15 @@ def test_a_zombie_counts_as_ended(tmp_path: Path) -> None:
     child.wait(timeout=5)
 
 
+def test_a_child_that_is_ended_by_its_pid_file_is_waited_for(tmp_path: Path) -> None:
+    child, who = started(tmp_path)
+
+    processes.end(who)
+
+    assert child.returncode == -15, "not waited for: a zombie, and a ResourceWarning when Python ends"
+    assert child.pid not in processes.wait_for_ended_children()
+
+
 def test_the_guard_ends_its_wards_when_its_owner_is_killed(tmp_path: Path) -> None:
     owner = f"""
 import time
