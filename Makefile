@@ -10,6 +10,10 @@ BIN    := $(VENV)/bin
 TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts/tangram/Chart.yaml)
 # Of each stage of `make bench-gpu`.
 GPU_SECONDS ?= 240
+# Test processes side by side, up to 2 GiB each; 0: none but pytest itself, for a debugger.
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
+UNIT := not apiserver and not cluster and not faults and not campaign
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE ?= 1
@@ -58,16 +62,16 @@ tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm
 
 .PHONY: unit
 unit: setup ## The fast tests: no cluster, no API server
-	$(BIN)/pytest -m "not apiserver and not cluster and not faults and not campaign"
+	$(PYTEST) --budget 300 -m "$(UNIT)"
 
 .PHONY: explore
 explore: setup ## The property tests, on other random examples each time
-	$(BIN)/pytest -m "not apiserver and not cluster and not faults and not campaign" --hypothesis-profile explore \
+	$(PYTEST) -m "$(UNIT)" --hypothesis-profile explore \
 		$$(grep -rl --include='test_*.py' hypothesis tests)
 
 .PHONY: test
 test: check tools ## All tests: unit, engine, real API server, whole local cluster
-	$(BIN)/pytest -m "not faults and not cluster and not campaign"
+	$(PYTEST) -m "not faults and not cluster and not campaign"
 	$(MAKE) e2e
 
 .PHONY: e2e

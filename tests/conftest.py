@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.duration_report import DurationReport
+
 # Triton reads this once, when it is imported: kernels of this process are interpreted on the host.
 # The compile gate runs in a process of its own, without it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -20,6 +22,18 @@ settings.register_profile(
 )
 settings.register_profile("explore", derandomize=False, print_blob=True)
 settings.load_profile("same")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--budget`: see DurationReport."""
+    parser.addoption(
+        "--budget", type=float, metavar="SECONDS", help="wall-clock seconds that the run may take"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Report where the time of the run went."""
+    config.pluginmanager.register(DurationReport(config.getoption("budget")), "duration_report")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,10 @@ For tests and benchmarks that need the true API but no kubelet. Loopback only, o
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
 import signal
 import socket
 import ssl
@@ -46,11 +49,25 @@ class PortTaken(ClusterError):
     """Somebody took a port between our looking and our listening."""
 
 
+# Below the ports of outgoing connections on Linux (32768 and more) and of NodePorts (30000 and more).
+FIRST_PORT, PORTS = 20000, 10000
+# Each process starts elsewhere and hands out one port after another, so that two test processes beside each
+# other do not choose the same port between looking and listening. 7919 is prime: neighbouring pids lie apart.
+_turns = itertools.count(os.getpid() * 7919)
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that no program listens on at this moment.
+
+    Raises:
+        ClusterError: every port of the range is taken.
+    """
+    for turn in itertools.islice(_turns, PORTS):
+        port = FIRST_PORT + turn % PORTS
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ClusterError(f"no port of {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is free", "ss -tln")
 
 
 def free_endpoints() -> Endpoints:

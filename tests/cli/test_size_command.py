@@ -102,7 +102,7 @@ def test_yaml_holds_what_json_holds():
         (("--mig", "3g.40gb"), lambda row: row["profile"] == "3g.40gb"),
         (("--tp", "2", "--tp", "4"), lambda row: row["tensor_parallel"] in {2, 4} and not row["profile"]),
     ],
-    ids=str,
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "rows",
 )
 def test_filters_keep_what_they_name_and_nothing_else(filters, kept):
     everything, found = as_document(*CHAT), as_document(*CHAT, *filters)

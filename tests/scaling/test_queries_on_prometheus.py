@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import time
 
@@ -11,6 +10,7 @@ import yaml
 from aiohttp import web
 
 from e2e.cluster import packages
+from e2e.cluster.apiserver import free_port
 from e2e.cluster.base import ClusterError
 from tangram.fleet import Objective, Objectives
 from tangram.scaling import queries
@@ -146,9 +146,7 @@ async def scraped_twice(tmp_path):
     jobs = [{"job_name": name, "static_configs": [target]} for name in ("annotations", "monitor")]
     config = tmp_path / "prometheus.yml"
     config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     process = await asyncio.create_subprocess_exec(
         *(str(program), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"),
         f"--web.listen-address={address}",
