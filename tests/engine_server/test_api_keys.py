@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tangram_engine.serve.http.api_keys import MAX_FILE_BYTES, MAX_KEYS, APIKeyFileError, APIKeys
+from tangram_engine.serve.api_keys import MAX_FILE_BYTES, MAX_KEYS, APIKeyFileError, APIKeys
 from tangram_engine.serve.metrics import EngineMetrics
 from tests.support.engine_process import EngineProcess, engine_process, eventually
 

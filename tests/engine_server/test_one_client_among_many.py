@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tangram_engine.serve.generation import Delta, TokenLogprob
 from tangram_engine.serve.http import jsonio
-from tangram_engine.serve.http.replies import Chat, Completion
+from tangram_engine.serve.replies import Chat, Completion
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
 from tests.support.engine_process import EngineProcess, eventually
 

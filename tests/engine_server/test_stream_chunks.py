@@ -8,8 +8,8 @@ from prometheus_client.exposition import generate_latest
 
 from tangram_engine.serve.generation import Delta
 from tangram_engine.serve.http.jsonio import dumps
-from tangram_engine.serve.http.replies import Chat, Completion
 from tangram_engine.serve.local_metrics import LocalCounter, LocalHistogram
+from tangram_engine.serve.replies import Chat, Completion
 from tangram_engine.serve.text.tokenizer import TextTools
 
 TOOLS = TextTools(None, byte_level=True, longest_token=None)  # type: ignore[arg-type]  # only for logprobs

@@ -27,8 +27,7 @@ from tangram.shell.objects.compare import covers, up_to_date
 from tangram.shell.objects.node_affinity import steered_to
 from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
-from tangram_engine.serve import client, server
-from tangram_engine.serve.http import events
+from tangram_engine.serve import client, events, server
 from tests.support.apiserver import FACTS
 
 SETTINGS = Settings(engine_image="registry/engine:1")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from tangram_engine.serve.events import EventStream, send_whole
 from tangram_engine.serve.http.admission import BodyBytes, Connections, HeldBytes
 from tangram_engine.serve.http.body import read_model
 from tangram_engine.serve.http.errors import (
@@ -21,7 +22,6 @@ from tangram_engine.serve.http.errors import (
     timed_out,
     unavailable,
 )
-from tangram_engine.serve.http.events import EventStream, send_whole
 from tangram_engine.serve.http.jsonio import dumps_in_pieces
 from tangram_engine.serve.http.params import (
     ChatRequest,
@@ -29,7 +29,7 @@ from tangram_engine.serve.http.params import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from tangram_engine.serve.http.replies import Chat, Completion, Dialect, usage
+from tangram_engine.serve.replies import Chat, Completion, Dialect, usage
 from tangram_engine.serve.text.tokenizer import TokenizerError
 
 from .client import EngineClient

@@ -10,7 +10,7 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from tangram_engine import __version__
-from tangram_engine.serve.http.api_keys import APIKeys
+from tangram_engine.serve.api_keys import APIKeys
 from tangram_engine.serve.http.errors import APIError, internal
 from tangram_engine.serve.http.listener import PROBES
 

@@ -15,8 +15,8 @@ from aiohttp.http import HttpProcessingError
 from tangram_engine.checkpoint import CheckpointError, RefusalReason, read_checkpoint, read_shapes
 from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.messages import EngineInfo
+from tangram_engine.serve.api_keys import APIKeyFileError, APIKeys
 from tangram_engine.serve.http.admission import AdmissionLimits, BodyBytes, Connections
-from tangram_engine.serve.http.api_keys import APIKeyFileError, APIKeys
 from tangram_engine.serve.http.defaults import SamplingDefaults, read_defaults
 from tangram_engine.serve.http.listener import Listener
 from tangram_engine.serve.text.client import WORKERS, TextClient

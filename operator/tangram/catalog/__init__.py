@@ -1,10 +1,10 @@
 """Facts about GPUs, MIG profiles and well-known models, as data with a source per entry (the yaml files)."""
 
-from tangram.catalog.errors import InputError
 from tangram.catalog.load import Catalog, CatalogError, load
 from tangram.catalog.lookup import find_gpu, gpu, match_product, profile, profile_of_resource, share, skus
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.known_models import known_model, known_models
+from tangram.catalog.reading.errors import InputError
 from tangram.catalog.records import GPU, Profile
 
 __all__ = [

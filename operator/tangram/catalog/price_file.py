@@ -8,11 +8,11 @@ import math
 
 import yaml
 
-from tangram.catalog import yaml_text
-from tangram.catalog.errors import InputError
-from tangram.catalog.fields import short
 from tangram.catalog.lookup import nearest, skus
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR, Prices
+from tangram.catalog.reading import yaml_text
+from tangram.catalog.reading.errors import InputError
+from tangram.catalog.reading.fields import short
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 

@@ -7,8 +7,8 @@ A slice costs its dominant share of the GPU; tensor parallelism multiplies.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tangram.catalog.errors import InputError
 from tangram.catalog.lookup import gpu, share
+from tangram.catalog.reading.errors import InputError
 
 # No GPU-hour costs more than this; a price above it is a price per month or in another currency.
 HIGHEST_USD_PER_HOUR = 1000.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.catalog.yaml_text import DEEPEST, ERRORS, load_all, told
+from tangram.catalog.reading.yaml_text import DEEPEST, ERRORS, load_all, told
 
 LARGEST_FILE = 256 << 20
 BOM = "\ufeff"

@@ -15,7 +15,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from tangram.api.common.values import NAME_PATTERN
-from tangram.catalog import yaml_text
+from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
 from tangram.fleet.quantity import parse_quantity
 

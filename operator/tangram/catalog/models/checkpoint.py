@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from tangram.catalog.errors import InputError
-from tangram.catalog.fields import Fields
 from tangram.catalog.models.architecture import NO_VISION, Architecture, StoredTensor
 from tangram.catalog.models.precision import precision
 from tangram.catalog.models.tensors import Tensor
+from tangram.catalog.reading.errors import InputError
+from tangram.catalog.reading.fields import Fields
 
 # Bits per element, by the name that safetensors gives a data type.
 DTYPE_BITS = {

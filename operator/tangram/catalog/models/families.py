@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tangram.catalog.fields import Fields
 from tangram.catalog.models.architecture import Attention, LayerGroup
 from tangram.catalog.models.tensors import TensorKind
+from tangram.catalog.reading.fields import Fields
 
 MAX_LAYERS = 10_000
 MAX_HEADS = 65_536

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tangram.catalog.fields import Fields
 from tangram.catalog.models.architecture import NO_VISION, Architecture
 from tangram.catalog.models.families import FAMILIES, Family, layer_groups
 from tangram.catalog.models.precision import ALIASES
 from tangram.catalog.models.quantization import with_quantization
+from tangram.catalog.reading.fields import Fields
 
 CONFIG = "config.json"
 

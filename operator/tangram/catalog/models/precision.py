@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from math import ceil
 
-from tangram.catalog.errors import InputError
-from tangram.catalog.fields import LARGEST
+from tangram.catalog.reading.errors import InputError
+from tangram.catalog.reading.fields import LARGEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ import fnmatch
 import re
 from dataclasses import replace
 
-from tangram.catalog.errors import InputError
-from tangram.catalog.fields import Fields
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.tensors import Tensor, TensorKind
+from tangram.catalog.reading.errors import InputError
+from tangram.catalog.reading.fields import Fields
 
 METHODS = ("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4")
 PARTIAL = "weight format of some layers"  # in `Architecture.unverified`

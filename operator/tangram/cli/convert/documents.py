@@ -26,7 +26,7 @@ from tangram.api.common.priority import (
 )
 from tangram.api.common.values import LONGEST_DECIMAL
 from tangram.catalog import InputError
-from tangram.catalog.yaml_text import ERRORS, compose_all, load_all, told
+from tangram.catalog.reading.yaml_text import ERRORS, compose_all, load_all, told
 from tangram.cli.convert.yaml_edits import (
     Edit,
     Insert,

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tangram.catalog import InputError
-from tangram.catalog.yaml_text import ERRORS, compose_all, told
+from tangram.catalog.reading.yaml_text import ERRORS, compose_all, told
 
 Path = tuple[str | int, ...]
 """Keys and indices from the root of a document."""

@@ -9,7 +9,7 @@ from typing import Any
 from tangram.api import PriorityClasses, classes_of_files
 from tangram.api.common.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
-from tangram.catalog.fields import short
+from tangram.catalog.reading.fields import short
 from tangram.cli.documents import BOM, documents, file_text
 from tangram.cli.options.lengths import resolved
 from tangram.cli.plan.snapshot import SNAPSHOT, Document, Observed, applied, beside, read_class

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tangram.capacity import model_length
+from tangram.capacity.memory.budget import model_length
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import (
     Action,

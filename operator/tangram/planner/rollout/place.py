@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tangram import catalog
-from tangram.capacity import model_length
+from tangram.capacity.memory.budget import model_length
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import (
     Action,

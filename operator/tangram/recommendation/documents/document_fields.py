@@ -7,9 +7,9 @@ from typing import Any
 from tangram.api.common.values import decimal_number
 from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
 from tangram.catalog import InputError, gpu
-from tangram.catalog.fields import Fields, short
 from tangram.catalog.lookup import find_gpu, nearest
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
+from tangram.catalog.reading.fields import Fields, short
 
 MOST_USD_OF_A_MOVE = 1e6  # sums of them stay whole numbers of micro-dollars
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.catalog.fields import Fields
+from tangram.catalog.reading.fields import Fields
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Headroom, Instance
 from tangram.packing.geometry.board import board

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from tangram.api.common.old_forms import HINT, old_parts
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.catalog import InputError
-from tangram.catalog.fields import Fields
+from tangram.catalog.reading.fields import Fields
 from tangram.recommendation.documents import document_fields as read
 
 

@@ -11,7 +11,7 @@ from tangram.api import PriorityClasses, classes_of_files, parse
 from tangram.api.llm_deployment.facts import Facts
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError, known_model
-from tangram.catalog.fields import Fields
+from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.shapes.wanted import Wanted, counted_lengths, from_intent, identity
 from tangram.fleet import Intent, InvalidIntent, Lengths
 from tangram.recommendation.documents import document_fields as read

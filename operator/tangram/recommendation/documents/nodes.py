@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from tangram.catalog import InputError, profile_of_resource
-from tangram.catalog.fields import Fields
+from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import WHOLE_GPU, Node, Pool, declared_skus, resource_name

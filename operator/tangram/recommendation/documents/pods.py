@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tangram.catalog.fields import Fields
+from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.shapes.wanted import identity
 from tangram.fleet import WHOLE_GPU, Node, resource_name
 from tangram.fleet.pod_requests import gpu_requests

@@ -6,8 +6,8 @@ from typing import Any
 
 from tangram.api.pool import GPUPoolSpec, parse_pool
 from tangram.catalog import InputError
-from tangram.catalog.fields import Fields
 from tangram.catalog.prices import Prices
+from tangram.catalog.reading.fields import Fields
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
 from tangram.packing import GPUState, GrowablePool, Instance, board
 from tangram.recommendation.documents import document_fields as read

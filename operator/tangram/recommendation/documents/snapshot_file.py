@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tangram.api.common.base import GROUP, VERSION
 from tangram.api.llm_deployment.facts import Facts
 from tangram.catalog import InputError, gpu
-from tangram.catalog.fields import Fields
+from tangram.catalog.reading.fields import Fields
 from tangram.fleet import CheckpointFacts, FleetSnapshot, Intent, InvalidIntent, ParsedIntent
 from tangram.packing.problem.codec import camel, from_json, to_json
 from tangram.recommendation.documents import document_fields as read

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tangram.catalog.errors import InputError
+from tangram.catalog.reading.errors import InputError
 
 LARGEST = 10**9  # no size in a config.json is near it; keeps products printable
 _REQUIRED = object()

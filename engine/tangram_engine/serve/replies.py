@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tangram_engine.serve.generation import Delta, GeneratedSequence, TokenLogprob
+from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
 from tangram_engine.serve.text.tokenizer import TextTools
-
-from .jsonio import dumps, dumps_in_pieces, string
 
 Json = dict[str, Any]
 _PLACEHOLDER = "\0"  # no name of a model is this

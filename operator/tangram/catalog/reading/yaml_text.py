@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tangram.catalog.fields import short
+from tangram.catalog.reading.fields import short
 
 DEEPEST = 200  # no document of ours has ten levels; far deeper ones would end the process in libyaml
 MOST_DOCUMENTS = 20_000  # each costs more than a line; a List holds any number

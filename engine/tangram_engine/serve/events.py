@@ -5,9 +5,8 @@ import asyncio
 from aiohttp import hdrs, web
 
 from tangram_engine.serve.generation import Hold
-
-from .errors import APIError
-from .jsonio import dumps
+from tangram_engine.serve.http.errors import APIError
+from tangram_engine.serve.http.jsonio import dumps
 
 _LAST_WORDS_S = 1.0
 _POLL_S = 0.01
