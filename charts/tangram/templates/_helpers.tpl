@@ -43,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "tangram.image" -}}
 {{- $registry := .root.Values.image.registry | trimSuffix "/" -}}
 {{- if not $registry -}}
-{{- fail "image.registry is not set: Tangram publishes no images, so say which registry holds yours. Build and push them with `make images push REGISTRY=registry.example.com/team`, then install with `--set image.registry=registry.example.com/team`." -}}
+{{- fail "image.registry is not set: Tangram publishes no images, so name your own registry. Build and push them with `make images push REGISTRY=registry.example.com/team`, then install with `--set image.registry=registry.example.com/team`." -}}
 {{- end -}}
 {{- $reference := printf "%s/%s" $registry .image.repository -}}
 {{- if .image.digest -}}
@@ -70,7 +70,7 @@ high: {value: 10000, description: "LLMDeployments that get GPUs before all other
 {{- end }}
 {{- end }}
 
-{{/* What the schema cannot say: rules between values. */}}
+{{/* Rules between values, which the schema cannot express. */}}
 {{- define "tangram.validate" -}}
 {{- with .Values.leaderElection }}
 {{- if not (and (lt (float64 .retrySeconds) (float64 .renewSeconds)) (lt (float64 .renewSeconds) (float64 .leaseSeconds))) }}

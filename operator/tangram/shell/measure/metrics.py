@@ -1,4 +1,4 @@
-"""The operator's own metrics, prefix `tangram_`."""
+"""The metrics that the operator exports about itself and its LLMDeployments (prefix `tangram_`)."""
 
 from collections import Counter as Counts
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from tangram.shell.decide.recommending import Advised
 from tangram.shell.objects.kinds import Object
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_ONE = ("namespace", "llmdeployment")
+_PER_DEPLOYMENT = ("namespace", "llmdeployment")
 
 
 class OperatorMetrics:
@@ -35,94 +35,127 @@ class OperatorMetrics:
             registry=registry,
         )
         self.plan_seconds = Histogram(
-            "tangram_plan_seconds", "Time from snapshot to plan.", buckets=_SECONDS, registry=registry
+            "tangram_plan_seconds", "Time to make one plan, in seconds.", buckets=_SECONDS, registry=registry
         )
         self.apply_seconds = Histogram(
-            "tangram_apply_seconds", "Time to perform a plan.", buckets=_SECONDS, registry=registry
+            "tangram_apply_seconds",
+            "Time to write the changes of one plan, in seconds.",
+            buckets=_SECONDS,
+            registry=registry,
         )
         self.plan_failures = Counter(
-            "tangram_plan_failures_total", "Plans that did not come out.", ("why",), registry=registry
+            "tangram_plan_failures_total",
+            "Planning rounds that failed, by cause.",
+            ("why",),
+            registry=registry,
         )
         self.loop_errors = Counter(
             "tangram_loop_errors_total",
-            "Errors of ours that one round survived.",
+            "Unexpected errors (bugs of the operator), by the step of the round.",
             ("where",),
             registry=registry,
         )
         self.drift = Counter(
             "tangram_mirror_drift_total",
-            "Objects in which a mirror was found wrong.",
+            "Objects in which the operator's copy differed from the API server.",
             ("kind",),
             registry=registry,
         )
         self.overdue = Counter(
             "tangram_expectations_overdue_total",
-            "Own writes that a mirror did not show in time.",
+            "Writes of the operator that its watches did not show in time.",
             registry=registry,
         )
         self.last_plan = Gauge(
             "tangram_seconds_since_last_plan",
-            "Age of the plan in force; NaN before the first.",
+            "Seconds since the last plan; NaN before the first one.",
             registry=registry,
         )
         self.last_fresh_metric = Gauge(
             "tangram_seconds_since_last_fresh_metric",
-            "Age of the newest sample from Prometheus.",
+            "Seconds since the newest good sample from Prometheus; NaN before the first one.",
             registry=registry,
         )
         self.watch_age = Gauge(
             "tangram_watch_age_seconds",
-            "Since the API server last confirmed a mirror.",
+            "Seconds since the API server confirmed the operator's copy of a kind.",
             ("kind",),
             registry=registry,
         )
-        self.leading = Gauge("tangram_lease_held", "1 while this operator may write.", registry=registry)
-        self.desired = Gauge("tangram_desired_replicas", "Replicas wanted.", _ONE, registry=registry)
-        self.placed = Gauge("tangram_placed_replicas", "Replicas that have room.", _ONE, registry=registry)
-        self.ready = Gauge("tangram_ready_replicas", "Replicas that serve.", _ONE, registry=registry)
+        self.leading = Gauge(
+            "tangram_lease_held", "1 while this operator holds the Lease and may write.", registry=registry
+        )
+        self.desired = Gauge(
+            "tangram_desired_replicas",
+            "Replicas that the load needs, within the limits of spec.scaling.",
+            _PER_DEPLOYMENT,
+            registry=registry,
+        )
+        self.placed = Gauge(
+            "tangram_placed_replicas", "Replicas with a GPU or slice.", _PER_DEPLOYMENT, registry=registry
+        )
+        self.ready = Gauge(
+            "tangram_ready_replicas", "Replicas that take requests.", _PER_DEPLOYMENT, registry=registry
+        )
         self.attainment = Gauge(
             "tangram_slo_attainment_ratio",
-            "Share of requests within the objective.",
-            (*_ONE, "objective"),
+            "Measured share of requests within the objective.",
+            (*_PER_DEPLOYMENT, "objective"),
             registry=registry,
         )
         self.objective = Gauge(
             "tangram_slo_objective_ratio",
-            "Share of requests that the objective asks for.",
-            (*_ONE, "objective"),
+            "Share of requests that must be within the objective.",
+            (*_PER_DEPLOYMENT, "objective"),
             registry=registry,
         )
         self.dollars = Gauge(
-            "tangram_cost_dollars_per_hour", "Price of the placed replicas.", _ONE, registry=registry
+            "tangram_cost_dollars_per_hour",
+            "Price of the placed replicas, in US dollars per hour.",
+            _PER_DEPLOYMENT,
+            registry=registry,
         )
         self.nodes_left_out = Gauge(
             "tangram_gpu_nodes_left_out",
-            "GPU nodes with devices that no new replica is given, by reason.",
+            "GPU nodes with devices that are left out of plans, by reason.",
             ("reason",),
             registry=registry,
         )
         self._fleet_plan(registry)
 
     def _fleet_plan(self, registry: CollectorRegistry) -> None:
-        """Of the plan of the whole fleet that counts now. Only the leader knows one."""
+        """Add the metrics of the current FleetPlan. Only the leader sets them."""
 
-        def gauge(name: str, what: str) -> Gauge:
-            return Gauge(name, what, ("state",), registry=registry)
+        def gauge(name: str, help_text: str) -> Gauge:
+            return Gauge(name, help_text, ("state",), registry=registry)
 
-        self.plan_cost = gauge("tangram_fleet_plan_cost_dollars_per_hour", "Cost of the fleet as planned.")
-        self.plan_savings = gauge("tangram_fleet_plan_savings_dollars_per_hour", "What it is cheaper by.")
-        self.plan_gap = gauge("tangram_fleet_plan_gap_ratio", "How far from the best it may be at most.")
-        self.plan_unmet = gauge("tangram_fleet_plan_unmet_llmdeployments", "Who would go short.")
-        self.plan_solve = gauge("tangram_fleet_plan_solve_seconds", "How long it took to decide.")
+        self.plan_cost = gauge(
+            "tangram_fleet_plan_cost_dollars_per_hour", "Cost of the fleet under the current FleetPlan."
+        )
+        self.plan_savings = gauge(
+            "tangram_fleet_plan_savings_dollars_per_hour",
+            "Cost of the fleet as it is minus its cost under the current FleetPlan.",
+        )
+        self.plan_gap = gauge(
+            "tangram_fleet_plan_gap_ratio",
+            "Upper bound of the relative distance of the plan from the optimum.",
+        )
+        self.plan_unmet = gauge(
+            "tangram_fleet_plan_unmet_llmdeployments",
+            "LLMDeployments with fewer replicas than they need under the current FleetPlan.",
+        )
+        self.plan_solve = gauge(
+            "tangram_fleet_plan_solve_seconds", "Time to compute the current FleetPlan, in seconds."
+        )
         self.advice_seconds = Histogram(
             "tangram_advice_seconds",
-            "Time to think about the whole fleet.",
+            "Time to plan the whole fleet, in seconds.",
             buckets=(*_SECONDS, 60.0, 120.0),
             registry=registry,
         )
         self.advice_failures = Counter(
             "tangram_advice_failures_total",
-            "Recommendations that did not come out.",
+            "Plans of the whole fleet that failed, by cause.",
             ("why",),
             registry=registry,
         )
@@ -132,29 +165,29 @@ class OperatorMetrics:
         self.api_requests.labels(verb, plural, code).inc()
 
     def count_drift(self, plural: str, count: int) -> None:
-        """Count objects in which a mirror was wrong."""
+        """Count objects in which a mirror differed from the API server."""
         self.drift.labels(plural).inc(count)
 
     def clear_fleet(self) -> None:
-        """Drop the gauges per LLMDeployment: an operator that does not lead knows nothing of them."""
+        """Drop the gauges per LLMDeployment: only the leader has current values."""
         for gauge in (self.desired, self.placed, self.ready, self.attainment, self.objective, self.dollars):
             gauge.clear()
         self.nodes_left_out.clear()
 
     def show_nodes(self, nodes: Iterable[Node]) -> None:
-        """Set how many GPU nodes have devices that are left out."""
+        """Set the number of GPU nodes with devices that are left out, by reason."""
         self.nodes_left_out.clear()
-        reasons = Counts(reason for node in nodes for reason in {each.reason for each in node.left_out})
+        reasons = Counts(reason for node in nodes for reason in {device.reason for device in node.left_out})
         for reason, count in reasons.items():
             self.nodes_left_out.labels(str(reason)).set(count)
 
     def clear_fleet_plan(self) -> None:
-        """Drop the gauges of the plan of the whole fleet: there is none that counts."""
+        """Drop the gauges of the FleetPlan: there is no current one."""
         for gauge in (self.plan_cost, self.plan_savings, self.plan_gap, self.plan_unmet, self.plan_solve):
             gauge.clear()
 
     def show_fleet_plan(self, advised: Advised) -> None:
-        """Set the gauges of the plan of the whole fleet."""
+        """Set the gauges of the current FleetPlan."""
         self.clear_fleet_plan()
         spec, figures, state = advised.spec, advised.figures, advised.state
         self.plan_cost.labels(state).set(float(spec["costPerHour"]))
@@ -164,7 +197,7 @@ class OperatorMetrics:
         self.plan_solve.labels(state).set(float(figures["solveSeconds"]))
 
     def show(self, intent: Intent, decision: Decision, status: Object, ready: int) -> None:
-        """Set the gauges of one LLMDeployment from one round: its decision and its status."""
+        """Set the gauges of one LLMDeployment from the decision and the status of one round."""
         labels = (intent.namespace, intent.name)
         self.desired.labels(*labels).set(decision.desired)
         self.placed.labels(*labels).set(decision.placed)
@@ -179,8 +212,8 @@ class OperatorMetrics:
 
 
 def ready_replicas(workloads: Iterable[Workload]) -> dict[str, int]:
-    """Return how many replicas of each LLMDeployment are ready, by uid."""
-    found: dict[str, int] = {}
+    """Return the number of ready replicas of each LLMDeployment, by UID."""
+    ready = Counts[str]()
     for workload in workloads:
-        found[workload.owner_uid] = found.get(workload.owner_uid, 0) + workload.ready
-    return found
+        ready[workload.owner_uid] += workload.ready
+    return dict(ready)
