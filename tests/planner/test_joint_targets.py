@@ -12,7 +12,7 @@ from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDep
 from tangram.fleet.lengths import around
 from tangram.packing.search import stages
 from tangram.planner import plan, render_status
-from tangram.planner.observe.free_capacity import kind_of, room
+from tangram.planner.observe.free_capacity import observe_free_devices
 from tangram.planner.placement import pick
 from tangram.planner.shapes.candidates import offers
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
@@ -249,7 +249,7 @@ def test_apart_is_what_trying_every_way_finds(nodes, count, on_node, in_zone):
         *(replace(node(f"n{i}", mig_1g_10gb=n), zone=zone) for i, (zone, n) in enumerate(nodes) if n)
     )
     m = intent()
-    found = room(observed, (m,)).apart(m.uid, kind_of(SLICE), count, Spread(on_node, in_zone))
+    found = observe_free_devices(observed, (m,)).can_spread(m.uid, SLICE, count, Spread(on_node, in_zone))
 
     def fits(ways):
         by_zone = Counter()

@@ -49,7 +49,7 @@ from tangram.fleet.plan import (
 )
 from tangram.fleet.pool import InvalidPool, NodeSelector, Pool, PoolPolicy, declared_skus
 from tangram.fleet.priority import PriorityClass, Refusal
-from tangram.fleet.shape import QUANTISED, WHOLE_GPU, Shape, resource_name
+from tangram.fleet.shape import QUANTISED, WHOLE_GPU, DeviceKind, Shape, resource_name
 from tangram.fleet.snapshot import (
     BackOff,
     CheckpointFacts,
@@ -84,6 +84,7 @@ __all__ = [
     "CheckpointFacts",
     "Claim",
     "Decision",
+    "DeviceKind",
     "Evaluation",
     "EvaluationFailure",
     "EvaluationKey",

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 WHOLE_GPU = "gpu"
+DeviceKind = tuple[str, str]  # (SKU, resource) of a GPU or slice
 QUANTISED = ("fp8", "int4")  # formats that the engine converts a 16-bit checkpoint to when it loads it
 
 
@@ -28,6 +29,11 @@ class Shape:
     def resource(self) -> str:
         """Extended resource that one replica asks for (`tensor_parallel` of them)."""
         return resource_name(self.profile)
+
+    @property
+    def device_kind(self) -> DeviceKind:
+        """SKU and extended resource of the devices that its replicas stand on."""
+        return self.sku, self.resource
 
     @property
     def variant(self) -> str:

@@ -33,7 +33,7 @@ from tangram.planner.jobs.inspections import (
     model_state,
 )
 from tangram.planner.observe.back_off import Obstacles, obstacles
-from tangram.planner.observe.free_capacity import Room, keep_promises, room
+from tangram.planner.observe.free_capacity import FreeDevices, observe_free_devices, reserve_for_missing_pods
 from tangram.planner.placement.replica_limits import Quotas, limits
 from tangram.planner.placement.targets import NO_LIMIT, Case, Limit, PlacementTarget, targets
 from tangram.planner.rollout.place import DeploymentPlacement, place
@@ -97,9 +97,9 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
 
     judged = dict(zip(map(_uid, active), for_each("judge", active, _uid, case), strict=True))
     kept = {uid: max(bases[uid].desired, _replicas(present.get(uid, ()))) for uid in bases.keys() & still}
-    space = room(snapshot, ordered)
+    devices = observe_free_devices(snapshot, ordered)
     growing = tuple(i for i in valid if i.uid not in still and not i.is_off)
-    found = obstacles(snapshot, growing, space, now)
+    found = obstacles(snapshot, growing, devices, now)
     refused = {problem.owner_uid for problem in snapshot.problems}
     cases = tuple(
         replace(case, is_refused=case.intent.uid in refused)
@@ -107,12 +107,12 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
         if isinstance(case, Case)
     )
     quotas = Quotas(snapshot)
-    limited = limits(cases, snapshot, found, space, quotas, now)
+    limited = limits(cases, snapshot, found, devices, quotas, now)
     cases = tuple(replace(case, limits=limited[case.intent.uid]) for case in cases)
     judged |= {case.intent.uid: case for case in cases}
     wanted = {uid: each.desired for uid, each in bases.items()} | kept
-    keep_promises(space, snapshot, ordered, wanted, _most(limited, found))
-    goals = targets(cases, offered, space)
+    reserve_for_missing_pods(devices, snapshot, ordered, wanted, _most(limited, found))
+    goals = targets(cases, offered, devices)
     decided = for_each(
         "place",
         ordered,
@@ -124,12 +124,12 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
             present.get(intent.uid, ()),
             goals,
             offered,
-            space,
+            devices,
             found,
         ),
     )
     others = tuple(intent for intent in valid if intent.uid not in goals)
-    measured = evaluations(cases, others, goals, snapshot, reported, offered, space, quotas, now)
+    measured = evaluations(cases, others, goals, snapshot, reported, offered, devices, quotas, now)
     actions = [*inspection_actions(about, active, idle, now), *measured.ends]
     for _, todo in decided:
         actions += todo
@@ -279,7 +279,7 @@ def _decide(
     present: tuple[Workload, ...],
     goals: Mapping[str, PlacementTarget],
     offered: Offers,
-    space: Room,
+    devices: FreeDevices,
     found: Obstacles,
 ) -> tuple[Decision, list[Action]]:
     resting = _at_rest(intent, base)
@@ -293,7 +293,7 @@ def _decide(
         return base.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
     if isinstance(case, _Unfit):
         return base.decision(case.reason, f"{case.message}; what runs is left as it is"), service
-    placement = place(case, goals[intent.uid], offered, space, found.pending)
+    placement = place(case, goals[intent.uid], offered, devices, found.pending)
     decision = base.decision(placement.reason, placement.message)
     return _placed(decision, placement), [*service, *placement.actions]
 

@@ -18,6 +18,7 @@ from tangram.eligibility.shapes.evaluation_reports import (
 from tangram.eligibility.shapes.wanted import ANY, AS_STORED
 from tangram.fleet import (
     Action,
+    DeviceKind,
     Evaluation,
     EvaluationFailure,
     EvaluationKey,
@@ -29,7 +30,7 @@ from tangram.fleet import (
     StartEvaluation,
 )
 from tangram.fleet.times import rfc3339
-from tangram.planner.observe.free_capacity import Kind, Room, kind_of
+from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.placement.replica_limits import Quotas
 from tangram.planner.placement.targets import WORTH_A_MOVE, Case, PlacementTarget
 from tangram.planner.rollout.node_selection import steering
@@ -56,20 +57,20 @@ def evaluations(
     snapshot: FleetSnapshot,
     known: Reports,
     offered: Offers,
-    room: Room,
+    devices: FreeDevices,
     quotas: Quotas,
     now: float,
 ) -> Evaluations:
     """Decide for all `cases`, in the order of their turns, once replicas have taken their room.
 
     `idle`: LLMDeployments for which nothing is done, nor undone. Units of Jobs that start are taken from
-    `room`.
+    `devices`.
     """
     jobs: dict[EvaluationKey, Evaluation] = {}
     for each in sorted(snapshot.evaluations, key=_usefulness):
         jobs.setdefault(each.key, each)
     short = {
-        kind_of(goal.candidate.shape)
+        goal.candidate.shape.device_kind
         for goal in goals.values()
         if goal.candidate is not None and goal.replicas < goal.desired and not (goal.limit or goal.waits)
     }
@@ -84,7 +85,7 @@ def evaluations(
             continue
         candidate, key, job = chosen
         if job is None and key not in kept:
-            start = _start(case, candidate, key, short, offered, room, quotas)
+            start = _start(case, candidate, key, short, offered, devices, quotas)
             if isinstance(start, str):
                 found.notes[uid] = f"{_saving(candidate, case, goals[uid])}; {start}"
                 continue
@@ -133,15 +134,14 @@ def _chosen(
     case: Case,
     pending: tuple[Candidate, ...],
     jobs: Mapping[EvaluationKey, Evaluation],
-    short: set[Kind],
+    short: set[DeviceKind],
     now: float,
 ) -> tuple[Candidate, EvaluationKey, Evaluation | None] | None:
     """Return what to evaluate: what a Job does already, else the cheapest that has not failed lately."""
     keyed = [(each, key_of(case.intent, case.facts, each.shape)) for each in pending]
     for candidate, key in keyed:
         job = jobs.get(key)
-        needed = (key.sku, _resource(job, key)) in short if job else False
-        if job is not None and job.result is None and not needed:
+        if job is not None and job.result is None and Shape(key.sku, job.profile).device_kind not in short:
             return candidate, key, job
     for candidate, key in keyed:
         job = jobs.get(key)
@@ -150,10 +150,6 @@ def _chosen(
         if not _waits(job, now):  # its Job goes first
             return None
     return None
-
-
-def _resource(job: Evaluation, key: EvaluationKey) -> str:
-    return Shape(key.sku, job.profile).resource
 
 
 def _waits(job: Evaluation, now: float) -> bool:
@@ -165,24 +161,24 @@ def _start(
     case: Case,
     candidate: Candidate,
     key: EvaluationKey,
-    short: set[Kind],
+    short: set[DeviceKind],
     offered: Offers,
-    room: Room,
+    devices: FreeDevices,
     quotas: Quotas,
 ) -> StartEvaluation | str:
-    """Return the Job, taking its unit from `room`; or what it waits for."""
-    intent, shape, kind = case.intent, candidate.shape, kind_of(candidate.shape)
-    free = [unit for unit in room.units(intent.uid, kind) if room.free.get(unit, 0) > 0]
-    if kind in short or not free:
+    """Return the Job, taking its device from `devices`; or what it waits for."""
+    intent, shape = case.intent, candidate.shape
+    free = [group for group in devices.groups(intent.uid, shape) if devices.free.get(group, 0) > 0]
+    if shape.device_kind in short or not free:
         return f"its evaluation waits for a free {unit(shape)} on {shape.sku} that no replica needs"
     more, binding = quotas.more(case, shape)
     if more == 0:
         return f"its evaluation waits for {binding}"
-    where = steering(intent.uid, intent.pools, shape, None, 1, offered, room)
+    where = steering(intent.uid, intent.pools, shape, None, 1, offered, devices)
     selectors = offered.selectors(intent.pools)
     if not where or (intent.pools and not selectors):
         return f"its evaluation waits for a node with {shape.sku}"
-    room.free[free[0]] -= 1
+    devices.free[free[0]] -= 1
     return StartEvaluation(intent.uid, key, shape, where.products, selectors, where.declared)
 
 

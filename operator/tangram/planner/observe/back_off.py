@@ -21,7 +21,7 @@ from tangram.eligibility.isolation import for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, FleetSnapshot, Intent, Pool, Shape, Workload
 from tangram.fleet.times import rfc3339
-from tangram.planner.observe.free_capacity import Room, kind_of
+from tangram.planner.observe.free_capacity import FreeDevices
 
 MAX_MESSAGE = 160  # of what the cluster says, as it is kept in statuses
 MOST_PER_OWNER = 3  # kept in one status: those that last longest
@@ -77,8 +77,10 @@ class _Obstacle:
     replicas: int  # that have come to be
 
 
-def obstacles(snapshot: FleetSnapshot, intents: tuple[Intent, ...], room: Room, now: float) -> Obstacles:
-    """Return which shapes are backed off from now. `room`: units that no pod holds, before promises."""
+def obstacles(
+    snapshot: FleetSnapshot, intents: tuple[Intent, ...], devices: FreeDevices, now: float
+) -> Obstacles:
+    """Return which shapes are backed off from now. `devices`: before any is reserved for missing pods."""
     open_quotas = _open_quotas(snapshot)
     recorded = {(b.owner_uid, b.shape): b for b in snapshot.back_offs}
     workloads = {(w.owner_uid, w.shape): w for w in snapshot.workloads}
@@ -94,13 +96,13 @@ def obstacles(snapshot: FleetSnapshot, intents: tuple[Intent, ...], room: Room, 
             old = old if old is not None and _holds(old, intent, now) else None
             found: _Obstacle | None = None
             if workload is not None:
-                found, told = _observed(workload, snapshot, intent, room, now)
+                found, told = _observed(workload, snapshot, intent, devices, now)
                 if told:
                     pending[(intent.uid, shape)] = told
             if old is not None and (intent.namespace, _quota_of(old.message)) in open_quotas:
                 # There is room by now: the shortest back-off is enough.
                 old = replace(old, until=min(old.until, _begun(old) + RULES[old.reason].first_s))
-            new = _next(old, found, intent, shape, workload, room, now)
+            new = _next(old, found, intent, shape, workload, devices, now)
             mine += [new] if new is not None else []
         mine.sort(key=lambda b: (-b.until, b.shape))
         return intent.uid, tuple(mine[:MOST_PER_OWNER])
@@ -109,7 +111,7 @@ def obstacles(snapshot: FleetSnapshot, intents: tuple[Intent, ...], room: Room, 
 
 
 def _observed(
-    workload: Workload, snapshot: FleetSnapshot, intent: Intent, room: Room, now: float
+    workload: Workload, snapshot: FleetSnapshot, intent: Intent, devices: FreeDevices, now: float
 ) -> tuple[_Obstacle | None, str]:
     """Return the obstacle that rules a shape out now, or else the message about pods that still wait."""
     if workload.refused and workload.settled and workload.total < workload.replicas:
@@ -122,7 +124,7 @@ def _observed(
         return None, ""
     scheduled = max(0, workload.total - waiting.pods)
     is_short = scheduled < workload.replicas  # else they are those that a rollout starts first
-    if not is_short or room.left(intent.uid, kind_of(workload.shape)) <= 0:
+    if not is_short or devices.count_free(intent.uid, workload.shape) <= 0:
         return None, ""  # no unit is free: that is shortage, and Kubernetes finds a place when there is one
     patient = _may_grow(snapshot, intent, workload.shape) or _drains(snapshot, workload.shape, now)
     needs = snapshot.pod_needs
@@ -140,7 +142,7 @@ def _next(
     intent: Intent,
     shape: Shape,
     workload: Workload | None,
-    room: Room,
+    devices: FreeDevices,
     now: float,
 ) -> BackOff | None:
     """Return the back-off that follows from the last one and from what is observed."""
@@ -160,7 +162,7 @@ def _next(
         )  # fmt: skip
     if old is None or now > old.until + RULES[old.reason].longest_s:
         return None
-    arrived = room.holds(intent.uid, kind_of(shape)) if workload is not None else 0
+    arrived = devices.count_held(intent.uid, shape) if workload is not None else 0
     return None if arrived > old.replicas else old
 
 

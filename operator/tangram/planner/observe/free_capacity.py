@@ -1,36 +1,38 @@
-"""How many replicas of a shape still fit: what usable nodes offer, less what is taken.
+"""Free devices: how many replicas of a shape still fit, and which LLMDeployment holds how many devices.
 
-A unit is one GPU or slice. With one unit per replica every unit of one resource on one SKU in the same
-GPUPools is as good as another, so counts are enough. Taken is, in this order: pods of strangers; our own pods
-where they run, whatever their node offers; replicas that our Deployments were given and whose pods are still
-to come (in turn), at last of what a node offered until lately; and what this plan gives.
+A device is one GPU or slice; a replica stands on one. Devices of one resource and SKU, on nodes in the same
+GPUPools, are interchangeable, so counts are enough. Devices are taken, in this order, by foreign pods; by own
+pods where they run, whatever their node offers; by replicas that Deployments have and whose pods are missing,
+in order of priority, if need be from what a node withholds; and by the replicas that the plan adds.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tangram.eligibility.devices.node_devices import holds_replicas
-from tangram.fleet import FleetSnapshot, Intent, ParsedIntent, Shape, Spread
+from tangram.fleet import DeviceKind, FleetSnapshot, Intent, ParsedIntent, Shape, Spread
 
-Kind = tuple[str, str]  # (SKU, resource)
-Place = tuple[str, ...]  # names of the GPUPools that select a node, sorted
-Unit = tuple[str, str, Place]  # units of a kind in one place are alike
+PoolNames = tuple[str, ...]  # GPUPools that select a node, or that an LLMDeployment names; () there: any
 
 
-def kind_of(shape: Shape) -> Kind:
-    """Return the kind of unit that replicas of `shape` stand on."""
-    return shape.sku, shape.resource
+class DeviceGroup(NamedTuple):
+    """Interchangeable devices."""
+
+    sku: str
+    resource: str
+    pools: PoolNames  # that select their nodes, sorted
 
 
-def allowed(pools: tuple[str, ...], place: Place) -> bool:
-    """Whether somebody who names `pools` may run in `place`; who names none may run anywhere."""
-    return not pools or any(name in pools for name in place)
+def may_use(named: PoolNames, selecting: PoolNames) -> bool:
+    """Whether an LLMDeployment that names the GPUPools `named` may use nodes that `selecting` select."""
+    return not named or any(name in selecting for name in named)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUnits:
-    """Units of one kind on one node that strangers leave."""
+class NodeDevices:
+    """Devices of one kind on one node, without those of foreign pods, as observed."""
 
     zone: str
     free: int
@@ -39,158 +41,144 @@ class NodeUnits:
 
 
 @dataclass(slots=True)
-class Room:
-    """Free units, and who holds how many. Changes while a plan is made."""
+class FreeDevices:
+    """Free devices, and how many each LLMDeployment holds. Changes while a plan is made."""
 
-    free: dict[Unit, int]
-    held: dict[tuple[str, Unit], int] = field(default_factory=dict)  # by (owner uid, unit)
-    pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GPUPools that an owner names
-    by_kind: dict[Kind, tuple[Unit, ...]] = field(default_factory=dict)
-    spots: Mapping[Unit, list[NodeUnits]] = field(
-        default_factory=dict
-    )  # as observed; what is given has no node
-    withheld: dict[Unit, int] = field(default_factory=dict)  # for replicas that were given one before
+    free: dict[DeviceGroup, int]
+    held: dict[tuple[str, DeviceGroup], int] = field(default_factory=dict)  # by (owner uid, group)
+    withheld: dict[DeviceGroup, int] = field(default_factory=dict)  # only for replicas that exist already
+    named_pools: Mapping[str, PoolNames] = field(default_factory=dict)  # by owner uid
+    by_kind: Mapping[DeviceKind, tuple[DeviceGroup, ...]] = field(default_factory=dict)
+    by_node: Mapping[DeviceGroup, list[NodeDevices]] = field(default_factory=dict)
 
-    def units(self, uid: str, kind: Kind) -> tuple[Unit, ...]:
-        """Units of `kind` that `uid` may use, those first that the fewest others may."""
-        mine, there = self.pools.get(uid), self.by_kind.get(kind, ())
-        return there if mine is None else tuple(unit for unit in there if allowed(mine, unit[2]))
+    def groups(self, uid: str, shape: Shape) -> tuple[DeviceGroup, ...]:
+        """Groups on which `uid` may run replicas of `shape`; first those that the fewest others may use."""
+        named, groups = self.named_pools.get(uid, ()), self.by_kind.get(shape.device_kind, ())
+        return tuple(group for group in groups if may_use(named, group.pools)) if named else groups
 
-    def holds(self, uid: str, kind: Kind) -> int:
-        """Units that `uid` holds where it may run."""
-        return sum(self.held.get((uid, unit), 0) for unit in self.units(uid, kind))
+    def count_held(self, uid: str, shape: Shape) -> int:
+        """Devices for replicas of `shape` that `uid` holds where it may run."""
+        return sum(self.held.get((uid, group), 0) for group in self.groups(uid, shape))
 
-    def left(self, uid: str, kind: Kind) -> int:
-        """Units that nobody holds, of those that `uid` may use."""
-        return sum(self.free.get(unit, 0) for unit in self.units(uid, kind))
+    def count_free(self, uid: str, shape: Shape) -> int:
+        """Free devices on which `uid` may run replicas of `shape`."""
+        return sum(self.free.get(group, 0) for group in self.groups(uid, shape))
 
-    def apart(self, uid: str, kind: Kind, count: int, spread: Spread) -> bool:
-        """Whether `count` replicas could stand as far apart as `spread` asks, if they got every free unit."""
+    def can_spread(self, uid: str, shape: Shape, count: int, spread: Spread) -> bool:
+        """Whether `count` replicas would keep to `spread` if `uid` got every device that was free."""
         on_node, in_zone = spread.allows(count)
         zones: dict[str, int] = defaultdict(int)
-        for unit in self.units(uid, kind):
-            for spot in self.spots.get(unit, ()):
-                zones[spot.zone] += min(on_node, spot.free + spot.held.get(uid, 0))
+        for group in self.groups(uid, shape):
+            for node in self.by_node.get(group, ()):
+                zones[node.zone] += min(on_node, node.free + node.held.get(uid, 0))
         return sum(min(in_zone, n) for n in zones.values()) >= count
 
-    def within(
-        self, uid: str, kind: Kind, products: Collection[str], pools: Collection[frozenset[str]]
+    def count_selected(
+        self, uid: str, shape: Shape, products: Collection[str], pools: Collection[frozenset[str]]
     ) -> int:
-        """Units that `uid` holds, and those that were free, on nodes with one of these products and, without
-        a product label, in all of one of these sets of pools.
+        """Devices that `uid` holds or that were free, on nodes with one of the product labels `products` and,
+        where the label is missing, in all GPUPools of one set of `pools`.
         """
         return sum(
-            spot.free + spot.held.get(uid, 0)
-            for unit in self.units(uid, kind)
-            for spot in self.spots.get(unit, ())
-            if (spot.product in products if spot.product else any(names <= set(unit[2]) for names in pools))
+            node.free + node.held.get(uid, 0)
+            for group in self.groups(uid, shape)
+            for node in self.by_node.get(group, ())
+            if (node.product in products if node.product else any(names <= {*group.pools} for names in pools))
         )
 
-    def give(self, uid: str, unit: Unit, count: int) -> int:
-        """Let `uid` hold `count` more units of one place, or as many as there are. Returns how many more."""
-        more = max(0, min(count, self.free.get(unit, 0)))
-        if more:
-            self.free[unit] -= more
-            self.held[(uid, unit)] = self.held.get((uid, unit), 0) + more
-        return more
+    def allocate(self, uid: str, group: DeviceGroup, count: int, *, withheld: bool = False) -> int:
+        """Allocate `count` devices of `group` to `uid`, or as many as are free. Returns how many."""
+        available = self.withheld if withheld else self.free
+        allocated = max(0, min(count, available.get(group, 0)))
+        if allocated:
+            available[group] -= allocated
+            self.held[(uid, group)] = self.held.get((uid, group), 0) + allocated
+        return allocated
 
-    def take(self, uid: str, kind: Kind, count: int) -> int:
-        """Let `uid` hold `count` units of `kind`, or as many as there are. Returns how many it holds then."""
-        holds = self.holds(uid, kind)
-        for unit in self.units(uid, kind):
-            if holds >= count:
-                break
-            holds += self.give(uid, unit, count - holds)
-        return holds
+    def allocate_up_to(self, uid: str, shape: Shape, count: int, *, withheld: bool = False) -> int:
+        """Allocate until `uid` holds `count` devices for `shape`, or none is free. Returns how many it holds.
 
-    def keep(self, uid: str, kind: Kind, count: int) -> int:
-        """`take`, for replicas that were given a place before: of what nodes withhold, too, if need be."""
-        holds = self.take(uid, kind, count)
-        for unit in self.units(uid, kind):
-            more = max(0, min(count - holds, self.withheld.get(unit, 0)))
-            if more:
-                self.withheld[unit] -= more
-                self.held[(uid, unit)] = self.held.get((uid, unit), 0) + more
-                holds += more
-        return holds
+        `withheld`: take what nodes withhold, not what is free.
+        """
+        held = self.count_held(uid, shape)
+        for group in self.groups(uid, shape):
+            held += self.allocate(uid, group, count - held, withheld=withheld)
+        return held
 
 
-def room(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) -> Room:
-    """Return the room that pods leave, those of ours where they run."""
+def observe_free_devices(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) -> FreeDevices:
+    """Count the devices that pods leave free. Pods of `intents` hold theirs, all others are foreign."""
     owners = {intent.uid for intent in intents}
-    free: dict[Unit, int] = defaultdict(int)
-    held: dict[tuple[str, Unit], int] = defaultdict(int)
-    strangers: dict[tuple[str, str], int] = defaultdict(int)
-    resources: dict[str, set[str]] = defaultdict(set)  # that our pods hold, by node
-    ours: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    foreign: dict[tuple[str, str], int] = defaultdict(int)  # by (node, resource)
+    own: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for claim in snapshot.claims:
         if claim.owner_uid in owners and claim.owner_uid is not None:
-            ours[(claim.node, claim.resource)][claim.owner_uid] += claim.count
-            resources[claim.node].add(claim.resource)
+            own[claim.node][claim.resource][claim.owner_uid] += claim.count
         else:
-            strangers[(claim.node, claim.resource)] += claim.count
-    kept: dict[Unit, int] = defaultdict(int)
-    spots: dict[Unit, list[NodeUnits]] = defaultdict(list)
+            foreign[(claim.node, claim.resource)] += claim.count
+    free: dict[DeviceGroup, int] = defaultdict(int)
+    held: dict[tuple[str, DeviceGroup], int] = defaultdict(int)
+    withheld: dict[DeviceGroup, int] = defaultdict(int)
+    by_node: dict[DeviceGroup, list[NodeDevices]] = defaultdict(list)
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
         if node.sku is None or not holds_replicas(node):
             continue
-        place, offered = place_of(snapshot, dict(node.labels)), dict(node.allocatable)
-        withheld = dict(node.withheld)
-        for resource in sorted(offered.keys() | withheld.keys() | resources.get(node.name, set())):
-            unit = (node.sku, resource, place)
-            here = ours.get((node.name, resource), {})
-            for uid in sorted(here):  # whatever the node offers: its pods run
-                held[(uid, unit)] += here[uid]
-            taken = strangers[(node.name, resource)] + sum(here.values())
-            left = max(0, offered.get(resource, 0) - taken) if node.usable else 0
-            free[unit] += left
-            had = offered.get(resource, 0) + withheld.get(resource, 0)
-            kept[unit] += max(0, min(had - taken, withheld.get(resource, 0)))
-            spots[unit].append(NodeUnits(node.zone, left, here, node.product))
-    pools = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
-    return Room(dict(free), dict(held), pools, _by_kind(free, pools), spots, dict(kept))
+        pools, held_here = pools_of(snapshot, dict(node.labels)), own.get(node.name, {})
+        allocatable, withheld_here = dict(node.allocatable), dict(node.withheld)
+        for resource in sorted(allocatable.keys() | withheld_here.keys() | held_here.keys()):
+            group = DeviceGroup(node.sku, resource, pools)
+            holders = held_here.get(resource, {})
+            for uid in sorted(holders):
+                held[(uid, group)] += holders[uid]
+            offered, late = allocatable.get(resource, 0), withheld_here.get(resource, 0)
+            taken = foreign[(node.name, resource)] + sum(holders.values())
+            unused = max(0, offered - taken) if node.usable else 0
+            free[group] += unused
+            withheld[group] += max(0, min(offered + late - taken, late))
+            by_node[group].append(NodeDevices(node.zone, unused, holders, node.product))
+    named = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
+    return FreeDevices(dict(free), dict(held), dict(withheld), named, _by_kind(free, named), by_node)
 
 
-def place_of(snapshot: FleetSnapshot, labels: Mapping[str, str]) -> Place:
-    """Return which GPUPools select a node."""
+def pools_of(snapshot: FleetSnapshot, labels: Mapping[str, str]) -> PoolNames:
+    """Return the names of the GPUPools that select a node, sorted."""
     return tuple(sorted(pool.name for pool in snapshot.pools if pool.selects(labels)))
 
 
-def _by_kind(free: Mapping[Unit, int], pools: Mapping[str, tuple[str, ...]]) -> dict[Kind, tuple[Unit, ...]]:
-    """Units of each kind. Who may run anywhere takes first what nobody asks for by name."""
-    named = [names for _, names in sorted(pools.items())]
-
-    def sought(unit: Unit) -> tuple[int, Place]:
-        return sum(allowed(names, unit[2]) for names in named), unit[2]
-
-    found: dict[Kind, list[Unit]] = defaultdict(list)
-    for unit in free:
-        found[unit[:2]].append(unit)
-    return {kind: tuple(sorted(units, key=sought)) for kind, units in found.items()}
+def _by_kind(
+    groups: Collection[DeviceGroup], named_pools: Mapping[str, PoolNames]
+) -> Mapping[DeviceKind, tuple[DeviceGroup, ...]]:
+    """Groups by kind, in the order in which they are used up: first those that the fewest owners name."""
+    named = list(named_pools.values())
+    by_kind: dict[DeviceKind, list[DeviceGroup]] = defaultdict(list)
+    for group in sorted(groups, key=lambda g: (sum(may_use(names, g.pools) for names in named), g.pools)):
+        by_kind[(group.sku, group.resource)].append(group)
+    return {kind: tuple(alike) for kind, alike in by_kind.items()}
 
 
-def keep_promises(
-    result: Room,
+def reserve_for_missing_pods(
+    devices: FreeDevices,
     snapshot: FleetSnapshot,
     intents: tuple[ParsedIntent, ...],
-    wanted: Mapping[str, int],
-    most: Callable[[str, Shape], int],
+    desired: Mapping[str, int],
+    limit: Callable[[str, Shape], int],
 ) -> None:
-    """Keep room for the pods of our Deployments that are still to come, before anything new is given.
+    """Allocate devices to replicas of existing Deployments before new ones: missing pods may be on the way.
 
-    No more than are `wanted` (replicas by uid), and no more than there may be (`most`, by uid and shape):
-    room is not kept for pods that cannot come to be.
+    For no more than the `desired` replicas (by uid), and no more than the `limit` (by uid and shape): pods
+    that cannot be created need no device.
     """
-    promised: dict[str, dict[Kind, int]] = defaultdict(lambda: defaultdict(int))
+    expected: dict[str, dict[Shape, int]] = defaultdict(lambda: defaultdict(int))  # by uid and kind
     counted = dict(snapshot.desired_of)
     for workload in snapshot.workloads:
-        uid = workload.owner_uid
-        limit = min(workload.replicas, most(uid, workload.shape))
+        uid, shape = workload.owner_uid, workload.shape
+        replicas = min(workload.replicas, limit(uid, shape))
         if workload.refused and workload.settled:
-            limit = min(limit, workload.total)
-        if counted.get(uid, workload.shape) == workload.shape:
-            limit = min(limit, wanted.get(uid, limit))
-        promised[uid][kind_of(workload.shape)] += limit
+            replicas = min(replicas, workload.total)
+        if counted.get(uid, shape) == shape:
+            replicas = min(replicas, desired.get(uid, replicas))
+        expected[uid][Shape(shape.sku, shape.profile)] += replicas
     for intent in intents:
-        for kind, count in sorted(promised[intent.uid].items()):
-            result.keep(intent.uid, kind, count)
+        for shape, count in expected[intent.uid].items():
+            devices.allocate_up_to(intent.uid, shape, count)
+            devices.allocate_up_to(intent.uid, shape, count, withheld=True)

@@ -4,7 +4,7 @@ from tangram.capacity.memory.budget import GIB
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import NOT_EVALUATED, OUT_OF_TOLERANCE
 from tangram.fleet import Alternative, Intent
-from tangram.planner.observe.free_capacity import Room
+from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.placement.targets import Case, PlacementTarget, apart, free_for
 from tangram.planner.shapes.candidates import Candidate, Offers
 from tangram.planner.shapes.judge import DOES_NOT_FIT, TPOT, TTFT
@@ -27,7 +27,7 @@ _FIT_ORDER = {
 }
 
 
-def alternatives(case: Case, target: PlacementTarget, room: Room) -> tuple[Alternative, ...]:
+def alternatives(case: Case, target: PlacementTarget, devices: FreeDevices) -> tuple[Alternative, ...]:
     """Return the best of the shapes that lost, each with the one constraint that killed it."""
     losers = []
     for candidate in case.judged:
@@ -36,15 +36,15 @@ def alternatives(case: Case, target: PlacementTarget, room: Room) -> tuple[Alter
         reason, message, count = candidate.rejection, candidate.message, case.intent.min_replicas
         if reason is None:
             count = case.replicas(candidate)
-            free = free_for(case, candidate.shape, room)
-            reason, message = _lost_on(case, candidate, target, free, count, room)
+            free = free_for(case, candidate.shape, devices)
+            reason, message = _lost_on(case, candidate, target, free, count, devices)
         losers.append(Alternative(candidate.shape, count, count * candidate.price_per_hour, reason, message))
     losers.sort(key=lambda a: (_FIT_ORDER.get(a.rejected_because, len(_FIT_ORDER)), a.cost_per_hour, a.shape))
     return tuple(losers[:_MOST])
 
 
 def _lost_on(
-    case: Case, candidate: Candidate, target: PlacementTarget, free: int, count: int, room: Room
+    case: Case, candidate: Candidate, target: PlacementTarget, free: int, count: int, devices: FreeDevices
 ) -> tuple[str, str]:
     cost = count * candidate.price_per_hour
     if free < count:
@@ -61,8 +61,8 @@ def _lost_on(
         return "Dearer", prices
     if case.on(chosen.shape) is not None:
         return "Dearer", f"{prices}: running replicas are not moved for less money"
-    spreads = apart(case, chosen.shape, target.desired, room)
-    return _cheaper(prices, crowded=spreads and not apart(case, candidate.shape, count, room))
+    spreads = apart(case, chosen.shape, target.desired, devices)
+    return _cheaper(prices, crowded=spreads and not apart(case, candidate.shape, count, devices))
 
 
 def _over_limits(case: Case, candidate: Candidate, count: int, cost: float) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, FleetSnapshot, HostResources, PodNeeds, QuotaLimit, Shape
 from tangram.fleet.times import rfc3339
 from tangram.planner.observe.back_off import RULES, Obstacles
-from tangram.planner.observe.free_capacity import Room, kind_of
+from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.placement.targets import Case, Limit
 
 _MIB = 2**20
@@ -97,12 +97,17 @@ def _number(value: float) -> str:
 
 
 def limits(
-    cases: tuple[Case, ...], snapshot: FleetSnapshot, found: Obstacles, room: Room, quotas: Quotas, now: float
+    cases: tuple[Case, ...],
+    snapshot: FleetSnapshot,
+    found: Obstacles,
+    devices: FreeDevices,
+    quotas: Quotas,
+    now: float,
 ) -> Mapping[str, Mapping[Shape, Limit]]:
     """Return the limits by uid and shape.
 
     `cases` stand in the order of their turns; each takes its part of the quota of its namespace before the
-    next. `room`: units that no pod holds, before promises.
+    next. `devices`: before any is reserved for missing pods.
     """
     refused = _refused_namespaces(cases, found, now)
     problems = {p.owner_uid: p.message for p in snapshot.problems}
@@ -114,7 +119,7 @@ def limits(
             for shape in sorted(shapes)
             if (limit := _limit(case, shape, found, refused, problems, quotas, now)) is not None
         }
-        quotas.take(case, _growth(case, mine, room))
+        quotas.take(case, _growth(case, mine, devices))
         return case.intent.uid, mine
 
     return dict(for_each("limit", cases, lambda case: case.intent.uid, of))
@@ -173,20 +178,20 @@ def _backed_off(back_off: BackOff, shape: Shape, pods: int, now: float) -> Limit
     return Limit(here + is_over, Reason(back_off.reason), text, until, is_over)
 
 
-def _stays(case: Case, shape: Shape, mine: Mapping[Shape, Limit], room: Room) -> bool:
+def _stays(case: Case, shape: Shape, mine: Mapping[Shape, Limit], devices: FreeDevices) -> bool:
     """Whether it serves on `shape` and holds the units of its minimum there: then it does not move."""
     there, least = case.on(shape), case.intent.min_replicas
     if there is None or not there.available:
         return False
     may = mine[shape].replicas if shape in mine else least
-    return min(may, room.holds(case.intent.uid, kind_of(shape))) >= least
+    return min(may, devices.count_held(case.intent.uid, shape)) >= least
 
 
-def _growth(case: Case, mine: Mapping[Shape, Limit], room: Room) -> Mapping[Shape, int]:
+def _growth(case: Case, mine: Mapping[Shape, Limit], devices: FreeDevices) -> Mapping[Shape, int]:
     """Return how many more pods it may create on each shape that it may come to run on."""
     growth: dict[Shape, int] = {}
     usable = case.usable or tuple(filter(None, (case.slow,)))
-    staying = [c for c in usable if _stays(case, c.shape, mine, room)]
+    staying = [c for c in usable if _stays(case, c.shape, mine, devices)]
     stays = {c.shape for kept in staying for c in (kept, *case.cheaper_formats(kept))}
     for candidate in usable:
         shape = candidate.shape
@@ -194,7 +199,7 @@ def _growth(case: Case, mine: Mapping[Shape, Limit], room: Room) -> Mapping[Shap
             continue
         there = case.on(shape)
         pods = there.total if there is not None else 0
-        free = room.left(case.intent.uid, kind_of(shape)) + room.holds(case.intent.uid, kind_of(shape))
+        free = devices.count_free(case.intent.uid, shape) + devices.count_held(case.intent.uid, shape)
         wanted = min(case.replicas(candidate), max(free, pods))
         wanted += there is not None and there.is_rolling and there.total <= there.replicas
         most = mine[shape].replicas if shape in mine else wanted

@@ -13,7 +13,7 @@ from tangram.capacity.sizing import SizingRequest
 from tangram.eligibility.isolation import StepsFailed, fault_of, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload
-from tangram.planner.observe.free_capacity import Room, Unit, kind_of
+from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
 from tangram.planner.placement.pick import Pick, UnitOffer, Wish, WishesFailed, pick
 from tangram.planner.shapes.candidates import Candidate, Offers
 from tangram.planner.shapes.judge import TPOT, TTFT, rate, replicas_for
@@ -157,48 +157,48 @@ class _Ask:
         return not self.stays or any(min(o.wanted, o.most) > o.held for o in self.wish.offers)
 
 
-def targets(cases: tuple[Case, ...], offered: Offers, room: Room) -> Mapping[str, PlacementTarget]:
-    """Decide for all `cases`, which stand in the order of their turns; takes what they get from `room`.
+def targets(cases: tuple[Case, ...], offered: Offers, devices: FreeDevices) -> Mapping[str, PlacementTarget]:
+    """Decide for all `cases`, which stand in the order of their turns; takes what they get from `devices`.
 
     Raises `StepsFailed` for the cases that cannot be decided.
     """
-    units = tuple(sorted(room.free))
+    units = tuple(sorted(devices.free))
     groups = {unit: number for number, unit in enumerate(units)}
-    asks = for_each("target", cases, lambda c: c.intent.uid, lambda c: _ask(c, offered, room, groups))
-    got = _picked([ask for ask in asks if ask.contested], units, offered, _unspoken(asks, room))
+    asks = for_each("target", cases, lambda c: c.intent.uid, lambda c: _ask(c, offered, devices, groups))
+    got = _picked([ask for ask in asks if ask.contested], units, offered, _unspoken(asks, devices))
     found: dict[str, PlacementTarget] = {}
     for ask in asks:
         uid = ask.case.intent.uid
         made = got.get(uid) or _as_it_is(ask)
         for group, count in made.units:
-            room.give(uid, units[group], count)
-        found[uid] = _target(ask, made, offered, room)
+            devices.allocate(uid, units[group], count)
+        found[uid] = _target(ask, made, offered, devices)
     return found
 
 
-def own(case: Case, shape: Shape, room: Room) -> int:
+def own(case: Case, shape: Shape, devices: FreeDevices) -> int:
     """Units that replicas of `shape` have: what its other shapes hold of the same kind is not theirs."""
-    kind = kind_of(shape)
-    holds = room.holds(case.intent.uid, kind)
+    kind = shape.device_kind
+    holds = devices.count_held(case.intent.uid, shape)
     if not holds:
         return 0
-    others = sum(w.replicas for w in case.present if w.shape != shape and kind_of(w.shape) == kind)
+    others = sum(w.replicas for w in case.present if w.shape != shape and w.shape.device_kind == kind)
     return holds - min(others, holds)
 
 
-def free_for(case: Case, shape: Shape, room: Room) -> int:
+def free_for(case: Case, shape: Shape, devices: FreeDevices) -> int:
     """Units for replicas of `shape`: its own, and those that nobody holds."""
-    return own(case, shape, room) + room.left(case.intent.uid, kind_of(shape))
+    return own(case, shape, devices) + devices.count_free(case.intent.uid, shape)
 
 
-def apart(case: Case, shape: Shape, count: int, room: Room) -> bool:
+def apart(case: Case, shape: Shape, count: int, devices: FreeDevices) -> bool:
     """Whether so many replicas of `shape` could be spread as is asked."""
     spread = case.intent.spread
-    return spread == Spread() or room.apart(case.intent.uid, kind_of(shape), count, spread)
+    return spread == Spread() or devices.can_spread(case.intent.uid, shape, count, spread)
 
 
 def _picked(
-    asks: list[_Ask], units: tuple[Unit, ...], offered: Offers, free: Mapping[Unit, int]
+    asks: list[_Ask], units: tuple[DeviceGroup, ...], offered: Offers, free: Mapping[DeviceGroup, int]
 ) -> dict[str, Pick]:
     if not asks:
         return {}
@@ -213,27 +213,27 @@ def _picked(
     return {ask.case.intent.uid: one for ask, one in zip(asks, made, strict=True)}
 
 
-def _unspoken(asks: list[_Ask], room: Room) -> Mapping[Unit, int]:
+def _unspoken(asks: list[_Ask], devices: FreeDevices) -> Mapping[DeviceGroup, int]:
     """Free units, less one for each rollout that starts a new pod before it takes one down."""
-    free = dict(room.free)
+    free = dict(devices.free)
     for ask in asks:
         mine = ask.case.on(ask.candidates[0].shape) if ask.stays else None
         if mine is None or not mine.is_rolling:
             continue
         if mine.in_place and ask.wish.offers[0].held > ask.case.intent.min_replicas:
             continue
-        for unit in room.units(ask.case.intent.uid, kind_of(mine.shape)):
+        for unit in devices.groups(ask.case.intent.uid, mine.shape):
             if free[unit]:
                 free[unit] -= 1
                 break
     return free
 
 
-def _ask(case: Case, offered: Offers, room: Room, groups: Mapping[Unit, int]) -> _Ask:
-    stays = _stays(case, room) or case.slow
+def _ask(case: Case, offered: Offers, devices: FreeDevices, groups: Mapping[DeviceGroup, int]) -> _Ask:
+    stays = _stays(case, devices) or case.slow
     cheaper = case.cheaper_formats(stays) if stays is not None else ()
     if stays is not None and not cheaper:
-        offer = _offer(case, stays, case.replicas(stays), offered, room, groups, least=0)
+        offer = _offer(case, stays, case.replicas(stays), offered, devices, groups, least=0)
         return _Ask(case, (stays,), Wish((offer,)), stays=True)
     made = []
     for candidate in (stays, *cheaper) if stays is not None else case.usable:
@@ -242,17 +242,17 @@ def _ask(case: Case, offered: Offers, room: Room, groups: Mapping[Unit, int]) ->
         begun = not case.serving or (mine is not None and mine.available > 0)
         count = case.replicas(candidate)
         least = 1 if begun else case.intent.min_replicas
-        made.append((candidate, _offer(case, candidate, count, offered, room, groups, least=least)))
+        made.append((candidate, _offer(case, candidate, count, offered, devices, groups, least=least)))
     made.sort(key=lambda each: each[1].wanted * each[1].price)  # stable: then as they are judged
     return _Ask(case, tuple(c for c, _ in made), Wish(tuple(o for _, o in made)), stays=False)
 
 
-def _stays(case: Case, room: Room) -> Candidate | None:
+def _stays(case: Case, devices: FreeDevices) -> Candidate | None:
     """Return the shape that it runs on already, if that may be used and has room for the minimum."""
     running = [candidate for candidate in case.usable if case.on(candidate.shape) is not None]
     running.sort(key=lambda c: -case.available_on(c))  # stable: then by price
     least = case.intent.min_replicas
-    enough = (c for c in running if min(free_for(case, c.shape, room), case.most(c.shape)) >= least)
+    enough = (c for c in running if min(free_for(case, c.shape, devices), case.most(c.shape)) >= least)
     return next(enough, None)
 
 
@@ -261,21 +261,22 @@ def _offer(
     candidate: Candidate,
     wanted: int,
     offered: Offers,
-    room: Room,
-    groups: Mapping[Unit, int],
+    devices: FreeDevices,
+    groups: Mapping[DeviceGroup, int],
     *,
     least: int,
 ) -> UnitOffer:
-    uid, kind = case.intent.uid, kind_of(candidate.shape)
     most = min(_affordable(case, candidate, offered), case.most(candidate.shape))
     return UnitOffer(
-        groups=tuple(groups[unit] for unit in room.units(uid, kind)),
+        groups=tuple(groups[group] for group in devices.groups(case.intent.uid, candidate.shape)),
         wanted=wanted,
         most=most,
         least=least,
-        held=min(own(case, candidate.shape, room), wanted),
+        held=min(own(case, candidate.shape, devices), wanted),
         price=candidate.price_per_hour,
-        apart=apart(case, candidate.shape, min(wanted, most, free_for(case, candidate.shape, room)), room),
+        apart=apart(
+            case, candidate.shape, min(wanted, most, free_for(case, candidate.shape, devices)), devices
+        ),
     )
 
 
@@ -304,11 +305,11 @@ def _as_it_is(ask: _Ask) -> Pick:
     return Pick(0, min(offer.held, offer.most))
 
 
-def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> PlacementTarget:
+def _target(ask: _Ask, made: Pick, offered: Offers, devices: FreeDevices) -> PlacementTarget:
     case = ask.case
     if not ask.candidates:
         return PlacementTarget(None, case.desired)
-    number = _nearest(ask, room) if made.offer is None else made.offer
+    number = _nearest(ask, devices) if made.offer is None else made.offer
     candidate, offer = ask.candidates[number], ask.wish.offers[number]
     waits, limit = "", case.limits.get(candidate.shape)
     useless = offer.most < min(offer.wanted, max(1, offer.least))
@@ -320,7 +321,7 @@ def _target(ask: _Ask, made: Pick, offered: Offers, room: Room) -> PlacementTarg
     return PlacementTarget(candidate, offer.wanted, made.count, offer.most, waits, limit, made.failed)
 
 
-def _nearest(ask: _Ask, room: Room) -> int:
+def _nearest(ask: _Ask, devices: FreeDevices) -> int:
     """Return which shape is told of where none has room: that of which replicas are wanted, one that serves,
     else the one with most room.
     """
@@ -333,11 +334,11 @@ def _nearest(ask: _Ask, room: Room) -> int:
     if serving:
         return serving[0]
     if ask.case.is_refused:  # what was refused is tried again, not another shape
-        free = [i for i, c in enumerate(ask.candidates) if free_for(ask.case, c.shape, room) > 0]
+        free = [i for i, c in enumerate(ask.candidates) if free_for(ask.case, c.shape, devices) > 0]
         return free[0] if free else 0
     return max(
         range(len(ask.candidates)),
-        key=lambda i: (ask.wish.offers[i].most > 0, free_for(ask.case, ask.candidates[i].shape, room)),
+        key=lambda i: (ask.wish.offers[i].most > 0, free_for(ask.case, ask.candidates[i].shape, devices)),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tangram.catalog import match_product
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.fleet import NodeSelector, Shape, Workload
-from tangram.planner.observe.free_capacity import Room, kind_of
+from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.shapes.candidates import Offers
 
 
@@ -31,7 +31,7 @@ def steering(
     mine: Workload | None,
     pods: int,
     offered: Offers,
-    room: Room,
+    devices: FreeDevices,
 ) -> Steering:
     """Return where `pods` pods of `shape` may run, for the LLMDeployment `uid` that names `pools`.
 
@@ -42,8 +42,8 @@ def steering(
     if mine is not None:
         products |= {each for each in mine.products if _is_of(each, shape.sku)}
         kept = {selector: names for selector, names in declaring.items() if selector in mine.declared}
-        found = room.within(uid, kind_of(shape), products, kept.values())
-        if found >= pods or found == room.within(uid, kind_of(shape), products, declaring.values()):
+        found = devices.count_selected(uid, shape, products, kept.values())
+        if found >= pods or found == devices.count_selected(uid, shape, products, declaring.values()):
             declaring = kept
     return Steering(tuple(sorted(products)), tuple(sorted(declaring)))
 

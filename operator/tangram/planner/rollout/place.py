@@ -16,7 +16,7 @@ from tangram.fleet import (
     Workload,
 )
 from tangram.fleet.times import rfc3339
-from tangram.planner.observe.free_capacity import Room, kind_of
+from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.placement.lost_shapes import alternatives, impossible
 from tangram.planner.placement.targets import Case, PlacementTarget, own
 from tangram.planner.rollout.moves import kept_replicas
@@ -43,14 +43,18 @@ class DeploymentPlacement:
 
 
 def place(
-    case: Case, target: PlacementTarget, offered: Offers, room: Room, pending: Mapping[tuple[str, Shape], str]
+    case: Case,
+    target: PlacementTarget,
+    offered: Offers,
+    devices: FreeDevices,
+    pending: Mapping[tuple[str, Shape], str],
 ) -> DeploymentPlacement:
-    """Say what is to be done for `case`. What `target` gives it is taken from `room` already.
+    """Say what is to be done for `case`. What `target` gives it is taken from `devices` already.
 
     `pending` tells of pods that the scheduler finds no node for, though there is room.
     """
     chosen, intent, present = target.candidate, case.intent, case.present
-    lost = alternatives(case, target, room)
+    lost = alternatives(case, target, devices)
     if chosen is None:
         reason, message = impossible(case, offered)
         return DeploymentPlacement(
@@ -59,13 +63,12 @@ def place(
     mine = case.on(chosen.shape)
     others = tuple(workload for workload in present if workload.shape != chosen.shape)
     placed, desired = target.replicas, target.desired
-    kind = kind_of(chosen.shape)
-    holds = placed + room.holds(intent.uid, kind) - own(case, chosen.shape, room)
+    holds = placed + devices.count_held(intent.uid, chosen.shape) - own(case, chosen.shape, devices)
     replicas = _replicas(target, mine)
     can_double = replicas < target.most
     limit = case.limits.get(chosen.shape)
     no_surge = limit.message if limit is not None and limit.replicas <= replicas else ""
-    way = rollout(intent, mine, placed, replicas, holds, room, can_double=can_double, no_surge=no_surge)
+    way = rollout(intent, mine, placed, replicas, holds, devices, can_double=can_double, no_surge=no_surge)
     kept = kept_replicas(case, target, mine)
     stays = ", ".join(f"{kept[w.uid]} on {w.shape.described}" for w in others if kept[w.uid])
     reason, message = _verdict(case, target, chosen, offered)
@@ -94,7 +97,7 @@ def place(
         predicted_tpot_ms=chosen.tpot_ms,
         rollout_waits=way.waits,
         actions=(
-            *_apply(case, offered, room, chosen, replicas, way, mine),
+            *_apply(case, offered, devices, chosen, replicas, way, mine),
             *resumed(mine, replicas),
             *_leave(others, kept),
         ),
@@ -133,7 +136,7 @@ def _replicas(target: PlacementTarget, mine: Workload | None) -> int:
 def _apply(
     case: Case,
     offered: Offers,
-    room: Room,
+    devices: FreeDevices,
     chosen: Candidate,
     replicas: int,
     way: Rollout,
@@ -141,7 +144,7 @@ def _apply(
 ) -> tuple[Action, ...]:
     intent = case.intent
     surge = mine is not None and mine.is_rolling
-    where = steering(intent.uid, intent.pools, chosen.shape, mine, replicas + surge, offered, room)
+    where = steering(intent.uid, intent.pools, chosen.shape, mine, replicas + surge, offered, devices)
     selectors = offered.selectors(intent.pools)
     nowhere = not where or (intent.pools and not selectors)
     if nowhere and mine is not None and replicas < mine.replicas:  # what cannot come to be holds no quota

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tangram.fleet import Intent, ResumeRollout, Shape, Workload
-from tangram.planner.observe.free_capacity import Room, kind_of
+from tangram.planner.observe.free_capacity import FreeDevices
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ def rollout(
     placed: int,
     replicas: int,
     holds: int,
-    room: Room,
+    devices: FreeDevices,
     *,
     can_double: bool = True,
     no_surge: str = "",
 ) -> Rollout:
-    """Decide how `mine` goes on replacing its pods, if it does; takes the unit for one more from `room`.
+    """Decide how `mine` goes on replacing its pods, if it does; takes the unit for one more from `devices`.
 
     `holds` are the units its owner has in the pool, `replicas` what is about to be applied, `placed` those
     of them that there is room for. A full pool would let a rollout wait for ever: then it takes one pod down
@@ -38,7 +38,7 @@ def rollout(
         return Rollout()
     above_minimum = placed > intent.min_replicas
     in_place = above_minimum and (mine.in_place or not can_double)
-    if not in_place and not no_surge and room.take(intent.uid, kind_of(mine.shape), holds + 1) > holds:
+    if not in_place and not no_surge and devices.allocate_up_to(intent.uid, mine.shape, holds + 1) > holds:
         return Rollout()
     if above_minimum:
         # Replicas without room are unavailable whatever is done: they must not use up what may be taken down.

@@ -26,7 +26,7 @@ from tangram.fleet import (
     Shape,
     resource_name,
 )
-from tangram.planner.observe.free_capacity import Place, Unit, allowed, place_of
+from tangram.planner.observe.free_capacity import DeviceGroup, PoolNames, may_use, pools_of
 from tangram.planner.shapes.judge import look
 
 _MOST_NOTES = 3
@@ -63,14 +63,16 @@ class Seat:
 class Offers:
     """What nodes offer, usable now or not: a node that is away must not turn "no room" into "impossible"."""
 
-    shapes: Mapping[tuple[str, str], tuple[Place, ...]]  # (SKU, profile) -> where there is such a unit
+    shapes: Mapping[tuple[str, str], tuple[PoolNames, ...]]  # (SKU, profile) -> where there is such a unit
     products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
     prices: Prices
     pools: Mapping[str, Pool]
     has_nodes: bool
     needs: PodNeeds
-    left_out: tuple[tuple[Place, Node], ...] = ()  # nodes with devices that no newcomer is given
-    unlabelled: Mapping[str, frozenset[Place]] = field(default_factory=dict)  # where a pool declares the SKU
+    left_out: tuple[tuple[PoolNames, Node], ...] = ()  # nodes with devices that no newcomer is given
+    unlabelled: Mapping[str, frozenset[PoolNames]] = field(
+        default_factory=dict
+    )  # where a pool declares the SKU
     _seats: dict[tuple[str, ...], tuple[Seat, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def seats(self, pools: tuple[str, ...]) -> tuple[Seat, ...]:
@@ -102,9 +104,9 @@ class Offers:
         """Return USD per hour of one replica where it is dearest, 0 where nobody knows."""
         return (self._price(shape.sku, shape.profile, pools) or 0.0) * shape.tensor_parallel
 
-    def unit_price(self, unit: Unit) -> float:
-        """Return USD per hour of one unit, 0 where no price is known."""
-        sku, resource, place = unit
+    def unit_price(self, group: DeviceGroup) -> float:
+        """Return USD per hour of one device, 0 where no price is known."""
+        sku, resource, place = group
         profile = _profile_name(sku, resource)
         per_gpu = self._gpu_hour(sku, place)
         return per_gpu * catalog.share(sku, profile) if per_gpu and profile else 0.0
@@ -138,7 +140,7 @@ class Offers:
         nodes = [
             node
             for place, node in self.left_out
-            if allowed(intent.pools, place)
+            if may_use(intent.pools, place)
             and node.sku not in intent.denied_skus
             and (not intent.allowed_skus or node.sku is None or node.sku in intent.allowed_skus)
         ]
@@ -149,33 +151,33 @@ class Offers:
         held_back = f"devices of {len(nodes)} node{'s' * (len(nodes) != 1)}"
         return f"; {held_back} " + "; ".join(notes[:_MOST_NOTES]) + more
 
-    def _where(self, sku: str, profile: str, pools: tuple[str, ...]) -> tuple[Place, ...]:
-        return tuple(place for place in self.shapes.get((sku, profile), ()) if allowed(pools, place))
+    def _where(self, sku: str, profile: str, pools: tuple[str, ...]) -> tuple[PoolNames, ...]:
+        return tuple(place for place in self.shapes.get((sku, profile), ()) if may_use(pools, place))
 
     def _price(self, sku: str, profile: str, pools: tuple[str, ...]) -> float | None:
         gpu_hours = [self._gpu_hour(sku, place) for place in self._where(sku, profile, pools) or ((),)]
         known = [each for each in gpu_hours if each is not None]
         return max(known) * catalog.share(sku, profile) if len(known) == len(gpu_hours) else None
 
-    def _gpu_hour(self, sku: str, place: Place) -> float | None:
+    def _gpu_hour(self, sku: str, place: PoolNames) -> float | None:
         pool_prices = (self.pools[name].price_per_gpu_hour for name in place)
         return self.prices.gpu_hour(sku, next((price for price in pool_prices if price is not None), None))
 
 
 def offers(snapshot: FleetSnapshot) -> Offers:
     """Read what the fleet offers out of `snapshot`, once per plan."""
-    found: dict[tuple[str, str], set[Place]] = defaultdict(set)
+    found: dict[tuple[str, str], set[PoolNames]] = defaultdict(set)
     products: dict[str, set[str]] = {}
-    unlabelled: dict[str, set[Place]] = defaultdict(set)
+    unlabelled: dict[str, set[PoolNames]] = defaultdict(set)
     left_out = []
     for node in snapshot.nodes:
         if node.left_out:
-            left_out.append((place_of(snapshot, dict(node.labels)), node))
+            left_out.append((pools_of(snapshot, dict(node.labels)), node))
         if node.sku is None:
             continue
         if node.product and model_of(node.product) == node.product:  # not the label of slices or of shares
             products.setdefault(node.sku, set()).add(node.product)
-        place = place_of(snapshot, dict(node.labels))
+        place = pools_of(snapshot, dict(node.labels))
         if not node.product:
             unlabelled[node.sku].add(place)
         for resource, count in node.allocatable:
