@@ -178,7 +178,7 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     import tangram.packing.solve  # noqa: PLC0415, F401 - the worker has loaded it before there is a question
     from tangram.recommendation import recommend as module  # noqa: PLC0415
     from tangram.recommendation.problem.pack import PlanTimeLimit  # noqa: PLC0415
-    from tangram.recommendation.result.record import record  # noqa: PLC0415
+    from tangram.recommendation.result.fleet_plan_spec import record  # noqa: PLC0415
 
     times = Times()
     snapshot, intents = pickle.loads(file.read_bytes())  # noqa: S301 - our own

@@ -24,7 +24,7 @@ from e2e.silicon import kwok
 from e2e.silicon.board import parse_machine
 from e2e.tests.conftest import pods
 from e2e.tests.support import condition, tangram
-from tangram.recommendation.result.record import record
+from tangram.recommendation.result.fleet_plan_spec import record
 
 pytestmark = pytest.mark.cluster
 

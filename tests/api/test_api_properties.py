@@ -11,7 +11,7 @@ from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.api.pool import GPUPoolSpec
 from tangram.fleet import Intent, InvalidIntent, InvalidPool, Pool
-from tangram.recommendation.result.record import figures, record
+from tangram.recommendation.result.fleet_plan_spec import figures, record
 from tests.support.plan_documents import large_plan
 
 META = {"uid": "u", "namespace": "d", "name": "a", "creationTimestamp": "2026-11-21T10:00:00Z"}

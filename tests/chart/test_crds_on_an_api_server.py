@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tangram.recommendation.result.record import record
+from tangram.recommendation.result.fleet_plan_spec import record
 from tests.support.plan_documents import large_plan
 
 ROOT = Path(__file__).resolve().parents[2]

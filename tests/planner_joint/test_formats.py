@@ -2,7 +2,7 @@
 
 from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape
 from tangram.packing import ShapeKey
-from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.observed.snapshot_input import observed
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import joint
 from tangram.recommendation.recommend import inputs_hash, recommend

@@ -9,10 +9,10 @@ from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import Placement, check, layouts
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.inventory import inventory, slice_request
-from tangram.recommendation.documents.join import join
+from tangram.recommendation.documents.merge_documents import join
 from tangram.recommendation.problem.pack import pack
 from tangram.recommendation.problem.problem import joint
-from tangram.recommendation.result.answer import plan_document
+from tangram.recommendation.result.plan_document import plan_document
 
 SKUS = ("H100-80GB-SXM", "A30", "L4")
 

@@ -11,8 +11,8 @@ from tangram.fleet import Fault, FieldManager, InvalidIntent, MIGPolicy, Pool, P
 from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.edition import edition
-from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.inputs_hash import edition
+from tangram.recommendation.observed.snapshot_input import observed
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import joint
 from tangram.recommendation.recommend import inputs_hash, recommend
@@ -345,7 +345,7 @@ def test_the_hash_names_the_inputs():
     ("what", "changed"),
     [
         ("tangram.__version__", "0.1.0.dev1"),
-        ("tangram.recommendation.edition._FACTS", ("tangram.catalog",)),
+        ("tangram.recommendation.inputs_hash._FACTS", ("tangram.catalog",)),
     ],
 )
 def test_another_version_and_other_facts_give_another_name(monkeypatch, what, changed):

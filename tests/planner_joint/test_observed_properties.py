@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tangram.catalog import InputError
 from tangram.packing import validate
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.observed.snapshot_input import observed
 from tangram.recommendation.problem.problem import joint
 from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.observed_fleets import fleets

@@ -7,7 +7,7 @@ import pytest
 
 from tangram.packing import Demand, GPUState, Offer, Problem
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.explanation.one_shape import one_shape_document, points
+from tangram.recommendation.explanation.one_shape_cost import one_shape_document, points
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.problem.problem import Joint
 

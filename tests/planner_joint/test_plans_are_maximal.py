@@ -13,7 +13,7 @@ from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.llm_deployment import wanted
 from tangram.recommendation.problem.pack import pack
 from tangram.recommendation.problem.problem import joint
-from tangram.recommendation.result.answer import plan_document
+from tangram.recommendation.result.plan_document import plan_document
 
 SKUS = ("A30", "H100-80GB-SXM", "L4")
 RATES = (2.0, 6.0, 15.0, 40.0, 90.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tangram.fleet import FleetSnapshot, InvalidPool, LeftOut, Node, Pool
-from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.observed.snapshot_input import observed
 from tangram.shell.api_server.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.shell.decide.pool_use import pool_use
 from tangram.shell.decide.recommending import PoolUse

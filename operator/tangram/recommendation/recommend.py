@@ -22,15 +22,15 @@ from tangram.fleet import (
 from tangram.packing import GPUState, Packing, validate
 from tangram.packing.problem.codec import to_json
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.edition import edition
-from tangram.recommendation.explanation.one_shape import one_shape_document
-from tangram.recommendation.explanation.reach import reached
-from tangram.recommendation.explanation.short import explanations
+from tangram.recommendation.explanation.executable_packing import reached
+from tangram.recommendation.explanation.one_shape_cost import one_shape_document
 from tangram.recommendation.explanation.steps import steps_document
-from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.explanation.unmet_demand import explanations
+from tangram.recommendation.inputs_hash import edition
+from tangram.recommendation.observed.snapshot_input import observed
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.problem.problem import Joint, joint
-from tangram.recommendation.result.answer import plan_document
+from tangram.recommendation.result.plan_document import plan_document
 
 _HASH_DIGITS = 12
 # Of the time there is: until when the solver may think, think again, reasons be looked for, and free mixes be

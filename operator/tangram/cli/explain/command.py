@@ -18,9 +18,9 @@ from tangram.cli.plan.files import Read, read_fleet
 from tangram.cli.plan.snapshot import Observed, told_of
 from tangram.eligibility.shapes.wanted import identity
 from tangram.fleet import Intent
+from tangram.recommendation.documents.command_line_terms import weighed
 from tangram.recommendation.documents.fleet_input import PlanWeights
-from tangram.recommendation.documents.overrides import weighed
-from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.observed.snapshot_input import observed
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.recommend import inputs_hash, planned
 

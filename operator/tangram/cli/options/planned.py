@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from tangram.catalog import Architecture, InputError
-from tangram.recommendation.explanation.explain import tried
-from tangram.recommendation.explanation.short import short
+from tangram.recommendation.explanation.alternative_costs import tried
+from tangram.recommendation.explanation.unmet_demand import short
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.recommend import Planned
 

@@ -12,10 +12,10 @@ from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
 from tangram.cli.plan.files import read_fleet
 from tangram.cli.plan.table import show
+from tangram.recommendation.documents.command_line_terms import weighed
 from tangram.recommendation.documents.fleet_input import PlanWeights
-from tangram.recommendation.documents.overrides import weighed
 from tangram.recommendation.documents.what_if import changed
-from tangram.recommendation.explanation.explain import find
+from tangram.recommendation.explanation.alternative_costs import find
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.recommend import inputs_hash, planned
 

@@ -15,12 +15,12 @@ from tangram.cli.options.lengths import resolved
 from tangram.cli.plan.snapshot import SNAPSHOT, Document, Observed, applied, beside, read_class
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.inventory import inventory, slice_request
-from tangram.recommendation.documents.join import join
 from tangram.recommendation.documents.llm_deployment import wanted
+from tangram.recommendation.documents.merge_documents import join
 from tangram.recommendation.documents.nodes import node
 from tangram.recommendation.documents.pods import pod
 from tangram.recommendation.documents.pools import pool
-from tangram.recommendation.observed.observed import observed
+from tangram.recommendation.observed.snapshot_input import observed
 from tangram.recommendation.recommend import without_faulty
 
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "PriorityClass", "Node", "Pod", SNAPSHOT)

@@ -29,8 +29,8 @@ from tangram.fleet import (
     PriorityClass,
 )
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights
-from tangram.recommendation.documents.join import join
 from tangram.recommendation.documents.llm_deployment import wanted
+from tangram.recommendation.documents.merge_documents import join
 from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
 from tangram.recommendation.documents.snapshot_file import read_snapshot
 

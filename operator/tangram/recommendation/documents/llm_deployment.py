@@ -15,7 +15,7 @@ from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.shapes.wanted import Wanted, counted_lengths, from_intent, identity
 from tangram.fleet import Intent, InvalidIntent, Lengths
 from tangram.recommendation.documents import document_fields as read
-from tangram.recommendation.documents import known_keys as known
+from tangram.recommendation.documents import unknown_keys as known
 
 _FETCHED = (
     "hf://",

@@ -11,7 +11,7 @@ from tangram.catalog.reading.fields import Fields
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
 from tangram.packing import GPUState, GrowablePool, Instance, board
 from tangram.recommendation.documents import document_fields as read
-from tangram.recommendation.documents import known_keys as known
+from tangram.recommendation.documents import unknown_keys as known
 
 _NO_NODE = {"tangram.dev/none": ""}
 

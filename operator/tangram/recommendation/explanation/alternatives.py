@@ -9,7 +9,7 @@ from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, repli
 from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
-from tangram.recommendation.explanation.shapeless import SETTINGS
+from tangram.recommendation.explanation.no_serving_shape import SETTINGS
 from tangram.recommendation.problem.replica_bounds import Rooms
 
 MOST = 5

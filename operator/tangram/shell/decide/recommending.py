@@ -60,10 +60,10 @@ AdviseFunction = Callable[[FleetSnapshot, Everyone, float, str], Advised | None]
 
 def the_adviser() -> AdviseFunction:
     """Return the function that thinks (imported here, so that only the worker pays for it)."""
-    from tangram.recommendation.observed.observed import observed  # noqa: PLC0415
+    from tangram.recommendation.observed.snapshot_input import observed  # noqa: PLC0415
     from tangram.recommendation.problem.pack import PlanTimeLimit  # noqa: PLC0415
     from tangram.recommendation.recommend import inputs_hash, recommend  # noqa: PLC0415
-    from tangram.recommendation.result.record import figures, record  # noqa: PLC0415
+    from tangram.recommendation.result.fleet_plan_spec import figures, record  # noqa: PLC0415
     from tangram.shell.decide.pool_use import pool_use  # noqa: PLC0415
 
     def advise(snapshot: FleetSnapshot, intents: Everyone, deadline_s: float, known: str) -> Advised | None:

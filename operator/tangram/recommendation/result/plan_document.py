@@ -11,7 +11,7 @@ from tangram.packing import Choice, GPULayout, GPUState, Move, Packing, Placed, 
 from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.alternatives import alternatives, shape_document
-from tangram.recommendation.explanation.reason import reason
+from tangram.recommendation.explanation.unmet_reason import reason
 from tangram.recommendation.problem.problem import Joint
 from tangram.recommendation.problem.replica_bounds import Rooms
 

@@ -8,8 +8,8 @@ from tangram.catalog import InputError
 from tangram.eligibility.shapes.serving_shapes import Sized, sized
 from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
-from tangram.recommendation.explanation.reason import nowhere
-from tangram.recommendation.explanation.shapeless import lacking, settings
+from tangram.recommendation.explanation.no_serving_shape import lacking, settings
+from tangram.recommendation.explanation.unmet_reason import nowhere
 from tangram.recommendation.problem.demands import offered, slices_there
 from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.problem import Joint
