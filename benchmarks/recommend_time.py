@@ -178,19 +178,19 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     import tangram.packing.solve  # noqa: PLC0415, F401 - the worker has loaded it before there is a question
     from tangram.recommendation import recommend as module  # noqa: PLC0415
     from tangram.recommendation.problem.pack import PlanTimeLimit  # noqa: PLC0415
-    from tangram.recommendation.result.fleet_plan_spec import record  # noqa: PLC0415
+    from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec  # noqa: PLC0415
 
     times = Times()
     snapshot, intents = pickle.loads(file.read_bytes())  # noqa: S301 - our own
     written = times.timed("pickle", pickle.dumps)((snapshot, intents))
     # The parts of recommend(), timed where it looks them up.
     names = {
-        "observed": "observed",
+        "observed": "snapshot_input",
         "hash": "inputs_hash",
-        "sizing and demands": "joint",
+        "sizing and demands": "fleet_problem",
         "solve": "pack",
         "document": "plan_document",
-        "explanations": "explanations",
+        "explanations": "unmet_explanations",
         "steps": "steps_document",
     }
     for part, name in names.items():
@@ -200,7 +200,7 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     found = times.timed("recommend", module.recommend)(
         snapshot, intents, PlanTimeLimit(limit_s, time.monotonic)
     )
-    times.timed("FleetPlan", record)(found.document, inputs_hash=found.inputs_hash)
+    times.timed("FleetPlan", fleet_plan_spec)(found.document, inputs_hash=found.inputs_hash)
     document = found.document
     running = {each.owner_uid for each in snapshot.workloads}
     unmet, waiting = Counter[int](), Counter[int]()

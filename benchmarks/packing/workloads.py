@@ -10,7 +10,7 @@ from functools import cache
 from tangram.catalog import gpu
 from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, replicas
 from tangram.packing import Demand, GPUState, Problem
-from tangram.recommendation.documents.llm_deployment import wanted
+from tangram.recommendation.documents.llm_deployment import read_llm_deployment
 from tangram.recommendation.problem.demands import demand, running_replicas, size_all
 from tangram.recommendation.problem.replica_bounds import Rooms
 
@@ -103,7 +103,7 @@ def menu(
             "placement": {"mig": mig},
         },
     }
-    asked = wanted(document, "benchmark", {})
+    asked = read_llm_deployment(document, "benchmark", {})
     return size_all([asked], frozenset(skus), prices(skus))[asked.id]
 
 

@@ -24,7 +24,7 @@ from e2e.silicon import kwok
 from e2e.silicon.board import parse_machine
 from e2e.tests.conftest import pods
 from e2e.tests.support import condition, tangram
-from tangram.recommendation.result.fleet_plan_spec import record
+from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec
 
 pytestmark = pytest.mark.cluster
 
@@ -133,7 +133,7 @@ def test_models_applied_together_get_one_plan_and_the_better_layout_is_recommend
     tangram(mixed, "snapshot", "-o", str(snapshot))
     again = json.loads(tangram(mixed, "plan", "-f", str(snapshot), "-o", "json"))
     assert plan["metadata"]["name"].endswith(again["inputsHash"])
-    assert record(again, inputs_hash=again["inputsHash"]) == plan["spec"]
+    assert fleet_plan_spec(again, inputs_hash=again["inputsHash"]) == plan["spec"]
     assert short in tangram(mixed, "explain", f"llmdep/{short}")
 
 

@@ -11,7 +11,7 @@ from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.api.pool import GPUPoolSpec
 from tangram.fleet import Intent, InvalidIntent, InvalidPool, Pool
-from tangram.recommendation.result.fleet_plan_spec import figures, record
+from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec, status_figures
 from tests.support.plan_documents import large_plan
 
 META = {"uid": "u", "namespace": "d", "name": "a", "creationTimestamp": "2026-11-21T10:00:00Z"}
@@ -72,8 +72,8 @@ def test_whatever_is_planned_fits_a_fleet_plan(gpus, deployments, seed, name, mo
     for gpu in plan["gpus"]:
         gpu["id"] = name + gpu["id"]
 
-    spec = record(plan, inputs_hash="0" * 12)
-    status = figures(plan, current_cost_per_hour=current, solve_s=money)
+    spec = fleet_plan_spec(plan, inputs_hash="0" * 12)
+    status = status_figures(plan, current_cost_per_hour=current, solve_s=money)
 
     for model, part in ((FleetPlanSpec, spec), (FleetPlanStatus, status)):
         read = model.model_validate(part).model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
-from tangram.recommendation.result.fleet_plan_spec import figures, record
+from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec, status_figures
 from tests.support.plan_documents import large_plan
 from tests.support.plans import run
 
@@ -75,7 +75,7 @@ PLAN: dict[str, Any] = {
 
 
 def spec_of(plan: dict[str, Any]) -> dict[str, Any]:
-    return record(plan, inputs_hash="0123456789ab")
+    return fleet_plan_spec(plan, inputs_hash="0123456789ab")
 
 
 def assert_fits_the_api(spec: dict[str, Any]) -> None:
@@ -175,12 +175,12 @@ def test_steps_say_where_and_after_which():
     [(7.0, 7.51, "-0.51"), (7.51, 7.51, "0.00"), (7.509999, 7.51, "0.00"), (7.515, 7.51, "0.0050")],
 )
 def test_what_is_saved_may_be_negative_and_is_never_minus_zero(current, cost, saves):
-    found = figures(PLAN | {"costPerHour": cost}, current_cost_per_hour=current, solve_s=0.0)
+    found = status_figures(PLAN | {"costPerHour": cost}, current_cost_per_hour=current, solve_s=0.0)
     assert found["savesPerHour"] == saves
 
 
 def test_the_status_says_what_the_fleet_costs_and_how_long_the_solve_took():
-    found = figures(PLAN, current_cost_per_hour=10.0, solve_s=1.234)
+    found = status_figures(PLAN, current_cost_per_hour=10.0, solve_s=1.234)
 
     assert found == {"currentCostPerHour": "10.00", "savesPerHour": "2.49", "solveSeconds": "1.23"}
     read = FleetPlanStatus.model_validate(found)

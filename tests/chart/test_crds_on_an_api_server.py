@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tangram.recommendation.result.fleet_plan_spec import record
+from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec
 from tests.support.plan_documents import large_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def eventually(holds, what):
 
 
 def plan_spec(**large):
-    return record(large_plan(**large), inputs_hash="0123456789ab")
+    return fleet_plan_spec(large_plan(**large), inputs_hash="0123456789ab")
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"].replace(" ", "-") for case in CASES])

@@ -22,7 +22,7 @@ from tangram.fleet import (
 from tangram.fleet.quantity import parse_quantity
 from tangram.planner import plan
 from tangram.planner.placement.replica_limits import pod_amounts
-from tangram.recommendation.observed.snapshot_input import observed
+from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.shell.objects.engine_pod import engine_template
 from tangram.shell.settings import Settings
 from tests.support.fleet import NOW, intent, node, snapshot
@@ -143,7 +143,7 @@ def test_a_recommended_plan_uses_no_shape_that_the_operator_would_not() -> None:
     fleet = snapshot(node("whole", gpu=2), node("cut", **SLICES), pod_needs=NEEDS)
 
     def profiles(asked: Intent) -> set[str]:
-        (wanted,) = observed(fleet, (asked,)).deployments
+        (wanted,) = snapshot_input(fleet, (asked,)).deployments
         return {
             offer.shape.profile for offer in sized(wanted, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).offers
         }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tangram.fleet import FleetSnapshot, InvalidPool, LeftOut, Node, Pool
-from tangram.recommendation.observed.snapshot_input import observed
+from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.shell.api_server.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.shell.decide.pool_use import pool_use
 from tangram.shell.decide.recommending import PoolUse
@@ -178,7 +178,7 @@ def test_use_is_that_of_the_layout_a_plan_would_start_from() -> None:
     priced = Pool("p", (("p", "1"),), price_per_gpu_hour=2.0)
     found = fleet(labelled, claims=claims(one, shape(), "n", 3), pools=(priced,))
 
-    assert pool_use(observed(found, (one,)), found) == (("p", PoolUse(8, 5, 6.0)),)
+    assert pool_use(snapshot_input(found, (one,)), found) == (("p", PoolUse(8, 5, 6.0)),)
 
 
 class Api:

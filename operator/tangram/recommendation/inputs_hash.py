@@ -13,7 +13,7 @@ _FACTS = ("tangram.catalog", "tangram.capacity")  # packages whose YAML files pl
 
 
 @cache
-def edition() -> str:
+def planner_version() -> str:
     """Return what equal plans have in common besides their inputs."""
     digest = hashlib.sha256()
     for package in _FACTS:

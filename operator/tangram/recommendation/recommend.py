@@ -22,14 +22,14 @@ from tangram.fleet import (
 from tangram.packing import GPUState, Packing, validate
 from tangram.packing.problem.codec import to_json
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.explanation.executable_packing import reached
+from tangram.recommendation.explanation.executable_packing import executable_packing
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document
 from tangram.recommendation.explanation.steps import steps_document
-from tangram.recommendation.explanation.unmet_demand import explanations
-from tangram.recommendation.inputs_hash import edition
-from tangram.recommendation.observed.snapshot_input import observed
+from tangram.recommendation.explanation.unmet_demand import unmet_explanations
+from tangram.recommendation.inputs_hash import planner_version
+from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.problem import Joint, joint
+from tangram.recommendation.problem.problem import FleetProblem, fleet_problem
 from tangram.recommendation.result.plan_document import plan_document
 
 _HASH_DIGITS = 12
@@ -40,10 +40,10 @@ _FREELY = PlanTimeLimit()
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedFleet:
     """A plan, with what it was made from."""
 
-    asked: Joint
+    asked: FleetProblem
     packing: Packing
     document: dict[str, Any]
 
@@ -61,7 +61,7 @@ class Recommendation:
 
 def inputs_hash(given: FleetInput) -> str:
     """Return what names the plan: equal inputs to the same Tangram, equal hash."""
-    asked = {"given": to_json(given), "edition": edition()}
+    asked = {"given": to_json(given), "edition": planner_version()}
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"), default=sorted)
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
@@ -75,11 +75,11 @@ def recommend(
     itself; what a cluster shows never does.
     """
     everyone = tuple(intents)
-    given = observed(snapshot, everyone)
+    given = snapshot_input(snapshot, everyone)
     try:
-        plan = planned(given, limits)
+        plan = plan_fleet(given, limits)
     except Exception:  # noqa: BLE001 - raised again where no LLMDeployment is the cause
-        plan = planned(without_faulty(given), limits)
+        plan = plan_fleet(without_faulty(given), limits)
     current = cost_per_hour(plan.asked)
     name = inputs_hash(given)
     ids = {identity(intent.namespace, intent.name): intent.uid for intent in everyone}
@@ -104,7 +104,7 @@ def without_faulty(given: FleetInput) -> FleetInput:
             deployments=tuple(each for each in given.deployments if each.id not in still),
             gpus=tuple(_standing(gpu, still) for gpu in given.gpus),
         )
-        validate(joint(left).problem)
+        validate(fleet_problem(left).problem)
         return left
 
     made, faults = isolated(attempt, (wanted.id for wanted in given.deployments))
@@ -119,15 +119,15 @@ def _standing(gpu: GPUState, still: Still) -> GPUState:
     return replace(gpu, instances=tuple(stays))
 
 
-def planned(given: FleetInput, limits: PlanTimeLimit = _FREELY) -> Planned:
+def plan_fleet(given: FleetInput, limits: PlanTimeLimit = _FREELY) -> PlannedFleet:
     """Plan a fleet whole: layout, steps and, for those who go short, what rules it out and what would help.
 
     Raises `InputError` for what contradicts itself.
     """
     watch = limits.started()
-    asked = joint(given)
+    asked = fleet_problem(given)
     first = pack(asked, watch.part(_SOLVING))
-    way = reached(
+    way = executable_packing(
         asked,
         first,
         solved=lambda other: pack(other, watch.part(_AGAIN)),
@@ -136,17 +136,17 @@ def planned(given: FleetInput, limits: PlanTimeLimit = _FREELY) -> Planned:
     packing = way.packing
     document = plan_document(asked, packing)
     document["notes"] += way.notes
-    told = explanations(asked, packing, watch.part(_EXPLAINING))
+    told = unmet_explanations(asked, packing, watch.part(_EXPLAINING))
     document |= way.steps
     for wanted, found in zip(given.deployments, document["deployments"], strict=True):
         found.update(told.get(wanted.id, {}))
     left = None if watch.late() else watch.part(_MIXING)
     if (mixes := one_shape_document(asked, packing, left)) is not None:
         document["oneShapePerDeployment"] = mixes
-    return Planned(asked, packing, document)
+    return PlannedFleet(asked, packing, document)
 
 
-def cost_per_hour(asked: Joint) -> float:
+def cost_per_hour(asked: FleetProblem) -> float:
     """Return USD per hour of the GPUs that somebody uses now."""
     problem = asked.problem
     return sum(problem.price(g) for g in problem.gpus if any(i.owner is not None for i in g.instances))
@@ -156,7 +156,7 @@ def _changes(packing: Packing) -> bool:
     return bool(packing.moves or packing.grown) or any(layout.recut for layout in packing.layouts)
 
 
-def _takes_away(plan: Planned) -> bool:
+def _takes_away(plan: PlannedFleet) -> bool:
     """Whether somebody who goes short is to lose what runs: the operator alone does not do that."""
     short = {item.demand for item in plan.packing.unmet}
     now = Counter(i.owner for gpu in plan.asked.problem.gpus for i in gpu.instances if i.owner in short)
@@ -164,7 +164,7 @@ def _takes_away(plan: Planned) -> bool:
     return any(then[owner] < count for owner, count in now.items())
 
 
-def _advice(plan: Planned, name: str, current: float) -> Iterable[tuple[str, Advice]]:
+def _advice(plan: PlannedFleet, name: str, current: float) -> Iterable[tuple[str, Advice]]:
     saves = round(current - plan.packing.cost_per_hour, 4) + 0.0  # never -0.0
     missed = {item.demand: item.share for item in plan.packing.unmet}
     moved = {move.owner for move in plan.packing.moves}
@@ -181,7 +181,7 @@ def _advice(plan: Planned, name: str, current: float) -> Iterable[tuple[str, Adv
             yield wanted.id, Advice(name, saves, tuple(found.get("because", ())), tuple(told))
 
 
-def _on_new_ground(plan: Planned) -> set[str]:
+def _on_new_ground(plan: PlannedFleet) -> set[str]:
     """Owners of replicas on GPUs that are cut anew, and on nodes that are still to come."""
     there = {gpu.id for gpu in plan.asked.problem.gpus}
     return {

@@ -18,11 +18,11 @@ from tangram.cli.plan.files import Read, read_fleet
 from tangram.cli.plan.snapshot import Observed, told_of
 from tangram.eligibility.shapes.wanted import identity
 from tangram.fleet import Intent
-from tangram.recommendation.documents.command_line_terms import weighed
-from tangram.recommendation.documents.fleet_input import PlanWeights
-from tangram.recommendation.observed.snapshot_input import observed
+from tangram.recommendation.documents.command_line_terms import with_command_line_terms
+from tangram.recommendation.documents.fleet_input import PlanTerms
+from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import inputs_hash, planned
+from tangram.recommendation.recommend import inputs_hash, plan_fleet
 
 
 @click.command(name="explain")
@@ -61,7 +61,7 @@ def explain(
     """
     wanted = asked(what, namespace)  # before a cluster is read for nothing
     read = read_fleet(files, facts) if files else _cluster(Access(**access), facts)
-    given = weighed(read.given, PlanWeights(prices=tuple(prices.overrides.items())))
+    given = with_command_line_terms(read.given, PlanTerms(prices=tuple(prices.overrides.items())))
     known = [(each.namespace, each.name) for each in given.deployments]
     if read.observed is not None:
         known = [(each.namespace, each.name) for each in read.observed.intents]
@@ -79,7 +79,7 @@ def _cluster(access: Access, facts: dict[str, Architecture]) -> Read:
     for each in seen.notes:
         click.echo(f"tangram: {each}", err=True)
     told = told_of(seen.intents, facts)
-    return Read(observed(seen.fleet, seen.intents, told), Observed(seen.fleet, seen.intents, told))
+    return Read(snapshot_input(seen.fleet, seen.intents, told), Observed(seen.fleet, seen.intents, told))
 
 
 def _explained(read: Read, who: tuple[str, str], limits: PlanTimeLimit) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _explained(read: Read, who: tuple[str, str], limits: PlanTimeLimit) -> dict[
         mine = intents[who]
         found |= {"modelURI": mine.model_uri} if isinstance(mine, Intent) else {}
         found["operator"] = decided(read.observed, mine, time.time())
-    plan = planned(read.given, limits)
+    plan = plan_fleet(read.given, limits)
     found["runsOn"] = runs_on(plan, name)
     if wanted is not None:
         told = explained(plan, name, limits)

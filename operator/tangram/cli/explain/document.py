@@ -9,7 +9,7 @@ from tangram.cli.plan.snapshot import Observed
 from tangram.eligibility.shapes.wanted import Wanted
 from tangram.fleet import WHOLE_GPU, Alternative, ParsedIntent, Shape
 from tangram.planner import plan as decide
-from tangram.recommendation.recommend import Planned
+from tangram.recommendation.recommend import PlannedFleet
 
 _PLAN = ("status", "gap", "gpusInUse", "costPerHour")
 
@@ -44,7 +44,7 @@ def _spread(wanted: Wanted) -> dict[str, float]:
     return {"node": wanted.spread.node, "zone": wanted.spread.zone}
 
 
-def runs_on(plan: Planned, who: str) -> list[dict[str, Any]]:
+def runs_on(plan: PlannedFleet, who: str) -> list[dict[str, Any]]:
     """Return what it holds now, by kind of slice and node; the GPUs of one replica count once."""
     found: Counter[tuple[str, str, int, str]] = Counter()
     gangs: Counter[tuple[str, str, str]] = Counter()
@@ -64,7 +64,7 @@ def runs_on(plan: Planned, who: str) -> list[dict[str, Any]]:
     ]
 
 
-def planned_for(plan: Planned, told: Mapping[str, Any], who: str) -> dict[str, Any]:
+def planned_for(plan: PlannedFleet, told: Mapping[str, Any], who: str) -> dict[str, Any]:
     """Return what the plan of the whole fleet makes of it. `told`: its document, alternatives tried."""
     document = plan.document
     nodes = sorted({g["node"] for g in document["gpus"] for i in g["instances"] if i["owner"] == who})

@@ -7,23 +7,23 @@ from typing import Any
 import click
 
 from tangram.catalog import Architecture, InputError
-from tangram.recommendation.explanation.alternative_costs import tried
-from tangram.recommendation.explanation.unmet_demand import short
+from tangram.recommendation.explanation.alternative_costs import with_alternative_costs
+from tangram.recommendation.explanation.unmet_demand import unmet_explanation
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.recommend import Planned
+from tangram.recommendation.recommend import PlannedFleet
 
 LONGEST_S = 86_400
 
 
-def explained(plan: Planned, who: str, limits: PlanTimeLimit) -> dict[str, Any]:
+def explained(plan: PlannedFleet, who: str, limits: PlanTimeLimit) -> dict[str, Any]:
     """Return the document of LLMDeployment `who`, with every alternative tried on the whole fleet and, where
     it goes short, what rules it out and what would help.
     """
     number = [each.id for each in plan.asked.given.deployments].index(who)
     mine = plan.document["deployments"][number]
     if "because" not in mine:  # a plan explains only the most important of many
-        mine = mine | short(plan.asked, plan.packing, who)
-    return tried(plan.asked, plan.document, mine, lambda other: pack(other, limits), who)
+        mine = mine | unmet_explanation(plan.asked, plan.packing, who)
+    return with_alternative_costs(plan.asked, plan.document, mine, lambda other: pack(other, limits), who)
 
 
 def time_limit_option(command: Callable[..., Any]) -> Callable[..., Any]:

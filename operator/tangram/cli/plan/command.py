@@ -12,12 +12,12 @@ from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
 from tangram.cli.plan.files import read_fleet
 from tangram.cli.plan.table import show
-from tangram.recommendation.documents.command_line_terms import weighed
-from tangram.recommendation.documents.fleet_input import PlanWeights
-from tangram.recommendation.documents.what_if import changed
-from tangram.recommendation.explanation.alternative_costs import find
+from tangram.recommendation.documents.command_line_terms import with_command_line_terms
+from tangram.recommendation.documents.fleet_input import PlanTerms
+from tangram.recommendation.documents.what_if import with_change
+from tangram.recommendation.explanation.alternative_costs import deployment_id
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import inputs_hash, planned
+from tangram.recommendation.recommend import inputs_hash, plan_fleet
 
 _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet")
 
@@ -77,15 +77,17 @@ def plan(
 
         check(Path(picture))
     read = read_fleet(files, facts)
-    given = weighed(read.given, PlanWeights(tuple(prices.overrides.items()), move_cost, move_budget, horizon))
+    given = with_command_line_terms(
+        read.given, PlanTerms(tuple(prices.overrides.items()), move_cost, move_budget, horizon)
+    )
     if changes:
-        before, given = planned(given, limits).document, reduce(changed, changes, given)
-    made = planned(given, limits)
+        before, given = plan_fleet(given, limits).document, reduce(with_change, changes, given)
+    made = plan_fleet(given, limits)
     found = {"inputsHash": inputs_hash(given)} | made.document
     if changes:
         found["whatIf"] = {"changes": list(changes), "before": {key: before[key] for key in _COMPARED}}
     if explain is not None:
-        found["explained"] = explained(made, find(made.asked, explain), limits)
+        found["explained"] = explained(made, deployment_id(made.asked, explain), limits)
     if picture is not None:
         from tangram.cli.plan.picture import draw  # noqa: PLC0415 - only for whoever asks
 

@@ -14,13 +14,13 @@ from tangram.cli.documents import BOM, documents, file_text
 from tangram.cli.options.lengths import resolved
 from tangram.cli.plan.snapshot import SNAPSHOT, Document, Observed, applied, beside, read_class
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.inventory import inventory, slice_request
-from tangram.recommendation.documents.llm_deployment import wanted
-from tangram.recommendation.documents.merge_documents import join
-from tangram.recommendation.documents.nodes import node
-from tangram.recommendation.documents.pods import pod
-from tangram.recommendation.documents.pools import pool
-from tangram.recommendation.observed.snapshot_input import observed
+from tangram.recommendation.documents.inventory import read_inventory, read_slice_request
+from tangram.recommendation.documents.llm_deployment import read_llm_deployment
+from tangram.recommendation.documents.merge_documents import merged_input
+from tangram.recommendation.documents.nodes import read_node
+from tangram.recommendation.documents.pods import read_pod
+from tangram.recommendation.documents.pools import read_pool
+from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.recommend import without_faulty
 
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "PriorityClass", "Node", "Pod", SNAPSHOT)
@@ -56,11 +56,11 @@ def read_fleet(names: tuple[str, ...], models: Models) -> Read:
         named: set[tuple[str, ...]] = set()
         classes = classes_of_files(read_class(d, named) for d in found if d.kind == "PriorityClass")
         parts = [_read(d, models, classes, passed) for d in found if d.kind != "PriorityClass"]
-        return Read(join([FleetInput(notes=tuple(passed.notes())), *parts]))
+        return Read(merged_input([FleetInput(notes=tuple(passed.notes())), *parts]))
     fleet = applied(snapshots[0], [each for each in found if each.applies], models)
     others = [each for each in found if not each.applies and each is not snapshots[0]]
     more = [_read(each, models, classes_of_files(()), passed) for each in others]
-    given = without_faulty(observed(fleet.snapshot, fleet.intents, fleet.told))
+    given = without_faulty(snapshot_input(fleet.snapshot, fleet.intents, fleet.told))
     return Read(beside(replace(given, notes=(*passed.notes(), *fleet.notes, *given.notes)), more), fleet)
 
 
@@ -154,17 +154,17 @@ def _read(document: Document, models: Models, classes: PriorityClasses, passed: 
 
 def _printed(document: Document) -> FleetInput:
     if document.kind == "Node":
-        return FleetInput(nodes=(node(document.body, document.where),))
-    seen = pod(document.body, document.where)
+        return FleetInput(nodes=(read_node(document.body, document.where),))
+    seen = read_pod(document.body, document.where)
     return FleetInput(pods=() if seen is None else (seen,), pods_told=True)
 
 
 def _written(document: Document, models: Models, classes: PriorityClasses) -> FleetInput:
     body, where = document.body, document.where
     if document.kind == "Inventory":
-        return inventory(body, where)
+        return read_inventory(body, where)
     if document.kind == "SliceRequest":
-        return FleetInput(requests=(slice_request(body, where),))
+        return FleetInput(requests=(read_slice_request(body, where),))
     if document.kind == "LLMDeployment":
-        return FleetInput(deployments=(wanted(body, where, models, classes, document.counted),))
-    return FleetInput(pools=(pool(body, where),))
+        return FleetInput(deployments=(read_llm_deployment(body, where, models, classes, document.counted),))
+    return FleetInput(pools=(read_pool(body, where),))

@@ -28,9 +28,9 @@ from tangram.fleet import (
     ParsedIntent,
     PriorityClass,
 )
-from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights
-from tangram.recommendation.documents.llm_deployment import wanted
-from tangram.recommendation.documents.merge_documents import join
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
+from tangram.recommendation.documents.llm_deployment import read_llm_deployment
+from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
 from tangram.recommendation.documents.snapshot_file import read_snapshot
 
@@ -177,7 +177,8 @@ def _intent(
     inspected = _inspected(document, namespace, fleet)
     known = {identity(namespace, name): inspected} if inspected is not None else {}
     told = known | dict(models)
-    asked = wanted(document.body, document.where, told, classes, document.counted)  # checks every key, too
+    # Checks every key, too.
+    asked = read_llm_deployment(document.body, document.where, told, classes, document.counted)
     model = asked.architecture
     youngest = max((each.created_at for each in there.values()), default=0.0)
     meta |= {"namespace": namespace, "uid": f"new:{namespace}/{name}", "generation": 1}
@@ -211,7 +212,7 @@ def beside(base: FleetInput, more: list[FleetInput]) -> FleetInput:
         raise InputError(
             "--file", f"a {SNAPSHOT} has its Nodes and Pods already; more GPUs go into an Inventory"
         )
-    others = join([FleetInput(pools=base.pools), *more])
+    others = merged_input([FleetInput(pools=base.pools), *more])
     twice = sorted({gpu.id for gpu in base.gpus} & {gpu.id for gpu in others.gpus})
     if twice:
         raise InputError(f"GPU {twice[0]}", f"is in the {SNAPSHOT} already")
@@ -225,8 +226,8 @@ def beside(base: FleetInput, more: list[FleetInput]) -> FleetInput:
     )
 
 
-def _over(base: PlanWeights, more: PlanWeights) -> PlanWeights:
-    return PlanWeights(
+def _over(base: PlanTerms, more: PlanTerms) -> PlanTerms:
+    return PlanTerms(
         prices=tuple(sorted((dict(base.prices) | dict(more.prices)).items())),
         move_cost=base.move_cost if more.move_cost is None else more.move_cost,
         move_budget=base.move_budget if more.move_budget is None else more.move_budget,

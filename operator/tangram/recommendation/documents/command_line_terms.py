@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 from tangram.catalog import InputError
-from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
 
 _MOST_HOURS = 8760.0
 _MOST_USD = 1e6
 
 
-def weighed(given: FleetInput, flags: PlanWeights) -> FleetInput:
+def with_command_line_terms(given: FleetInput, flags: PlanTerms) -> FleetInput:
     """Return `given` with the terms that somebody said on the command line. Raises `InputError`."""
     _within("--move-cost", flags.move_cost, 0, _MOST_USD)
     _within("--move-budget", flags.move_budget, 0, 10**9)
     _within("--horizon", flags.horizon_h, 1e-6, _MOST_HOURS)
     told = given.terms
-    terms = PlanWeights(
+    terms = PlanTerms(
         prices=tuple(sorted((dict(told.prices) | dict(flags.prices)).items())),
         move_cost=told.move_cost if flags.move_cost is None else flags.move_cost,
         move_budget=told.move_budget if flags.move_budget is None else flags.move_budget,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from tangram.eligibility.shapes.wanted import Wanted
 from tangram.fleet import Pool
 from tangram.packing import GPUState, Headroom
-from tangram.recommendation.documents.nodes import NodeSeen
-from tangram.recommendation.documents.pods import PodSeen
+from tangram.recommendation.documents.nodes import InferredNode
+from tangram.recommendation.documents.pods import DeviceHolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class SliceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanWeights:
+class PlanTerms:
     """How a plan weighs things. None: nobody said."""
 
     prices: tuple[tuple[str, float], ...] = ()  # (SKU, USD per GPU-hour), over the catalog's
@@ -39,10 +39,10 @@ class FleetInput:
     requests: tuple[SliceRequest, ...] = ()
     deployments: tuple[Wanted, ...] = ()
     pools: tuple[Pool, ...] = ()
-    nodes: tuple[NodeSeen, ...] = ()  # their GPUs are among `gpus` once the parts are joined
-    pods: tuple[PodSeen, ...] = ()
+    nodes: tuple[InferredNode, ...] = ()  # their GPUs are among `gpus` once the parts are joined
+    pods: tuple[DeviceHolder, ...] = ()
     pods_told: bool = False  # somebody listed the pods: what no pod holds is free
     headroom: tuple[Headroom, ...] = ()
-    terms: PlanWeights = field(default_factory=PlanWeights)
+    terms: PlanTerms = field(default_factory=PlanTerms)
     inferred: frozenset[str] = frozenset()  # GPUs whose layout nobody told, ids
     notes: tuple[str, ...] = ()

@@ -8,8 +8,8 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Headroom, Instance
 from tangram.packing.geometry.board import board
 from tangram.recommendation.documents import document_fields as read
-from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights, SliceRequest
-from tangram.recommendation.documents.profile_names import full
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms, SliceRequest
+from tangram.recommendation.documents.profile_names import full_profile_name
 
 MOST_GPUS = 1_000_000
 _BACKENDS = ("nvml", "mig-manager")
@@ -22,7 +22,7 @@ _SHORTEST_H = 1e-6  # hours: over less, prices would round to nothing
 _TERMS = ("prices", "moveCost", "moveBudget", "horizonHours")
 
 
-def inventory(document: Mapping[str, Any], where: str) -> FleetInput:
+def read_inventory(document: Mapping[str, Any], where: str) -> FleetInput:
     """Read an Inventory. Raises `InputError` naming file, key and what would be right."""
     fields = read.body(document, where)
     read.closed(fields, ("gpus", "headroom", *_TERMS))
@@ -30,7 +30,7 @@ def inventory(document: Mapping[str, Any], where: str) -> FleetInput:
     return FleetInput(
         gpus=tuple(_gpu(each) for each in entries),
         headroom=tuple(_headroom(each) for each in read.objects(fields, "headroom")),
-        terms=PlanWeights(
+        terms=PlanTerms(
             prices=read.prices(fields),
             move_cost=read.move_cost(fields),
             move_budget=fields.size("moveBudget", 0, minimum=0) if fields.has("moveBudget") else None,
@@ -40,7 +40,7 @@ def inventory(document: Mapping[str, Any], where: str) -> FleetInput:
     )
 
 
-def slice_request(document: Mapping[str, Any], where: str) -> SliceRequest:
+def read_slice_request(document: Mapping[str, Any], where: str) -> SliceRequest:
     """Read a SliceRequest; without a name it is called after its profile."""
     fields = read.body(document, where)
     read.closed(fields, ("name", "profile", "count", "sku", "priority"))
@@ -123,7 +123,7 @@ def _told(instance: Instance) -> str:
 
 def _instance(fields: Fields, sku: str) -> Instance:
     read.closed(fields, _INSTANCE_KEYS)
-    profile = full(sku, read.word(fields, "profile"))
+    profile = full_profile_name(sku, read.word(fields, "profile"))
     if profile != WHOLE_GPU and not fields.has("start"):
         raise fields.error("start", "is missing: the memory slice at which the instance begins")
     return Instance(
@@ -139,4 +139,6 @@ def _instance(fields: Fields, sku: str) -> Instance:
 def _headroom(fields: Fields) -> Headroom:
     read.closed(fields, ("sku", "profile", "count"))
     sku = read.sku(fields)
-    return Headroom(sku, full(sku, read.word(fields, "profile")), fields.size("count", 1, minimum=0))
+    return Headroom(
+        sku, full_profile_name(sku, read.word(fields, "profile")), fields.size("count", 1, minimum=0)
+    )

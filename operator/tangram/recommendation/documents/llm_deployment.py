@@ -26,7 +26,7 @@ _STAND_IN = "image:///models/stand-in"
 _CLASSES = classes_of_files(())
 
 
-def wanted(
+def read_llm_deployment(
     document: Mapping[str, Any],
     where: str,
     told: Mapping[str, Architecture],
@@ -46,7 +46,7 @@ def wanted(
     if spec is None:
         raise InputError(f"{where}: spec", "is missing")
     known.refuse_old_forms("LLMDeployment", document, where)
-    known.check(spec)
+    known.refuse_unknown_keys(spec)
     intent, notes = _intent(document, name, namespace, where, classes)
     intent = replace(intent, traffic=counted_lengths(intent.traffic, counted))
     architecture = (

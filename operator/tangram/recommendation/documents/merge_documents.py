@@ -6,19 +6,19 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.eligibility.devices.node_devices import left_out_notes
-from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights, SliceRequest
-from tangram.recommendation.documents.nodes import among
-from tangram.recommendation.documents.pods import occupied, unhealthy
-from tangram.recommendation.documents.pools import governed, pool_of, unique
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms, SliceRequest
+from tangram.recommendation.documents.nodes import with_declared_sku
+from tangram.recommendation.documents.pods import unhealthy_devices, with_holders
+from tangram.recommendation.documents.pools import pool_of, pools_by_name, under_pool_policy
 
 _UNKNOWN = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
 
 
-def join(parts: list[FleetInput]) -> FleetInput:
+def merged_input(parts: list[FleetInput]) -> FleetInput:
     """Return one input made of many. Raises `InputError` where two of them contradict each other."""
     pools = tuple(sorted((pool for part in parts for pool in part.pools), key=lambda pool: pool.name))
-    by_name = unique(pools)
-    nodes = tuple(among(node, pools) for part in parts for node in part.nodes)
+    by_name = pools_by_name(pools)
+    nodes = tuple(with_declared_sku(node, pools) for part in parts for node in part.nodes)
     _once("Node", [node.name for node in nodes])
     deployments = tuple(sorted((d for part in parts for d in part.deployments), key=lambda d: d.id))
     _once("LLMDeployment", [each.id for each in deployments])
@@ -32,8 +32,8 @@ def join(parts: list[FleetInput]) -> FleetInput:
     told = any(part.pods_told for part in parts)
     away = {each.name for each in nodes if not each.gpus}
     holders = [pod for part in parts for pod in part.pods if pod.node not in away]
-    holders += [each for seen_node in nodes if seen_node.gpus for each in unhealthy(seen_node.node)]
-    seen, notes = occupied(seen, holders)
+    holders += [each for seen_node in nodes if seen_node.gpus for each in unhealthy_devices(seen_node.node)]
+    seen, notes = with_holders(seen, holders)
     if not told:  # a slice may be in use: nothing that might be is destroyed
         seen = [replace(gpu, cuttable=False, convertible=False) for gpu in seen]
         notes += [_UNKNOWN] if seen else []
@@ -41,7 +41,7 @@ def join(parts: list[FleetInput]) -> FleetInput:
     inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in seen})
     _once("GPU", [gpu.id for gpu in gpus])
     return FleetInput(
-        gpus=tuple(sorted((governed(gpu, by_name) for gpu in gpus), key=lambda gpu: gpu.id)),
+        gpus=tuple(sorted((under_pool_policy(gpu, by_name) for gpu in gpus), key=lambda gpu: gpu.id)),
         requests=_named([request for part in parts for request in part.requests]),
         deployments=deployments,
         pools=pools,
@@ -69,7 +69,7 @@ def _named(requests: list[SliceRequest]) -> tuple[SliceRequest, ...]:
     return tuple(sorted(requests, key=lambda request: request.name))
 
 
-def _terms(all_terms: list[PlanWeights]) -> PlanWeights:
+def _terms(all_terms: list[PlanTerms]) -> PlanTerms:
     def one(name: str, key: str) -> Any:
         said = {getattr(terms, name) for terms in all_terms} - {None}
         if len(said) > 1:
@@ -83,7 +83,7 @@ def _terms(all_terms: list[PlanWeights]) -> PlanWeights:
         for sku, price in terms.prices:
             if found.setdefault(sku, price) != price:
                 raise InputError(f"Inventory: prices: {sku}", f"is {found[sku]} and {price} in two documents")
-    return PlanWeights(
+    return PlanTerms(
         prices=tuple(sorted(found.items())),
         move_cost=one("move_cost", "moveCost"),
         move_budget=one("move_budget", "moveBudget"),

@@ -25,7 +25,7 @@ MOST_UNITS = 16 * MOST_PER_NODE  # of one resource
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
+class InferredNode:
     """A node, before pools claim it."""
 
     node: Node
@@ -40,7 +40,7 @@ class NodeSeen:
         return self.node.name
 
 
-def node(document: Mapping[str, Any], where: str) -> NodeSeen:
+def read_node(document: Mapping[str, Any], where: str) -> InferredNode:
     """Read one Node as the operator does. Raises `InputError` where it is no Node.
 
     Engine pods are taken to tolerate what they always tolerate; an operator's settings may hold more.
@@ -65,7 +65,7 @@ def node(document: Mapping[str, Any], where: str) -> NodeSeen:
     return replace(_seen(facts, where), facts=facts, where=where)
 
 
-def among(seen: NodeSeen, pools: Iterable[Pool]) -> NodeSeen:
+def with_declared_sku(seen: InferredNode, pools: Iterable[Pool]) -> InferredNode:
     """Return a node as it is among `pools`: they may declare which GPU it has."""
     facts = seen.facts
     if facts is None:
@@ -76,14 +76,14 @@ def among(seen: NodeSeen, pools: Iterable[Pool]) -> NodeSeen:
     return _seen(replace(facts, declared=declared), seen.where)
 
 
-def _seen(facts: NodeFacts, where: str) -> NodeSeen:
+def _seen(facts: NodeFacts, where: str) -> InferredNode:
     found = gpu_node(facts, (), facts.labels)
     if not (found.usable and found.allocatable):
-        return NodeSeen(found, ())
+        return InferredNode(found, ())
     try:
-        return NodeSeen(found, gpus(found, where))
+        return InferredNode(found, inferred_gpus(found, where))
     except InputError as error:
-        return NodeSeen(found, (), f"{error.field} {error.problem}; its GPUs are left out")
+        return InferredNode(found, (), f"{error.field} {error.problem}; its GPUs are left out")
 
 
 def _values(fields: Fields, key: str) -> Mapping[str, Any]:
@@ -95,7 +95,7 @@ def _is_gpu(resource: str) -> bool:
     return resource == resource_name(WHOLE_GPU) or resource.startswith("nvidia.com/mig-")
 
 
-def gpus(node: Node, where: str) -> tuple[GPUState, ...]:
+def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
     """Return the GPUs of a node whose SKU is known. Raises `InputError` where its counts fit no layout.
 
     A slice that is unhealthy has its place in the layout; a whole GPU that is unhealthy is left out.

@@ -21,7 +21,7 @@ UNHEALTHY = "(unhealthy)"  # holds the slices that are unhealthy; no LLMDeployme
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PodSeen:
+class DeviceHolder:
     """A pod that holds GPUs or slices."""
 
     node: str
@@ -31,7 +31,7 @@ class PodSeen:
     counts: tuple[tuple[str, int], ...]  # (resource, count)
 
 
-def pod(document: Mapping[str, Any], where: str) -> PodSeen | None:
+def read_pod(document: Mapping[str, Any], where: str) -> DeviceHolder | None:
     """Read one Pod; None: it holds no GPU, or does not run."""
     outer = Fields(document, where)
     meta, spec = outer.under("metadata"), outer.under("spec")
@@ -51,22 +51,22 @@ def pod(document: Mapping[str, Any], where: str) -> PodSeen | None:
     served = labels.values.get(OWNER_LABEL) if labels is not None else None
     owner = identity(namespace, str(served)) if served else f"{namespace}/{name}"
     told = tuple(sorted(counts.items()))
-    return PodSeen(read.word(spec, "nodeName"), f"{namespace}/{name}", owner, bool(served), told)
+    return DeviceHolder(read.word(spec, "nodeName"), f"{namespace}/{name}", owner, bool(served), told)
 
 
-def unhealthy(node: Node) -> tuple[PodSeen, ...]:
+def unhealthy_devices(node: Node) -> tuple[DeviceHolder, ...]:
     """Return what keeps the unhealthy slices of a node from being given or cut: a holder that stays.
 
     It comes last of the node's pods, since one of them may hold the slice that is unhealthy.
     """
     sick = tuple(each for each in node.unhealthy if each[0] != resource_name(WHOLE_GPU))
-    return (PodSeen(node.name, "~unhealthy", UNHEALTHY, ours=False, counts=sick),) if sick else ()
+    return (DeviceHolder(node.name, "~unhealthy", UNHEALTHY, ours=False, counts=sick),) if sick else ()
 
 
-def occupied(gpus: Iterable[GPUState], pods: Iterable[PodSeen]) -> tuple[list[GPUState], list[str]]:
+def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tuple[list[GPUState], list[str]]:
     """Return the GPUs with their holders, and a note about each pod for which nothing was left."""
     found = {gpu.id: gpu for gpu in gpus}
-    free = free_units(found.values())
+    free = free_instances(found.values())
     taken: dict[str, dict[int, Instance]] = {}
     notes = []
     for each in sorted(pods):
@@ -83,12 +83,12 @@ def occupied(gpus: Iterable[GPUState], pods: Iterable[PodSeen]) -> tuple[list[GP
     return [_held(gpu, taken.get(gpu.id, {})) for gpu in found.values()], notes
 
 
-Units = dict[tuple[str, str], deque[tuple[str, Instance]]]  # by node and resource: GPU id, and what is free
+FreeInstances = dict[tuple[str, str], deque[tuple[str, Instance]]]  # by node and resource: GPU id, instance
 
 
-def free_units(gpus: Iterable[GPUState]) -> Units:
+def free_instances(gpus: Iterable[GPUState]) -> FreeInstances:
     """Return what nobody holds, in the order of GPUs."""
-    free: Units = {}
+    free: FreeInstances = {}
     for gpu in gpus:
         if gpu.mig_enabled:
             left = [instance for instance in gpu.instances if instance.owner is None]
@@ -106,6 +106,6 @@ def _held(gpu: GPUState, taken: Mapping[int, Instance]) -> GPUState:
     return replace(gpu, instances=there or tuple(taken.values()), convertible=False)
 
 
-def _too_many(each: PodSeen, resource: str) -> str:
+def _too_many(each: DeviceHolder, resource: str) -> str:
     total = dict(each.counts)[resource]
     return f"pod {each.name} holds {total} {resource}, of which node {each.node} offers too few"

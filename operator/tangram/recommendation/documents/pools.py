@@ -16,7 +16,7 @@ from tangram.recommendation.documents import unknown_keys as known
 _NO_NODE = {"tangram.dev/none": ""}
 
 
-def pool(document: Mapping[str, Any], where: str) -> Pool:
+def read_pool(document: Mapping[str, Any], where: str) -> Pool:
     """Read one GPUPool, with the API's rules and words. Raises `InputError` naming the key.
 
     In files a pool may go without a selector: GPUs of an Inventory name theirs.
@@ -26,7 +26,7 @@ def pool(document: Mapping[str, Any], where: str) -> Pool:
         raise InputError(f"{where}: metadata: name", "is missing")
     known.refuse_old_forms("GPUPool", document, f"{where} {name}")
     fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
-    known.check(fields, GPUPoolSpec)
+    known.refuse_unknown_keys(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
     values = {} if selector is None else (selector.under("matchLabels") or selector).values
     found = parse_pool(
@@ -37,7 +37,7 @@ def pool(document: Mapping[str, Any], where: str) -> Pool:
     return found if values else replace(found, selector=())
 
 
-def unique(pools: tuple[Pool, ...]) -> dict[str, Pool]:
+def pools_by_name(pools: tuple[Pool, ...]) -> dict[str, Pool]:
     """Return pools by name. Raises `InputError` where two have one name."""
     found: dict[str, Pool] = {}
     for each in pools:
@@ -47,7 +47,7 @@ def unique(pools: tuple[Pool, ...]) -> dict[str, Pool]:
     return found
 
 
-def claiming(node: Node, pools: Iterable[Pool]) -> list[str]:
+def claiming_pools(node: Node, pools: Iterable[Pool]) -> list[str]:
     """Return the names of the pools whose selector matches a node, sorted."""
     labels = dict(node.labels)
     return sorted(pool.name for pool in pools if pool.selects(labels))
@@ -55,7 +55,7 @@ def claiming(node: Node, pools: Iterable[Pool]) -> list[str]:
 
 def pool_of(node: Node, pools: Iterable[Pool]) -> str:
     """Return the pool of a node, the empty string where there is none. Raises where two claim it."""
-    names = claiming(node, pools)
+    names = claiming_pools(node, pools)
     if len(names) > 1:
         raise InputError(
             f"GPUPool {names[1]}", f"claims node {node.name}, which belongs to GPUPool {names[0]}"
@@ -63,7 +63,7 @@ def pool_of(node: Node, pools: Iterable[Pool]) -> str:
     return names[0] if names else ""
 
 
-def governed(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
+def under_pool_policy(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
     """Return the GPU as its pool allows it to be treated. In no pool anything may be recommended."""
     mine = pools.get(state.pool)
     if mine is None:
@@ -84,7 +84,7 @@ def _still(instance: Instance) -> Instance:
     return replace(instance, movable=False) if instance.owner is not None else instance
 
 
-def growable(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
+def growable_pool(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
     """Return by how many nodes a pool may grow; None: not at all. `prices`: USD per GPU-hour by SKU.
 
     Raises `InputError` where nobody can say what new nodes are or cost.

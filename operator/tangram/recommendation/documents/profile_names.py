@@ -13,7 +13,7 @@ def is_short(profile: str) -> bool:
     return _SHORT.fullmatch(profile) is not None
 
 
-def plain(sku: str, short: str) -> str | None:
+def profile_of_short_name(sku: str, short: str) -> str | None:
     """Return the profile that `short` means on a board: without media engines, with the least memory."""
     cut = board(sku)
     options = cut.options if cut else ()
@@ -21,12 +21,12 @@ def plain(sku: str, short: str) -> str | None:
     return min(named, key=lambda o: (o.mask.bit_count(), o.profile)).profile if named else None
 
 
-def full(sku: str, profile: str) -> str:
+def full_profile_name(sku: str, profile: str) -> str:
     """Return the name as NVIDIA prints it; what is not short, or unknown, as it is."""
-    return (plain(sku, profile) if is_short(profile) else None) or profile
+    return (profile_of_short_name(sku, profile) if is_short(profile) else None) or profile
 
 
-def has(sku: str, profile: str) -> bool:
+def board_has(sku: str, profile: str) -> bool:
     """Whether there is such a slice, or whole GPU, on a board."""
     cut = board(sku)
     return profile == WHOLE_GPU or (cut is not None and profile in cut.profiles)

@@ -18,14 +18,14 @@ def refuse_old_forms(kind: str, document: Mapping[str, Any], where: str) -> None
         raise InputError(f"{where}: {form.shown}", f"{form.advice}; {HINT}")
 
 
-def check(spec: Fields, model: type[BaseModel] = LLMDeploymentSpec) -> None:
+def refuse_unknown_keys(spec: Fields, model: type[BaseModel] = LLMDeploymentSpec) -> None:
     """Raise `InputError` for the first key, in whatever depth, that `model` does not have."""
     names = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
     read.closed(spec, names)
     for name, annotation in names.items():
         inner = _model(annotation)
         if inner is not None and isinstance(spec.values.get(name), Mapping):
-            check(Fields(spec.values[name], f"{spec.where}: {name}"), inner)
+            refuse_unknown_keys(Fields(spec.values[name], f"{spec.where}: {name}"), inner)
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:

@@ -14,13 +14,13 @@ from tangram.eligibility.shapes.wanted import Wanted
 from tangram.packing import GPUState, board
 from tangram.recommendation.documents.document_fields import has_nvlink, sku_of
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.pools import governed, unique
+from tangram.recommendation.documents.pools import pools_by_name, under_pool_policy
 
 FLAG = "--what-if"
 _MOST_GPUS = 100_000
 
 
-def changed(given: FleetInput, text: str) -> FleetInput:
+def with_change(given: FleetInput, text: str) -> FleetInput:
     """Return the input with the change that `text` says. Raises `InputError` for what cannot be read."""
     kind, equals, rest = text.partition("=")
     change = _CHANGES.get(kind)
@@ -40,9 +40,9 @@ def _add_gpu(given: FleetInput, text: str) -> FleetInput:
     node = settings.get("node") or f"what-if-{sku}"
     n = _whole(count or "1", text)
     there = {gpu.id for gpu in given.gpus}
-    pools = unique(given.pools)
+    pools = pools_by_name(given.pools)
     new = [
-        governed(
+        under_pool_policy(
             GPUState(
                 id=_free_name(f"{node}/{i}", there),
                 node=node,

@@ -6,12 +6,12 @@ from typing import Any
 
 from tangram.catalog import InputError
 from tangram.packing import Offer, Packing, ShapeKey
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 
-Solve = Callable[[Joint], Packing]
+Solve = Callable[[FleetProblem], Packing]
 
 
-def find(asked: Joint, name: str) -> str:
+def deployment_id(asked: FleetProblem, name: str) -> str:
     """Return the id of an LLMDeployment by its name; `llmdep/NAME` is understood."""
     wanted = name.removeprefix("llmdep/").removeprefix("llmdeployment/")
     ids = [d.id for d in asked.given.deployments if wanted in {d.id, d.name, f"{d.namespace}/{d.name}"}]
@@ -21,8 +21,8 @@ def find(asked: Joint, name: str) -> str:
     raise InputError("--explain", f"{name!r} is {'more than one' if ids else 'no'} LLMDeployment: {known}")
 
 
-def tried(
-    asked: Joint, plan: dict[str, Any], found: dict[str, Any], solve: Solve, deployment: str
+def with_alternative_costs(
+    asked: FleetProblem, plan: dict[str, Any], found: dict[str, Any], solve: Solve, deployment: str
 ) -> dict[str, Any]:
     """Return the deployment's document with, at every alternative that serves, what the fleet would cost."""
     each = asked.sized.get(deployment)
@@ -37,7 +37,7 @@ def tried(
 
 
 def _forced(
-    asked: Joint, plan: dict[str, Any], deployment: str, offer: Offer, solve: Solve
+    asked: FleetProblem, plan: dict[str, Any], deployment: str, offer: Offer, solve: Solve
 ) -> dict[str, Any]:
     """Return the fleet with a deployment on one shape alone, whatever its budget and maxReplicas."""
     demands = tuple(

@@ -9,7 +9,7 @@ from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, repli
 from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
-from tangram.recommendation.explanation.no_serving_shape import SETTINGS
+from tangram.recommendation.explanation.no_serving_shape import REQUEST_SETTINGS
 from tangram.recommendation.problem.replica_bounds import Rooms
 
 MOST = 5
@@ -106,6 +106,8 @@ def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:
         found["excess"] = round(rejection.excess, 4)
     # In the cluster the engine serves what is stored, on one GPU: what only another could do is no way out.
     any_engine = not each.wanted.uniform
-    if relaxation is not None and (any_engine or {name for name, _ in relaxation.changes} <= set(SETTINGS)):
+    if relaxation is not None and (
+        any_engine or {name for name, _ in relaxation.changes} <= set(REQUEST_SETTINGS)
+    ):
         found["servesWith"] = relaxation.text
     return found

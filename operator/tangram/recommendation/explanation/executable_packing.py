@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.packing import Packing
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 
 Steps = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ExecutablePacking:
     """A plan, how to get there, and what is to be said of it."""
 
     packing: Packing
@@ -19,18 +19,18 @@ class Reached:
     notes: tuple[str, ...] = ()
 
 
-def reached(
-    asked: Joint,
+def executable_packing(
+    asked: FleetProblem,
     packing: Packing,
-    solved: Callable[[Joint], Packing],
+    solved: Callable[[FleetProblem], Packing],
     steps_of: Callable[[Packing], Steps],
-) -> Reached:
+) -> ExecutablePacking:
     """Return `packing` if some step leads there or somebody would go short, else the best without moves.
 
     Replicas that wait for each other's places are what blocks steps; where nobody moves, nobody waits. Where
     some steps can be taken, one that is blocked is no reason to give up what the others save.
     """
-    first = Reached(packing, steps_of(packing))
+    first = ExecutablePacking(packing, steps_of(packing))
     blocked = "stepsMissing" in first.steps and not first.steps["steps"]
     if not asked.given.terms.reachable or not blocked or not packing.moves:
         return first
@@ -42,7 +42,7 @@ def reached(
     if "stepsMissing" in second:
         return first
     cheaper = f"{packing.cost_per_hour:.2f} $/h would do, but no step leads there: "
-    return Reached(other, second, (cheaper + first.steps["stepsMissing"]["text"],))
+    return ExecutablePacking(other, second, (cheaper + first.steps["stepsMissing"]["text"],))
 
 
 def _shorter(other: Packing, packing: Packing) -> bool:

@@ -6,7 +6,7 @@ from tangram.eligibility.shapes.serving_shapes import Sized
 
 _NEAREST = 12  # rejected shapes that are asked what would help
 # Of what a shape needs to serve: the request's field, what people call it, and its unit.
-SETTINGS = {
+REQUEST_SETTINGS = {
     "ttft-ms": ("ttft_ms", "TTFT", " ms"),
     "tpot-ms": ("tpot_ms", "TPOT", " ms"),
     "max-model-len": ("max_model_len", "engine.maxModelLen", ""),
@@ -14,7 +14,7 @@ SETTINGS = {
 }
 
 
-def lacking(each: Sized) -> list[str]:
+def nearest_shape_shortfall(each: Sized) -> list[str]:
     """Return why nothing serves it, nearest first."""
     if each.wanted.impossible:
         return [f"engine: {each.wanted.impossible}"]
@@ -24,7 +24,7 @@ def lacking(each: Sized) -> list[str]:
     return [f"{nearest.constraint}: {nearest.shape}: {nearest.message}"]
 
 
-def settings(each: Sized) -> Iterator[tuple[str, dict[str, float]]]:
+def sufficient_settings(each: Sized) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield (text, changes of the request) with which a shape would serve, the nearest shape's first.
 
     What only another engine can do, formats and groups of GPUs, is left out.
@@ -34,9 +34,13 @@ def settings(each: Sized) -> Iterator[tuple[str, dict[str, float]]]:
     seen: set[str] = set()
     for rejection in sorted(each.rejected, key=lambda r: (r.excess, str(r.shape)))[:_NEAREST]:
         found = each.assessed.relaxation(rejection)
-        if found is None or found.text in seen or not {name for name, _ in found.changes} <= set(SETTINGS):
+        if (
+            found is None
+            or found.text in seen
+            or not {name for name, _ in found.changes} <= set(REQUEST_SETTINGS)
+        ):
             continue
         seen.add(found.text)
-        told = [(*SETTINGS[name], float(value)) for name, value in found.changes]
+        told = [(*REQUEST_SETTINGS[name], float(value)) for name, value in found.changes]
         text = " and ".join(f"{label} {value:g}{unit}" for _, label, unit, value in told)
         yield text, {field: value if unit else int(value) for field, _, unit, value in told}

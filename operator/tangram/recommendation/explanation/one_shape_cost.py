@@ -7,7 +7,7 @@ from typing import Any
 from tangram.packing import Demand, Packing, Stage
 from tangram.packing.problem.prepared import prices_of
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 
 _SOLVE_S = 2.0  # deterministic, for the free mixes: their bound is what counts, and comes first
 _EQUAL = 1e-6  # USD, or LLMDeployments
@@ -17,7 +17,9 @@ _LEAST_POINTS = 0.05  # of demand: less is rounded to nothing
 _UNKNOWN = {"text": "has a cost that is not known: free mixes of shapes were not compared in time"}
 
 
-def one_shape_document(asked: Joint, packing: Packing, limits: PlanTimeLimit | None) -> dict[str, Any] | None:
+def one_shape_document(
+    asked: FleetProblem, packing: Packing, limits: PlanTimeLimit | None
+) -> dict[str, Any] | None:
     """Return the first stage that free mixes may better: its value, theirs, their bound, the difference.
 
     None where no LLMDeployment is restricted; only a text where the cost is not known. `limits`: None where

@@ -5,13 +5,13 @@ from typing import Any
 from tangram.packing import Packing
 from tangram.packing.transition import Missing, Pace, Spare, Step, transition
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 
 _EFFORT = 3_000_000  # what is thought about an order: some seconds of a slow core, counted, not measured
 _FREELY = PlanTimeLimit()
 
 
-def steps_document(asked: Joint, packing: Packing, limits: PlanTimeLimit = _FREELY) -> dict[str, Any]:
+def steps_document(asked: FleetProblem, packing: Packing, limits: PlanTimeLimit = _FREELY) -> dict[str, Any]:
     """Return `steps` and, where they do not end in the plan, `stepsMissing`. Equal inputs give equal steps.
 
     An LLMDeployment never falls below scaling.minReplicas. An owner that was not sized has no minimum: its
@@ -24,7 +24,7 @@ def steps_document(asked: Joint, packing: Packing, limits: PlanTimeLimit = _FREE
     return document if found.missing is None else document | {"stepsMissing": _missing(found.missing)}
 
 
-def _minima(asked: Joint) -> tuple[tuple[str, int], ...]:
+def _minima(asked: FleetProblem) -> tuple[tuple[str, int], ...]:
     owners = {i.owner for gpu in asked.problem.gpus for i in gpu.instances if i.owner is not None}
     least = dict.fromkeys(owners, 0) | {wanted.id: wanted.least for wanted in asked.given.deployments}
     return tuple(sorted(least.items()))

@@ -8,11 +8,11 @@ from tangram.catalog import InputError
 from tangram.eligibility.shapes.serving_shapes import Sized, sized
 from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
-from tangram.recommendation.explanation.no_serving_shape import lacking, settings
-from tangram.recommendation.explanation.unmet_reason import nowhere
+from tangram.recommendation.explanation.no_serving_shape import nearest_shape_shortfall, sufficient_settings
+from tangram.recommendation.explanation.unmet_reason import no_gpu_in_pools
 from tangram.recommendation.problem.demands import offered, slices_there
 from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
 _MOST = 8  # explained in one plan, the most important first
@@ -27,7 +27,9 @@ _MOST_SOLVE_S = 3.0
 _MOST_SOLVES, _ALL_SOLVES = 8, 24
 
 
-def explanations(asked: Joint, packing: Packing, limits: PlanTimeLimit) -> dict[str, dict[str, Any]]:
+def unmet_explanations(
+    asked: FleetProblem, packing: Packing, limits: PlanTimeLimit
+) -> dict[str, dict[str, Any]]:
     """Return `because` and `relaxations` of LLMDeployments that go short, by id.
 
     Of many, those of the highest priority; how many depends on the fleet alone, and on `limits`.
@@ -49,7 +51,7 @@ def explanations(asked: Joint, packing: Packing, limits: PlanTimeLimit) -> dict[
     return found
 
 
-def short(asked: Joint, packing: Packing, demand_id: str) -> dict[str, Any]:
+def unmet_explanation(asked: FleetProblem, packing: Packing, demand_id: str) -> dict[str, Any]:
     """Return `because` and `relaxations` of one demand, thought about for as long as it takes.
 
     Nothing where it is served whole.
@@ -66,7 +68,7 @@ class _Spent:
 
 
 def _short(
-    asked: Joint, packing: Packing, demand_id: str, limits: PlanTimeLimit | None, solves: int
+    asked: FleetProblem, packing: Packing, demand_id: str, limits: PlanTimeLimit | None, solves: int
 ) -> tuple[dict[str, Any], _Spent]:
     """Return the same, with so many solves at most where there are limits, and what it took."""
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
@@ -76,10 +78,13 @@ def _short(
     from tangram.packing.explanation.relax import relaxations  # noqa: PLC0415
 
     each = asked.sized.get(demand_id)
-    if each is not None and (missing := nowhere(each, asked)):
+    if each is not None and (missing := no_gpu_in_pools(each, asked)):
         return {"because": [f"placement: {missing}"], "relaxations": []}, _Spent()
     if each is not None and not each.offers:
-        document = {"because": lacking(each), "relaxations": list(_settings(asked, each, limits))}
+        document = {
+            "because": nearest_shape_shortfall(each),
+            "relaxations": list(_settings(asked, each, limits)),
+        }
         return document, _Spent(_MOST_TRIED * _SOLVE * size(asked.problem))
     problem = _wide(asked, demand_id)
     thinking = [Thinking(), Thinking()]
@@ -112,12 +117,12 @@ def _short(
     return document, _Spent(sum(each.built for each in thinking), whole - thinking[1].solves)
 
 
-def _settings(asked: Joint, each: Sized, limits: PlanTimeLimit | None) -> Iterator[dict[str, Any]]:
+def _settings(asked: FleetProblem, each: Sized, limits: PlanTimeLimit | None) -> Iterator[dict[str, Any]]:
     """The settings with which the whole fleet serves one that no shape serves now: of each kind the first."""
     from tangram.packing.solve import solve  # noqa: PLC0415 - loads the solver
 
     tried, demand_id = 0, each.wanted.id
-    for text, changes in settings(each):
+    for text, changes in sufficient_settings(each):
         changed = _demand_with(asked, demand_id, changes)
         if tried == _MOST_TRIED or least_unmet(changed) > 0:
             continue
@@ -149,7 +154,7 @@ def _each_solve(limits: PlanTimeLimit | None, gpus: int) -> Any:
     )
 
 
-def _wide(asked: Joint, demand_id: str) -> Problem:
+def _wide(asked: FleetProblem, demand_id: str) -> Problem:
     """Return the problem with what would serve a demand whole, though only what it runs can be had."""
     each = asked.sized.get(demand_id)
     if each is None or not each.offers:
@@ -158,7 +163,7 @@ def _wide(asked: Joint, demand_id: str) -> Problem:
     return replace(asked.problem, demands=tuple(demands))
 
 
-def _knobs(asked: Joint, demand_id: str) -> list[Any]:
+def _knobs(asked: FleetProblem, demand_id: str) -> list[Any]:
     from tangram.packing.explanation.relax import Knob  # noqa: PLC0415 - loads the solver
 
     each = asked.sized.get(demand_id)
@@ -175,11 +180,11 @@ def _knobs(asked: Joint, demand_id: str) -> list[Any]:
     ]
 
 
-def _at(asked: Joint, demand_id: str, field: str) -> Any:
+def _at(asked: FleetProblem, demand_id: str, field: str) -> Any:
     return lambda value: _demand_with(asked, demand_id, {field: value})
 
 
-def _demand_with(asked: Joint, demand_id: str, changes: Mapping[str, Any]) -> Demand:
+def _demand_with(asked: FleetProblem, demand_id: str, changes: Mapping[str, Any]) -> Demand:
     """Return a demand as it would be if its requests were others."""
     wanted, prices = asked.sized[demand_id].wanted, asked.sized[demand_id].assessed.prices
     skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}

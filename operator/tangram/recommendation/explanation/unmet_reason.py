@@ -4,24 +4,24 @@ from tangram.eligibility.shapes.serving_shapes import Sized
 from tangram.packing import Packing, Unmet
 from tangram.packing.problem.mix import least_unmet
 from tangram.recommendation.documents import profile_names as profiles
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 from tangram.recommendation.problem.replica_bounds import Rooms
 
 _ROUNDING = 1 + 1e-9  # of sums of rates and prices
 
 
-def reason(asked: Joint, item: Unmet, packing: Packing, rooms: Rooms) -> str:
+def unmet_reason(asked: FleetProblem, item: Unmet, packing: Packing, rooms: Rooms) -> str:
     """Return the reason of one entry of `unmet`. What it claims is proved: otherwise it claims less."""
     each = asked.sized.get(item.demand)
     given_up = "what runs stays: no better plan was found in time" if packing.status == "FALLBACK" else ""
     if each is None:
         return _no_board(asked, item.demand) or given_up or _left(item, packing)
-    if (missing := nowhere(each, asked)) or not each.offers:
+    if (missing := no_gpu_in_pools(each, asked)) or not each.offers:
         return missing or each.wanted.impossible or _no_shape(each)
     return given_up or _excluded(asked, item, each, rooms) or _left(item, packing)
 
 
-def _excluded(asked: Joint, item: Unmet, each: Sized, rooms: Rooms) -> str:
+def _excluded(asked: FleetProblem, item: Unmet, each: Sized, rooms: Rooms) -> str:
     """Return what rules it out on its own, whatever else there is; the empty string where nothing does."""
     wanted = each.wanted
     demand = next(d for d in asked.problem.demands if d.id == item.demand)
@@ -62,20 +62,20 @@ def _left(item: Unmet, packing: Packing) -> str:
     return item.reason if proved else "no better place was found for it within the limits"
 
 
-def nowhere(each: Sized, asked: Joint) -> str:
+def no_gpu_in_pools(each: Sized, asked: FleetProblem) -> str:
     """Return that no GPU is where it has to be, the empty string where one is."""
     pools = each.wanted.pools
     known = {gpu.pool for gpu in asked.problem.gpus} | {pool.name for pool in asked.problem.growable}
     return "" if not pools or known & set(pools) else f"no GPU is in GPUPool {' or '.join(pools)}"
 
 
-def _no_board(asked: Joint, name: str) -> str:
+def _no_board(asked: FleetProblem, name: str) -> str:
     """Return that no GPU of the fleet has what a SliceRequest asks for, the empty string where one has."""
     wanted = next(request for request in asked.given.requests if request.name == name)
     skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
     if wanted.sku is not None:
         return "" if wanted.sku in skus else f"this fleet has no {wanted.sku}"
-    some = any(profiles.has(sku, profiles.full(sku, wanted.profile)) for sku in skus)
+    some = any(profiles.board_has(sku, profiles.full_profile_name(sku, wanted.profile)) for sku in skus)
     return "" if some else f"no GPU of this fleet can be cut into {wanted.profile}"
 
 

@@ -9,11 +9,16 @@ from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import Claim, FleetSnapshot, Node
 from tangram.packing import GPUState
-from tangram.recommendation.documents.nodes import gpus as gpus_of
-from tangram.recommendation.documents.pods import PodSeen, free_units, occupied, unhealthy
-from tangram.recommendation.documents.pools import claiming, governed
+from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
+from tangram.recommendation.documents.pods import (
+    DeviceHolder,
+    free_instances,
+    unhealthy_devices,
+    with_holders,
+)
+from tangram.recommendation.documents.pools import claiming_pools, under_pool_policy
 
-OTHERS = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
+FOREIGN_OWNER = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,11 @@ def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: froze
     there = {gpu.node for gpu in bare}
     claims = sorted(snapshot.claims, key=_claim)
     pods = [_pod(i, each, names, kept) for i, each in enumerate(claims) if each.node in there]
-    sick = [each for node in snapshot.nodes if node.name in there for each in unhealthy(node)]
-    held, crowded = occupied(bare, [*pods, *sick])
-    held, _ = occupied(held, _to_come(held, snapshot, names, kept))
+    sick = [each for node in snapshot.nodes if node.name in there for each in unhealthy_devices(node)]
+    held, crowded = with_holders(bare, [*pods, *sick])
+    held, _ = with_holders(held, _to_come(held, snapshot, names, kept))
     pools = {pool.name: pool for pool in snapshot.pools}
-    gpus = sorted((governed(gpu, pools) for gpu in held), key=lambda gpu: gpu.id)
+    gpus = sorted((under_pool_policy(gpu, pools) for gpu in held), key=lambda gpu: gpu.id)
     return ObservedGPUs(tuple(gpus), (*notes, *crowded))
 
 
@@ -61,7 +66,7 @@ def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[
         if node.allocatable and not node.left_out:
             notes.append(f"node {node.name}: {_unknown(node)}; its GPUs are left out")
         return
-    names = claiming(node, snapshot.pools)
+    names = claiming_pools(node, snapshot.pools)
     pool = next((pool for pool in snapshot.pools if names and pool.name == names[0]), None)
     pool_price = None if pool is None else pool.price_per_gpu_hour
     if Prices(dict(snapshot.prices)).gpu_hour(node.sku, pool_price) is None:
@@ -84,12 +89,12 @@ def _unknown(node: Node) -> str:
     return f"has GPUs {node.product!r} that the catalog does not know" if node.product else "has no product"
 
 
-def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[str]) -> PodSeen:
+def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[str]) -> DeviceHolder:
     owner = names.get(claim.owner_uid or "")
-    return PodSeen(
+    return DeviceHolder(
         node=claim.node,
         name=f"{claim.node}#{number}",
-        owner=OTHERS if owner is None else owner,
+        owner=FOREIGN_OWNER if owner is None else owner,
         ours=owner is not None and claim.owner_uid not in kept,
         counts=((claim.resource, claim.count),),
     )
@@ -97,7 +102,7 @@ def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[st
 
 def _to_come(
     gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]
-) -> list[PodSeen]:
+) -> list[DeviceHolder]:
     """Return replicas that our Deployments were given and whose pods no node has yet, where there is room.
 
     Without them a plan would change with every pod that is scheduled.
@@ -107,7 +112,7 @@ def _to_come(
     for claim in snapshot.claims:
         have[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
     free: dict[tuple[str | None, str], list[str]] = {}
-    for (node, resource), units in sorted(free_units(gpus).items(), reverse=True):
+    for (node, resource), units in sorted(free_instances(gpus).items(), reverse=True):
         free.setdefault((skus[node], resource), []).extend([node] * len(units))
     found = []
     for each in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):

@@ -26,14 +26,14 @@ from tangram.fleet import (
     describe,
 )
 from tangram.packing import ShapeKey
-from tangram.recommendation.documents.fleet_input import FleetInput, PlanWeights
-from tangram.recommendation.documents.pools import claiming, growable
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
+from tangram.recommendation.documents.pools import claiming_pools, growable_pool
 from tangram.recommendation.observed.observed_gpus import ObservedGPUs, observed_gpus
 
 Everyone = Iterable[ParsedIntent]
 
 
-def observed(
+def snapshot_input(
     snapshot: FleetSnapshot, intents: Everyone, told: Mapping[str, Architecture] | None = None
 ) -> FleetInput:
     """Return what a plan of the observed fleet is made from. The order of observing does not matter.
@@ -50,7 +50,7 @@ def observed(
         deployments=deployments,
         pools=pools,
         pods_told=True,
-        terms=PlanWeights(prices=tuple(sorted(snapshot.prices)), reachable=True),
+        terms=PlanTerms(prices=tuple(sorted(snapshot.prices)), reachable=True),
         inferred=frozenset(gpu.id for gpu in seen.gpus),
         notes=(*seen.notes, *conflicts, *unplanned),
     )
@@ -61,11 +61,11 @@ def _pools(snapshot: FleetSnapshot, seen: ObservedGPUs) -> tuple[tuple[Pool, ...
     found, notes = [], []
     for pool in sorted(snapshot.pools):
         away = sum(
-            claiming(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes
+            claiming_pools(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes
         ) - seen.nodes_of(pool.name)
         mine = pool if pool.max_nodes is None else replace(pool, max_nodes=max(0, pool.max_nodes - away))
         try:
-            growable(mine, seen.gpus, dict(snapshot.prices))
+            growable_pool(mine, seen.gpus, dict(snapshot.prices))
         except InputError as error:
             notes.append(f"{error.field} {error.problem}: it is planned without growth")
             mine = replace(mine, max_nodes=None)
@@ -119,7 +119,7 @@ def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
 
     A GPU belongs to the first of the pools that claim it, but pods may run on every node of a pool they name.
     """
-    claims = [claiming(node, snapshot.pools) for node in snapshot.nodes] if named else []
+    claims = [claiming_pools(node, snapshot.pools) for node in snapshot.nodes] if named else []
     return [
         pool.name
         for pool in sorted(snapshot.pools)

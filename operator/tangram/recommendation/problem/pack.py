@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tangram.packing import Packing, validate
 from tangram.recommendation.problem.foreign_owners import merged, named
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 
 LEAST_S = 0.01
 
@@ -21,13 +21,13 @@ class PlanTimeLimit:
         """Return a share of the time; no limit where there is none."""
         return self if self.wall_s is None else PlanTimeLimit(max(LEAST_S, self.wall_s * share), self.clock)
 
-    def started(self) -> "Watch":
+    def started(self) -> "Stopwatch":
         """Return a watch that runs from now on."""
-        return Watch(self, self.clock() if self.clock is not None else 0.0)
+        return Stopwatch(self, self.clock() if self.clock is not None else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Stopwatch:
     """What is left of a limit."""
 
     limits: PlanTimeLimit
@@ -50,7 +50,9 @@ class Watch:
 _FREELY = PlanTimeLimit()
 
 
-def pack(asked: Joint, limits: PlanTimeLimit = _FREELY, deterministic_s: float | None = None) -> Packing:
+def pack(
+    asked: FleetProblem, limits: PlanTimeLimit = _FREELY, deterministic_s: float | None = None
+) -> Packing:
     """Return the packing of the whole fleet. Raises `InputError` where the problem contradicts itself.
 
     `deterministic_s`: CP-SAT's own seconds of work; None: by the size of the model.

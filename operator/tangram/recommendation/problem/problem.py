@@ -13,7 +13,7 @@ from tangram.packing import slice_request as raw_demand
 from tangram.packing.problem.prepared import prices_of
 from tangram.recommendation.documents import profile_names as profiles
 from tangram.recommendation.documents.fleet_input import FleetInput, SliceRequest
-from tangram.recommendation.documents.pools import growable
+from tangram.recommendation.documents.pools import growable_pool
 from tangram.recommendation.problem.demands import (
     Running,
     cannot_move,
@@ -31,7 +31,7 @@ HORIZON_H = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class FleetProblem:
     """A packing problem, and what its demands were made from."""
 
     given: FleetInput
@@ -40,7 +40,7 @@ class Joint:
     running: Running = field(default_factory=dict)
 
 
-def joint(given: FleetInput) -> Joint:
+def fleet_problem(given: FleetInput) -> FleetProblem:
     """Return the packing problem. Raises `InputError` for what contradicts itself."""
     fleet = _fleet(given)
     skus = frozenset(fleet.skus)
@@ -58,7 +58,7 @@ def joint(given: FleetInput) -> Joint:
     demands = sorted((*asked, *raw), key=lambda each: each.id)
     staying = (one.wanted.id for one in sized.values() if cannot_move(one, rooms, running))
     gpus = _pinned(fleet.gpus, frozenset(staying))
-    return Joint(given, replace(fleet, gpus=gpus, demands=tuple(demands)), sized, running)
+    return FleetProblem(given, replace(fleet, gpus=gpus, demands=tuple(demands)), sized, running)
 
 
 def _fleet(given: FleetInput) -> Problem:
@@ -76,7 +76,9 @@ def _fleet(given: FleetInput) -> Problem:
         return replace(instance, owner=owner, move_cost=cost, movable=movable)
 
     pools = [
-        found for pool in given.pools if (found := growable(pool, given.gpus, dict(terms.prices))) is not None
+        found
+        for pool in given.pools
+        if (found := growable_pool(pool, given.gpus, dict(terms.prices))) is not None
     ]
     return Problem(
         gpus=tuple(
@@ -132,12 +134,12 @@ def _raw(request: SliceRequest, skus: frozenset[str]) -> Demand:
 
 def _only_sku(request: SliceRequest, profile: str, skus: frozenset[str]) -> str:
     """Return the SKU that has to serve a request, `ANY_SKU` where any may. Raises `InputError`."""
-    if request.sku is None and (not skus or any(profiles.has(sku, profile) for sku in skus)):
+    if request.sku is None and (not skus or any(profiles.board_has(sku, profile) for sku in skus)):
         return ANY_SKU
     if request.sku is None:
         known = _boards_with(profile)  # no GPU of the fleet has it: all of it stays unmet
     else:
-        known = [request.sku] if profiles.has(request.sku, profile) else []
+        known = [request.sku] if profiles.board_has(request.sku, profile) else []
     if not known:
         which = " or ".join(sorted({request.sku} if request.sku else skus))
         raise InputError(f"SliceRequest {request.name}: profile", f"{profile!r} is no MIG profile of {which}")
@@ -146,14 +148,16 @@ def _only_sku(request: SliceRequest, profile: str, skus: frozenset[str]) -> str:
 
 def _boards_with(profile: str) -> list[str]:
     """Return the GPUs of the catalog that can be cut so, those with a price first."""
-    found = [facts for sku in catalog.skus() if profiles.has(sku, profile) and (facts := catalog.gpu(sku))]
+    found = [
+        facts for sku in catalog.skus() if profiles.board_has(sku, profile) and (facts := catalog.gpu(sku))
+    ]
     return [facts.sku for facts in sorted(found, key=lambda facts: facts.price_per_hour is None)]
 
 
 def _full_name(request: SliceRequest, skus: frozenset[str] | set[str]) -> str:
     if not profiles.is_short(request.profile):
         return request.profile
-    found = {name for sku in skus if (name := profiles.plain(sku, request.profile))}
+    found = {name for sku in skus if (name := profiles.profile_of_short_name(sku, request.profile))}
     if len(found) != 1:
         which = f"is {' and '.join(sorted(found))} on these GPUs" if found else "is no profile of these GPUs"
         raise InputError(

@@ -30,7 +30,7 @@ _LEAST_GAP = 1e-4  # smaller ones are no zero
 Document = Mapping[str, Any]
 
 
-def figures(document: Document, *, current_cost_per_hour: float, solve_s: float) -> dict[str, str]:
+def status_figures(document: Document, *, current_cost_per_hour: float, solve_s: float) -> dict[str, str]:
     """Return what the `status` of the FleetPlan says beside its state. USD per hour, seconds."""
     return {
         "currentCostPerHour": _usd(current_cost_per_hour),
@@ -39,7 +39,7 @@ def figures(document: Document, *, current_cost_per_hour: float, solve_s: float)
     }
 
 
-def record(document: Document, *, inputs_hash: str) -> dict[str, Any]:
+def fleet_plan_spec(document: Document, *, inputs_hash: str) -> dict[str, Any]:
     """Return the `spec` of the FleetPlan of one plan document: equal documents, equal bytes."""
     gpus = document["gpus"]
     classes = _layouts(gpus)

@@ -11,14 +11,14 @@ from tangram.packing import Choice, GPULayout, GPUState, Move, Packing, Placed, 
 from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.alternatives import alternatives, shape_document
-from tangram.recommendation.explanation.unmet_reason import reason
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.explanation.unmet_reason import unmet_reason
+from tangram.recommendation.problem.problem import FleetProblem
 from tangram.recommendation.problem.replica_bounds import Rooms
 
 _DIGITS = 6  # of USD: a millionth of a dollar is below every price
 
 
-def plan_document(asked: Joint, packing: Packing) -> dict[str, Any]:
+def plan_document(asked: FleetProblem, packing: Packing) -> dict[str, Any]:
     """Return the plan, key by key as the schema says. No durations: equal inputs give equal plans."""
     given, problem = asked.given, asked.problem
     gpus = {gpu.id: gpu for gpu in problem.gpus}
@@ -50,7 +50,7 @@ def _round(value: float) -> float:
     return round(value, _DIGITS)
 
 
-def _stages(asked: Joint, packing: Packing) -> list[dict[str, Any]]:
+def _stages(asked: FleetProblem, packing: Packing) -> list[dict[str, Any]]:
     demands = Counter(f"unmet[{demand.priority}]" for demand in asked.problem.demands)
     return [
         {"name": s.name, "value": _round(s.value), "bound": _round(s.bound), "proved": s.proved}
@@ -94,7 +94,7 @@ def _move(move: Move) -> dict[str, Any]:
 
 
 def _deployment(
-    wanted: Wanted, asked: Joint, choices: Mapping[str, Choice], rooms: Rooms, proved: bool
+    wanted: Wanted, asked: FleetProblem, choices: Mapping[str, Choice], rooms: Rooms, proved: bool
 ) -> dict[str, Any]:
     each, choice = asked.sized.get(wanted.id), choices.get(wanted.id)
     found: dict[str, Any] = {
@@ -164,7 +164,7 @@ def _requests(given: FleetInput, packing: Packing) -> list[dict[str, Any]]:
     ]
 
 
-def _unmet(asked: Joint, packing: Packing, rooms: Rooms) -> list[dict[str, Any]]:
+def _unmet(asked: FleetProblem, packing: Packing, rooms: Rooms) -> list[dict[str, Any]]:
     counts = {request.name: request.count for request in asked.given.requests}
     said = {wanted.id: wanted.priority for wanted in asked.given.deployments}
     return [
@@ -173,7 +173,7 @@ def _unmet(asked: Joint, packing: Packing, rooms: Rooms) -> list[dict[str, Any]]
             "priority": said.get(item.demand, item.priority),
             "share": _round(item.share),
             **({"count": round(item.share * counts[item.demand])} if item.demand in counts else {}),
-            "reason": reason(asked, item, packing, rooms),
+            "reason": unmet_reason(asked, item, packing, rooms),
         }
         for item in packing.unmet
     ]

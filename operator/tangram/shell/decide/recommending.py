@@ -60,14 +60,14 @@ AdviseFunction = Callable[[FleetSnapshot, Everyone, float, str], Advised | None]
 
 def the_adviser() -> AdviseFunction:
     """Return the function that thinks (imported here, so that only the worker pays for it)."""
-    from tangram.recommendation.observed.snapshot_input import observed  # noqa: PLC0415
+    from tangram.recommendation.observed.snapshot_input import snapshot_input  # noqa: PLC0415
     from tangram.recommendation.problem.pack import PlanTimeLimit  # noqa: PLC0415
     from tangram.recommendation.recommend import inputs_hash, recommend  # noqa: PLC0415
-    from tangram.recommendation.result.fleet_plan_spec import figures, record  # noqa: PLC0415
+    from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec, status_figures  # noqa: PLC0415
     from tangram.shell.decide.pool_use import pool_use  # noqa: PLC0415
 
     def advise(snapshot: FleetSnapshot, intents: Everyone, deadline_s: float, known: str) -> Advised | None:
-        given = observed(snapshot, intents)
+        given = snapshot_input(snapshot, intents)
         if inputs_hash(given) == known:
             return None
         began = time.monotonic()
@@ -75,8 +75,8 @@ def the_adviser() -> AdviseFunction:
         plan = found.document
         return Advised(
             inputs_hash=found.inputs_hash,
-            spec=record(plan, inputs_hash=found.inputs_hash),
-            figures=figures(
+            spec=fleet_plan_spec(plan, inputs_hash=found.inputs_hash),
+            figures=status_figures(
                 plan,
                 current_cost_per_hour=found.current_cost_per_hour,
                 solve_s=time.monotonic() - began,

@@ -9,8 +9,8 @@ from tangram.catalog import InputError
 from tangram.eligibility.devices.device_rules import WHOLE
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
 from tangram.fleet.times import rfc3339
-from tangram.recommendation.documents.nodes import gpus as gpus_of
-from tangram.recommendation.documents.pools import claiming
+from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
+from tangram.recommendation.documents.pools import claiming_pools
 from tangram.shell.decide.recommending import PoolUse
 from tangram.shell.objects.kinds import Object
 from tangram.shell.report.pool_conditions import accepted, offers, ready
@@ -49,7 +49,7 @@ def pool_statuses(
 
 def _members(seen: FleetSnapshot) -> dict[Node, list[str]]:
     """Return the names of the pools that claim each node; the first has it."""
-    return {node: names for node in seen.nodes if (names := claiming(node, seen.pools))}
+    return {node: names for node in seen.nodes if (names := claiming_pools(node, seen.pools))}
 
 
 def _status(

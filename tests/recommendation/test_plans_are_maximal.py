@@ -10,9 +10,9 @@ import pytest
 
 from tangram.packing import GPUState, board
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.llm_deployment import wanted
+from tangram.recommendation.documents.llm_deployment import read_llm_deployment
 from tangram.recommendation.problem.pack import pack
-from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.problem.problem import fleet_problem
 from tangram.recommendation.result.plan_document import plan_document
 
 SKUS = ("A30", "H100-80GB-SXM", "L4")
@@ -46,7 +46,7 @@ def fleet(seed):
     for number in range(rng.randint(1, 6)):
         sku = rng.choice(SKUS)
         gpus.append(GPUState(f"g{number}", f"{sku}-{number // 2}", sku, convertible=board(sku) is not None))
-    asked = tuple(wanted(document(rng, n), "test", {}) for n in range(rng.randint(1, 4)))
+    asked = tuple(read_llm_deployment(document(rng, n), "test", {}) for n in range(rng.randint(1, 4)))
     return FleetInput(gpus=tuple(gpus), deployments=asked)
 
 
@@ -104,7 +104,7 @@ def more(plan, each, choice):
 
 
 def planned(given):
-    asked = joint(given)
+    asked = fleet_problem(given)
     packing = pack(asked)
     return asked, packing, plan_document(asked, packing)
 

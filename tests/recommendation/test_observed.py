@@ -11,10 +11,10 @@ from tangram.fleet import Fault, FieldManager, InvalidIntent, MIGPolicy, Pool, P
 from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.inputs_hash import edition
-from tangram.recommendation.observed.snapshot_input import observed
+from tangram.recommendation.inputs_hash import planner_version
+from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.problem.problem import fleet_problem
 from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.fleet import claims, intent, node, shape, snapshot, tpot, workload
 
@@ -43,7 +43,7 @@ def test_layouts_follow_from_what_nodes_offer_and_who_holds_it():
     a = intent("a")
     seen = snapshot(node("n0", mig_1g_10gb=8, mig_3g_40gb=2), node("n1", gpu=2), **running(a, SLICE, "n0", 3))
 
-    given = observed(replace(seen, claims=(*seen.claims, *claims(None, WHOLE, "n1"))), (a,))
+    given = snapshot_input(replace(seen, claims=(*seen.claims, *claims(None, WHOLE, "n1"))), (a,))
 
     assert [gpu.id for gpu in given.gpus] == ["n0/0", "n0/1", "n1/0", "n1/1"]
     assert sorted(owners(given)) == ["(others)", "ns/a", "ns/a", "ns/a"]
@@ -56,7 +56,7 @@ def test_replicas_whose_pods_are_still_to_come_have_their_place():
     seen = snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 1))
     seen = replace(seen, workloads=(workload(a, SLICE, 3),))
 
-    assert owners(observed(seen, (a,))) == ["ns/a"] * 3
+    assert owners(snapshot_input(seen, (a,))) == ["ns/a"] * 3
 
 
 @pytest.mark.parametrize(
@@ -71,30 +71,30 @@ def test_replicas_whose_pods_are_still_to_come_have_their_place():
     ],
 )
 def test_a_node_that_cannot_be_planned_is_left_out_and_told(offered, note):
-    given = observed(snapshot(offered, node("n1", gpu=1)), ())
+    given = snapshot_input(snapshot(offered, node("n1", gpu=1)), ())
 
     assert [gpu.node for gpu in given.gpus] == ["n1"]
     assert [text for text in given.notes if note in text]
 
 
 def test_a_node_that_two_pools_claim_belongs_to_the_first_by_name_and_that_is_told():
-    given = observed(snapshot(on("p", "q", gpu=1), pools=(pool("q"), pool("p"))), ())
+    given = snapshot_input(snapshot(on("p", "q", gpu=1), pools=(pool("q"), pool("p"))), ())
 
     assert [gpu.pool for gpu in given.gpus] == ["p"]
     assert [text for text in given.notes if "p, q claim it; it belongs to p" in text]
 
 
 def test_a_pool_that_nobody_knows_how_to_grow_is_planned_without_growth():
-    given = observed(snapshot(pools=(pool("p", max_nodes=3),)), ())
+    given = snapshot_input(snapshot(pools=(pool("p", max_nodes=3),)), ())
 
-    assert joint(given).problem.growable == ()
+    assert fleet_problem(given).problem.growable == ()
     assert [text for text in given.notes if "planned without growth" in text]
 
 
 def test_nodes_that_are_away_count_as_nodes_of_their_pool():
     seen = snapshot(on("p", gpu=8), replace(on("p", name="n1", gpu=8), usable=False))
 
-    problem = joint(observed(replace(seen, pools=(pool("p", max_nodes=3),)), ())).problem
+    problem = fleet_problem(snapshot_input(replace(seen, pools=(pool("p", max_nodes=3),)), ())).problem
 
     assert [each.max_nodes for each in problem.growable] == [1]
 
@@ -108,7 +108,7 @@ def test_nodes_that_are_away_count_as_nodes_of_their_pool():
 )
 def test_who_cannot_be_planned_keeps_what_it_has(changes, note):
     a = intent("a", **changes)
-    given = observed(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 1)), (a,))
+    given = snapshot_input(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 1)), (a,))
 
     assert given.deployments == ()
     assert [text for text in given.notes if text.startswith("ns/a is not planned") and note in text]
@@ -117,7 +117,9 @@ def test_who_cannot_be_planned_keeps_what_it_has(changes, note):
 
 def test_one_that_is_refused_or_invalid_keeps_what_it_has():
     old, new = intent("a"), intent("b", served_name="a", created_at=2e9)
-    given = observed(snapshot(), (new, old, InvalidIntent("u", "ns", "c", 1, 0.0, "spec.model: missing")))
+    given = snapshot_input(
+        snapshot(), (new, old, InvalidIntent("u", "ns", "c", 1, 0.0, "spec.model: missing"))
+    )
 
     assert [wanted.id for wanted in given.deployments] == ["ns/a"]
     assert [text.split(" is not")[0] for text in given.notes] == ["ns/c", "ns/b"]
@@ -139,7 +141,7 @@ def test_what_the_engine_cannot_do_is_unmet_and_says_so(changes, says):
 
 
 def sized(seen, who):
-    return joint(observed(seen, (who,))).sized["ns/a"]
+    return fleet_problem(snapshot_input(seen, (who,))).sized["ns/a"]
 
 
 def test_another_shape_gets_the_number_that_carries_what_runs():
@@ -336,9 +338,11 @@ def test_the_hash_names_the_inputs():
     a = intent("a")
     seen = snapshot(node("n0", gpu=1))
 
-    assert inputs_hash(observed(seen, (a,))) == inputs_hash(observed(seen, (a,)))
-    assert inputs_hash(observed(seen, (a,))) != inputs_hash(observed(seen, (replace(a, priority=1),)))
-    assert len(inputs_hash(observed(seen, (a,)))) == 12
+    assert inputs_hash(snapshot_input(seen, (a,))) == inputs_hash(snapshot_input(seen, (a,)))
+    assert inputs_hash(snapshot_input(seen, (a,))) != inputs_hash(
+        snapshot_input(seen, (replace(a, priority=1),))
+    )
+    assert len(inputs_hash(snapshot_input(seen, (a,)))) == 12
 
 
 @pytest.mark.parametrize(
@@ -349,14 +353,14 @@ def test_the_hash_names_the_inputs():
     ],
 )
 def test_another_version_and_other_facts_give_another_name(monkeypatch, what, changed):
-    given = observed(snapshot(node("n0", gpu=1)), (intent("a"),))
+    given = snapshot_input(snapshot(node("n0", gpu=1)), (intent("a"),))
     ours = inputs_hash(given)
 
     monkeypatch.setattr(what, changed)
-    edition.cache_clear()
+    planner_version.cache_clear()
     theirs = inputs_hash(given)
     monkeypatch.undo()
-    edition.cache_clear()
+    planner_version.cache_clear()
 
     assert theirs != ours
     assert inputs_hash(given) == ours
@@ -489,20 +493,20 @@ def test_a_snapshot_that_was_cut_off_between_two_lines_is_refused():
 
 def test_counts_that_fit_no_layout_are_refused_without_trying_them_all():
     impossible = replace(node("n0", mig_1g_10gb=31, mig_2g_20gb=22, mig_3g_40gb=9, mig_4g_40gb=9), gpus=14)
-    assert "fit no layout of 14" in " ".join(observed(snapshot(impossible), ()).notes)
+    assert "fit no layout of 14" in " ".join(snapshot_input(snapshot(impossible), ()).notes)
 
 
 def test_one_that_brings_out_a_bug_is_left_out_of_the_recommendation_and_keeps_what_it_runs(monkeypatch):
     bad, good = intent("bad", max_replicas=4), intent("good", created_at=2.0)
     seen = snapshot(node("n0", mig_1g_10gb=7), **running(bad, SLICE, "n0", 1))
-    real = joint.__globals__["demand"]
+    real = fleet_problem.__globals__["demand"]
 
     def demand(each, *rest):
         if each.wanted.name == "bad":
             raise ZeroDivisionError("division by zero")
         return real(each, *rest)
 
-    monkeypatch.setitem(joint.__globals__, "demand", demand)
+    monkeypatch.setitem(fleet_problem.__globals__, "demand", demand)
     made = recommend(seen, (bad, good)).document
 
     assert [each["name"] for each in made["deployments"]] == ["good"]
@@ -514,7 +518,7 @@ def test_what_every_llmdeployment_brings_out_is_raised(monkeypatch):
     def fails(*_):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setitem(joint.__globals__, "_fleet", fails)
+    monkeypatch.setitem(fleet_problem.__globals__, "_fleet", fails)
     with pytest.raises(ZeroDivisionError):
         recommend(snapshot(node("n0", mig_1g_10gb=7)), (intent("a"),))
 
@@ -523,7 +527,7 @@ def test_one_with_a_fault_is_not_planned_and_its_pods_stay():
     a, b = intent("a"), intent("b", created_at=2.0)
     faults = (Fault(a.uid, "read", "x"),)
     seen = snapshot(node("n0", mig_1g_10gb=7), faults=faults, **running(a, SLICE, "n0", 1))
-    given = observed(seen, (a, b))
+    given = snapshot_input(seen, (a, b))
 
     assert [each.id for each in given.deployments] == ["ns/b"]
     assert not [i for g in given.gpus for i in g.instances if i.owner == "ns/a" and i.movable]
@@ -534,12 +538,14 @@ def test_pods_hold_their_gpus_while_a_device_plugin_restarts():
     there = snapshot(node("n0", gpu=2), **running(a, WHOLE, "n0", 1))
     away = replace(there.nodes[0], allocatable=(), withheld=there.nodes[0].allocatable)
 
-    assert observed(replace(there, nodes=(away,)), (a,)).gpus == observed(there, (a,)).gpus
+    assert snapshot_input(replace(there, nodes=(away,)), (a,)).gpus == snapshot_input(there, (a,)).gpus
 
 
 def test_a_number_that_is_set_is_what_any_shape_has_to_offer():
     a = intent("a", replicas=3, min_replicas=3, traffic=Traffic(100.0))
-    (wanted,) = observed(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), (a,)).deployments
+    (wanted,) = snapshot_input(
+        snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), (a,)
+    ).deployments
 
     assert (wanted.least, wanted.most, wanted.rps) == (3, 3, None)
     assert wanted.present == (ShapeKey(H100, "1g.10gb", 1), 3)
@@ -547,7 +553,7 @@ def test_a_number_that_is_set_is_what_any_shape_has_to_offer():
 
 def test_one_that_is_set_to_none_is_not_planned_and_its_pods_end_by_themselves():
     a = intent("a", replicas=0, min_replicas=0, max_replicas=0)
-    given = observed(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), (a,))
+    given = snapshot_input(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), (a,))
 
     assert given.deployments == ()
     assert any(note.startswith("ns/a is not planned: spec.replicas is 0") for note in given.notes)

@@ -9,7 +9,7 @@ from tangram.packing import Demand, GPUState, Offer, Problem
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document, points
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.problem import Joint
+from tangram.recommendation.problem.problem import FleetProblem
 
 A, B = "L4", "L40S"
 PRICES = {A: 1.0, B: 2.0}
@@ -21,7 +21,7 @@ def asked(rate, *, least=1, a=4, b=1, uniform=True, budget=None):
         "a", offers=offers, rate=rate, min_replicas=least, uniform=uniform, budget_per_hour=budget
     )
     gpus = [GPUState(f"{sku}{i}", f"{sku}{i}", sku) for sku, n in ((A, a), (B, b)) for i in range(n)]
-    return Joint(FleetInput(), Problem(tuple(gpus), (demand,), tuple(PRICES.items())))
+    return FleetProblem(FleetInput(), Problem(tuple(gpus), (demand,), tuple(PRICES.items())))
 
 
 def found(problem):

@@ -8,10 +8,10 @@ from tangram.catalog.lookup import gpu as facts
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import Placement, check, layouts
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.inventory import inventory, slice_request
-from tangram.recommendation.documents.merge_documents import join
+from tangram.recommendation.documents.inventory import read_inventory, read_slice_request
+from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.problem.pack import pack
-from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.problem.problem import fleet_problem
 from tangram.recommendation.result.plan_document import plan_document
 
 SKUS = ("H100-80GB-SXM", "A30", "L4")
@@ -50,10 +50,10 @@ def fleet(seed):
 
 def planned(fleet_document, requests):
     parts = [
-        inventory(fleet_document, "test"),
-        *(FleetInput(requests=(slice_request(r, "test"),)) for r in requests),
+        read_inventory(fleet_document, "test"),
+        *(FleetInput(requests=(read_slice_request(r, "test"),)) for r in requests),
     ]
-    asked = joint(join(parts))
+    asked = fleet_problem(merged_input(parts))
     return plan_document(asked, pack(asked))
 
 

@@ -2,9 +2,9 @@
 
 from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape
 from tangram.packing import ShapeKey
-from tangram.recommendation.observed.snapshot_input import observed
+from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.problem.problem import fleet_problem
 from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.fleet import FACTS_8B, intent, node, snapshot, workload
 
@@ -15,7 +15,7 @@ SLICES = {"mig_1g_10gb": 1, "mig_3g_40gb": 1}
 
 
 def sized(who, **seen):
-    return joint(observed(snapshot(node("n0", **SLICES), **seen), (who,))).sized["ns/a"]
+    return fleet_problem(snapshot_input(snapshot(node("n0", **SLICES), **seen), (who,))).sized["ns/a"]
 
 
 def wants(**changes):
@@ -42,11 +42,11 @@ def test_a_report_within_the_tolerance_offers_the_format_and_is_an_input_of_the_
     who = wants(tolerance=PrecisionTolerance(0.05, 0.9))
     seen = snapshot(node("n0", **SLICES), reports=((KEY, REPORT),))
 
-    offer = joint(observed(seen, (who,))).sized["ns/a"].offer(ShapeKey(SKU, "1g.10gb", 1))
+    offer = fleet_problem(snapshot_input(seen, (who,))).sized["ns/a"].offer(ShapeKey(SKU, "1g.10gb", 1))
 
     assert offer is not None
     assert offer.shape.precision == "int4"
-    assert inputs_hash(observed(seen, (who,))) != inputs_hash(observed(seen, (wants(),)))
+    assert inputs_hash(snapshot_input(seen, (who,))) != inputs_hash(snapshot_input(seen, (wants(),)))
 
 
 def test_a_named_format_is_offered_without_a_report() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tangram.catalog import InputError
 from tangram.packing import validate
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.observed.snapshot_input import observed
-from tangram.recommendation.problem.problem import joint
+from tangram.recommendation.observed.snapshot_input import snapshot_input
+from tangram.recommendation.problem.problem import fleet_problem
 from tangram.recommendation.recommend import inputs_hash, recommend
 from tests.support.observed_fleets import fleets
 
@@ -33,13 +33,13 @@ def shuffled(seed, snapshot, intents):
 @settings(slow, max_examples=60)
 @given(fleets())
 def test_an_observed_fleet_is_always_a_legal_problem(case):
-    validate(joint(observed(*case)).problem)
+    validate(fleet_problem(snapshot_input(*case)).problem)
 
 
 @settings(slow, max_examples=60)
 @given(fleets(), st.integers(0, 99))
 def test_the_order_of_what_is_observed_does_not_matter(case, seed):
-    assert inputs_hash(observed(*shuffled(seed, *case))) == inputs_hash(observed(*case))
+    assert inputs_hash(snapshot_input(*shuffled(seed, *case))) == inputs_hash(snapshot_input(*case))
 
 
 @settings(slow, max_examples=60)
@@ -71,7 +71,7 @@ def test_the_plan_of_a_snapshot_is_the_plan_of_the_fleet_byte_for_byte(case, see
 def test_strangers_stay_where_they_are(case):
     before = {
         (gpu.id, i.profile, i.start)
-        for gpu in observed(*case).gpus
+        for gpu in snapshot_input(*case).gpus
         for i in gpu.instances
         if i.owner == "(others)"
     }
@@ -100,7 +100,7 @@ def test_a_damaged_snapshot_is_refused_with_its_path_or_planned(case, leaf, rng)
         holder[key] = leaf
     refused = ""
     try:
-        validate(joint(observed(*read_snapshot(document, "file"))).problem)
+        validate(fleet_problem(snapshot_input(*read_snapshot(document, "file"))).problem)
     except InputError as error:
         refused = str(error)
 
