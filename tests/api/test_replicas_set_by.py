@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tangram.api.llm_deployment.replicas import reduced, replicas_set_by
 from tangram.api.llm_deployment.status import ReplicasSetBy
 from tangram.fleet import FieldManager
-from tangram.shell.watch import reduce
+from tangram.shell.watch import kept_fields
 
 OWNED = {"f:spec": {"f:replicas": {}}}
 
@@ -40,11 +40,11 @@ def test_of_several_owners_the_last_one_counts():
 
 
 def test_the_mirror_keeps_the_client_and_no_managed_fields():
-    kept = reduce.own(obj(entry("kubectl", subresource="scale"), replicas=3))
+    kept = kept_fields.custom_resource(obj(entry("kubectl", subresource="scale"), replicas=3))
 
     assert "managedFields" not in kept["metadata"]
     assert replicas_set_by(kept) == FieldManager("kubectl", "scale", "2026-11-22T10:00:00Z")
-    assert reduce.own(kept) == kept
+    assert kept_fields.custom_resource(kept) == kept
 
 
 @pytest.mark.parametrize(

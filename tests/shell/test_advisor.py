@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import FleetSnapshot, Intent
-from tangram.shell.api_server.backoff import Backoff, Penalties
+from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.recommending import AdviceWorker, Advised, the_adviser
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
@@ -33,7 +33,7 @@ class Plans:
     """Takes the place of FleetPlans."""
 
     def __init__(self) -> None:
-        self.penalties = Penalties()
+        self.retries = RetrySchedule()
         self.written: list[tuple[str, str]] = []
 
     async def write(self, wanted: Advised, guard: Callable[[], float]) -> None:
@@ -132,7 +132,7 @@ async def test_a_failure_is_counted_told_once_and_takes_old_advice_away(
     adviser: Any, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = advisor(adviser, deadline_s=0.3)
-    one._backoff = Backoff(0.05, 0.05)
+    one._backoff = RetryDelays(0.05, 0.05)
     failures = "tangram_advice_failures_total"
     with caplog.at_level(logging.INFO):
         async with running(one):

@@ -7,8 +7,10 @@ import pytest
 
 from tangram.fleet import FactsKey, Intent, Shape
 from tangram.shell.objects import kinds, manifests
-from tangram.shell.objects.compare import up_to_date
-from tangram.shell.watch.view import MirrorView, inspections, intents
+from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.snapshot.intents import parsed_intents
+from tangram.shell.snapshot.jobs import fleet_jobs
+from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.views import NOW, SETTINGS, Fleet, Object, deployment, llm_deployment, one_round, running
 
 UID = "uid-a"
@@ -78,7 +80,7 @@ def test_the_next_apply_writes_an_edited_mark_again(mark: str) -> None:
 
 def gone(annotation: str) -> Fleet:
     """Return a fleet with a Deployment on a GPU that has left the catalog."""
-    (wanted,) = intents(MirrorView(llm_deployments=(llm_deployment("a"),)))
+    (wanted,) = parsed_intents(MirrorView(llm_deployments=(llm_deployment("a"),)))
     assert isinstance(wanted, Intent)
     made = marked(deployment(wanted, Shape("GTX-1080", "gpu")), kinds.SHAPE_ANNOTATION, annotation)
     return replace(THERE, deployments=(made, *THERE.deployments[1:]), pods=THERE.pods[1:])
@@ -108,4 +110,4 @@ def test_an_edited_job_still_inspects_what_it_inspects(mark: str, value: str | N
     job["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}
     view = replace(THERE, jobs=(marked(job, mark, value),)).view()
 
-    assert [each.key for each in inspections(view, NOW)] == [KEY]
+    assert [each.key for each in fleet_jobs(view, NOW)] == [KEY]

@@ -10,6 +10,7 @@ import pytest
 from tangram.api import evaluation_block, evaluations_from_status, parse_evaluation
 from tangram.api.llm_deployment.status import LLMDeploymentStatus
 from tangram.fleet import (
+    Evaluation,
     EvaluationFailure,
     EvaluationKey,
     EvaluationReport,
@@ -18,7 +19,9 @@ from tangram.fleet import (
     StartEvaluation,
 )
 from tangram.shell.objects import kinds, manifests
-from tangram.shell.watch.view import MirrorView, evaluations, inspections, intents
+from tangram.shell.snapshot.intents import parsed_intents
+from tangram.shell.snapshot.jobs import fleet_jobs
+from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.apiserver import evaluation_report
 from tests.support.views import NOW, PRODUCT, SETTINGS, Object, llm_deployment, one_round, running
 
@@ -28,7 +31,7 @@ AT = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
 
 
 def owner(**spec: Any) -> Intent:
-    (found,) = intents(MirrorView(llm_deployments=(llm_deployment("a", **spec),)))
+    (found,) = parsed_intents(MirrorView(llm_deployments=(llm_deployment("a", **spec),)))
     assert isinstance(found, Intent)
     return found
 
@@ -57,7 +60,7 @@ def pod(message: str = "", **terminated: Any) -> Object:
 
 
 def seen(made: Object, *pods: Object) -> Any:
-    found = evaluations(MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(made,), pods=pods), NOW)
+    found = fleet_jobs(MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(made,), pods=pods), NOW)
     return found[0] if found else None
 
 
@@ -96,7 +99,7 @@ def test_a_job_is_read_back_as_what_it_was_started_for_and_is_no_inspection() ->
 
     assert (found.key, found.profile, found.result) == (KEY, "1g.10gb", None)
     view = MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(job(),))
-    assert inspections(view, NOW) == ()
+    assert [type(job) for job in fleet_jobs(view, NOW)] == [Evaluation]
 
 
 def test_the_report_of_a_finished_job_is_read() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tangram.shell.decide.recommending import Advised
 from tangram.shell.objects.kinds import uid_of
 from tangram.shell.report.fleet_plans import FleetPlans
-from tangram.shell.watch.reduce import fleet_plan
+from tangram.shell.watch.kept_fields import fleet_plan
 from tangram.shell.watch.store import Store
 from tests.support.advisers import FIGURES, SPEC
 

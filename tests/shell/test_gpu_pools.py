@@ -15,10 +15,11 @@ from tangram.shell.decide.recommending import PoolUse
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS
 from tangram.shell.report.pool_status import pool_statuses
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.watch import kept_fields
 from tangram.shell.watch import mirror as module
-from tangram.shell.watch import reduce
 from tangram.shell.watch.mirror import Mirror, MirrorSource
-from tangram.shell.watch.view import MirrorView, Told, snapshot
+from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.fleet import claims, intent, node, shape
 from tests.support.fleet import snapshot as fleet
 
@@ -26,7 +27,7 @@ NOW = 1_800_000_000.0
 
 
 def mirrored(name: str, labels: dict[str, str], gpus: str = "8") -> dict[str, Any]:
-    return reduce.node(
+    return kept_fields.node(
         {
             "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "NVIDIA-A10"} | labels},
             "spec": {},
@@ -44,7 +45,7 @@ def pool(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
 
 
 def seen(*pools: dict[str, Any], nodes: tuple[dict[str, Any], ...] = ()) -> FleetSnapshot:
-    return snapshot(MirrorView(gpu_pools=pools, nodes=nodes), Told("engine:1", ()), NOW)
+    return fleet_snapshot(MirrorView(gpu_pools=pools, nodes=nodes), SnapshotSettings("engine:1", ()), NOW)
 
 
 def test_a_snapshot_tells_zone_gpus_and_only_those_labels_that_a_pool_selects_by() -> None:
@@ -64,7 +65,7 @@ def test_a_nonsensical_count_of_gpus_is_none(count: str) -> None:
 def test_of_nodes_without_gpus_no_labels_are_kept() -> None:
     plain = {"metadata": {"name": "n", "labels": {"a": "b"}}, "status": {"allocatable": {"cpu": "8"}}}
 
-    assert reduce.node(plain)["metadata"]["labels"] == {}
+    assert kept_fields.node(plain)["metadata"]["labels"] == {}
 
 
 def test_the_labels_of_all_nodes_share_their_texts() -> None:
@@ -204,7 +205,7 @@ SOME = Listing([pool("gold", {})], "5")
 
 def of(api: Api, optional: bool = True) -> Mirror:
     kind = GPU_POOLS if optional else LLM_DEPLOYMENTS
-    source = MirrorSource(kind, reduce.whole, optional=optional)
+    source = MirrorSource(kind, kept_fields.custom_resource, optional=optional)
     return Mirror(api, source, changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
 
@@ -248,8 +249,8 @@ async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest
             yield
 
     now = [0.0]
-    monkeypatch.setattr(module.Backoff, "next_s", lambda _self: 0.001)
-    source = MirrorSource(GPU_POOLS, reduce.whole, optional=True)
+    monkeypatch.setattr(module.RetryDelays, "next_s", lambda _self: 0.001)
+    source = MirrorSource(GPU_POOLS, kept_fields.custom_resource, optional=True)
     one = Mirror(Silent(SOME), source, changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
     task = asyncio.create_task(one.run())
 

@@ -6,10 +6,12 @@ import pytest
 
 from tangram.fleet import Shape
 from tangram.shell.objects import manifests
-from tangram.shell.objects.children import UnknownShape, generation_of, shape_of
 from tangram.shell.objects.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL
-from tangram.shell.watch import reduce
-from tangram.shell.watch.view import MirrorView, Told, intents, snapshot
+from tangram.shell.objects.owned_objects import UnknownShape, generation_of, shape_of
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import parsed_intents
+from tangram.shell.watch import kept_fields
+from tangram.shell.watch.mirror_view import MirrorView
 
 OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
 SHAPE = Shape("H100-80GB-SXM", "gpu")
@@ -77,7 +79,7 @@ def test_our_own_annotations_are_read_back() -> None:
 
 
 def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
-    bad_node = reduce.node({"metadata": {"name": "bad"}, "spec": {}, "status": {}}) | {"allocatable": 7}
+    bad_node = kept_fields.node({"metadata": {"name": "bad"}, "spec": {}, "status": {}}) | {"allocatable": 7}
     bad = deployment("bad", replicas="many")
     chat = {"metadata": {"name": "chat", "namespace": "ns", "uid": "uid-1"}}
     bad_llm = {"metadata": {"name": "bad", "namespace": "ns", "uid": "u"}, "status": 7}
@@ -99,11 +101,11 @@ def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
     def skipped(obj: dict[str, Any], error: Exception) -> None:
         told.append(type(error).__name__)
 
-    seen = snapshot(view, Told("e", ()), 0, skipped)
+    seen = fleet_snapshot(view, SnapshotSettings("e", ()), 0, skipped)
 
     assert [workload.name for workload in seen.workloads] == ["good"]
     assert len(told) == 5, told
-    assert intents(MirrorView(llm_deployments=(bad_llm,)), skipped) == ()
+    assert parsed_intents(MirrorView(llm_deployments=(bad_llm,)), skipped) == ()
     assert len(told) == 6
 
 

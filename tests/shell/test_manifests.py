@@ -22,9 +22,9 @@ from tangram.fleet import (
 )
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.objects import manifests
-from tangram.shell.objects.children import UnknownShape, generation_of, shape_of
-from tangram.shell.objects.compare import covers, up_to_date
+from tangram.shell.objects.manifest_diff import covers, up_to_date
 from tangram.shell.objects.node_affinity import steered_to
+from tangram.shell.objects.owned_objects import UnknownShape, generation_of, shape_of
 from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
 from tangram_engine.serve import client, events, server
@@ -278,7 +278,7 @@ def test_the_inspect_job_runs_the_engine_without_rights() -> None:
     key = FactsKey("ns", "image:///models/tiny", "registry/engine:1")
     job = manifests.inspect_job(manifests.owner_of(intent()), key, SETTINGS)
 
-    assert job["metadata"]["name"] == manifests.job_name(key)
+    assert job["metadata"]["name"] == manifests.inspect_job_name(key)
     assert container(job)["image"] == "registry/engine:1"
     assert container(job)["args"][0] == "inspect"
     assert job["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
@@ -295,8 +295,8 @@ def test_a_checkpoint_has_one_job_in_a_namespace_and_another_in_the_next(uri: st
     assert again is not None
     assert elsewhere is not None
 
-    assert manifests.job_name(first[0]) == manifests.job_name(again[0])
-    assert manifests.job_name(first[0]) != manifests.job_name(elsewhere[0])
+    assert manifests.inspect_job_name(first[0]) == manifests.inspect_job_name(again[0])
+    assert manifests.inspect_job_name(first[0]) != manifests.inspect_job_name(elsewhere[0])
 
 
 def test_pods_are_replaced_by_starting_one_more_first() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tangram.fleet import ApplyDeployment, LeftOut, Node, RemoveDeployment
 from tangram.planner import plan
-from tangram.shell.watch.offered_devices import WITHHELD_S, OfferedDevices
+from tangram.shell.snapshot.offered_devices import WITHHELD_S, OfferedDevices
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 GPU, WHOLE, L4 = "nvidia.com/gpu", shape(), shape(sku="L4")

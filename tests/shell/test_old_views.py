@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from tangram.fleet import ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Shape, Workload
-from tangram.shell.api_server.backoff import Penalties
+from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
 from tangram.shell.settings import Settings
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirrors import Mirrors
-from tangram.shell.watch.view import Told, intents, snapshot
 from tangram.shell.write.writer import Writer
 from tests.support.apiserver import World, eventually, llm
 
@@ -41,7 +42,7 @@ class Frozen:
             self.mirrors,
             SETTINGS,
             Expectations(self.mirrors.store),
-            Penalties(),
+            RetrySchedule(),
             lambda: 0.0,
         )
 
@@ -50,9 +51,9 @@ class Frozen:
         await self.mirrors.refresh(float("inf"))
         self.writer.expectations.clear()
         view = self.mirrors.view()
-        (intent,) = intents(view)
+        (intent,) = parsed_intents(view)
         assert isinstance(intent, Intent)
-        return intent, snapshot(view, Told("e", ()), 0).workloads
+        return intent, fleet_snapshot(view, SnapshotSettings("e", ()), 0).workloads
 
 
 def apply(intent: Intent, shape: Shape, replicas: int) -> ApplyDeployment:

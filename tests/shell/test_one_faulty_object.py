@@ -15,8 +15,9 @@ from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.scaler import Scaler
 from tangram.shell.objects import manifests
-from tangram.shell.watch import reduce, view
-from tangram.shell.watch.well_formed import well_formed
+from tangram.shell.snapshot import intents, workloads
+from tangram.shell.snapshot.broken_objects import without_broken_objects
+from tangram.shell.watch import kept_fields
 from tests.support.views import SETTINGS, Fleet, Object, node, one_round, running
 
 BAD, GOOD = "uid-bad", ("uid-a", "uid-z")
@@ -51,7 +52,7 @@ def fleet() -> Fleet:
         "metadata": {"name": "pool", "uid": "uid-pool", "generation": 1},
         "spec": {"nodeSelector": {"nowhere": "x"}, "pricePerGPUHour": "1.00"},
     }
-    pods, reduced = (there.pods[0], there.pods[2]), reduce.pod(there.pods[1])
+    pods, reduced = (there.pods[0], there.pods[2]), kept_fields.pod(there.pods[1])
     assert reduced is not None
     return replace(
         there,
@@ -212,14 +213,14 @@ def test_a_status_that_cannot_be_read_is_written_anew() -> None:
 
 
 def test_one_whose_spec_brings_out_a_bug_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = view.parse
+    real = intents.parse
 
     def parse(obj: Object, classes: PriorityClasses) -> Any:
         if obj["metadata"]["uid"] == BAD:
             raise ZeroDivisionError("division by zero")
         return real(obj, classes)
 
-    monkeypatch.setattr(view, "parse", parse)
+    monkeypatch.setattr(intents, "parse", parse)
     made = check(THERE, "parse")
 
     assert ready(made) == ("False", "InvalidSpec")
@@ -252,8 +253,8 @@ def test_two_with_one_uid_do_not_stop_the_first() -> None:
 def test_a_pod_that_cannot_be_understood_holds_what_it_holds() -> None:
     """Its slice is not free for another."""
     pod = edited(THERE.reduced[0], ("metadata", "labels"), 7)
-    there = well_formed(replace(THERE, reduced=(pod,)).view(), lambda _obj, _error: None)
-    held = [claim.count for claim in view.claims(there) if claim.owner_uid is None]
+    there = without_broken_objects(replace(THERE, reduced=(pod,)).view(), lambda _obj, _error: None)
+    held = [claim.count for claim in workloads.claims(there) if claim.owner_uid is None]
     assert held == [1]
 
 

@@ -9,8 +9,12 @@ from tangram.fleet import Claim, FactsKey, Shape
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import VARIANT_LABEL, Identity, owner_of
 from tangram.shell.settings import Settings
-from tangram.shell.watch import reduce
-from tangram.shell.watch.view import MirrorView, Told, claims, inspections, intents, snapshot
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import parsed_intents
+from tangram.shell.snapshot.jobs import fleet_jobs
+from tangram.shell.snapshot.workloads import claims
+from tangram.shell.watch import kept_fields
+from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.apiserver import llm
 
 OWNER = manifests.Owner("uid-1", "ns", "chat", 1)
@@ -57,14 +61,14 @@ def pod(namespace: str = "ns", **changes: Any) -> dict[str, Any]:
         "spec": {"nodeName": "n1", "containers": containers},
         "status": {"phase": "Running"},
     }
-    reduced = reduce.pod(raw)
+    reduced = kept_fields.pod(raw)
     assert reduced is not None
     return reduced
 
 
 def workloads(*deployments: dict[str, Any], living: tuple[dict[str, Any], ...] = ()) -> list[tuple[str, str]]:
     view = MirrorView(llm_deployments=living or (llm_deployment(),), deployments=deployments)
-    seen = snapshot(view, Told("e", ()), 0)
+    seen = fleet_snapshot(view, SnapshotSettings("e", ()), 0)
     return [(each.namespace, each.owner_uid) for each in seen.workloads]
 
 
@@ -115,7 +119,7 @@ def test_uids_that_collide_between_namespaces_are_told_apart() -> None:
         llm_deployments=living[::-1], deployments=(deployment(), deployment(namespace="tenant"))
     )
 
-    wanted = intents(view, lambda _obj, error: told.append(str(error)))
+    wanted = parsed_intents(view, lambda _obj, error: told.append(str(error)))
     holds = claims(
         MirrorView(deployments=view.deployments, pods=(pod(), pod("tenant")), llm_deployments=living)
     )
@@ -154,7 +158,7 @@ def test_a_service_of_another_name_or_namespace_is_not_ours() -> None:
         }
 
     services = (service("chat", "ns"), service("other", "ns"), service("chat", "tenant"))
-    seen = snapshot(MirrorView((llm_deployment(),), services=services), Told("e", ()), 0)
+    seen = fleet_snapshot(MirrorView((llm_deployment(),), services=services), SnapshotSettings("e", ()), 0)
 
     assert seen.services == (("ns", "chat"),)
 
@@ -167,7 +171,7 @@ def test_a_job_and_its_report_are_of_one_namespace() -> None:
     liar = pod("tenant", ownerReferences=[reference | {"controller": True}])
     liar["containers"] = [{"terminated": {"message": '{"schema":1}'}, "name": "x"}]
 
-    (found,) = inspections(MirrorView((llm_deployment(),), pods=(liar,), jobs=(job,)), 0)
+    (found,) = fleet_jobs(MirrorView((llm_deployment(),), pods=(liar,), jobs=(job,)), 0)
 
     assert "left no report" in found.result.message  # type: ignore[union-attr]
 

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from tangram.catalog import gpu, skus
 from tangram.fleet import WHOLE_GPU, ApplyDeployment, FactsKey, Shape
 from tangram.shell.objects import manifests
-from tangram.shell.objects.compare import up_to_date
+from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.settings import Settings
-from tangram.shell.watch import reduce
+from tangram.shell.watch import kept_fields
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -123,7 +123,7 @@ def test_what_the_mirror_keeps_of_a_deployment_is_all_that_is_compared(shape) ->
     every = settings(runAsUser=None, nodeRemoval="Block", tmpSizeLimit="3000Mi", imagePullSecrets=["pull"])
     rendered = manifests.deployment(intent("pvc://w/x"), action(shape), every)
 
-    kept = reduce.child(copy.deepcopy(rendered))
+    kept = kept_fields.owned_object(copy.deepcopy(rendered))
 
     assert kept is not None
     assert up_to_date(kept, rendered)
@@ -149,7 +149,7 @@ def test_settings_that_do_not_concern_pods_leave_them_alone() -> None:
 RENDER = """
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
 from tangram.shell.objects import manifests
-from tangram.shell.watch import reduce
+from tangram.shell.watch import kept_fields
 print(manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS)))
 """
 

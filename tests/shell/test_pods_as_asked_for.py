@@ -8,7 +8,7 @@ import pytest
 from tangram.api.llm_deployment.pod_metadata import RESERVED_DOMAINS, RESERVED_NAMES
 from tangram.fleet import Intent, SecretKey
 from tangram.shell.objects import manifests
-from tangram.shell.objects.waiting import waiting_message
+from tangram.shell.objects.waiting_pods import waiting_message
 from tangram_engine import __main__ as engine_command
 from tangram_engine.serve import server
 from tests.shell.test_manifests import SETTINGS, action, container, intent

@@ -9,13 +9,15 @@ import pytest
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
 from tangram.planner import plan
 from tangram.shell.objects import kinds, manifests
-from tangram.shell.objects.compare import up_to_date
+from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.objects.pod_priority import keep_class
 from tangram.shell.settings import Settings
-from tangram.shell.watch import reduce
+from tangram.shell.snapshot.broken_objects import without_broken_objects
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import parsed_intents
+from tangram.shell.watch import kept_fields
+from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import sources
-from tangram.shell.watch.view import MirrorView, Told, intents, snapshot
-from tangram.shell.watch.well_formed import well_formed
 from tests.support.fleet import intent, node, workload
 from tests.support.fleet import snapshot as fleet
 from tests.support.views import llm_deployment
@@ -33,7 +35,7 @@ def priority_class(name: str, value: int = 500, **changes: Any) -> dict[str, Any
         "preemptionPolicy": "Never",
         "description": "x" * 1000,
     }
-    return reduce.priority_class(json.loads(json.dumps(obj | changes)))
+    return kept_fields.priority_class(json.loads(json.dumps(obj | changes)))
 
 
 def view(*classes: dict[str, Any], name: str | None = "gold") -> MirrorView:
@@ -42,7 +44,7 @@ def view(*classes: dict[str, Any], name: str | None = "gold") -> MirrorView:
 
 
 def read(seen: MirrorView, default: str = "") -> Intent:
-    (found,) = intents(seen, default_class=default)
+    (found,) = parsed_intents(seen, default_class=default)
     assert isinstance(found, Intent)
     return found
 
@@ -68,8 +70,10 @@ def test_a_class_counts_in_planning_and_one_made_anew_with_its_new_value() -> No
 
 
 def test_what_is_known_of_classes_is_in_the_snapshot() -> None:
-    seen = snapshot(
-        view(priority_class("b"), priority_class("a")), Told("e", (), default_priority_class="a"), 0
+    seen = fleet_snapshot(
+        view(priority_class("b"), priority_class("a")),
+        SnapshotSettings("e", (), default_priority_class="a"),
+        0,
     )
     assert [each.name for each in seen.priority_classes] == ["a", "b"]
     assert seen.default_priority_class == "a"
@@ -91,14 +95,14 @@ def test_without_the_right_to_list_classes_those_that_name_none_are_served() -> 
     unseen = replace(view(), priority_classes=None)
     assert verdict(read(unseen)) == (False, "PriorityClassUnknown")
     unseen = replace(view(name=None), priority_classes=None)
-    assert well_formed(unseen, lambda _obj, _error: None) == unseen
+    assert without_broken_objects(unseen, lambda _obj, _error: None) == unseen
     assert read(unseen, "standard").warnings
 
 
 def test_a_class_that_cannot_be_read_is_left_out_and_told() -> None:
     told = []
     seen = view(priority_class("gold", value="x"))  # type: ignore[arg-type]
-    (found,) = intents(seen, lambda obj, error: told.append(error))
+    (found,) = parsed_intents(seen, lambda obj, error: told.append(error))
     assert isinstance(found, Intent)
     assert found.refusal is not None
     assert len(told) == 1

@@ -6,9 +6,12 @@ import pytest
 
 from tangram.fleet import Claim, QuotaLimit, Unscheduled
 from tangram.shell.objects import kinds
-from tangram.shell.watch import reduce
+from tangram.shell.snapshot.fleet_snapshot import quotas
+from tangram.shell.snapshot.recorded_status import recorded_back_offs
+from tangram.shell.snapshot.workloads import claims, workload
+from tangram.shell.watch import kept_fields
+from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import sources
-from tangram.shell.watch.view import MirrorView, claims, quotas, recorded_back_offs, workload
 from tests.shell.test_view_of_the_fleet import deployment, pod
 
 WHY = "0/3 nodes are available: 3 Insufficient cpu."
@@ -17,7 +20,7 @@ SINCE = "2026-01-01T00:00:00Z"
 
 def quota(spec=None, **status):
     meta = {"name": "q", "namespace": "ns", "uid": "u", "resourceVersion": "1", "managedFields": [{"x": 1}]}
-    return reduce.resource_quota({"metadata": meta, "spec": spec or {}, "status": status})
+    return kept_fields.resource_quota({"metadata": meta, "spec": spec or {}, "status": status})
 
 
 def unscheduled(name, **changes):

@@ -11,8 +11,8 @@ from tangram.eligibility.devices.node_devices import gpu_node as read_node
 from tangram.fleet import ApplyDeployment, FactsKey, SecretKey, Shape, Spread
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.objects import manifests
-from tangram.shell.objects.compare import up_to_date
 from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
+from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.settings import Settings
 from tests.shell.test_manifests import intent
 from tests.support.apiserver import NAMESPACES, World, add_node, eventually, gpu_node

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.api_server.backoff import Backoff, Penalties
 from tangram.shell.api_server.client import ApiError, Listing
+from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import PODS
 from tangram.shell.process.loop import Heart, Reconciler
-from tangram.shell.watch import reduce
+from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 
 
@@ -36,7 +36,7 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
     return loop(
         **dict.fromkeys(names, nothing)
         | {
-            "penalties": Penalties(),
+            "penalties": RetrySchedule(),
             "metrics": OperatorMetrics(),
             "tick_s": 15.0,
             "clock": lambda: 0.0,
@@ -63,9 +63,9 @@ def script(*results: Any) -> tuple[Script, list[float]]:
     one = reconciler(Script)
     waits: list[float] = []
 
-    class Noted(Backoff):
+    class Noted(RetryDelays):
         def next_s(self) -> float:
-            waits.append(Backoff.next_s(self))
+            waits.append(RetryDelays.next_s(self))
             return 0.0
 
     one._backoff = Noted(1.0, 30.0)
@@ -158,7 +158,7 @@ async def test_a_watch_that_is_forbidden_lists_ever_more_seldom(monkeypatch: pyt
             raise ApiError(403, "Forbidden", "watch is not allowed")
             yield
 
-    mirror = Mirror(Api(), MirrorSource(PODS, reduce.whole), changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    mirror = Mirror(Api(), MirrorSource(PODS, kept_fields.whole), changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def no_checks() -> None:
         await asyncio.Event().wait()

@@ -10,20 +10,20 @@ import pytest
 from aiohttp import web
 
 from tangram.shell.api_server import client as client_module
-from tangram.shell.api_server.answers import MAX_BODY_BYTES
-from tangram.shell.api_server.backoff import Backoff
 from tangram.shell.api_server.client import LIST_CHUNK, PAGE_TRIES, RESTARTS, ApiError
+from tangram.shell.api_server.response_body import MAX_BODY_BYTES
+from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects import manifests
-from tangram.shell.objects.compare import up_to_date
 from tangram.shell.objects.kinds import DEPLOYMENTS, PODS
-from tangram.shell.watch import reduce
+from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tests.shell.test_client_calls import served
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff, "next_s", lambda _self: 0.0)
+    monkeypatch.setattr(RetryDelays, "next_s", lambda _self: 0.0)
 
 
 class Collection:
@@ -161,8 +161,8 @@ def kept_of_each(texts: list[str], reduced: Any) -> float:
 def test_under_2_kib_stay_of_a_pod_with_a_gpu_and_nothing_of_another() -> None:
     assert 10_000 < len(json.dumps(pod(0))) < 20_000
 
-    assert kept_of_each([json.dumps(pod(i)) for i in range(300)], reduce.pod) < 2 * 1024
-    assert kept_of_each([json.dumps(pod(i, gpus=0)) for i in range(300)], reduce.pod) < 64
+    assert kept_of_each([json.dumps(pod(i)) for i in range(300)], kept_fields.pod) < 2 * 1024
+    assert kept_of_each([json.dumps(pod(i, gpus=0)) for i in range(300)], kept_fields.pod) < 64
 
 
 OWNER = manifests.Owner("uid-1", "n", "chat", 1)
@@ -182,22 +182,24 @@ def padded(part: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", ["spec", "annotations", "labels", "finalizers", "managedFields"])
-@pytest.mark.parametrize("reduced", [reduce.child, reduce.own], ids=["child", "own"])
+@pytest.mark.parametrize(
+    "reduced", [kept_fields.owned_object, kept_fields.custom_resource], ids=["child", "own"]
+)
 def test_what_people_add_to_an_object_is_not_kept(part: str, reduced: Any) -> None:
-    if (part, reduced) == ("spec", reduce.own):
+    if (part, reduced) == ("spec", kept_fields.custom_resource):
         pytest.skip("bounded by the CRD")
     assert kept_of_each([json.dumps(padded(part))] * 3, reduced) < 16 * 1024
 
 
 def test_a_deployment_as_rendered_is_kept_whole_and_one_that_was_padded_differs() -> None:
     rendered = manifests.service(OWNER)
-    light, heavy = reduce.child(deepcopy(rendered)), reduce.child(padded("spec"))
+    light, heavy = kept_fields.owned_object(deepcopy(rendered)), kept_fields.owned_object(padded("spec"))
 
     assert light is not None
     assert heavy is not None
     assert up_to_date(light, rendered)
     assert not up_to_date(heavy, rendered)
-    assert reduce.child({**rendered, "metadata": {"name": "x", "namespace": "n"}}) is None
+    assert kept_fields.owned_object({**rendered, "metadata": {"name": "x", "namespace": "n"}}) is None
 
 
 async def test_objects_of_the_largest_size_come_in_small_pages() -> None:

@@ -3,8 +3,8 @@
 import logging
 from typing import Any
 
-from tangram.shell.api_server.backoff import Penalties
 from tangram.shell.api_server.client import ApiError
+from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 from tangram.shell.report.statuses import NewStatus, StatusWriter
 from tangram.shell.watch.expectations import Expectations
@@ -32,7 +32,7 @@ class OldServer:
 
 def writer(server: OldServer, clock: list[float]) -> StatusWriter:
     expectations = Expectations(lambda _kind, _namespace: {})
-    return StatusWriter(server, lambda: None, expectations, Penalties(), lambda: clock[0])  # type: ignore[arg-type]
+    return StatusWriter(server, lambda: None, expectations, RetrySchedule(), lambda: clock[0])  # type: ignore[arg-type]
 
 
 async def test_what_an_older_crd_does_not_have_is_left_out_told_once_and_tried_again(caplog) -> None:

@@ -7,18 +7,13 @@ import pytest
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
 from tangram.shell.objects import manifests
 from tangram.shell.settings import Settings
-from tangram.shell.watch import reduce
-from tangram.shell.watch.view import (
-    MirrorView,
-    Told,
-    claims,
-    engine_pods,
-    inspections,
-    node,
-    recorded_memories,
-    snapshot,
-    workload,
-)
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.gpu_nodes import node
+from tangram.shell.snapshot.jobs import fleet_jobs
+from tangram.shell.snapshot.recorded_status import recorded_scaling
+from tangram.shell.snapshot.workloads import claims, engine_pod_names, workload
+from tangram.shell.watch import kept_fields
+from tangram.shell.watch.mirror_view import MirrorView
 
 from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
 
@@ -33,7 +28,7 @@ def mirrored_node(**changes):
     raw["metadata"]["resourceVersion"] = "1"
     raw["spec"] = changes.pop("spec", {})
     raw["status"] |= changes
-    return reduce.node(raw)
+    return kept_fields.node(raw)
 
 
 def deployment(uid="d-uid", name="chat-abc", **status):
@@ -86,7 +81,7 @@ def pod(
         },
         "status": {"phase": phase} | extra,
     }
-    return reduce.pod(raw)
+    return kept_fields.pod(raw)
 
 
 def llm(uid="uid-1", name="chat", namespace="ns"):
@@ -104,7 +99,11 @@ def job(*conditions, **changes):
 def finished_pod(message, code=0):
     state = {"state": {"terminated": {"exitCode": code, "message": message}}, "name": "inspect"}
     return pod(
-        "i", owner_kind="Job", owner=manifests.job_name(KEY), owner_uid="job-uid", containerStatuses=[state]
+        "i",
+        owner_kind="Job",
+        owner=manifests.inspect_job_name(KEY),
+        owner_uid="job-uid",
+        containerStatuses=[state],
     )
 
 
@@ -119,9 +118,7 @@ def test_an_inspection_that_was_killed_says_how(end, says) -> None:
     killed = finished_pod("")
     killed["containers"][0]["terminated"] = end
     failed = {"type": "Failed", "status": "True", "message": "Job has reached the specified backoff limit"}
-    (inspection,) = inspections(
-        MirrorView(llm_deployments=(llm(),), jobs=(job(failed),), pods=(killed,)), 0.0
-    )
+    (inspection,) = fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(job(failed),), pods=(killed,)), 0.0)
 
     assert inspection.result.reason == "InspectionFailed"
     assert says in inspection.result.message
@@ -147,9 +144,9 @@ def test_a_node_that_takes_no_pods_is_not_usable(changes) -> None:
 
 
 def usable(taint, *more) -> bool:
-    told = Told("e", (*TOLERATIONS, *more))
+    told = SnapshotSettings("e", (*TOLERATIONS, *more))
     view = MirrorView(nodes=(mirrored_node(spec={"taints": [taint]}),))
-    return snapshot(view, told, 0).nodes[0].usable
+    return fleet_snapshot(view, told, 0).nodes[0].usable
 
 
 TEAM = {"key": "team", "value": "ml", "effect": "NoSchedule"}
@@ -217,18 +214,18 @@ def test_metrics_are_asked_for_by_the_names_of_the_replicas_pods() -> None:
         llm_deployments=(llm(),), deployments=(deployment(),), pods=(pod("b"), foreign, pod("a"))
     )
 
-    assert engine_pods(view) == {"uid-1": ("a", "b")}
+    assert engine_pod_names(view) == {"uid-1": ("a", "b")}
 
 
 @pytest.mark.parametrize("status", [None, {}, {"scaling": 7, "placement": "x"}, {"scaling": {"a": 1}}])
 def test_what_a_status_keeps_for_the_scaling_law_is_read_whatever_it_is(status) -> None:
-    kept = recorded_memories(MirrorView(llm_deployments=(llm() | {"status": status},)))
+    kept = recorded_scaling(MirrorView(llm_deployments=(llm() | {"status": status},)))
 
     assert set(kept) == {"uid-1"}
 
 
 def test_a_pod_without_gpu_that_is_not_ours_is_not_kept() -> None:
-    assert reduce.pod({"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}]}}) is None
+    assert kept_fields.pod({"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}]}}) is None
 
 
 def test_a_deployment_that_the_controller_has_not_seen_is_not_settled() -> None:
@@ -259,10 +256,10 @@ def test_a_finished_inspection_gives_facts_or_the_reason() -> None:
     complete = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
     failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}
 
-    (good,) = inspections(
+    (good,) = fleet_jobs(
         MirrorView(llm_deployments=(llm(),), jobs=(job(complete),), pods=(finished_pod(report()),)), 0
     )
-    (bad,) = inspections(
+    (bad,) = fleet_jobs(
         MirrorView(
             llm_deployments=(llm(),),
             jobs=(job(failed),),
@@ -270,8 +267,8 @@ def test_a_finished_inspection_gives_facts_or_the_reason() -> None:
         ),
         0,
     )
-    (lost,) = inspections(MirrorView(llm_deployments=(llm(),), jobs=(job(failed),), pods=()), 0)
-    (running,) = inspections(MirrorView(llm_deployments=(llm(),), jobs=(job(),), pods=()), 0)
+    (lost,) = fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(job(failed),), pods=()), 0)
+    (running,) = fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(job(),), pods=()), 0)
 
     assert isinstance(good.result, CheckpointFacts)
     assert isinstance(bad.result, InspectionFailure)
@@ -287,14 +284,14 @@ def test_a_job_that_runs_something_else_is_not_believed() -> None:
     renamed = job({"type": "Complete", "status": "True"})
     renamed["metadata"]["name"] = "tangram-inspect-0000000000"
 
-    assert inspections(MirrorView(llm_deployments=(llm(),), jobs=(forged, renamed)), 0) == ()
+    assert fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(forged, renamed)), 0) == ()
 
 
 def test_a_job_whose_image_was_rewritten_to_a_mirror_is_seen() -> None:
     rewritten = job()
     rewritten["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror.example/engine:1"
 
-    (found,) = inspections(MirrorView(llm_deployments=(llm(),), jobs=(rewritten,)), 0)
+    (found,) = fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(rewritten,)), 0)
 
     assert found.key == KEY
 
@@ -303,9 +300,9 @@ def test_a_job_speaks_for_its_own_namespace_alone() -> None:
     forged = job({"type": "Complete", "status": "True"})
     forged["metadata"]["namespace"] = "tenant"
     theirs = FactsKey("tenant", KEY.uri, KEY.engine_image)
-    forged["metadata"]["name"] = manifests.job_name(theirs)
+    forged["metadata"]["name"] = manifests.inspect_job_name(theirs)
 
-    (found,) = inspections(MirrorView(llm_deployments=(llm(), llm(namespace="tenant")), jobs=(forged,)), 0)
+    (found,) = fleet_jobs(MirrorView(llm_deployments=(llm(), llm(namespace="tenant")), jobs=(forged,)), 0)
 
     assert found.key == theirs
 
@@ -324,7 +321,9 @@ def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
     orphan["metadata"]["ownerReferences"] = []
 
     assert (
-        snapshot(MirrorView(llm_deployments=(llm(),), deployments=(orphan,)), Told("e", ()), 0).workloads
+        fleet_snapshot(
+            MirrorView(llm_deployments=(llm(),), deployments=(orphan,)), SnapshotSettings("e", ()), 0
+        ).workloads
         == ()
     )
 
@@ -332,9 +331,13 @@ def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
 def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
     pods = (pod("a"), pod("b", node_name="n0"))
     deployments = (deployment(), deployment("e-uid", "chat-zzz"))
-    one = snapshot(MirrorView(llm_deployments=(llm(),), pods=pods, deployments=deployments), Told("e", ()), 0)
-    other = snapshot(
-        MirrorView(llm_deployments=(llm(),), pods=pods[::-1], deployments=deployments[::-1]), Told("e", ()), 0
+    one = fleet_snapshot(
+        MirrorView(llm_deployments=(llm(),), pods=pods, deployments=deployments), SnapshotSettings("e", ()), 0
+    )
+    other = fleet_snapshot(
+        MirrorView(llm_deployments=(llm(),), pods=pods[::-1], deployments=deployments[::-1]),
+        SnapshotSettings("e", ()),
+        0,
     )
 
     assert one == other
@@ -345,7 +348,9 @@ def test_a_node_that_says_that_its_gpus_are_shared_offers_none_and_says_so() -> 
     raw = gpu_node("n1", 4)
     raw["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
 
-    seen = snapshot(MirrorView(nodes=(reduce.node(raw),)), Told("e", TOLERATIONS), 0).nodes[0]
+    seen = fleet_snapshot(
+        MirrorView(nodes=(kept_fields.node(raw),)), SnapshotSettings("e", TOLERATIONS), 0
+    ).nodes[0]
 
     assert seen.allocatable == ()
     assert "nvidia.com/gpu.sharing-strategy=time-slicing" in seen.left_out[0].message
@@ -355,7 +360,7 @@ def test_capacity_above_allocatable_is_seen() -> None:
     raw = gpu_node("n1", 4)
     raw["status"]["allocatable"]["nvidia.com/gpu"] = "3"
 
-    seen = node(reduce.node(raw), TOLERATIONS)
+    seen = node(kept_fields.node(raw), TOLERATIONS)
 
     assert (seen.allocatable, seen.unhealthy) == ((("nvidia.com/gpu", 3),), (("nvidia.com/gpu", 1),))
 
@@ -374,4 +379,7 @@ def test_the_gpu_of_a_sidecar_is_claimed() -> None:
         "status": {"phase": "Running"},
     }
 
-    assert claims(MirrorView(pods=(theirs, reduce.pod(raw)))) == (Claim("n1", "nvidia.com/gpu", 1, None),) * 2
+    assert (
+        claims(MirrorView(pods=(theirs, kept_fields.pod(raw))))
+        == (Claim("n1", "nvidia.com/gpu", 1, None),) * 2
+    )

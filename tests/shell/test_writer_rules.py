@@ -18,8 +18,8 @@ from tangram.fleet import (
     StartEvaluation,
     WriteProblem,
 )
-from tangram.shell.api_server.backoff import Penalties
 from tangram.shell.api_server.client import ApiError, Listing
+from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
@@ -32,10 +32,10 @@ from tangram.shell.objects.kinds import (
     key_of,
 )
 from tangram.shell.settings import Settings
-from tangram.shell.watch import reduce
+from tangram.shell.snapshot.workloads import workload
+from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.store import Store
-from tangram.shell.watch.view import workload
 from tangram.shell.write.writer import Writer
 
 INTENT = Intent(
@@ -100,7 +100,7 @@ class Copies:
     """Mirrors of what the test says is there."""
 
     def __init__(self, *there: tuple[Kind, dict[str, Any]]) -> None:
-        self.stores = {kind: Store(reduce.whole) for kind in _COPIED}
+        self.stores = {kind: Store(kept_fields.whole) for kind in _COPIED}
         for kind, store in self.stores.items():
             store.replace([obj for k, obj in there if k == kind], 5)
 
@@ -125,7 +125,7 @@ def writer(
         copies,  # type: ignore[arg-type]
         Settings(engine_image="e"),
         Expectations(copies.store),
-        Penalties(),
+        RetrySchedule(),
         lambda: 0.0,
     )
 
@@ -258,7 +258,7 @@ async def test_the_heart_beats_with_each_write() -> None:
     await one.perform((APPLY,), {"new": replace(INTENT, uid="new")})
 
     assert len(beats) == 1  # the second waits: its LLMDeployment has a penalty
-    one.penalties.succeed("new")
+    one.retries.succeed("new")
     await one.perform((APPLY,), {"new": INTENT})
     assert len(beats) == 2
 
@@ -429,7 +429,7 @@ async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch
     problem = one.problems["new"]
     assert problem.reason == "NotJudged"
     assert "ZeroDivisionError: division by zero" in problem.message
-    assert one.penalties.blocked("new", 0.0)
+    assert one.retries.blocked("new", 0.0)
 
 
 @pytest.mark.parametrize(("exists", "writes"), [(True, []), (False, ["chat-" + APPLY.shape.variant])])

@@ -16,27 +16,20 @@ from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import uid_of
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings
-from tangram.shell.watch import reduce
-from tangram.shell.watch.view import (
-    MirrorView,
-    TakenUID,
-    Told,
-    concerned,
-    engine_pods,
-    intents,
-    recorded_memories,
-    recorded_replicas,
-    recorded_variants,
-    snapshot,
-    unreadable,
-)
-from tangram.shell.watch.well_formed import well_formed
+from tangram.shell.snapshot.broken_objects import without_broken_objects
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import DuplicateUID, parsed_intents, unreadable_intents
+from tangram.shell.snapshot.ownership import llm_deployment_uid
+from tangram.shell.snapshot.recorded_status import recorded_replicas, recorded_scaling, recorded_variants
+from tangram.shell.snapshot.workloads import engine_pod_names
+from tangram.shell.watch import kept_fields
+from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.apiserver import FACTS, gpu_node
 
 NOW = 1_795_255_200.0
 IMAGE = "engine:1"
 SETTINGS = Settings(engine_image=IMAGE)
-TOLD = Told(IMAGE, SETTINGS.tolerations)
+TOLD = SnapshotSettings(IMAGE, SETTINGS.tolerations)
 SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, FACTS["dtype"])
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
@@ -139,8 +132,8 @@ class Fleet:
         """Return what the mirrors keep."""
         return MirrorView(
             llm_deployments=self.llm_deployments,
-            nodes=tuple(reduce.node(copy.deepcopy(each)) for each in self.nodes),
-            pods=(*self.reduced, *filter(None, (reduce.pod(copy.deepcopy(each)) for each in self.pods))),
+            nodes=tuple(kept_fields.node(copy.deepcopy(each)) for each in self.nodes),
+            pods=(*self.reduced, *filter(None, (kept_fields.pod(copy.deepcopy(each)) for each in self.pods))),
             services=self.services,
             deployments=self.deployments,
             jobs=self.jobs,
@@ -151,7 +144,7 @@ class Fleet:
 def running(*names: str, slices: int = 7, spec: Object | None = None) -> Fleet:
     """Return a fleet in which each LLMDeployment runs one replica on a slice of one node."""
     wanted = tuple(llm_deployment(name, **(spec or {})) for name in names)
-    parsed = [each for each in intents(MirrorView(llm_deployments=wanted)) if isinstance(each, Intent)]
+    parsed = [each for each in parsed_intents(MirrorView(llm_deployments=wanted)) if isinstance(each, Intent)]
     parsed.sort(key=lambda each: names.index(each.name))
     made = tuple(deployment(each) for each in parsed)
     return Fleet(
@@ -186,14 +179,16 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
     faults.begin()
 
     def skipped(obj: Object, error: Exception) -> None:
-        faults.met("read", name_of(obj), "" if isinstance(error, TakenUID) else concerned(obj), error)
+        faults.met(
+            "read", name_of(obj), "" if isinstance(error, DuplicateUID) else llm_deployment_uid(obj), error
+        )
 
-    view = well_formed(view, skipped)
-    read = intents(view, skipped)
-    everyone = (*read, *unreadable(view, read, faults.faults))
+    view = without_broken_objects(view, skipped)
+    read = parsed_intents(view, skipped)
+    everyone = (*read, *unreadable_intents(view, read, faults.faults))
     valid = tuple(each for each in everyone if isinstance(each, Intent))
-    engine_pods(view)
-    bare = snapshot(view, TOLD, now, skipped)
+    engine_pod_names(view)
+    bare = fleet_snapshot(view, TOLD, now, skipped)
     scaler = Scaler(PARAMS, None)
     scaled = scaler.decide(
         valid,
@@ -202,7 +197,7 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
         now,
         recorded_variants(view),
         faults,
-        recorded_memories(view),
+        recorded_scaling(view),
     )
     desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
     seen = replace(bare, desired=desired, desired_of=scaler.counted(), faults=faults.faults)

@@ -28,17 +28,12 @@ from tangram.shell.api_server.client import ApiClient, ApiError
 from tangram.shell.measure.scaler import Scaler, params_of
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
 from tangram.shell.settings import Settings
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import parsed_intents
+from tangram.shell.snapshot.recorded_status import recorded_back_offs, recorded_replicas, recorded_variants
 from tangram.shell.watch.mirror import Mirror
+from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import Mirrors
-from tangram.shell.watch.view import (
-    MirrorView,
-    Told,
-    intents,
-    recorded_back_offs,
-    recorded_replicas,
-    recorded_variants,
-    snapshot,
-)
 
 Result = TypeVar("Result")
 
@@ -151,15 +146,15 @@ async def _seen(client: ApiClient, access: Access) -> ObservedCluster:
         )
 
     now = time.time()
-    everyone = intents(view, skip, settings.default_priority_class_name)
-    told = Told(
+    everyone = parsed_intents(view, skip, settings.default_priority_class_name)
+    told = SnapshotSettings(
         settings.engine_image,
         settings.tolerations,
         tuple(sorted(settings.prices.items())),
         settings.pod_needs,
         settings.default_priority_class_name,
     )
-    bare = snapshot(view, told, now, skip)
+    bare = fleet_snapshot(view, told, now, skip)
     return ObservedCluster(_with_wishes(settings, view, bare, everyone, now), everyone, tuple(skipped))
 
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import aiohttp
 
-from tangram.shell.api_server.answers import limited, lines, parsed
 from tangram.shell.api_server.auth import Credentials, ssl_context
-from tangram.shell.api_server.backoff import Backoff
+from tangram.shell.api_server.response_body import limited, lines, parsed
+from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import Kind, Object
 
 REQUEST_TIMEOUT_S = 30.0
@@ -169,7 +169,7 @@ class ApiClient:
 
     async def _page(self, call: _Call, pages: "_PageSize") -> Object:
         """Return the next page of a LIST; tries again while that may help."""
-        backoff = Backoff()
+        backoff = RetryDelays()
         for attempt in range(1, PAGE_TRIES + 1):
             sized = replace(call, params={**call.params, "limit": str(pages.limit)})
             try:

@@ -5,11 +5,11 @@ import json
 from tangram.api import parse_evaluation
 from tangram.fleet import Evaluation, EvaluationFailure, EvaluationKey, EvaluationReport
 from tangram.shell.objects import kinds
-from tangram.shell.objects.children import MAX_ANNOTATION, annotations_of
 from tangram.shell.objects.inspect_jobs import container_end, ended_at, last_message, only_runs
 from tangram.shell.objects.kinds import Object, uid_of
+from tangram.shell.objects.owned_objects import MAX_ANNOTATION, annotations_of
 from tangram.shell.objects.timestamps import epoch
-from tangram.shell.objects.waiting import late_at, waiting_message
+from tangram.shell.objects.waiting_pods import late_at, waiting_message
 
 
 def evaluation_annotation(key: EvaluationKey, profile: str) -> str:

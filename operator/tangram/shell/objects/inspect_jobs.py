@@ -3,11 +3,11 @@
 from tangram.api import parse_report
 from tangram.fleet import CheckpointFacts, FactsKey, Inspection, InspectionFailure
 from tangram.shell.objects import kinds
-from tangram.shell.objects.children import annotations_of
 from tangram.shell.objects.inspect_pod import INSPECT_MEMORY
 from tangram.shell.objects.kinds import Object, uid_of
+from tangram.shell.objects.owned_objects import annotations_of
 from tangram.shell.objects.timestamps import epoch
-from tangram.shell.objects.waiting import late_at, waiting_message
+from tangram.shell.objects.waiting_pods import late_at, waiting_message
 
 
 def facts_key(job: Object) -> FactsKey:

@@ -61,7 +61,7 @@ def deployment_name(owner_name: str, shape: Shape) -> str:
     return f"{owner_name}-{shape.variant}"
 
 
-def job_name(key: FactsKey) -> str:
+def inspect_job_name(key: FactsKey) -> str:
     """Return the name of the inspect Job of a checkpoint, the same for everyone in the namespace."""
     text = json.dumps([key.namespace, key.uri, key.engine_image])
     return f"tangram-inspect-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -128,7 +128,7 @@ def inspect_job(owner: Owner, key: FactsKey, settings: Settings, priority_class_
     }
     pod = inspect_pod(key, settings)
     _set_class(pod, priority_class_name)
-    return _job(owner, job_name(key), "inspect", annotations, spec, pod, INSPECT_REJECTED)
+    return _job(owner, inspect_job_name(key), "inspect", annotations, spec, pod, INSPECT_REJECTED)
 
 
 def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:

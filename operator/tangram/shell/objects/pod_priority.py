@@ -7,11 +7,11 @@ live Deployment in its class alone, the live one stays, and the class comes with
 import copy
 from collections.abc import Callable
 
-from tangram.shell.objects.children import class_of
-from tangram.shell.objects.compare import covers
 from tangram.shell.objects.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object
+from tangram.shell.objects.manifest_diff import covers
 from tangram.shell.objects.manifests import content_hash, sealed
-from tangram.shell.objects.waiting import refusal
+from tangram.shell.objects.owned_objects import class_of
+from tangram.shell.objects.waiting_pods import refusal
 
 FIELD = "priorityClassName"
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tangram.fleet import Advice, FleetSnapshot, Intent, RecommendedChange
-from tangram.shell.api_server.backoff import Backoff
 from tangram.shell.api_server.client import Guard
+from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.decide.recommending import AdviceWorker, Advised, Everyone, PoolUse
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
@@ -128,7 +128,7 @@ class Advisor:
     _latest: RecommendationInput | None = None
     _answer: RecommendationOutcome | None = None
     _retry_at: float | None = None
-    _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
+    _backoff: RetryDelays = field(default_factory=lambda: RetryDelays(*RETRY_S))
     _told: str = ""
     _used_at: float = 0.0
     _rested_at: float = 0.0  # not before is thought again
@@ -187,7 +187,7 @@ class Advisor:
 
     async def _wait(self) -> None:
         now = self.clock()
-        dues = [self._due_at(), self.plans.penalties.next_due(now)]
+        dues = [self._due_at(), self.plans.retries.next_due(now)]
         if self.worker.running:
             dues.append(self._used_at + self.idle_s)
         due = min((at for at in dues if at is not None), default=None)

@@ -13,8 +13,8 @@ from typing import Any
 from aiohttp import web
 
 from tangram.shell.api_server.auth import Credentials
-from tangram.shell.api_server.backoff import Penalties
 from tangram.shell.api_server.client import ApiClient
+from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.decide.planning import PlanWorker
 from tangram.shell.decide.recommending import AdviceWorker
 from tangram.shell.decide.worker import LONGEST_START_S
@@ -31,11 +31,11 @@ from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label
 from tangram.shell.report.statuses import StatusWriter
 from tangram.shell.settings import Settings
-from tangram.shell.watch import reduce
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings
+from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirrors import Mirrors
-from tangram.shell.watch.view import Told
 from tangram.shell.write.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Operator:
         self.advice_worker = AdviceWorker(settings.advice.deadline_seconds)
         self.fleet_plans = Mirror(
             self.client,
-            MirrorSource(FLEET_PLANS, reduce.fleet_plan, optional=True),
+            MirrorSource(FLEET_PLANS, kept_fields.fleet_plan, optional=True),
             changed=self._fleet_plans_changed,
             clock=boot_time,
             relist_s=settings.relist_seconds,
@@ -201,7 +201,7 @@ class Operator:
 
     def _make_loop(self) -> Reconciler:
         settings, guard, heart = self.settings, TermGuard(self.elector), Heart(boot_time())
-        expectations, penalties = Expectations(self.mirrors.store), Penalties()
+        expectations, retries = Expectations(self.mirrors.store), RetrySchedule()
         faults = FaultLog(self.metrics)
 
         def beat() -> None:
@@ -230,22 +230,22 @@ class Operator:
                 self.mirrors,
                 settings,
                 expectations,
-                penalties,
+                retries,
                 boot_time,
                 written=beat,
                 failed=faults.met,
             ),
             statuses=StatusWriter(
-                self.client, guard, expectations, penalties, boot_time, written=beat, failed=faults.met
+                self.client, guard, expectations, retries, boot_time, written=beat, failed=faults.met
             ),
             faults=faults,
             events=events,
             advisor=advisor,
             scaler=Scaler(params_of(settings), self.reader),
             expectations=expectations,
-            penalties=penalties,
+            retries=retries,
             metrics=self.metrics,
-            told=Told(
+            told=SnapshotSettings(
                 settings.engine_image,
                 settings.tolerations,
                 tuple(sorted(settings.prices.items())),

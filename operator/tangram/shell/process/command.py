@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tangram.shell import logs
 from tangram.shell.api_server.auth import AuthError, Credentials, find_credentials
-from tangram.shell.api_server.backoff import Backoff
 from tangram.shell.api_server.client import ApiClient, ApiError
+from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 from tangram.shell.settings import Settings, SettingsError, load_settings
 
@@ -60,7 +60,7 @@ async def _run(settings: Settings, credentials: Credentials) -> int:
 
 async def _crd_served(credentials: Credentials) -> bool:
     """Ask until the API server answers: it may start after us."""
-    client, backoff = ApiClient(credentials), Backoff()
+    client, backoff = ApiClient(credentials), RetryDelays()
     try:
         while True:
             try:

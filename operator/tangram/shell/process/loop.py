@@ -16,8 +16,8 @@ from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, ParsedIntent, Plan
 from tangram.planner import render_status, transitions
 from tangram.planner.status.status_block import unjudged
-from tangram.shell.api_server.backoff import Backoff, Penalties
 from tangram.shell.api_server.client import ApiError
+from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.planning import PlanWorker
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import Elector, NotLeader, TermGuard
@@ -30,25 +30,22 @@ from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.report.status_pacer import StatusPacer
 from tangram.shell.report.statuses import NewStatus, StatusWriter
-from tangram.shell.watch.expectations import PATIENCE_S, Expectations
-from tangram.shell.watch.mirrors import Mirrors
-from tangram.shell.watch.offered_devices import OfferedDevices
-from tangram.shell.watch.view import (
-    MirrorView,
-    TakenUID,
-    Told,
-    concerned,
-    engine_pods,
-    intents,
+from tangram.shell.snapshot.broken_objects import without_broken_objects
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import DuplicateUID, parsed_intents, unreadable_intents
+from tangram.shell.snapshot.offered_devices import OfferedDevices
+from tangram.shell.snapshot.ownership import llm_deployment_uid
+from tangram.shell.snapshot.recorded_status import (
     recorded_back_offs,
-    recorded_memories,
     recorded_replicas,
+    recorded_scaling,
     recorded_variants,
-    snapshot,
-    unreadable,
 )
-from tangram.shell.watch.well_formed import well_formed
-from tangram.shell.write.writer import Writer, evaluation_penalty
+from tangram.shell.snapshot.workloads import engine_pod_names
+from tangram.shell.watch.expectations import PATIENCE_S, Expectations
+from tangram.shell.watch.mirror_view import MirrorView
+from tangram.shell.watch.mirrors import Mirrors
+from tangram.shell.write.writer import Writer, evaluation_retry_key
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +78,10 @@ class Reconciler:
     scaler: Scaler
     advisor: Advisor
     expectations: Expectations
-    penalties: Penalties
+    retries: RetrySchedule
     metrics: OperatorMetrics
     faults: FaultLog
-    told: Told
+    told: SnapshotSettings
     tick_s: float
     clock: Callable[[], float]
     now: Callable[[], float]
@@ -98,7 +95,7 @@ class Reconciler:
         default_factory=dict
     )  # by uid; statuses may lag behind
     _begun: int = 0  # term that the memory is of; 0: none yet
-    _backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_S))
+    _backoff: RetryDelays = field(default_factory=lambda: RetryDelays(*RETRY_S))
     _last_failure: str = ""
     _left_out: frozenset[str] = frozenset()  # sentences that were logged
 
@@ -168,7 +165,7 @@ class Reconciler:
             task.cancel()
 
     async def _wait(self) -> None:
-        due = self.penalties.next_due(self.clock())
+        due = self.retries.next_due(self.clock())
         patience = self.tick_s if due is None else max(0.05, min(self.tick_s, due - self.clock()))
         try:
             await asyncio.wait_for(self._dirty.wait(), patience)
@@ -185,12 +182,12 @@ class Reconciler:
         if not await self._settled():
             return False
         self.faults.begin()
-        view, now = well_formed(self.mirrors.view(), self._skipped), self.now()
-        read = intents(view, self._skipped, self.told.default_priority_class)
-        everyone = (*read, *unreadable(view, read, self.faults.faults))
+        view, now = without_broken_objects(self.mirrors.view(), self._skipped), self.now()
+        read = parsed_intents(view, self._skipped, self.told.default_priority_class)
+        everyone = (*read, *unreadable_intents(view, read, self.faults.faults))
         valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
         self._forget({intent.uid for intent in everyone}, {uid_of(obj) for obj in view.gpu_pools})
-        self.wanted, self.pods = valid, engine_pods(view)
+        self.wanted, self.pods = valid, engine_pod_names(view)
         scaled, seen = self._observe(view, valid, now)
         self.advisor.offer(seen, everyone, self.guard.bound())
         plan = await self._plan(seen, everyone, now)
@@ -239,16 +236,16 @@ class Reconciler:
         self.writer.forget(living)
         self.statuses.forget(living | pools)
         self.pool_pacer.forget(pools)
-        kept = {f"status {uid}" for uid in living | pools} | set(map(evaluation_penalty, living))
-        self.penalties.keep(living | kept | {""})
+        kept = {f"status {uid}" for uid in living | pools} | set(map(evaluation_retry_key, living))
+        self.retries.keep(living | kept | {""})
 
     def _observe(
         self, view: MirrorView, valid: tuple[Intent, ...], now: float
     ) -> tuple[Mapping[str, Scaled], FleetSnapshot]:
-        bare = snapshot(view, self.told, now, self._skipped)
+        bare = fleet_snapshot(view, self.told, now, self._skipped)
         bare = replace(bare, nodes=self.devices.remember(bare.nodes, now))
         recorded, variants = recorded_replicas(view), recorded_variants(view)
-        memories = recorded_memories(view)
+        memories = recorded_scaling(view)
         scaled = self.scaler.decide(valid, bare.workloads, recorded, now, variants, self.faults, memories)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
         problems = tuple(sorted(self.writer.problems.values(), key=lambda p: p.owner_uid))
@@ -268,7 +265,7 @@ class Reconciler:
 
     def _skipped(self, obj: Object, error: Exception) -> None:
         """Take an object that could not be understood: the LLMDeployment that it concerns stands still."""
-        uid = "" if isinstance(error, TakenUID) else concerned(obj)
+        uid = "" if isinstance(error, DuplicateUID) else llm_deployment_uid(obj)
         self.faults.met("read", name_of(obj), uid, error)
 
     async def _plan(self, seen: FleetSnapshot, everyone: tuple[ParsedIntent, ...], now: float) -> Plan:

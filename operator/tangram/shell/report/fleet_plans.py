@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from tangram.fleet import EventNote
 from tangram.fleet.times import rfc3339
-from tangram.shell.api_server.backoff import Penalties
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
+from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.decide.recommending import Advised
 from tangram.shell.objects.kinds import (
     FLEET_PLANS,
@@ -51,7 +51,7 @@ class FleetPlans:
     clock: Callable[[], float]
     now: Callable[[], float]  # seconds since the epoch
     operator: str  # which one this is, of several in the cluster: a label's value
-    penalties: Penalties = field(default_factory=lambda: Penalties(DELAYS_S))
+    retries: RetrySchedule = field(default_factory=lambda: RetrySchedule(DELAYS_S))
     _expectations: Expectations = field(init=False)
     _told: str = ""  # the last refusal as it was logged
     _completed: str = ""  # UID of the plan whose missing figures were last written
@@ -68,10 +68,10 @@ class FleetPlans:
         try:
             await self._write(wanted, guard)
         except ApiError as error:
-            self.penalties.fail(_WRITES, self.clock(), error.retry_after_s)
+            self.retries.fail(_WRITES, self.clock(), error.retry_after_s)
             self._tell(f"not written: {error}")
         else:
-            self.penalties.succeed(_WRITES)
+            self.retries.succeed(_WRITES)
 
     def _may_write(self) -> bool:
         """Whether the mirror shows what is there, our own last writes included."""
@@ -79,7 +79,7 @@ class FleetPlans:
             return False
         if self._expectations.overdue(self.clock()):
             self.mirror.want_relist()
-        return not self._expectations.open() and not self.penalties.blocked(_WRITES, self.clock())
+        return not self._expectations.open() and not self.retries.blocked(_WRITES, self.clock())
 
     async def _write(self, wanted: Advised, guard: Guard) -> None:
         if not wanted.empty:

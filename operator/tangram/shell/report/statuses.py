@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tangram.shell.api_server.backoff import Penalties
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
+from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.lead.turns import ROUND_WRITE_S, in_turn
+from tangram.shell.lead.write_order import ROUND_WRITE_S, in_turn
 from tangram.shell.measure.fault_log import Failed, name_of
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
 from tangram.shell.watch.expectations import Expectations
@@ -41,7 +41,7 @@ class StatusWriter:
     client: ApiClient
     guard: Guard
     expectations: Expectations
-    penalties: Penalties
+    retries: RetrySchedule
     clock: Callable[[], float]
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
     failed: Failed = lambda _step, _what, _uid, _error: None  # told of each bug that a write brings out
@@ -67,7 +67,7 @@ class StatusWriter:
                 except NotLeader:
                     raise
                 except Exception as error:  # noqa: BLE001 - a bug of ours costs this object alone
-                    self.penalties.fail(_key(new), self.clock())
+                    self.retries.fail(_key(new), self.clock())
                     self.failed("status", name_of(new.obj), "", error)
                     return None
                 self.written()
@@ -91,7 +91,7 @@ class StatusWriter:
         stored = new.obj.get("status") or {}
         if stored == new.status or self._sent.get(uid_of(new.obj)) == (new.status, stored):
             return False
-        return not self.penalties.blocked(_key(new), self.clock())
+        return not self.retries.blocked(_key(new), self.clock())
 
     async def _write_one(self, new: NewStatus) -> bool:
         meta, kind = new.obj["metadata"], new.kind
@@ -106,16 +106,16 @@ class StatusWriter:
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and "uid" in error.message.lower()):
                 return False  # deleted, or deleted and created again: the mirror will tell
-            self.penalties.fail(_key(new), self.clock(), error.retry_after_s)
+            self.retries.fail(_key(new), self.clock(), error.retry_after_s)
             self._tell(new, error)
             return False
         self._refused.pop(uid_of(new.obj), None)
         self.expectations.written(kind, result, self.clock())
         if whole:
-            self.penalties.succeed(_key(new))
+            self.retries.succeed(_key(new))
             self._sent[uid_of(new.obj)] = (new.status, result.get("status") or {})
         else:  # the rest is tried again: CRDs may be upgraded at any time
-            self.penalties.fail(_key(new), self.clock())
+            self.retries.fail(_key(new), self.clock())
         return True
 
     async def _apply(self, kind: Kind, body: Object) -> tuple[Object, bool]:

@@ -12,7 +12,6 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from tangram.shell.api_server.backoff import Backoff
 from tangram.shell.api_server.client import (
     CHANGES,
     WATCH_INACTIVITY_S,
@@ -21,8 +20,9 @@ from tangram.shell.api_server.client import (
     Listing,
     WatchEvent,
 )
+from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import Kind, Object, key_of
-from tangram.shell.watch.store import Reduce, Store, as_version
+from tangram.shell.watch.store import KeepFields, Store, as_version
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class MirrorSource:
     """What a mirror copies."""
 
     kind: Kind
-    reduce: Reduce
+    keep: KeepFields
     namespace: str = ""  # empty: all
     selector: str = ""
     optional: bool = False  # without its CRD there are none of it; without the right to see it, so it seems
@@ -68,7 +68,7 @@ class Mirror:
         drift: Callable[[str, int], None] = lambda _kind, _count: None,
     ) -> None:
         self.source = source
-        self.store = Store(self._reduce)
+        self.store = Store(self._kept)
         self.lists = 0
         self._client, self._changed, self._clock = client, changed, clock
         self._relist_s, self._drift = relist_s, drift
@@ -138,7 +138,7 @@ class Mirror:
 
     async def run(self) -> None:
         """List and watch for ever. Only cancellation ends it."""
-        backoff, listed = Backoff(), -1
+        backoff, listed = RetryDelays(), -1
         while True:
             began = self._clock()
             try:
@@ -179,7 +179,7 @@ class Mirror:
         source = self.source
         try:
             return await self._client.list(
-                source.kind, source.namespace, source.selector, self.store.reduce, self._paged
+                source.kind, source.namespace, source.selector, self.store.keep, self._paged
             )
         except ApiError as error:
             if source.optional and error.status in (403, 404):
@@ -189,10 +189,10 @@ class Mirror:
     def _paged(self) -> None:
         self._progress = self._clock()
 
-    def _reduce(self, obj: Object) -> Object | None:
-        """Reduce one object; one that cannot be is left out, and told: it must not end the others."""
+    def _kept(self, obj: Object) -> Object | None:
+        """Keep the needed fields of one object. One that raises is left out and logged: the others stay."""
         try:
-            return self.source.reduce(obj)
+            return self.source.keep(obj)
         except Exception:
             log.exception("mirror of %s: %s is left out", self.source, "/".join(key_of(obj)))
             return None
@@ -223,7 +223,7 @@ class Mirror:
             await asyncio.gather(checker, return_exceptions=True)
 
     async def _watch_on(self) -> None:
-        backoff = Backoff()
+        backoff = RetryDelays()
         while True:
             before, began = self.store.version, self._clock()
             try:

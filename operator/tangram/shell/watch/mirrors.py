@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from tangram.shell.api_server.client import ApiClient
 from tangram.shell.objects import kinds
 from tangram.shell.objects.kinds import Kind, Object
-from tangram.shell.watch import reduce
+from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
+from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.store import Store
-from tangram.shell.watch.view import MirrorView
 
 
 def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
@@ -21,25 +21,25 @@ def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
     own = [
         MirrorSource(kind, kept, namespace, selector)
         for kind, kept, selector in (
-            (kinds.LLM_DEPLOYMENTS, reduce.own, ""),
-            (kinds.DEPLOYMENTS, reduce.child, kinds.OURS_SELECTOR),
-            (kinds.SERVICES, reduce.child, kinds.OURS_SELECTOR),
-            (kinds.JOBS, reduce.child, kinds.OURS_SELECTOR),
+            (kinds.LLM_DEPLOYMENTS, kept_fields.custom_resource, ""),
+            (kinds.DEPLOYMENTS, kept_fields.owned_object, kinds.OURS_SELECTOR),
+            (kinds.SERVICES, kept_fields.owned_object, kinds.OURS_SELECTOR),
+            (kinds.JOBS, kept_fields.owned_object, kinds.OURS_SELECTOR),
         )
         for namespace in where
     ]
     # An older chart gives no right to see quotas: without it, pods that are refused tell as much, later.
     quotas = [
-        MirrorSource(kinds.RESOURCE_QUOTAS, reduce.resource_quota, namespace, optional=True)
+        MirrorSource(kinds.RESOURCE_QUOTAS, kept_fields.resource_quota, namespace, optional=True)
         for namespace in where
     ]
     return (
         *own,
         *quotas,
-        MirrorSource(kinds.NODES, reduce.node),
-        MirrorSource(kinds.PODS, reduce.pod),
-        MirrorSource(kinds.GPU_POOLS, reduce.own, optional=True),
-        MirrorSource(kinds.PRIORITY_CLASSES, reduce.priority_class, optional=True),
+        MirrorSource(kinds.NODES, kept_fields.node),
+        MirrorSource(kinds.PODS, kept_fields.pod),
+        MirrorSource(kinds.GPU_POOLS, kept_fields.custom_resource, optional=True),
+        MirrorSource(kinds.PRIORITY_CLASSES, kept_fields.priority_class, optional=True),
     )
 
 

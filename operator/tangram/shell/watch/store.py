@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tangram.shell.objects.kinds import Key, Object, key_of, uid_of
 
-Reduce = Callable[[Object], Object | None]
+KeepFields = Callable[[Object], Object | None]
 """Keeps the needed fields of an object; None when nothing of it is needed."""
 
 
@@ -23,7 +23,7 @@ def as_version(text: str) -> int:
 class Store:
     """Objects by (namespace, name), and the version of the collection up to which they are true."""
 
-    reduce: Reduce
+    keep: KeepFields
     version: int = -1
     _objects: dict[Key, Object] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Store:
             return False
         known = self._objects.get(key)
         self.version = max(self.version, version)
-        reduced = self.reduce(obj)
+        reduced = self.keep(obj)
         if reduced is None:
             return self._drop(key)
         self._objects[key] = reduced

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from tangram.fleet import Action, ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Workload
 from tangram.shell.api_server.client import ApiClient
-from tangram.shell.objects.children import has_its_name
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     LLM_DEPLOYMENTS,
@@ -23,6 +22,7 @@ from tangram.shell.objects.kinds import (
     owner_of,
     uid_of,
 )
+from tangram.shell.objects.owned_objects import has_its_name
 from tangram.shell.watch.expectations import Expectations
 
 Facts = tuple[int | bool, ...]

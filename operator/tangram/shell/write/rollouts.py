@@ -4,7 +4,6 @@ import logging
 
 from tangram.fleet import ResumeRollout
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.objects.children import annotations_of
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     OURS_SELECTOR,
@@ -13,6 +12,7 @@ from tangram.shell.objects.kinds import (
     controller_of,
     is_controlled_by,
 )
+from tangram.shell.objects.owned_objects import annotations_of
 
 log = logging.getLogger(__name__)
 

@@ -29,13 +29,12 @@ from tangram.fleet import (
     WriteProblem,
     describe,
 )
-from tangram.shell.api_server.backoff import Penalties
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
+from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.lead.turns import ROUND_WRITE_S, in_turn
+from tangram.shell.lead.write_order import ROUND_WRITE_S, in_turn
 from tangram.shell.measure.fault_log import Failed
 from tangram.shell.objects import manifests
-from tangram.shell.objects.compare import up_to_date
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     JOBS,
@@ -49,6 +48,7 @@ from tangram.shell.objects.kinds import (
     owner_of,
     uid_of,
 )
+from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.objects.pod_priority import keep_class
 from tangram.shell.settings import Settings
 from tangram.shell.watch.expectations import Expectations
@@ -75,7 +75,7 @@ class Writer:
     mirrors: Mirrors
     settings: Settings
     expectations: Expectations
-    penalties: Penalties
+    retries: RetrySchedule
     clock: Callable[[], float]
     problems: dict[str, WriteProblem] = field(default_factory=dict)
     evaluation_problems: dict[str, WriteProblem] = field(default_factory=dict)  # of evaluate Jobs, likewise
@@ -131,7 +131,7 @@ class Writer:
             del self._rendered[gone]
 
     async def _perform_for(self, owner: str, actions: list[Action], evidence: Evidence | None) -> None:
-        if self.penalties.blocked(owner, self.clock()):
+        if self.retries.blocked(owner, self.clock()):
             return
         intent = evidence.intent if evidence else None
         try:
@@ -150,7 +150,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - a bug of ours costs this LLMDeployment alone
             self._broke(owner, intent, error)
             return
-        self.penalties.succeed(owner)
+        self.retries.succeed(owner)
         self.problems.pop(owner, None)
 
     async def _reread(self, actions: list[Action], evidence: Evidence | None) -> Mapping[str, Object] | None:
@@ -282,8 +282,8 @@ class Writer:
 
     async def _evaluate(self, intent: Intent, action: StartEvaluation) -> None:
         """Start an evaluate Job. One that is refused costs its LLMDeployment the evaluation alone."""
-        key = evaluation_penalty(intent.uid)
-        if self.penalties.blocked(key, self.clock()):
+        key = evaluation_retry_key(intent.uid)
+        if self.retries.blocked(key, self.clock()):
             return
         try:
             await self._start(manifests.evaluate_job(intent, action, self.settings))
@@ -292,10 +292,10 @@ class Writer:
             if problem is None:
                 raise
             log.warning("%s/%s: evaluate Job: %s", intent.namespace, intent.name, error)
-            self.penalties.fail(key, self.clock())
+            self.retries.fail(key, self.clock())
             self.evaluation_problems[intent.uid] = problem
         else:
-            self.penalties.succeed(key)
+            self.retries.succeed(key)
             self.evaluation_problems.pop(intent.uid, None)
 
     async def _finish(self, action: FinishInspection | FinishEvaluation) -> None:
@@ -363,7 +363,7 @@ class Writer:
 
     def _failed(self, owner: str, intent: Intent | None, error: ApiError | NameTaken) -> None:
         wait = error.retry_after_s if isinstance(error, ApiError) else 0.0
-        self.penalties.fail(owner, self.clock(), wait)
+        self.retries.fail(owner, self.clock(), wait)
         who = f"{intent.namespace}/{intent.name}" if intent else owner
         log.warning("%s: %s", who, error)
         problem = _problem(owner, error)
@@ -371,13 +371,13 @@ class Writer:
             self.problems[owner] = problem
 
     def _broke(self, owner: str, intent: Intent | None, error: Exception) -> None:
-        self.penalties.fail(owner, self.clock(), 0.0)
+        self.retries.fail(owner, self.clock(), 0.0)
         self.failed("write", f"{intent.namespace}/{intent.name}" if intent else owner, owner, error)
         message = f"its objects could not be written ({describe(error)}); please report this"
         self.problems[owner] = WriteProblem(owner, "NotJudged", message)
 
 
-def evaluation_penalty(uid: str) -> str:
+def evaluation_retry_key(uid: str) -> str:
     """Return the key under which refused evaluate Jobs of an LLMDeployment wait for their next try."""
     return f"evaluate {uid}"
 

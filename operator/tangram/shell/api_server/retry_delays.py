@@ -8,7 +8,7 @@ OBJECT_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 @dataclass(slots=True)
-class Backoff:
+class RetryDelays:
     """Delays between `first_s` and `most_s`, each drawn from the upper half of its step (never a
     thundering herd).
     """
@@ -30,7 +30,7 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class Penalties:
+class RetrySchedule:
     """Which objects failed lately and must not be tried before when, so that one broken object slows only
     itself.
     """

@@ -19,7 +19,7 @@ from tangram.shell.objects.kinds import (
     controller_of,
     is_controlled_by,
 )
-from tangram.shell.watch.quota_limits import class_terms, concerns_engines
+from tangram.shell.watch.quota_scopes import counts_engines, priority_class_terms
 
 OUR_PREFIX = f"{LLM_DEPLOYMENTS.group}/"
 OUR_LABELS = {MANAGED_BY_LABEL, COMPONENT_LABEL, OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL}
@@ -35,13 +35,7 @@ def _meta(obj: Object, *fields: str) -> Object:
     return {name: meta[name] for name in wanted if meta.get(name) is not None}
 
 
-def whole(obj: Object) -> Object:
-    """Keep all but managedFields, the larger half of many objects."""
-    obj.get("metadata", {}).pop("managedFields", None)
-    return obj
-
-
-def own(obj: Object) -> Object:
+def custom_resource(obj: Object) -> Object:
     """Keep what a person wrote into an object of our own kinds, and our status. Its CRD bounds both; labels,
     annotations and references of others, which nothing bounds but the API server, go. Of managedFields the
     client stays that set spec.replicas.
@@ -53,7 +47,7 @@ def own(obj: Object) -> Object:
     }
 
 
-def child(obj: Object) -> Object | None:
+def owned_object(obj: Object) -> Object | None:
     """Keep a Deployment, Service or Job of an LLMDeployment: of its metadata what we write ourselves, and
     of its spec next to nothing where it weighs far more than what we render.
     """
@@ -155,9 +149,9 @@ def priority_class(obj: Object) -> Object:
 def resource_quota(obj: Object) -> Object | None:
     """Keep what is enforced: hard and used. Quotas that concern no pod like ours are left out."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    if not concerns_engines(spec):
+    if not counts_engines(spec):
         return None
-    terms = class_terms(spec)
+    terms = priority_class_terms(spec)
     return {
         **({"priorityClasses": terms} if terms else {}),
         "metadata": _meta(obj),

@@ -5,14 +5,15 @@ from dataclasses import replace
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import Node, Pool, declared_skus
-from tangram.shell.objects.children import labels_of
 from tangram.shell.objects.kinds import SPOT_LABELS, Object
+from tangram.shell.objects.owned_objects import labels_of
 
 
-def node(obj: Object, tolerations: tuple[Object, ...], known: tuple[Pool, ...] = ()) -> Node:
-    """Return a node: which GPU it has and how much of it engines may be given, `tolerations` added to theirs.
+def node(obj: Object, tolerations: tuple[Object, ...], pools: tuple[Pool, ...] = ()) -> Node:
+    """Return a node with its GPU model and the devices that engines may use. Engines have `tolerations`
+    beside their usual ones.
 
-    Of its labels those by which one of the `known` GPUPools selects are kept.
+    Of the labels only those are kept by which one of `pools` selects.
     """
     facts = NodeFacts(
         name=obj["metadata"]["name"],
@@ -22,8 +23,8 @@ def node(obj: Object, tolerations: tuple[Object, ...], known: tuple[Pool, ...] =
         taints=tuple(obj["taints"]),
         unschedulable=obj["unschedulable"],
         ready=obj["ready"],
-        declared=declared_skus(labels_of(obj), known),
+        declared=declared_skus(labels_of(obj), pools),
     )
-    selected = {key for pool in known for key, _ in pool.selector}
+    selected = {key for pool in pools for key, _ in pool.selector}
     spot = any(facts.label(key).lower() == value for key, value in SPOT_LABELS)
     return replace(gpu_node(facts, tolerations, selected), spot=spot)

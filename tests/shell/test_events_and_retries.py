@@ -3,8 +3,8 @@
 from typing import Any
 
 from tangram.fleet import EventNote
-from tangram.shell.api_server.backoff import Backoff, Penalties
 from tangram.shell.api_server.client import ApiError
+from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.objects.kinds import DEPLOYMENTS
 from tangram.shell.report.events import SERIES_WINDOW_S, EventRecorder
 from tangram.shell.watch.expectations import PATIENCE_S, Expectations
@@ -68,24 +68,24 @@ async def test_an_event_that_cannot_be_posted_stops_nothing() -> None:
 
 
 def test_penalties_grow_end_with_success_and_know_the_next_instant() -> None:
-    penalties = Penalties()
-    instants = [penalties.fail("a", 100.0) for _ in range(7)]
+    retries = RetrySchedule()
+    instants = [retries.fail("a", 100.0) for _ in range(7)]
 
     assert instants == [101.0, 102.0, 105.0, 110.0, 130.0, 130.0, 130.0]
-    assert penalties.blocked("a", 129.0)
-    assert not penalties.blocked("b", 100.0)
-    assert penalties.next_due(100.0) == 130.0
-    penalties.succeed("a")
-    assert not penalties.blocked("a", 100.0)
-    assert penalties.fail("a", 0.0) == 1.0
+    assert retries.blocked("a", 129.0)
+    assert not retries.blocked("b", 100.0)
+    assert retries.next_due(100.0) == 130.0
+    retries.succeed("a")
+    assert not retries.blocked("a", 100.0)
+    assert retries.fail("a", 0.0) == 1.0
 
 
 def test_a_servers_retry_after_is_kept() -> None:
-    assert Penalties().fail("a", 0.0, at_least_s=20.0) == 20.0
+    assert RetrySchedule().fail("a", 0.0, at_least_s=20.0) == 20.0
 
 
 def test_backoff_is_jittered_bounded_and_endless() -> None:
-    backoff = Backoff(0.5, 10.0)
+    backoff = RetryDelays(0.5, 10.0)
     delays = [backoff.next_s() for _ in range(5000)]
 
     assert 0.25 <= delays[0] <= 0.5

@@ -1,0 +1,98 @@
+"""Build the `FleetSnapshot` of a planning round from the mirrored objects, in a fixed order. Pure."""
+
+import itertools
+from dataclasses import dataclass, field
+
+from tangram.api import parse_pool
+from tangram.fleet import (
+    Evaluation,
+    FleetSnapshot,
+    Inspection,
+    InvalidPool,
+    Node,
+    PodNeeds,
+    Pool,
+    QuotaLimit,
+)
+from tangram.fleet.quantity import parse_quantity
+from tangram.shell.objects.kinds import Object, key_of
+from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
+from tangram.shell.snapshot.gpu_nodes import node
+from tangram.shell.snapshot.intents import parsed_priority_classes
+from tangram.shell.snapshot.jobs import fleet_jobs
+from tangram.shell.snapshot.ownership import is_owned
+from tangram.shell.snapshot.recorded_status import recorded_facts, recorded_reports
+from tangram.shell.snapshot.workloads import claims, workloads
+from tangram.shell.watch.mirror_view import MirrorView
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """The operator's settings that a snapshot holds."""
+
+    engine_image: str
+    tolerations: tuple[Object, ...]  # added to those of every engine: they decide which nodes are usable
+    prices: tuple[tuple[str, float], ...] = ()
+    pod_needs: PodNeeds = field(default_factory=PodNeeds)
+    default_priority_class: str = ""
+
+
+def fleet_snapshot(
+    view: MirrorView, settings: SnapshotSettings, now: float, on_skipped: SkipHandler = ignore_skipped
+) -> FleetSnapshot:
+    """Return the observed fleet. An object that cannot be read is left out and passed to `on_skipped`."""
+    valid_pools, invalid_pools = _pools(view, on_skipped)
+    owners, jobs = view.owners(), fleet_jobs(view, now, on_skipped)
+    return FleetSnapshot(
+        nodes=_nodes(view, settings, valid_pools, on_skipped),
+        claims=claims(view, on_skipped),
+        workloads=workloads(view, now, on_skipped),
+        facts=recorded_facts(view, on_skipped),
+        inspections=tuple(job for job in jobs if isinstance(job, Inspection)),
+        reports=recorded_reports(view, on_skipped),
+        evaluations=tuple(job for job in jobs if isinstance(job, Evaluation)),
+        services=tuple(sorted(key_of(obj) for obj in view.services if is_owned(obj, owners))),
+        pools=valid_pools,
+        invalid_pools=invalid_pools,
+        quotas=quotas(view, on_skipped),
+        pod_needs=settings.pod_needs,
+        priority_classes=parsed_priority_classes(view, on_skipped),
+        default_priority_class=settings.default_priority_class,
+        engine_image=settings.engine_image,
+        prices=settings.prices,
+    )
+
+
+def _nodes(
+    view: MirrorView, settings: SnapshotSettings, pools: tuple[Pool, ...], on_skipped: SkipHandler
+) -> tuple[Node, ...]:
+    nodes = convert_each(view.nodes, lambda obj: node(obj, settings.tolerations, pools), on_skipped)
+    return tuple(sorted(nodes, key=lambda node: node.name))
+
+
+def _pools(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[Pool, ...], tuple[InvalidPool, ...]]:
+    """Return the valid and the invalid GPUPools, each by name."""
+    parsed = list(convert_each(sorted(living(view.gpu_pools), key=key_of), parse_pool, on_skipped))
+    return (
+        tuple(pool for pool in parsed if isinstance(pool, Pool)),
+        tuple(pool for pool in parsed if isinstance(pool, InvalidPool)),
+    )
+
+
+def quotas(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[QuotaLimit, ...]:
+    """Return the limits of ResourceQuotas."""
+    limits = itertools.chain.from_iterable(convert_each(view.resource_quotas, _quota_limits, on_skipped))
+    return tuple(sorted(limits))
+
+
+def _quota_limits(quota: Object) -> list[QuotaLimit]:
+    """Return the limits of one ResourceQuota. Raises ValueError for an invalid quantity."""
+    namespace, name = key_of(quota)
+    terms = tuple((operator, tuple(values)) for operator, values in quota.get("priorityClasses", ()))
+    used = quota["used"]
+    return [
+        QuotaLimit(
+            namespace, name, resource, parse_quantity(hard), parse_quantity(used.get(resource, 0)), terms
+        )
+        for resource, hard in quota["hard"].items()
+    ]

@@ -1,0 +1,74 @@
+"""Parse the LLMDeployments: valid intents, and invalid ones with the reason. Pure."""
+
+from collections.abc import Iterable
+
+from tangram.api import parse, parse_priority_class, priority_classes
+from tangram.fleet import Fault, InvalidIntent, ParsedIntent, PriorityClass
+from tangram.shell.objects.kinds import Object, key_of, uid_of
+from tangram.shell.snapshot.conversion import (
+    SkipHandler,
+    convert_each,
+    ignore_skipped,
+    integer_or_zero,
+    living,
+)
+from tangram.shell.watch.mirror_view import MirrorView
+
+
+class DuplicateUID(ValueError):
+    """Two LLMDeployments have one UID: the first of them, which has done nothing, is planned."""
+
+
+def parsed_intents(
+    view: MirrorView, on_skipped: SkipHandler = ignore_skipped, default_class: str = ""
+) -> tuple[ParsedIntent, ...]:
+    """Return the parsed LLMDeployments, in the order of namespace and name, without those being deleted.
+
+    `default_class`: the PriorityClass of LLMDeployments that name none.
+
+    Decisions identify LLMDeployments by UID, which the API server makes unique; a second object with the UID
+    of another is skipped.
+    """
+    uids: set[str] = set()
+    listed = None if view.priority_classes is None else parsed_priority_classes(view, on_skipped)
+    classes = priority_classes(listed, default_class)
+
+    def parsed(obj: Object) -> ParsedIntent:
+        if uid_of(obj) in uids:
+            raise DuplicateUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
+        intent = parse(obj, classes)
+        uids.add(intent.uid)
+        return intent
+
+    return tuple(convert_each(sorted(living(view.llm_deployments), key=key_of), parsed, on_skipped))
+
+
+def unreadable_intents(
+    view: MirrorView, parsed: Iterable[ParsedIntent], faults: Iterable[Fault]
+) -> tuple[InvalidIntent, ...]:
+    """Return the LLMDeployments that have a fault and are not in `parsed`: invalid, with the error as the
+    reason; their replicas are left as they are.
+    """
+    parsed_uids, errors = (
+        {intent.uid for intent in parsed},
+        {fault.owner_uid: fault.error for fault in faults},
+    )
+    return tuple(
+        InvalidIntent(
+            uid=uid_of(obj),
+            namespace=key_of(obj)[0],
+            name=key_of(obj)[1],
+            generation=integer_or_zero(obj["metadata"].get("generation")),
+            created_at=0.0,
+            message=f"it could not be read ({errors[uid_of(obj)]}); please report this",
+        )
+        for obj in sorted(living(view.llm_deployments), key=key_of)
+        if uid_of(obj) in errors.keys() - parsed_uids
+    )
+
+
+def parsed_priority_classes(
+    view: MirrorView, on_skipped: SkipHandler = ignore_skipped
+) -> tuple[PriorityClass, ...]:
+    """Return the PriorityClasses of the cluster, sorted."""
+    return tuple(sorted(convert_each(view.priority_classes or (), parse_priority_class, on_skipped)))

@@ -1,0 +1,118 @@
+"""Deployments of LLMDeployments and their pods: replicas, rollouts, and the devices that pods hold. Pure."""
+
+import itertools
+
+from tangram.fleet import Claim, Unscheduled, Workload
+from tangram.shell.objects.kinds import Object, key_of, uid_of
+from tangram.shell.objects.node_affinity import steered_to
+from tangram.shell.objects.owned_objects import class_of, generation_of, shape_of
+from tangram.shell.objects.timestamps import epoch
+from tangram.shell.objects.waiting_pods import late_at, refusal, waiting_message
+from tangram.shell.snapshot.conversion import (
+    SkipHandler,
+    convert_each,
+    count_of,
+    ignore_skipped,
+    integer_or_zero,
+)
+from tangram.shell.snapshot.ownership import owned_deployments, owner_uid
+from tangram.shell.watch.mirror_view import MirrorView
+
+
+def workloads(view: MirrorView, now: float, on_skipped: SkipHandler) -> tuple[Workload, ...]:
+    """Return the Deployments of LLMDeployments, in the order of namespace and name."""
+    owned = owned_deployments(view)
+    pods_of = {key_of(deployment): pods for deployment, pods in owned}
+    return tuple(
+        convert_each(
+            (deployment for deployment, _ in owned),
+            lambda deployment: workload(deployment, pods_of[key_of(deployment)], now),
+            on_skipped,
+        )
+    )
+
+
+def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
+    """Return one Deployment with the state of its pods."""
+    meta, spec, status = deployment["metadata"], deployment["spec"], deployment.get("status") or {}
+    products, declared = steered_to(spec.get("template") or {})
+    return Workload(
+        uid=uid_of(deployment),
+        name=meta["name"],
+        namespace=meta["namespace"],
+        owner_uid=owner_uid(deployment),
+        shape=shape_of(deployment),
+        replicas=count_of(spec.get("replicas", 1)),
+        ready=count_of(status.get("readyReplicas", 0)),
+        available=count_of(status.get("availableReplicas", 0)),
+        updated=count_of(status.get("updatedReplicas", 0)),
+        settled=integer_or_zero(status.get("observedGeneration", 0))
+        >= integer_or_zero(meta.get("generation", 1)),
+        total=count_of(status.get("replicas", 0)),
+        owner_generation=generation_of(deployment),
+        in_place=_has_no_surge(deployment),
+        message=waiting_message(deployment, pods, late_at(now)),
+        unscheduled=_unscheduled(pods),
+        refused=refusal(deployment),
+        products=products,
+        declared=declared,
+        priority_class_name=class_of(deployment),
+    )
+
+
+def engine_pod_names(view: MirrorView) -> dict[str, tuple[str, ...]]:
+    """Return the names of the engine pods of each LLMDeployment, by UID, sorted."""
+    names: dict[str, set[str]] = {}
+    for deployment, pods in owned_deployments(view):
+        names.setdefault(owner_uid(deployment), set()).update(key_of(pod)[1] for pod in pods)
+    return {uid: tuple(sorted(pod_names)) for uid, pod_names in names.items()}
+
+
+def claims(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[Claim, ...]:
+    """Return the NVIDIA resources that pods hold, by node; those of engines with their LLMDeployment."""
+    owners = {
+        key_of(pod): owner_uid(deployment) for deployment, pods in owned_deployments(view) for pod in pods
+    }
+
+    def of_pod(pod: Object) -> list[Claim]:
+        if not pod["nodeName"] or pod["phase"] in ("Succeeded", "Failed"):
+            return []
+        owner, leaves_at = owners.get(key_of(pod)), _leaves_at(pod)
+        held = ((resource, count_of(count)) for resource, count in pod["requests"].items())
+        return [Claim(pod["nodeName"], resource, count, owner, leaves_at) for resource, count in held]
+
+    held = itertools.chain.from_iterable(convert_each(view.pods, of_pod, on_skipped))
+    return tuple(
+        sorted(held, key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count, c.leaves_at or 0.0))
+    )
+
+
+def _leaves_at(pod: Object) -> float | None:
+    """Return by when a terminating pod is to be gone: the API server adds its grace to the timestamp."""
+    timestamp = pod["metadata"].get("deletionTimestamp")
+    return epoch(timestamp, 0.0) if timestamp else None
+
+
+def _unscheduled(pods: list[Object]) -> Unscheduled | None:
+    """Return the pods that the scheduler finds no node for, None where there are none."""
+    waiting = [
+        (
+            epoch(condition.get("since") or pod["metadata"].get("creationTimestamp"), 0.0),
+            str(condition["message"]),
+        )
+        for pod in pods
+        for condition in pod["conditions"]
+        if (condition["type"], condition["status"]) == ("PodScheduled", "False")
+        and condition["reason"] == "Unschedulable"
+        and not pod["metadata"].get("deletionTimestamp")
+        and pod["phase"] == "Pending"
+    ]
+    if not waiting:
+        return None
+    since, message = min(waiting)
+    return Unscheduled(len(waiting), since, message) if since else None
+
+
+def _has_no_surge(deployment: Object) -> bool:
+    rolling = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
+    return str(rolling.get("maxSurge")) in ("0", "0%")
