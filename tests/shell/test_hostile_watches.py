@@ -8,7 +8,6 @@ import pytest
 
 from tangram.shell.api_server.client import ApiError, Listing, WatchEvent, _event
 from tangram.shell.objects.kinds import PODS
-from tangram.shell.watch import kept_fields
 from tangram.shell.watch import mirror as module
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 
@@ -80,7 +79,7 @@ async def test_a_storm_of_broken_watches_asks_no_more_than_once_in_five_seconds(
             raise asyncio.CancelledError
 
     api = Api(events)
-    mirror = Mirror(api, MirrorSource(PODS, kept_fields.whole), changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
+    mirror = Mirror(api, MirrorSource(PODS, lambda obj: obj), changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
 
     async def no_checks() -> None:
         await asyncio.Event().wait()

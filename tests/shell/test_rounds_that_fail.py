@@ -13,7 +13,6 @@ from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import PODS
 from tangram.shell.process.loop import Heart, Reconciler
-from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 
 
@@ -158,7 +157,7 @@ async def test_a_watch_that_is_forbidden_lists_ever_more_seldom(monkeypatch: pyt
             raise ApiError(403, "Forbidden", "watch is not allowed")
             yield
 
-    mirror = Mirror(Api(), MirrorSource(PODS, kept_fields.whole), changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    mirror = Mirror(Api(), MirrorSource(PODS, lambda obj: obj), changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def no_checks() -> None:
         await asyncio.Event().wait()

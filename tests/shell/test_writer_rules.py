@@ -33,7 +33,6 @@ from tangram.shell.objects.kinds import (
 )
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.workloads import workload
-from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.store import Store
 from tangram.shell.write.writer import Writer
@@ -100,7 +99,7 @@ class Copies:
     """Mirrors of what the test says is there."""
 
     def __init__(self, *there: tuple[Kind, dict[str, Any]]) -> None:
-        self.stores = {kind: Store(kept_fields.whole) for kind in _COPIED}
+        self.stores = {kind: Store(lambda obj: obj) for kind in _COPIED}
         for kind, store in self.stores.items():
             store.replace([obj for k, obj in there if k == kind], 5)
 
