@@ -41,8 +41,8 @@ from benchmarks.sizing_time import machine
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import InputError, gpu, known_model, known_models
 from tangram.eligibility.shapes.bundled_engine import on_this_engine
-from tangram.eligibility.shapes.serving_shapes import ServingShape, replicas, sized
-from tangram.eligibility.shapes.wanted import from_intent
+from tangram.eligibility.shapes.serving_requirements import from_intent
+from tangram.eligibility.shapes.serving_shapes import ServingShape, assessed_shapes, replicas
 from tangram.fleet import (
     Claim,
     FactsKey,
@@ -313,7 +313,7 @@ def _wanted(each: Intent, facts: Any) -> Any:
 
 
 def _offers(each: Intent, facts: Any, prices: dict[str, float]) -> tuple[ServingShape, ...]:
-    return sized(_wanted(each, facts), frozenset(prices), prices).offers
+    return assessed_shapes(_wanted(each, facts), frozenset(prices), prices).offers
 
 
 def _price(sku: str) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, replicas
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingShape, replicas
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Board, GPUState, Problem, ShapeKey, board
 from tangram.packing.geometry.layouts import Placement
@@ -88,7 +88,7 @@ class Layout:
     shapes: dict[str, ShapeKey]
 
 
-def plan(problem: Problem, deployments: Sequence[Sized], *, marginal: bool = False) -> Layout:
+def plan(problem: Problem, deployments: Sequence[AssessedShapes], *, marginal: bool = False) -> Layout:
     """Serve all of `deployments`, each by one shape, on an empty fleet.
 
     `marginal`: of all shapes the one that adds least to the cost of the GPUs in use, instead of the cheapest.
@@ -99,14 +99,17 @@ def plan(problem: Problem, deployments: Sequence[Sized], *, marginal: bool = Fal
         by_sku.setdefault(gpu.state.sku, []).append(gpu)
     shapes: dict[str, ShapeKey] = {}
     unserved = []
-    for each in sorted(deployments, key=lambda d: (-_size(d.offers[0].key), d.wanted.id)):
+    for each in sorted(deployments, key=lambda d: (-_size(d.offers[0].key), d.requirements.id)):
         order = _by_addition(problem, by_sku, each) if marginal else each.offers  # cheapest first
         for offer in order:
-            if _place_all(by_sku.get(offer.key.sku, []), offer.key, replicas(each.wanted, offer)) is not None:
-                shapes[each.wanted.id] = offer.key
+            if (
+                _place_all(by_sku.get(offer.key.sku, []), offer.key, replicas(each.requirements, offer))
+                is not None
+            ):
+                shapes[each.requirements.id] = offer.key
                 break
         else:
-            unserved.append(each.wanted.id)
+            unserved.append(each.requirements.id)
     used = [each for each in gpus if each.in_use]
     whole = (Placement(0, WHOLE_GPU),)
     return Layout(
@@ -127,13 +130,13 @@ def _size(key: ShapeKey) -> float:
     return max(_needs(key.sku, key.profile)[0] / cut.compute_slices, mask.bit_count() / cut.memory_slices)
 
 
-def _by_addition(problem: Problem, by_sku: dict[str, list[_GPU]], each: Sized) -> list[ServingShape]:
+def _by_addition(problem: Problem, by_sku: dict[str, list[_GPU]], each: AssessedShapes) -> list[ServingShape]:
     """Offers by what they would add to the cost of the GPUs in use; those without room are left out."""
     found = []
     for number, offer in enumerate(each.offers):
         gpus = by_sku.get(offer.key.sku, [])
         before = sum(gpu.in_use for gpu in gpus)
-        done = _place_all(gpus, offer.key, replicas(each.wanted, offer))
+        done = _place_all(gpus, offer.key, replicas(each.requirements, offer))
         if done is not None:
             added = (sum(gpu.in_use for gpu in gpus) - before) * problem.price(gpus[0].state)
             found.append((added, number, offer))

@@ -132,7 +132,7 @@ def _replan(name: str, seed: int, empty: Problem, deployments: list[Any]) -> Ask
     changed = set(rng.sample(range(len(deployments)), max(1, round(CHANGED * len(deployments)))))
     later = [_times(d, rng.uniform(0.7, 1.4)) if n in changed else d for n, d in enumerate(deployments)]
     return Asked(
-        running(name, seed, empty), later, changed=frozenset(deployments[n].wanted.id for n in changed)
+        running(name, seed, empty), later, changed=frozenset(deployments[n].requirements.id for n in changed)
     )
 
 
@@ -168,7 +168,10 @@ def _spread(_: str, __: int, empty: Problem, deployments: list[Any]) -> Asked:
     gpus = tuple(replace(gpu, pool=POOLS[nodes[gpu.node] % len(POOLS)]) for gpu in empty.gpus)
     pools = [(pool,) for pool in POOLS] + [()]  # a third of the deployments each
     apart = [
-        replace(each, wanted=replace(each.wanted, spread=Spread(node=APART), pools=pools[n % len(pools)]))
+        replace(
+            each,
+            requirements=replace(each.requirements, spread=Spread(node=APART), pools=pools[n % len(pools)]),
+        )
         for n, each in enumerate(deployments)
     ]
     return Asked(replace(empty, gpus=gpus), apart)
@@ -208,7 +211,7 @@ def one(name: str, seed: int, state: str) -> dict[str, Any]:
 
 def _times(each: Any, factor: float) -> Any:
     """The same deployment with more or less traffic."""
-    return replace(each, wanted=replace(each.wanted, rps=each.wanted.rps * factor))
+    return replace(each, requirements=replace(each.requirements, rps=each.requirements.rps * factor))
 
 
 def _solve(question: Asked) -> tuple[dict[str, Any], Packing]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from tangram.catalog import gpu
-from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, replicas
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingShape, replicas
 from tangram.packing import Demand, GPUState, Problem
 from tangram.recommendation.documents.llm_deployment import read_llm_deployment
 from tangram.recommendation.problem.demands import demand, running_replicas, size_all
-from tangram.recommendation.problem.replica_bounds import Rooms
+from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 # Model, requests' tokens in and out, objectives (P90, ms; None: not asked).
 SMALL = (
@@ -79,7 +79,7 @@ def prices(skus: Sequence[str]) -> dict[str, float]:
 @cache
 def menu(
     model: tuple[str, int, int, int | None, int | None], skus: tuple[str, ...], mig: str = "Allowed"
-) -> Sized:
+) -> AssessedShapes:
     """Every shape that serves a model within its objectives."""
     name, inputs, outputs, ttft, tpot = model
     objectives = {
@@ -107,22 +107,22 @@ def menu(
     return size_all([asked], frozenset(skus), prices(skus))[asked.id]
 
 
-def deployment(number: int, each: Sized, rps: float) -> Sized:
+def deployment(number: int, each: AssessedShapes, rps: float) -> AssessedShapes:
     """The same model under another name, with `rps` requests per second."""
-    asked = replace(each.wanted, id=f"d{number:03}", name=f"d{number:03}", rps=rps)
+    asked = replace(each.requirements, id=f"d{number:03}", name=f"d{number:03}", rps=rps)
     offers = sorted(each.offers, key=lambda o: (replicas(asked, o) * o.price_per_hour, o.key))
-    return replace(each, wanted=asked, offers=tuple(offers))
+    return replace(each, requirements=asked, offers=tuple(offers))
 
 
-def demands(deployments: Sequence[Sized], fleet_now: Problem) -> tuple[Demand, ...]:
+def demands(deployments: Sequence[AssessedShapes], fleet_now: Problem) -> tuple[Demand, ...]:
     """As the product turns LLMDeployments into demands."""
-    rooms = Rooms(fleet_now, [each.wanted.id for each in deployments])
+    rooms = ReplicaBounds(fleet_now, [each.requirements.id for each in deployments])
     running = running_replicas(fleet_now)
     found = (demand(each, rooms, running) for each in deployments)
     return tuple(sorted(found, key=lambda each: each.id))
 
 
-def cheapest_rate(each: Sized) -> ServingShape:
+def cheapest_rate(each: AssessedShapes) -> ServingShape:
     """The offer with the least dollars per request."""
     return min(each.offers, key=lambda o: (o.price_per_hour / o.rate, o.key))
 
@@ -133,9 +133,9 @@ def draw(
     skus: tuple[str, ...],
     count: int,
     spend: Mapping[str, float],
-) -> list[Sized]:
+) -> list[AssessedShapes]:
     """`count` deployments whose cheapest shapes would cost log-uniformly between spend's `low` and `high` USD/h."""
-    found: list[Sized] = []
+    found: list[AssessedShapes] = []
     while len(found) < count:
         each = menu(rng.choice(models), skus)
         if each.offers:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tangram.capacity.load.latency import open_loop
 from tangram.capacity.sizing import Constraint, Rejection, SizedShape, SizingRequest, size
 from tangram.capacity.sizing.assess import MEMORY_CAPACITY, Assessor
-from tangram.capacity.sizing.shapes import precisions_on, shapes, slices_of
+from tangram.capacity.sizing.candidate_shapes import precisions_on, shapes, slices_of
 from tangram.catalog import InputError, gpu, known_model, profile, skus
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Shape

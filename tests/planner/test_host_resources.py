@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tangram import catalog
 from tangram.eligibility.host_resources import minimum_share, over_limit
-from tangram.eligibility.shapes.serving_shapes import sized
+from tangram.eligibility.shapes.serving_shapes import assessed_shapes
 from tangram.fleet import (
     WHOLE_GPU,
     ApplyDeployment,
@@ -145,7 +145,8 @@ def test_a_recommended_plan_uses_no_shape_that_the_operator_would_not() -> None:
     def profiles(asked: Intent) -> set[str]:
         (wanted,) = snapshot_input(fleet, (asked,)).deployments
         return {
-            offer.shape.profile for offer in sized(wanted, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).offers
+            offer.shape.profile
+            for offer in assessed_shapes(wanted, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).offers
         }
 
     assert "1g.10gb" in profiles(asking())

@@ -151,28 +151,28 @@ def test_another_shape_gets_the_number_that_carries_what_runs():
     found = sized(replace(seen, desired=((a.uid, 2),)), a)
 
     one = found.offer(ShapeKey(H100, "3g.40gb"))
-    assert found.wanted.rps == pytest.approx(2 * one.rate)
-    assert found.wanted.least == 1
+    assert found.requirements.rps == pytest.approx(2 * one.rate)
+    assert found.requirements.least == 1
 
 
 def test_without_more_than_the_minimum_no_load_is_known():
     a = intent("a", min_replicas=2, max_replicas=9)
     found = sized(snapshot(node("n0", mig_1g_10gb=7), **running(a, SLICE, "n0", 2)), a)
 
-    assert (found.wanted.rps, found.wanted.least) == (None, 2)
+    assert (found.requirements.rps, found.requirements.least) == (None, 2)
 
 
 def test_of_a_shape_that_does_not_serve_any_more_the_number_stays():
     a = intent("a", min_replicas=1, max_replicas=9, mig=MIGPolicy.FORBIDDEN)
     found = sized(snapshot(node("n0", mig_1g_10gb=7), node("n1", gpu=4), **running(a, SLICE, "n0", 3)), a)
 
-    assert (found.wanted.rps, found.wanted.least) == (None, 3)
+    assert (found.requirements.rps, found.requirements.least) == (None, 3)
 
 
 def test_a_newcomer_brings_what_its_owner_expects():
     a = intent("a", min_replicas=1, max_replicas=9, traffic=Traffic(7.5))
 
-    assert sized(snapshot(node("n0", gpu=1)), a).wanted.rps == 7.5
+    assert sized(snapshot(node("n0", gpu=1)), a).requirements.rps == 7.5
 
 
 def test_replicas_of_one_llmdeployment_are_alike():
@@ -502,7 +502,7 @@ def test_one_that_brings_out_a_bug_is_left_out_of_the_recommendation_and_keeps_w
     real = fleet_problem.__globals__["demand"]
 
     def demand(each, *rest):
-        if each.wanted.name == "bad":
+        if each.requirements.name == "bad":
             raise ZeroDivisionError("division by zero")
         return real(each, *rest)
 

@@ -81,7 +81,7 @@ def spread_allows(plan, name, share, count):
 
 def more(plan, each, choice):
     """The shapes of which one more replica would serve more, and has room."""
-    who, counts = each.wanted, {part.shape: part.count for part in choice.parts}
+    who, counts = each.requirements, {part.shape: part.count for part in choice.parts}
     rates = {shape.key: shape.rate for shape in each.offers}
     prices = {shape.key: shape.price_per_hour for shape in each.offers}
     total, served = sum(counts.values()), sum(rates[s] * n for s, n in counts.items())

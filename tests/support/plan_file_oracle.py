@@ -12,7 +12,7 @@ from functools import cache
 from types import SimpleNamespace
 
 from tangram.capacity.sizing import SizingRequest, size
-from tangram.capacity.sizing.shapes import TENSOR_PARALLEL, precisions_on
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL, precisions_on
 from tangram.catalog import gpu as catalog_gpu
 from tangram.catalog import known_model
 from tangram.fleet import Shape

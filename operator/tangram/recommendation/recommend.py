@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.eligibility.isolation import Still, isolated
-from tangram.eligibility.shapes.wanted import identity
+from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import (
     LAYOUT,
     Advice,

@@ -1,6 +1,7 @@
 """Which GPUs and slices serve a model within its objectives, at what price, and why the others do not."""
 
-from tangram.capacity.sizing.nouns import (
+from tangram.capacity.sizing.rank import size
+from tangram.capacity.sizing.results import (
     Carried,
     Constraint,
     Rejection,
@@ -9,7 +10,6 @@ from tangram.capacity.sizing.nouns import (
     Sizing,
     SizingRequest,
 )
-from tangram.capacity.sizing.rank import size
 
 __all__ = [
     "Carried",

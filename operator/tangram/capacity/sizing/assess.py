@@ -10,7 +10,13 @@ from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.budget import GIB, MemoryBudget, memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.memory.footprint import Footprint, footprint
-from tangram.capacity.sizing.nouns import Carried, Constraint, Rejection, SizedShape, SizingRequest
+from tangram.capacity.sizing.results import (
+    Carried,
+    Constraint,
+    Rejection,
+    SizedShape,
+    SizingRequest,
+)
 from tangram.capacity.steps.calibration import Calibrated, coefficients_for
 from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tangram.capacity.sizing.assess import Assessor
-from tangram.capacity.sizing.nouns import Rejection, SizedShape, Sizing, SizingRequest
+from tangram.capacity.sizing.candidate_shapes import shapes
 from tangram.capacity.sizing.relax import relax
-from tangram.capacity.sizing.shapes import shapes
+from tangram.capacity.sizing.results import Rejection, SizedShape, Sizing, SizingRequest
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.precision import precision
 from tangram.catalog.prices import Prices

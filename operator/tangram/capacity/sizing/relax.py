@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tangram.capacity.sizing.assess import Assessor
-from tangram.capacity.sizing.nouns import Constraint, Rejection, ShapeChange, SizingRequest
-from tangram.capacity.sizing.shapes import CONVERTED, TENSOR_PARALLEL, precisions_on
+from tangram.capacity.sizing.candidate_shapes import CONVERTED, TENSOR_PARALLEL, precisions_on
+from tangram.capacity.sizing.results import Constraint, Rejection, ShapeChange, SizingRequest
 from tangram.catalog import gpu
 from tangram.catalog.models.precision import precision
 from tangram.catalog.prices import Prices

@@ -16,7 +16,7 @@ from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
 from tangram.cli.plan.files import Read, read_fleet
 from tangram.cli.plan.snapshot import Observed, told_of
-from tangram.eligibility.shapes.wanted import identity
+from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import Intent
 from tangram.recommendation.documents.command_line_terms import with_command_line_terms
 from tangram.recommendation.documents.fleet_input import PlanTerms

@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.cli.plan.headline import distance, one_shape, proof
 from tangram.cli.plan.snapshot import Observed
-from tangram.eligibility.shapes.wanted import Wanted
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.fleet import WHOLE_GPU, Alternative, ParsedIntent, Shape
 from tangram.planner import plan as decide
 from tangram.recommendation.recommend import PlannedFleet
@@ -14,7 +14,7 @@ from tangram.recommendation.recommend import PlannedFleet
 _PLAN = ("status", "gap", "gpusInUse", "costPerHour")
 
 
-def asks(wanted: Wanted) -> dict[str, Any]:
+def asks(wanted: ServingRequirements) -> dict[str, Any]:
     """Return what is asked, defaults filled in; what nobody limits is left out."""
     request = wanted.request
     found: dict[str, Any] = {
@@ -40,7 +40,7 @@ def asks(wanted: Wanted) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None and value not in ([], {})}
 
 
-def _spread(wanted: Wanted) -> dict[str, float]:
+def _spread(wanted: ServingRequirements) -> dict[str, float]:
     return {"node": wanted.spread.node, "zone": wanted.spread.zone}
 
 

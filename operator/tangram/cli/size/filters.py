@@ -1,6 +1,6 @@
 """Which shapes a person wants looked at: GPUs, slices, formats, tensor parallelism."""
 
-from tangram.capacity.sizing.shapes import TENSOR_PARALLEL, shapes
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL, shapes
 from tangram.catalog import Architecture, InputError, gpu, skus
 from tangram.catalog.lookup import find_gpu, nearest
 from tangram.catalog.models.precision import precision

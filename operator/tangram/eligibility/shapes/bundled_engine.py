@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tangram.catalog import Architecture
 from tangram.eligibility.shapes.evaluation_reports import Verdicts
-from tangram.eligibility.shapes.wanted import ANY, AS_STORED, Wanted
+from tangram.eligibility.shapes.serving_requirements import ANY, AS_STORED, ServingRequirements
 from tangram.fleet import QUANTISED, CheckpointFacts, Intent
 
 _DEGREE = 1  # of tensor parallelism
@@ -58,7 +58,9 @@ def kv_precision(dtype: str) -> str:
     return "fp32" if dtype == "fp32" else _KV
 
 
-def on_this_engine(wanted: Wanted, intent: Intent, verdicts: Verdicts = ()) -> Wanted:
+def on_this_engine(
+    wanted: ServingRequirements, intent: Intent, verdicts: Verdicts = ()
+) -> ServingRequirements:
     """Return what is wanted, kept to what the engine can do: one GPU or slice, weights as they are stored or
     quantised. `verdicts`: of reports about the checkpoint.
     """

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from tangram.capacity.sizing import Carried, Constraint, Rejection, ShapeChange
 from tangram.capacity.sizing.assess import unpriced
-from tangram.capacity.sizing.judged import Judged, judged
-from tangram.capacity.sizing.shapes import shapes
+from tangram.capacity.sizing.assessment_cache import AssessmentCache, assessment_cache
+from tangram.capacity.sizing.candidate_shapes import shapes
 from tangram.catalog import share
 from tangram.catalog.prices import Prices
 from tangram.eligibility.shapes.evaluation_reports import NOT_EVALUATED, refused
-from tangram.eligibility.shapes.wanted import ANY, AS_STORED, UNLOADED_RPS, Wanted
+from tangram.eligibility.shapes.serving_requirements import ANY, AS_STORED, UNLOADED_RPS, ServingRequirements
 from tangram.fleet import MIGPolicy, Shape
 from tangram.packing import Offer, ShapeKey
 from tangram.packing.problem.mix import replicas_needed
@@ -43,19 +43,19 @@ class Assessed:
     """All shapes of one model in one fleet for one kind of traffic, whatever its amount."""
 
     rejected: tuple[Rejection, ...]
-    judged: Judged
+    assessment_cache: AssessmentCache
     prices: Prices
 
     def relaxation(self, rejection: Rejection) -> ShapeChange | None:
         """Return what would make a rejected shape serve; found when somebody asks."""
-        return self.judged.relaxation(rejection, self.prices)
+        return self.assessment_cache.relaxation(rejection, self.prices)
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class AssessedShapes:
     """All shapes of one LLMDeployment."""
 
-    wanted: Wanted
+    requirements: ServingRequirements
     offers: tuple[ServingShape, ...]  # cheapest for its traffic first, one format per piece of hardware
     assessed: Assessed
 
@@ -69,17 +69,17 @@ class Sized:
         return next((offer for offer in self.offers if offer.key == key), None)
 
 
-def sized(
-    wanted: Wanted, skus: Iterable[str], prices: Mapping[str, float], there: Slices = frozenset()
-) -> Sized:
+def assessed_shapes(
+    wanted: ServingRequirements, skus: Iterable[str], prices: Mapping[str, float], there: Slices = frozenset()
+) -> AssessedShapes:
     """Assess every shape that the fleet's GPUs allow and the LLMDeployment does not forbid.
 
     `there`: slices that the fleet has, looked at even where nobody would cut a GPU so for inference.
     """
-    known = judged(wanted.architecture, replace(wanted.request, rps=UNLOADED_RPS))
+    known = assessment_cache(wanted.architecture, replace(wanted.request, rps=UNLOADED_RPS))
     per_gpu, offers, rejected = Prices(dict(prices)), [], []
     for shape in _candidates(wanted, skus, there):
-        found = known.verdict(shape)
+        found = known.assessment(shape)
         per_hour = per_gpu.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
         found = _refused(wanted, shape) or found if isinstance(found, Carried) else found
         if isinstance(found, Rejection):
@@ -88,10 +88,10 @@ def sized(
             rejected.append(unpriced(shape))
         else:
             offers.append(ServingShape(shape, found.rate, per_hour, found.unverified))
-    return Sized(wanted, _fastest_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
+    return AssessedShapes(wanted, _fastest_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
 
 
-def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Shape, ...]:
+def _candidates(wanted: ServingRequirements, skus: Iterable[str], there: Slices) -> tuple[Shape, ...]:
     among = tuple(
         sku
         for sku in sorted(skus)
@@ -123,7 +123,7 @@ def _candidates(wanted: Wanted, skus: Iterable[str], there: Slices) -> tuple[Sha
     )
 
 
-def _refused(wanted: Wanted, shape: Shape) -> Rejection | None:
+def _refused(wanted: ServingRequirements, shape: Shape) -> Rejection | None:
     """Return why a quantised format that serves may not be used, None where it may."""
     if wanted.verdicts is None or shape.precision == wanted.architecture.precision:
         return None
@@ -133,11 +133,11 @@ def _refused(wanted: Wanted, shape: Shape) -> Rejection | None:
     return Rejection(shape, constraint, message, excess=1.0) if reason else None
 
 
-def _format(wanted: Wanted) -> str:
+def _format(wanted: ServingRequirements) -> str:
     return wanted.architecture.precision if wanted.precision == AS_STORED else wanted.precision
 
 
-def _fastest_formats(wanted: Wanted, offers: list[ServingShape]) -> tuple[ServingShape, ...]:
+def _fastest_formats(wanted: ServingRequirements, offers: list[ServingShape]) -> tuple[ServingShape, ...]:
     """Of the formats on one shape, which cost the same, keep the fastest; the checkpoint's own on ties.
 
     Where replicas run on that shape, keep theirs: a replica that stays serves no more than it does now.
@@ -154,6 +154,6 @@ def _fastest_formats(wanted: Wanted, offers: list[ServingShape]) -> tuple[Servin
     return tuple(sorted(best.values(), key=lambda o: (replicas(wanted, o) * o.price_per_hour, o.key)))
 
 
-def replicas(wanted: Wanted, offer: ServingShape) -> int:
+def replicas(wanted: ServingRequirements, offer: ServingShape) -> int:
     """Return how many replicas of one shape serve all of the demand."""
     return replicas_needed(wanted.rps or 0.0, offer.rate, wanted.least)

@@ -15,7 +15,7 @@ from tangram.eligibility.shapes.evaluation_reports import (
     Reports,
     key_of,
 )
-from tangram.eligibility.shapes.wanted import ANY, AS_STORED
+from tangram.eligibility.shapes.serving_requirements import ANY, AS_STORED
 from tangram.fleet import (
     Action,
     DeviceKind,

@@ -12,7 +12,7 @@ from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.host_resources import over_limit
 from tangram.eligibility.shapes.bundled_engine import asked_formats
 from tangram.eligibility.shapes.evaluation_reports import NO_REPORTS, Reports, key_of, objection
-from tangram.eligibility.shapes.wanted import ANY
+from tangram.eligibility.shapes.serving_requirements import ANY
 from tangram.fleet import (
     WHOLE_GPU,
     CheckpointFacts,

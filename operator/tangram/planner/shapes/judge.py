@@ -7,11 +7,11 @@ from functools import lru_cache
 from tangram import catalog
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.capacity.sizing import Constraint, Rejection, SizingRequest
-from tangram.capacity.sizing.judged import KINDS, MODELS, Judged, judged
+from tangram.capacity.sizing.assessment_cache import KINDS, MODELS, AssessmentCache, assessment_cache
 from tangram.catalog import Architecture
 from tangram.eligibility.shapes.bundled_engine import kv_precision, served_formats
 from tangram.eligibility.shapes.rejection_reasons import REASONS
-from tangram.eligibility.shapes.wanted import UNLOADED_RPS, from_intent
+from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, from_intent
 from tangram.fleet import WHOLE_GPU, CheckpointFacts, Intent, Shape
 
 DOES_NOT_FIT, TTFT, TPOT = (REASONS[c] for c in (Constraint.MEMORY, Constraint.TTFT, Constraint.TPOT))
@@ -51,14 +51,14 @@ def request_of(intent: Intent, facts: CheckpointFacts) -> SizingRequest:
 def look(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> Look:
     """Return what `shape` does for the checkpoint, in whatever format the engine serves it."""
     known = _known(facts, request)
-    verdict, idle = known.verdict(shape), known.idle(shape)
-    if isinstance(verdict, Rejection) and idle is None:
-        return _misfit(known, verdict)
+    assessment, idle = known.assessment(shape), known.idle(shape)
+    if isinstance(assessment, Rejection) and idle is None:
+        return _misfit(known, assessment)
     assert idle is not None  # noqa: S101 - what serves fits
     tpot_ms = idle.tpot_s.at(request.percentile) * 1e3
     ttft_ms = idle.ttft_s.at(request.percentile) * 1e3
-    if isinstance(verdict, Rejection):
-        return Look(tpot_ms, ttft_ms, 0.0, *_too_slow(tpot_ms, ttft_ms, request, verdict))
+    if isinstance(assessment, Rejection):
+        return Look(tpot_ms, ttft_ms, 0.0, *_too_slow(tpot_ms, ttft_ms, request, assessment))
     return Look(tpot_ms, ttft_ms)
 
 
@@ -69,8 +69,8 @@ def rate(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> float 
         return None  # it left the catalog
     if shape.tensor_parallel != 1 or shape.precision not in served_formats(facts):
         return None
-    verdict = _known(facts, request).verdict(shape)
-    return None if isinstance(verdict, Rejection) or verdict.rate <= 0 else verdict.rate
+    assessment = _known(facts, request).assessment(shape)
+    return None if isinstance(assessment, Rejection) or assessment.rate <= 0 else assessment.rate
 
 
 def replicas_for(per_second: float, one: float) -> int:
@@ -79,25 +79,29 @@ def replicas_for(per_second: float, one: float) -> int:
 
 
 @lru_cache(maxsize=KINDS)
-def _known(facts: CheckpointFacts, request: SizingRequest) -> Judged:
+def _known(facts: CheckpointFacts, request: SizingRequest) -> AssessmentCache:
     """Facts are looked up faster than the architecture that follows from them."""
-    return judged(architecture(facts), request)
+    return assessment_cache(architecture(facts), request)
 
 
-def _misfit(known: Judged, verdict: Rejection) -> Look:
-    reason = REASONS[verdict.constraint]
+def _misfit(known: AssessmentCache, assessment: Rejection) -> Look:
+    reason = REASONS[assessment.constraint]
     if reason != DOES_NOT_FIT:
-        return Look(rejection=reason, message=verdict.message)
-    budget = known.budget(verdict.shape)
-    told = str(budget) if budget.missing else f"{verdict.message}: no room for a request of the mean length"
+        return Look(rejection=reason, message=assessment.message)
+    budget = known.budget(assessment.shape)
+    told = (
+        str(budget) if budget.missing else f"{assessment.message}: no room for a request of the mean length"
+    )
     return Look(missing=budget.missing, rejection=reason, message=told)
 
 
-def _too_slow(tpot_ms: float, ttft_ms: float, request: SizingRequest, verdict: Rejection) -> tuple[str, str]:
-    reason = REASONS[verdict.constraint]
+def _too_slow(
+    tpot_ms: float, ttft_ms: float, request: SizingRequest, assessment: Rejection
+) -> tuple[str, str]:
+    reason = REASONS[assessment.constraint]
     if reason == TPOT:
         return reason, f"predicted {tpot_ms:.2f} ms per token when idle, objective {request.tpot_ms:g} ms"
     if reason == TTFT:
         prompt = f"the first token of a prompt of {request.prompts.mean:g}"
         return reason, f"predicted {ttft_ms:.2f} ms to {prompt} when idle, objective {request.ttft_ms:g} ms"
-    return reason, verdict.message
+    return reason, assessment.message

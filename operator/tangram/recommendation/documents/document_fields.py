@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tangram.api.common.values import decimal_number
-from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import InputError, gpu
 from tangram.catalog.lookup import find_gpu, nearest
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tangram.eligibility.shapes.wanted import Wanted
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.fleet import Pool
 from tangram.packing import GPUState, Headroom
 from tangram.recommendation.documents.nodes import InferredNode
@@ -37,7 +37,7 @@ class FleetInput:
 
     gpus: tuple[GPUState, ...] = ()
     requests: tuple[SliceRequest, ...] = ()
-    deployments: tuple[Wanted, ...] = ()
+    deployments: tuple[ServingRequirements, ...] = ()
     pools: tuple[Pool, ...] = ()
     nodes: tuple[InferredNode, ...] = ()  # their GPUs are among `gpus` once the parts are joined
     pods: tuple[DeviceHolder, ...] = ()

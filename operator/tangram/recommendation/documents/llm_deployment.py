@@ -12,7 +12,12 @@ from tangram.api.llm_deployment.facts import Facts
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError, known_model
 from tangram.catalog.reading.fields import Fields
-from tangram.eligibility.shapes.wanted import Wanted, counted_lengths, from_intent, identity
+from tangram.eligibility.shapes.serving_requirements import (
+    ServingRequirements,
+    counted_lengths,
+    from_intent,
+    identity,
+)
 from tangram.fleet import Intent, InvalidIntent, Lengths
 from tangram.recommendation.documents import document_fields as read
 from tangram.recommendation.documents import unknown_keys as known
@@ -32,7 +37,7 @@ def read_llm_deployment(
     told: Mapping[str, Architecture],
     classes: PriorityClasses = _CLASSES,
     counted: Mapping[str, Lengths] = MappingProxyType({}),
-) -> Wanted:
+) -> ServingRequirements:
     """Read one LLMDeployment. `told`: models by the name or id of their LLMDeployment, over what it says.
     `classes`: the PriorityClasses that it may name. `counted`: lengths of its requests, over their means.
     """

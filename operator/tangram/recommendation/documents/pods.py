@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.catalog.reading.fields import Fields
-from tangram.eligibility.shapes.wanted import identity
+from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import WHOLE_GPU, Node, resource_name
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.packing import GPUState, Instance

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tangram.catalog import InputError
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
-from tangram.eligibility.shapes.wanted import Wanted
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.packing import GPUState, board
 from tangram.recommendation.documents.document_fields import has_nvlink, sku_of
 from tangram.recommendation.documents.fleet_input import FleetInput
@@ -98,7 +98,7 @@ def _price(given: FleetInput, text: str) -> FleetInput:
 def _objective(given: FleetInput, text: str) -> FleetInput:
     name, key, value = _setting(text, ("ttft", "tpot"))
 
-    def set_it(wanted: Wanted) -> Wanted:
+    def set_it(wanted: ServingRequirements) -> ServingRequirements:
         request = wanted.request
         changed = replace(request, ttft_ms=value) if key == "ttft" else replace(request, tpot_ms=value)
         return replace(wanted, request=changed)
@@ -119,7 +119,9 @@ def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
     return name, key, _number(value, text)
 
 
-def _on(given: FleetInput, name: str, change: Callable[[Wanted], Wanted]) -> FleetInput:
+def _on(
+    given: FleetInput, name: str, change: Callable[[ServingRequirements], ServingRequirements]
+) -> FleetInput:
     if not any(name in {wanted.id, wanted.name} for wanted in given.deployments):
         raise InputError(FLAG, f"no LLMDeployment is called {name!r}")
     try:

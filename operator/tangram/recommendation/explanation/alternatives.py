@@ -5,12 +5,12 @@ from typing import Any
 
 from tangram.capacity.sizing import Rejection
 from tangram.eligibility.shapes.rejection_reasons import REASONS
-from tangram.eligibility.shapes.serving_shapes import ServingShape, Sized, replicas
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingShape, replicas
 from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
 from tangram.recommendation.explanation.no_serving_shape import REQUEST_SETTINGS
-from tangram.recommendation.problem.replica_bounds import Rooms
+from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 MOST = 5
 _FLEET = {
@@ -20,7 +20,9 @@ _FLEET = {
 _SERVING = 3  # of them at least, shapes that would serve, where there are so many
 
 
-def alternatives(each: Sized, choice: Choice, rooms: Rooms, *, proved: bool) -> list[dict[str, Any]]:
+def alternatives(
+    each: AssessedShapes, choice: Choice, rooms: ReplicaBounds, *, proved: bool
+) -> list[dict[str, Any]]:
     """Return up to five: the cheapest other shapes that serve, then those that are nearest to serving.
 
     `proved`: no plan of the fleet serves more, or as much for less.
@@ -55,8 +57,10 @@ def shape_document(shape: Shape, count: int) -> dict[str, Any]:
     }
 
 
-def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms, proved: bool) -> dict[str, Any]:
-    wanted, count = each.wanted, replicas(each.wanted, offer)
+def _loser(
+    each: AssessedShapes, offer: ServingShape, choice: Choice, rooms: ReplicaBounds, proved: bool
+) -> dict[str, Any]:
+    wanted, count = each.requirements, replicas(each.requirements, offer)
     cost = count * offer.price_per_hour
     alone = Demand(wanted.id, offers=(offer.offer,), rate=wanted.rps or 0.0, min_replicas=wanted.least)
     unmet = on_any_fleet(alone).unmet({offer.key: count}) / UNMET
@@ -74,10 +78,10 @@ def _loser(each: Sized, offer: ServingShape, choice: Choice, rooms: Rooms, prove
 
 
 def _why(
-    each: Sized, offer: ServingShape, count: int, choice: Choice, rooms: Rooms
+    each: AssessedShapes, offer: ServingShape, count: int, choice: Choice, rooms: ReplicaBounds
 ) -> tuple[str, str] | None:
     """Return what speaks against a shape by itself; None: nothing."""
-    wanted, cost = each.wanted, count * offer.price_per_hour
+    wanted, cost = each.requirements, count * offer.price_per_hour
     if wanted.most is not None and count > wanted.most:
         return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {wanted.most}"
     if wanted.budget_per_hour is not None and cost > wanted.budget_per_hour:
@@ -90,10 +94,10 @@ def _why(
     return None
 
 
-def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:
+def _rejected(each: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
     relaxation = each.assessed.relaxation(rejection)
     found = {
-        "chosen": [shape_document(rejection.shape, max(1, each.wanted.least))],
+        "chosen": [shape_document(rejection.shape, max(1, each.requirements.least))],
         "costPerHour": 0.0,
         "rejectedBecause": REASONS[rejection.constraint],
         "message": rejection.message,
@@ -101,11 +105,11 @@ def _rejected(each: Sized, rejection: Rejection) -> dict[str, Any]:
     shape = rejection.shape
     price = each.assessed.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
     if price is not None:
-        found["costPerHour"] = round(max(1, each.wanted.least) * price, 6)
+        found["costPerHour"] = round(max(1, each.requirements.least) * price, 6)
     if math.isfinite(rejection.excess):
         found["excess"] = round(rejection.excess, 4)
     # In the cluster the engine serves what is stored, on one GPU: what only another could do is no way out.
-    any_engine = not each.wanted.uniform
+    any_engine = not each.requirements.uniform
     if relaxation is not None and (
         any_engine or {name for name, _ in relaxation.changes} <= set(REQUEST_SETTINGS)
     ):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tangram.eligibility.shapes.serving_shapes import Sized
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 
 _NEAREST = 12  # rejected shapes that are asked what would help
 # Of what a shape needs to serve: the request's field, what people call it, and its unit.
@@ -14,22 +14,22 @@ REQUEST_SETTINGS = {
 }
 
 
-def nearest_shape_shortfall(each: Sized) -> list[str]:
+def nearest_shape_shortfall(each: AssessedShapes) -> list[str]:
     """Return why nothing serves it, nearest first."""
-    if each.wanted.impossible:
-        return [f"engine: {each.wanted.impossible}"]
+    if each.requirements.impossible:
+        return [f"engine: {each.requirements.impossible}"]
     if not each.rejected:
         return ["placement: no GPU of this fleet is allowed"]
     nearest = min(each.rejected, key=lambda r: (r.excess, str(r.shape)))
     return [f"{nearest.constraint}: {nearest.shape}: {nearest.message}"]
 
 
-def sufficient_settings(each: Sized) -> Iterator[tuple[str, dict[str, float]]]:
+def sufficient_settings(each: AssessedShapes) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield (text, changes of the request) with which a shape would serve, the nearest shape's first.
 
     What only another engine can do, formats and groups of GPUs, is left out.
     """
-    if each.wanted.impossible:
+    if each.requirements.impossible:
         return
     seen: set[str] = set()
     for rejection in sorted(each.rejected, key=lambda r: (r.excess, str(r.shape)))[:_NEAREST]:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.eligibility.shapes.serving_shapes import Sized, sized
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
 from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
 from tangram.recommendation.explanation.no_serving_shape import nearest_shape_shortfall, sufficient_settings
 from tangram.recommendation.explanation.unmet_reason import no_gpu_in_pools
-from tangram.recommendation.problem.demands import offered, slices_there
+from tangram.recommendation.problem.demands import existing_slices, offered
 from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.problem import FleetProblem
 
@@ -117,11 +117,13 @@ def _short(
     return document, _Spent(sum(each.built for each in thinking), whole - thinking[1].solves)
 
 
-def _settings(asked: FleetProblem, each: Sized, limits: PlanTimeLimit | None) -> Iterator[dict[str, Any]]:
+def _settings(
+    asked: FleetProblem, each: AssessedShapes, limits: PlanTimeLimit | None
+) -> Iterator[dict[str, Any]]:
     """The settings with which the whole fleet serves one that no shape serves now: of each kind the first."""
     from tangram.packing.solve import solve  # noqa: PLC0415 - loads the solver
 
-    tried, demand_id = 0, each.wanted.id
+    tried, demand_id = 0, each.requirements.id
     for text, changes in sufficient_settings(each):
         changed = _demand_with(asked, demand_id, changes)
         if tried == _MOST_TRIED or least_unmet(changed) > 0:
@@ -170,8 +172,8 @@ def _knobs(asked: FleetProblem, demand_id: str) -> list[Any]:
     if each is None:
         return []
     limits = (
-        ("TTFT", "ttft_ms", each.wanted.request.ttft_ms),
-        ("TPOT", "tpot_ms", each.wanted.request.tpot_ms),
+        ("TTFT", "ttft_ms", each.requirements.request.ttft_ms),
+        ("TPOT", "tpot_ms", each.requirements.request.tpot_ms),
     )
     return [
         Knob(name, "ms", tuple(round(limit * factor, 1) for factor in _LOOSER), _at(asked, demand_id, field))
@@ -186,11 +188,11 @@ def _at(asked: FleetProblem, demand_id: str, field: str) -> Any:
 
 def _demand_with(asked: FleetProblem, demand_id: str, changes: Mapping[str, Any]) -> Demand:
     """Return a demand as it would be if its requests were others."""
-    wanted, prices = asked.sized[demand_id].wanted, asked.sized[demand_id].assessed.prices
+    wanted, prices = asked.sized[demand_id].requirements, asked.sized[demand_id].assessed.prices
     skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
     hourly = {sku: price for sku in skus if (price := prices.gpu_hour(sku)) is not None}
     looser = replace(wanted, request=replace(wanted.request, **changes))
     try:
-        return offered(sized(looser, skus, hourly, slices_there(asked.problem)), asked.running)
+        return offered(assessed_shapes(looser, skus, hourly, existing_slices(asked.problem)), asked.running)
     except InputError as error:
         raise InputError(f"LLMDeployment {demand_id}", f"{error.field} {error.problem}") from error

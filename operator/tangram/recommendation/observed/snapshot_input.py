@@ -13,7 +13,7 @@ from tangram.eligibility.host_resources import minimum_share
 from tangram.eligibility.reasons import OFF
 from tangram.eligibility.shapes.bundled_engine import on_this_engine
 from tangram.eligibility.shapes.evaluation_reports import Verdicts, format_verdicts, reports
-from tangram.eligibility.shapes.wanted import Wanted, from_intent, identity
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements, from_intent, identity
 from tangram.fleet import (
     CheckpointFacts,
     FactsKey,
@@ -75,7 +75,7 @@ def _pools(snapshot: FleetSnapshot, seen: ObservedGPUs) -> tuple[tuple[Pool, ...
 
 def _deployments(
     snapshot: FleetSnapshot, ordered: tuple[ParsedIntent, ...], told: Mapping[str, Architecture]
-) -> tuple[tuple[Wanted, ...], frozenset[str], list[str]]:
+) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
     """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
     facts, wishes, known = dict(snapshot.facts), dict(snapshot.desired), reports(snapshot)
@@ -94,7 +94,7 @@ def _deployments(
             )
             mine = workloads.get(uid, [])
             present = _present(intent, mine, wishes.get(uid), counted.get(uid))
-            wanted: Wanted | str
+            wanted: ServingRequirements | str
             if uid in still:
                 wanted = still[uid]
             elif intent.is_off and not intent.paused:  # its pods end by themselves
@@ -102,7 +102,7 @@ def _deployments(
             else:
                 judged = format_verdicts(intent, inspected, known) if inspected else ()
                 wanted = _wanted(intent, told.get(uid), inspected, judged)
-            if isinstance(wanted, Wanted):
+            if isinstance(wanted, ServingRequirements):
                 pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
                 share = minimum_share(intent.resources, snapshot.pod_needs)
                 wanted = replace(wanted, present=present, formats_running=_formats(mine))
@@ -132,7 +132,7 @@ def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
 
 def _wanted(
     intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None, judged: Verdicts
-) -> Wanted | str:
+) -> ServingRequirements | str:
     """Return what is wanted, or why nobody can say."""
     try:
         model = told or (architecture_from_facts(inspected) if inspected else None)

@@ -6,41 +6,41 @@ from dataclasses import replace
 
 from tangram.catalog import InputError
 from tangram.catalog import gpu as catalog_gpu
-from tangram.eligibility.shapes.serving_shapes import Sized, Slices, sized
-from tangram.eligibility.shapes.wanted import Wanted
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes, Slices, assessed_shapes
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, Part, Problem, ShapeKey
-from tangram.recommendation.problem.replica_bounds import Rooms
+from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
 
 
 def size_all(
-    deployments: Iterable[Wanted],
+    deployments: Iterable[ServingRequirements],
     skus: frozenset[str],
     prices: Mapping[str, float],
     there: Slices = frozenset(),
-) -> dict[str, Sized]:
+) -> dict[str, AssessedShapes]:
     """Size every LLMDeployment that is neither paused nor set to no replica, by id."""
-    found: dict[str, Sized] = {}
+    found: dict[str, AssessedShapes] = {}
     for wanted in deployments:
         if not (wanted.paused or wanted.is_off):
             try:
-                each = sized(wanted, skus, prices, there)
+                each = assessed_shapes(wanted, skus, prices, there)
                 loaded = _loaded(each)
-                found[wanted.id] = each if loaded == wanted else sized(loaded, skus, prices, there)
+                found[wanted.id] = each if loaded == wanted else assessed_shapes(loaded, skus, prices, there)
             except InputError as error:
                 raise InputError(f"LLMDeployment {wanted.id}", f"{error.field} {error.problem}") from error
     return found
 
 
-def _loaded(each: Sized) -> Wanted:
+def _loaded(each: AssessedShapes) -> ServingRequirements:
     """Return what is wanted with the load that its replicas carry now.
 
     So many replicas of the shape that it runs on are wanted: another shape gets the number that carries the
     same rate. Where nothing tells that rate, another shape gets the same number.
     """
-    wanted = each.wanted
+    wanted = each.requirements
     if wanted.present is None:
         return wanted
     shape, count = wanted.present
@@ -50,24 +50,24 @@ def _loaded(each: Sized) -> Wanted:
     return wanted if wanted.rps is not None else replace(wanted, least=max(wanted.least, count))
 
 
-def demand(each: Sized, rooms: Rooms, running: Running) -> Demand:
+def demand(each: AssessedShapes, rooms: ReplicaBounds, running: Running) -> Demand:
     """Return one LLMDeployment for the solver; without offers where no other replica could be carried out."""
     found = offered(each, running)
     return replace(found, offers=()) if cannot_move(each, rooms, running) else found
 
 
-def cannot_move(each: Sized, rooms: Rooms, running: Running) -> bool:
+def cannot_move(each: AssessedShapes, rooms: ReplicaBounds, running: Running) -> bool:
     """Whether replicas run, and the fleet has no place for any shape that serves: what runs stays."""
-    inside, mine = rooms.inside(each.wanted.pools), running.get(each.wanted.id, {})
+    inside, mine = rooms.inside(each.requirements.pools), running.get(each.requirements.id, {})
     # A gang that runs may go on where no new one of its size would be put, on a part of a node.
     gangs = {shape for shape in mine if shape.tensor_parallel > 1}
     placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.offers)
-    return each.wanted.uniform and bool(mine) and not placeable
+    return each.requirements.uniform and bool(mine) and not placeable
 
 
-def offered(each: Sized, running: Running) -> Demand:
+def offered(each: AssessedShapes, running: Running) -> Demand:
     """Return one LLMDeployment with everything that serves it, whether the fleet has room for that or not."""
-    wanted = each.wanted
+    wanted = each.requirements
     return Demand(
         id=wanted.id,
         priority=wanted.priority,
@@ -83,7 +83,7 @@ def offered(each: Sized, running: Running) -> Demand:
     )
 
 
-def slices_there(fleet: Problem) -> Slices:
+def existing_slices(fleet: Problem) -> Slices:
     """Return the slices that exist and, of GPUs that stay in MIG mode, the one that is all of the board."""
     cut = [gpu for gpu in fleet.gpus if gpu.mig_enabled and not gpu.convertible]
     found = {(gpu.sku, instance.profile) for gpu in cut for instance in gpu.instances}
@@ -94,10 +94,10 @@ def slices_there(fleet: Problem) -> Slices:
     return frozenset(found)
 
 
-def _protected(each: Sized, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
+def _protected(each: AssessedShapes, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
     """Return what runs of the minimum: a budget does not take it down, here as in the cluster."""
-    least = each.wanted.least
-    if not (each.wanted.uniform and least):
+    least = each.requirements.least
+    if not (each.requirements.uniform and least):
         return ()
     return tuple(Part(*key, min(count, least)) for key, count in sorted(running.items()))
 

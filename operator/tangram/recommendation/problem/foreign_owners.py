@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tangram.packing import GPULayout, GPUState, Instance, Move, Packing, Placed, Problem
 
-STRANGERS = "\0strangers"  # no document can hold this name
+FOREIGN_OWNER = "\0strangers"  # no document can hold this name
 
 
 def merged(problem: Problem) -> Problem:
@@ -17,7 +17,7 @@ def merged(problem: Problem) -> Problem:
 
     def merge(instance: Instance) -> Instance:
         known = instance.owner is None or instance.owner in demands or not instance.movable
-        return instance if known else replace(instance, owner=STRANGERS)
+        return instance if known else replace(instance, owner=FOREIGN_OWNER)
 
     def state(gpu: GPUState) -> GPUState:
         return replace(gpu, instances=tuple(map(merge, gpu.instances))) if gpu.instances else gpu
@@ -33,7 +33,7 @@ def named(packing: Packing, problem: Problem) -> Packing:
     by_gang = {m.target.gang: m.owner for m in moves if m.target.gang is not None}
 
     def owner(gpu: str, placed: Placed) -> str | None:
-        if placed.owner != STRANGERS:
+        if placed.owner != FOREIGN_OWNER:
             return placed.owner
         site = (gpu, placed.profile, placed.start)
         return by_gang.get(placed.gang or "") or came.get(site) or was.get(site)
@@ -47,7 +47,7 @@ def named(packing: Packing, problem: Problem) -> Packing:
 
 def _moves(moves: Iterable[Move], was: dict[tuple[str, str, int], str | None]) -> Iterable[Move]:
     for move in moves:
-        if move.owner == STRANGERS:
+        if move.owner == FOREIGN_OWNER:
             source = move.source
             yield replace(move, owner=was[source.gpu, source.profile, source.start] or "")
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from tangram import catalog
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
-from tangram.eligibility.shapes.serving_shapes import Sized
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem
 from tangram.packing import slice_request as raw_demand
@@ -18,11 +18,11 @@ from tangram.recommendation.problem.demands import (
     Running,
     cannot_move,
     demand,
+    existing_slices,
     running_replicas,
     size_all,
-    slices_there,
 )
-from tangram.recommendation.problem.replica_bounds import Rooms
+from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 # Moving an instance whose start-up nobody can know, as a part of its GPU's price per hour. So small that a
 # GPU less in use is always worth the moves; equal for all, so that the fewest instances move.
@@ -36,7 +36,7 @@ class FleetProblem:
 
     given: FleetInput
     problem: Problem
-    sized: Mapping[str, Sized] = field(default_factory=dict)  # by LLMDeployment
+    sized: Mapping[str, AssessedShapes] = field(default_factory=dict)  # by LLMDeployment
     running: Running = field(default_factory=dict)
 
 
@@ -46,17 +46,17 @@ def fleet_problem(given: FleetInput) -> FleetProblem:
     skus = frozenset(fleet.skus)
     hourly = prices_of(fleet)
     prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if given.deployments else {}
-    sized = size_all(given.deployments, skus, prices, slices_there(fleet))
+    sized = size_all(given.deployments, skus, prices, existing_slices(fleet))
     raw = [_raw(request, skus) for request in given.requests]
     taken = sorted({request.name for request in given.requests} & {each.id for each in given.deployments})
     if taken:
         raise InputError(
             f"SliceRequest {taken[0]}", "an LLMDeployment has this name; each demand needs its own"
         )
-    rooms, running = Rooms(fleet, sized), running_replicas(fleet)
+    rooms, running = ReplicaBounds(fleet, sized), running_replicas(fleet)
     asked = [demand(one, rooms, running) for one in sized.values()]
     demands = sorted((*asked, *raw), key=lambda each: each.id)
-    staying = (one.wanted.id for one in sized.values() if cannot_move(one, rooms, running))
+    staying = (one.requirements.id for one in sized.values() if cannot_move(one, rooms, running))
     gpus = _pinned(fleet.gpus, frozenset(staying))
     return FleetProblem(given, replace(fleet, gpus=gpus, demands=tuple(demands)), sized, running)
 

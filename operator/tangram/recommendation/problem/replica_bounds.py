@@ -11,7 +11,7 @@ from tangram.packing.geometry.layouts import maximal_layouts
 Slots = tuple[tuple[str, int], ...]  # (profile, start)
 
 
-class Rooms:
+class ReplicaBounds:
     """The GPUs of a problem, counted by what they leave room for."""
 
     def __init__(self, problem: Problem, planned: Collection[str] = ()) -> None:
@@ -19,7 +19,7 @@ class Rooms:
         self.problem = problem
         self._planned = frozenset(planned)
         self._found: dict[ShapeKey, int] = {}
-        self._inside: dict[tuple[str, ...], Rooms] = {}
+        self._inside: dict[tuple[str, ...], ReplicaBounds] = {}
         # GPUs by SKU, what stays on those that may be cut, and whether they may be taken whole.
         self._gpus: Counter[tuple[str, Slots | None, bool]] = Counter()
         self._fixed: Counter[ShapeKey] = Counter()  # slices of GPUs that are not cut
@@ -33,7 +33,7 @@ class Rooms:
                 whole[gpu.node, gpu.sku, gpu.nvlink] += 1
         self._whole = Counter((sku, link, n, sizes[node]) for (node, sku, link), n in whole.items())
 
-    def inside(self, pools: tuple[str, ...]) -> "Rooms":
+    def inside(self, pools: tuple[str, ...]) -> "ReplicaBounds":
         """Return the rooms in some pools; none: everywhere."""
         if not pools:
             return self
@@ -43,7 +43,7 @@ class Rooms:
                 gpus=tuple(gpu for gpu in self.problem.gpus if gpu.pool in pools),
                 growable=tuple(pool for pool in self.problem.growable if pool.name in pools),
             )
-            self._inside[pools] = Rooms(mine, self._planned)
+            self._inside[pools] = ReplicaBounds(mine, self._planned)
         return self._inside[pools]
 
     def of(self, key: ShapeKey) -> int:

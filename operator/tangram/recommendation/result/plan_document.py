@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from tangram.capacity.hardware import hardware
-from tangram.eligibility.shapes.serving_shapes import Sized
-from tangram.eligibility.shapes.wanted import Wanted
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Choice, GPULayout, GPUState, Move, Packing, Placed, Site
 from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.alternatives import alternatives, shape_document
 from tangram.recommendation.explanation.unmet_reason import unmet_reason
 from tangram.recommendation.problem.problem import FleetProblem
-from tangram.recommendation.problem.replica_bounds import Rooms
+from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 _DIGITS = 6  # of USD: a millionth of a dollar is below every price
 
@@ -23,7 +23,10 @@ def plan_document(asked: FleetProblem, packing: Packing) -> dict[str, Any]:
     given, problem = asked.given, asked.problem
     gpus = {gpu.id: gpu for gpu in problem.gpus}
     growing = {pool.name: pool.sku for pool in problem.growable}
-    choices, rooms = {choice.demand: choice for choice in packing.choices}, Rooms(problem, asked.sized)
+    choices, rooms = (
+        {choice.demand: choice for choice in packing.choices},
+        ReplicaBounds(problem, asked.sized),
+    )
     proved = packing.status == "OPTIMAL"
     return {
         "objective": _round(packing.objective),
@@ -94,7 +97,11 @@ def _move(move: Move) -> dict[str, Any]:
 
 
 def _deployment(
-    wanted: Wanted, asked: FleetProblem, choices: Mapping[str, Choice], rooms: Rooms, proved: bool
+    wanted: ServingRequirements,
+    asked: FleetProblem,
+    choices: Mapping[str, Choice],
+    rooms: ReplicaBounds,
+    proved: bool,
 ) -> dict[str, Any]:
     each, choice = asked.sized.get(wanted.id), choices.get(wanted.id)
     found: dict[str, Any] = {
@@ -121,7 +128,7 @@ def _deployment(
     }
 
 
-def _chosen(shape: Any, count: int, each: Sized) -> dict[str, Any]:
+def _chosen(shape: Any, count: int, each: AssessedShapes) -> dict[str, Any]:
     offer = each.offer(shape)
     if offer is None:  # what runs now, though nothing says that it serves
         return {
@@ -137,7 +144,7 @@ def _chosen(shape: Any, count: int, each: Sized) -> dict[str, Any]:
     }
 
 
-def _notes(wanted: Wanted, choice: Choice) -> list[str]:
+def _notes(wanted: ServingRequirements, choice: Choice) -> list[str]:
     count, found = sum(part.count for part in choice.parts), []
     spanning = [p for p in choice.parts if p.tensor_parallel > 1 and not has_nvlink(p.sku)]
     if spanning:
@@ -164,7 +171,7 @@ def _requests(given: FleetInput, packing: Packing) -> list[dict[str, Any]]:
     ]
 
 
-def _unmet(asked: FleetProblem, packing: Packing, rooms: Rooms) -> list[dict[str, Any]]:
+def _unmet(asked: FleetProblem, packing: Packing, rooms: ReplicaBounds) -> list[dict[str, Any]]:
     counts = {request.name: request.count for request in asked.given.requests}
     said = {wanted.id: wanted.priority for wanted in asked.given.deployments}
     return [

@@ -3,7 +3,7 @@
 import json
 from functools import cache
 
-from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import gpu as catalog_gpu
 from tangram.catalog import skus
 from tangram.fleet import QUANTISED, WHOLE_GPU, Shape

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tangram.capacity.sizing import SizingRequest
-from tangram.capacity.sizing.shapes import TENSOR_PARALLEL
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.shapes.evaluation_reports import Verdicts
 from tangram.fleet import Intent, Lengths, MIGPolicy, Spread, Traffic
@@ -18,7 +18,7 @@ AS_STORED, ANY = "AsStored", "Any"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServingRequirements:
     """One LLMDeployment, ready to be sized."""
 
     id: str  # NAMESPACE/NAME, in the default namespace NAME: how instances name their owner
@@ -58,9 +58,9 @@ def identity(namespace: str, name: str) -> str:
     return name if namespace in {"", "default"} else f"{namespace}/{name}"
 
 
-def from_intent(intent: Intent, architecture: Architecture) -> Wanted:
+def from_intent(intent: Intent, architecture: Architecture) -> ServingRequirements:
     """Return what an LLMDeployment wants. Raises `InputError` for requests that the model cannot take."""
-    return Wanted(
+    return ServingRequirements(
         id=identity(intent.namespace, intent.name),
         namespace=intent.namespace,
         name=intent.name,

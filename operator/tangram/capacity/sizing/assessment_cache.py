@@ -9,8 +9,8 @@ from functools import lru_cache
 from tangram.capacity.load.latency import Latency
 from tangram.capacity.memory.budget import MemoryBudget
 from tangram.capacity.sizing.assess import Assessor, Fitted, Footprints
-from tangram.capacity.sizing.nouns import Carried, Rejection, ShapeChange, SizingRequest
 from tangram.capacity.sizing.relax import relax
+from tangram.capacity.sizing.results import Carried, Rejection, ShapeChange, SizingRequest
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.prices import Prices
 from tangram.fleet import Shape
@@ -19,7 +19,7 @@ from tangram.fleet import Shape
 MODELS, KINDS = 512, 2048
 
 
-class Judged:
+class AssessmentCache:
     """A model under one kind of traffic: each shape is looked at when somebody asks, once."""
 
     def __init__(self, architecture: Architecture, request: SizingRequest) -> None:
@@ -30,7 +30,7 @@ class Judged:
         self._idle: dict[Shape, Latency | None] = {}
         self._relaxed: dict[tuple[Shape, bool], ShapeChange | None] = {}
 
-    def verdict(self, shape: Shape) -> Carried | Rejection:
+    def assessment(self, shape: Shape) -> Carried | Rejection:
         """Return what a replica carries on a shape, or what kills it; prices are not looked at."""
         if shape not in self._verdicts:
             fitted = _fitted(self, shape)
@@ -67,9 +67,9 @@ class Judged:
 
 
 @lru_cache(maxsize=KINDS)
-def judged(architecture: Architecture, request: SizingRequest) -> Judged:
+def assessment_cache(architecture: Architecture, request: SizingRequest) -> AssessmentCache:
     """Return what is known so far. `request.rps` has to be one number for all who ask."""
-    return Judged(architecture, request)
+    return AssessmentCache(architecture, request)
 
 
 @lru_cache(maxsize=MODELS)
@@ -79,6 +79,6 @@ def _footprints(architecture: Architecture) -> Footprints:
 
 
 @lru_cache(maxsize=4)
-def _fitted(known: Judged, shape: Shape) -> Fitted | Rejection:
+def _fitted(known: AssessmentCache, shape: Shape) -> Fitted | Rejection:
     """Who has asked what a shape carries often asks next how fast it is; nobody does so a day later."""
     return known.fit(shape)

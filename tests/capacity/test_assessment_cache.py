@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tangram.capacity.sizing import Carried, Rejection, SizedShape, SizingRequest
 from tangram.capacity.sizing.assess import Assessor
-from tangram.capacity.sizing.judged import KINDS, judged
+from tangram.capacity.sizing.assessment_cache import KINDS, assessment_cache
+from tangram.capacity.sizing.candidate_shapes import shapes
 from tangram.capacity.sizing.relax import relax
-from tangram.capacity.sizing.shapes import shapes
 from tangram.catalog import known_model, known_models, skus
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Shape
@@ -41,7 +41,7 @@ def test_it_answers_as_the_assessment_that_tangram_size_prints(
     model = known_model(name)
     shape = data.draw(st.sampled_from(list(shapes(model, BOARDS))))
 
-    kept = [judged(model, request).verdict(shape) for _ in range(2)]
+    kept = [assessment_cache(model, request).assessment(shape) for _ in range(2)]
     anew = Assessor(model, PRICED).assess(shape, request)
 
     assert kept[0] is kept[1]
@@ -49,7 +49,7 @@ def test_it_answers_as_the_assessment_that_tangram_size_prints(
         assert kept[0] == Carried(shape, anew.max_rate, anew.unverified)
     else:
         assert kept[0] == anew
-        relaxation = judged(model, request).relaxation(anew, PRICED)
+        relaxation = assessment_cache(model, request).relaxation(anew, PRICED)
         assert relaxation == relax(Assessor(model, PRICED), anew, request)
 
 
@@ -68,8 +68,11 @@ def test_what_a_replica_carries_does_not_depend_on_how_much_is_asked_for(
 
 
 def test_a_price_is_among_what_would_help_only_where_there_is_none() -> None:
-    known, shape = judged(SMALL, replace(CHAT, tpot_ms=1.0)), Shape("GB200-186GB", WHOLE_GPU, 1, "bf16")
-    rejection = known.verdict(shape)
+    known, shape = (
+        assessment_cache(SMALL, replace(CHAT, tpot_ms=1.0)),
+        Shape("GB200-186GB", WHOLE_GPU, 1, "bf16"),
+    )
+    rejection = known.assessment(shape)
     assert isinstance(rejection, Rejection)
 
     with_price = known.relaxation(rejection, Prices({"GB200-186GB": 9.0}))
@@ -82,7 +85,7 @@ def test_a_price_is_among_what_would_help_only_where_there_is_none() -> None:
 
 
 def test_idle_latency_is_none_where_the_model_does_not_fit() -> None:
-    known = judged(known_model("llama-3.1-70b"), CHAT)
+    known = assessment_cache(known_model("llama-3.1-70b"), CHAT)
 
     assert known.idle(Shape("L4", WHOLE_GPU, 1, "bf16")) is None
     assert known.idle(Shape("H200-141GB-SXM", WHOLE_GPU, 2, "bf16")) is not None
@@ -90,11 +93,11 @@ def test_idle_latency_is_none_where_the_model_does_not_fit() -> None:
 
 def test_traffic_that_changes_for_days_leaves_a_bounded_memory() -> None:
     for tokens in range(1, KINDS + 50):
-        judged(SMALL, replace(CHAT, input_tokens=tokens))
+        assessment_cache(SMALL, replace(CHAT, input_tokens=tokens))
 
-    assert judged.cache_info().currsize == KINDS
+    assert assessment_cache.cache_info().currsize == KINDS
 
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> None:
-    judged.cache_clear()
+    assessment_cache.cache_clear()
