@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tangram.fleet import Shape
+from tangram.fleet.labels import OWNER_LABEL
 from tangram.shell.objects.engine_pod import engine_labels
-from tangram.shell.objects.kinds import OWNER_LABEL
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tangram"

@@ -267,12 +267,12 @@ def test_the_operator_is_scraped_once_not_twice(helm):
 
 
 def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(helm):
-    from tangram.shell.objects import kinds
+    from tangram.fleet import labels
 
     monitor = helm.objects({"podMonitor": {"enabled": True}}).one("PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"] == {
-        kinds.MANAGED_BY_LABEL: kinds.MANAGED_BY,
-        kinds.COMPONENT_LABEL: "engine",
+        labels.MANAGED_BY_LABEL: labels.MANAGED_BY,
+        labels.COMPONENT_LABEL: "engine",
     }
     assert monitor["podMetricsEndpoints"][0]["port"] == "http"
     assert monitor["namespaceSelector"] == {"any": True}

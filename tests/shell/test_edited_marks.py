@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.fleet import FactsKey, Intent, Shape
+from tangram.fleet import FactsKey, Intent, Shape, labels
 from tangram.shell.objects import kinds, manifests
 from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.snapshot.intents import parsed_intents
@@ -16,7 +16,7 @@ from tests.support.views import NOW, SETTINGS, Fleet, Object, deployment, llm_de
 UID = "uid-a"
 OTHER = manifests.shape_annotation(Shape("L4", "gpu"))
 MARKS = [
-    kinds.OWNER_LABEL,
+    labels.OWNER_LABEL,
     kinds.OPERATOR_LABEL,
     kinds.VARIANT_LABEL,
     kinds.SKU_LABEL,
@@ -46,7 +46,8 @@ def marked(obj: Object, mark: str, value: str | None) -> Object:
 
 
 def test_every_mark_is_looked_at_here() -> None:
-    named = {value for name, value in vars(kinds).items() if name.endswith(("_LABEL", "_ANNOTATION"))}
+    constants = {**vars(kinds), **vars(labels)}
+    named = {value for name, value in constants.items() if name.endswith(("_LABEL", "_ANNOTATION"))}
     assert {mark for mark in named if mark.startswith("tangram.dev/")} == set(MARKS)
 
 

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.objects.kinds import (
-    EVENTS,
-    FLEET_PLANS,
-    GPU_POOLS,
-    MANAGED_BY,
-    MANAGED_BY_LABEL,
-    OPERATOR_LABEL,
-    uid_of,
-)
+from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
+from tangram.shell.objects.kinds import EVENTS, FLEET_PLANS, GPU_POOLS, OPERATOR_LABEL, uid_of
 from tangram.shell.report.fleet_plans import KEPT
 from tests.support.apiserver import World, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule

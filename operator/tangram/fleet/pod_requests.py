@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-NVIDIA_PREFIX = "nvidia.com/"
-_SHARED = ".shared"  # suffix of a resource that the device plugin renamed because it is shared
+from tangram.fleet.labels import NVIDIA_PREFIX
+
+SHARED_SUFFIX = ".shared"  # of a resource that the device plugin renamed because pods share it
 MAX_DEVICES = 1024  # of one resource in one container; the API server bounds nothing
 
 
@@ -44,7 +45,7 @@ def _nvidia(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources") or {}
     both = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return _sum(
-        {str(name).removesuffix(_SHARED): min(int(value), MAX_DEVICES)}
+        {str(name).removesuffix(SHARED_SUFFIX): min(int(value), MAX_DEVICES)}
         for name, value in both.items()
         if str(name).startswith(NVIDIA_PREFIX) and _positive(value)
     )

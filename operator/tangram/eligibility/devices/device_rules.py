@@ -12,10 +12,10 @@ from typing import Any
 
 from tangram.catalog import gpu, match_product, profile_of_resource
 from tangram.fleet import WHOLE_GPU, LeftOut, resource_name
+from tangram.fleet.labels import COUNT_LABEL, PRODUCT_LABEL
+from tangram.fleet.pod_requests import SHARED_SUFFIX
 
 WHOLE = resource_name(WHOLE_GPU)
-PRODUCT_LABEL = f"{WHOLE}.product"
-COUNT_LABEL = f"{WHOLE}.count"
 MEMORY_LABEL = f"{WHOLE}.memory"
 PRESENT_LABEL = f"{WHOLE}.present"
 DEPLOY_PREFIX = f"{WHOLE}.deploy."
@@ -29,7 +29,6 @@ DRA_LABEL = "nvidia.com/dra-kubelet-plugin"
 GKE_STRATEGY_LABEL = "cloud.google.com/gke-gpu-sharing-strategy"
 GKE_CLIENTS_LABEL = "cloud.google.com/gke-max-shared-clients-per-gpu"
 GKE_PARTITION_LABEL = "cloud.google.com/gke-gpu-partition-size"
-ZONE_LABEL = "topology.kubernetes.io/zone"
 
 SHARING_STRATEGIES = ("time-slicing", "mps")
 """Values of the label `RESOURCE.sharing-strategy` of devices that several pods share."""
@@ -37,7 +36,6 @@ SHARING_STRATEGIES = ("time-slicing", "mps")
 MAX_GPUS = 1024  # of a node; a label may hold any number
 MAX_UNITS = 16 * MAX_GPUS  # of one resource on a node
 _MIG_PREFIX = "nvidia.com/mig-"
-SHARED_SUFFIX = ".shared"
 # The node serves and takes pods in these; `upgrade-required` waits for its turn, which may take days.
 _UPGRADE_QUIET = ("", "upgrade-done", "upgrade-required")
 _SAME_MEMORY = 0.85  # boards of one SKU differ by a few per cent with ECC and drivers; shares by half

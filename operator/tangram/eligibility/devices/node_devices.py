@@ -8,9 +8,7 @@ from typing import Any
 
 from tangram.eligibility.devices.device_rules import (
     NODE_RULES,
-    SHARED_SUFFIX,
     WHOLE,
-    ZONE_LABEL,
     LabelledBoard,
     NodeFacts,
     Why,
@@ -27,6 +25,8 @@ from tangram.eligibility.devices.tolerations import (
     tolerates,
 )
 from tangram.fleet import LeftOut, Node
+from tangram.fleet.labels import ZONE_LABEL
+from tangram.fleet.pod_requests import SHARED_SUFFIX
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 

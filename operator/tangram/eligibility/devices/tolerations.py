@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from tangram.fleet import WHOLE_GPU, resource_name
+from tangram.fleet.labels import NVIDIA_PREFIX
 
 Toleration = Mapping[str, Any]
 
-_NVIDIA_PREFIX = "nvidia.com/"
 
 HOLD_PREFIX = "hold.tangram.dev/"
 """A NoSchedule taint `hold.tangram.dev/<resource without nvidia.com/>` closes a node to pods that ask for
@@ -61,14 +61,14 @@ HELD_PROFILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def hold_taint(resource: str) -> str:
     """Return the key of the taint that holds a node for `resource`: hold.tangram.dev/mig-1g.10gb.me."""
-    return HOLD_PREFIX + resource.removeprefix(_NVIDIA_PREFIX)
+    return HOLD_PREFIX + resource.removeprefix(NVIDIA_PREFIX)
 
 
 def held_resource(taint: Mapping[str, Any]) -> str:
     """Return the resource that a taint holds its node for; empty: it is no hold."""
     key = str(taint.get("key", ""))
     holds = key.startswith(HOLD_PREFIX) and taint.get("effect") == "NoSchedule"
-    return _NVIDIA_PREFIX + key.removeprefix(HOLD_PREFIX) if holds else ""
+    return NVIDIA_PREFIX + key.removeprefix(HOLD_PREFIX) if holds else ""
 
 
 def engine_tolerations(sku: str, resource: str, added: Iterable[Toleration]) -> tuple[Toleration, ...]:

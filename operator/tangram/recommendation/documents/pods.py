@@ -12,11 +12,11 @@ from typing import Any
 from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import WHOLE_GPU, Node, resource_name
+from tangram.fleet.labels import OWNER_LABEL
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.packing import GPUState, Instance
 from tangram.recommendation.documents import document_fields as read
 
-OWNER_LABEL = "tangram.dev/llmdeployment"
 UNHEALTHY = "(unhealthy)"  # holds the slices that are unhealthy; no LLMDeployment can be called this
 
 

@@ -3,19 +3,18 @@
 from tangram.api import ModelSource, model_source
 from tangram.eligibility.devices.tolerations import engine_tolerations
 from tangram.fleet import DRAIN_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
+from tangram.fleet.labels import MANAGED_BY, ZONE_LABEL
 from tangram.fleet.quantity import memory_quantity, parse_quantity
 from tangram.shell.objects import pod_fields
 from tangram.shell.objects.kinds import (
     HOST_LABEL,
     INSTANCE_LABEL,
-    MANAGED_BY,
     NAME_LABEL,
     PART_OF_LABEL,
     PRECISION_LABEL,
     PROFILE_LABEL,
     SKU_LABEL,
     VARIANT_LABEL,
-    ZONE_LABEL,
     Object,
 )
 from tangram.shell.objects.node_affinity import node_affinity

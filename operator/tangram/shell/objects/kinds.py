@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from tangram.fleet import labels
+from tangram.api.base import GROUP
+from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON gives it."""
@@ -12,10 +13,6 @@ Object: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped objects."""
 
-MANAGED_BY_LABEL = labels.MANAGED_BY_LABEL
-MANAGED_BY = labels.MANAGED_BY
-COMPONENT_LABEL = labels.COMPONENT_LABEL
-OWNER_LABEL = labels.OWNER_LABEL
 NAME_LABEL = "app.kubernetes.io/name"
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 PART_OF_LABEL = "app.kubernetes.io/part-of"
@@ -32,8 +29,6 @@ MODEL_URI_ANNOTATION = "tangram.dev/model-uri"
 ENGINE_IMAGE_ANNOTATION = "tangram.dev/engine-image"
 EVALUATION_ANNOTATION = "tangram.dev/evaluation"
 GENERATION_ANNOTATION = "tangram.dev/generation"
-PRODUCT_LABEL = "nvidia.com/gpu.product"
-COUNT_LABEL = "nvidia.com/gpu.count"
 # How Karpenter, EKS, GKE and AKS mark a node that may be reclaimed at short notice; values in lower case.
 SPOT_LABELS = (
     ("karpenter.sh/capacity-type", "spot"),
@@ -42,9 +37,7 @@ SPOT_LABELS = (
     ("cloud.google.com/gke-preemptible", "true"),
     ("kubernetes.azure.com/scalesetpriority", "spot"),
 )
-ZONE_LABEL = "topology.kubernetes.io/zone"
 HOST_LABEL = "kubernetes.io/hostname"
-NVIDIA_PREFIX = "nvidia.com/"
 
 OURS_SELECTOR = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 
@@ -73,9 +66,9 @@ class Kind:
         return "/" + "/".join(quote(part, safe=".:") for part in parts)
 
 
-LLM_DEPLOYMENTS = Kind("tangram.dev", "v1alpha1", "llmdeployments", "LLMDeployment")
-GPU_POOLS = Kind("tangram.dev", "v1alpha1", "gpupools", "GPUPool", namespaced=False)
-FLEET_PLANS = Kind("tangram.dev", "v1alpha1", "fleetplans", "FleetPlan", namespaced=False)
+LLM_DEPLOYMENTS = Kind(GROUP, "v1alpha1", "llmdeployments", "LLMDeployment")
+GPU_POOLS = Kind(GROUP, "v1alpha1", "gpupools", "GPUPool", namespaced=False)
+FLEET_PLANS = Kind(GROUP, "v1alpha1", "fleetplans", "FleetPlan", namespaced=False)
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
 PODS = Kind("", "v1", "pods", "Pod")
 RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")

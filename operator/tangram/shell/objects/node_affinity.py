@@ -4,7 +4,8 @@ from typing import Any
 
 from tangram.eligibility.devices.device_rules import SHARING_STRATEGIES
 from tangram.fleet import ApplyDeployment, NodeSelector, StartEvaluation
-from tangram.shell.objects.kinds import PRODUCT_LABEL, Object
+from tangram.fleet.labels import PRODUCT_LABEL
+from tangram.shell.objects.kinds import Object
 
 _TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 

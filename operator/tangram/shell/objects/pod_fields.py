@@ -1,6 +1,7 @@
 """What the pods of the engine image have in common: those that serve and those that inspect. Pure."""
 
 from tangram.api import ModelSource
+from tangram.api.llm_deployment.source import PVC_MOUNT
 from tangram.eligibility.host_resources import cpu_cores, memory_bytes
 from tangram.fleet import Intent, Shape
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
@@ -52,7 +53,7 @@ def mounts(source: ModelSource) -> list[Object]:
     """Return where a container finds `volumes(source)`."""
     found: list[Object] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - a path inside the container
     if source.claim:
-        found.append({"name": "model", "mountPath": "/mnt/model", "readOnly": True})
+        found.append({"name": "model", "mountPath": PVC_MOUNT, "readOnly": True})
     return found
 
 

@@ -12,19 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tangram.fleet import EventNote
+from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.decide.recommending import Advised
-from tangram.shell.objects.kinds import (
-    FLEET_PLANS,
-    MANAGED_BY,
-    MANAGED_BY_LABEL,
-    OPERATOR_LABEL,
-    Object,
-    key_of,
-    uid_of,
-)
+from tangram.shell.objects.kinds import FLEET_PLANS, OPERATOR_LABEL, Object, key_of, uid_of
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror

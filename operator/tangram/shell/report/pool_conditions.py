@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tangram.eligibility.devices.device_rules import PRODUCT_LABEL, Why
+from tangram.eligibility.devices.device_rules import Why
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import InvalidPool, Node, Pool
+from tangram.fleet.labels import PRODUCT_LABEL
 
 Verdict = tuple[str, str, str]
 """Status, reason and message of a condition."""

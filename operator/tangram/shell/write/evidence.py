@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tangram.fleet import Action, ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Workload
+from tangram.fleet.labels import OWNER_LABEL
 from tangram.shell.api_server.client import ApiClient
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     LLM_DEPLOYMENTS,
     OURS_SELECTOR,
-    OWNER_LABEL,
     Identity,
     Object,
     identity_of,
