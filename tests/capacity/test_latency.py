@@ -22,6 +22,7 @@ from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
 from tangram.capacity.steps.step import StepModel
 from tangram.catalog import known_model
+from tangram.fleet import Objective
 
 # About an 8B model on one H100, in seconds.
 STEPS = LinearSteps(step=0.01, sequence=1.5e-5, context=2e-8, prompt=2.2e-5)
@@ -86,24 +87,24 @@ def test_percentiles_are_in_order_and_requests_are_conserved(
     models,
     engines,
     *lengths,
-    st.none() | st.tuples(st.sampled_from([50, 90, 95, 99]), st.floats(0.01, 20)),
-    st.none() | st.tuples(st.sampled_from([50, 90, 95, 99]), st.floats(0.001, 1)),
+    st.none() | st.builds(Objective, st.sampled_from([50, 90, 95, 99]), st.floats(10, 20_000)),
+    st.none() | st.builds(Objective, st.sampled_from([50, 90, 95, 99]), st.floats(1, 1000)),
 )
 def test_the_highest_rate_meets_the_objectives_and_a_higher_one_does_not(
     model: LinearSteps,
     limits: EngineLimits,
     prompt: float,
     answer: float,
-    ttft: tuple[int, float] | None,
-    tpot: tuple[int, float] | None,
+    ttft: Objective | None,
+    tpot: Objective | None,
 ) -> None:
     best = max_rate(model, limits, prompt, answer, ttft, tpot)
     peak = open_loop(model, limits, prompt, answer, 0.0).peak_rate
 
     def met(rate: float, slack: float) -> bool:
         found = open_loop(model, limits, prompt, answer, rate)
-        fast = ttft is None or found.ttft_s.at(ttft[0]) <= ttft[1] * slack
-        return fast and (tpot is None or found.tpot_s.at(tpot[0]) <= tpot[1] * slack)
+        fast = ttft is None or found.ttft_s.at(ttft.percentile) <= ttft.seconds * slack
+        return fast and (tpot is None or found.tpot_s.at(tpot.percentile) <= tpot.seconds * slack)
 
     assert 0 <= best < max(peak, 1e-12)
     if best:
@@ -113,7 +114,9 @@ def test_the_highest_rate_meets_the_objectives_and_a_higher_one_does_not(
 
 
 def test_a_tighter_objective_never_allows_a_higher_rate() -> None:
-    rates = [max_rate(STEPS, LIMITS, 1000, 200, (90, limit)) for limit in (2.0, 0.5, 0.2, 0.1, 0.05, 0.02)]
+    rates = [
+        max_rate(STEPS, LIMITS, 1000, 200, Objective(90, limit)) for limit in (2000, 500, 200, 100, 50, 20)
+    ]
 
     assert rates == sorted(rates, reverse=True)
     assert rates[0] > 0 == rates[-1]
@@ -137,7 +140,7 @@ def test_beyond_the_peak_nobody_is_served_in_bounded_time() -> None:
 def test_a_cache_too_small_for_one_request_carries_nothing() -> None:
     limits = EngineLimits(kv_tokens=600)
 
-    assert max_rate(STEPS, limits, 1000, 200, (90, 10.0)) == 0.0
+    assert max_rate(STEPS, limits, 1000, 200, Objective(90, 10_000)) == 0.0
     assert math.isinf(open_loop(STEPS, limits, 1000, 200, 0.1).ttft_s.mean)
 
 

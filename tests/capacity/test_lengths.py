@@ -14,7 +14,7 @@ from tangram.capacity.load.traffic import open_traffic, uniforms
 from tangram.capacity.sizing import SizingRequest, size
 from tangram.capacity.sizing.assess import mean_context
 from tangram.catalog import known_model
-from tangram.fleet import Lengths, Shape
+from tangram.fleet import Lengths, Objective, Shape
 from tangram.fleet.lengths import MOST_CLASSES, MOST_P90, USUAL_SIGMA, around, counted, fixed
 
 # About an 8B model on one H100, in seconds.
@@ -87,7 +87,7 @@ def test_what_varies_less_waits_less_and_one_replica_carries_more(prompt, answer
     peak = open_loop(STEPS, LIMITS, prompt, answer, 0.0).peak_rate
     kinds = [(kind(prompt), kind(answer)) for kind in (fixed, around, wide)]
     waits = [open_loop(STEPS, LIMITS, *each, 0.85 * peak).ttft_s.p90 for each in kinds]
-    rates = [max_rate(STEPS, LIMITS, *each, ttft=(90, waits[1])) for each in kinds]
+    rates = [max_rate(STEPS, LIMITS, *each, ttft=Objective(90, 1e3 * waits[1])) for each in kinds]
 
     assert waits == sorted(waits)
     assert rates == sorted(rates, reverse=True)

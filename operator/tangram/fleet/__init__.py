@@ -9,10 +9,12 @@ from tangram.fleet.evaluation import (
 )
 from tangram.fleet.fault import Fault, describe
 from tangram.fleet.intent import (
+    DEFAULT_PERCENTILE,
     DEFAULT_REQUEST_S,
     DEFAULT_RUNNING_REQUESTS,
     DRAIN_S,
     EXIT_S,
+    PERCENTILES,
     FieldManager,
     HostResources,
     Intent,
@@ -21,10 +23,12 @@ from tangram.fleet.intent import (
     Objective,
     Objectives,
     ParsedIntent,
+    Percentile,
     Revision,
     SecretKey,
     Spread,
     Traffic,
+    replicas_for,
 )
 from tangram.fleet.labels import engine_selector
 from tangram.fleet.lengths import Lengths
@@ -68,11 +72,13 @@ from tangram.fleet.snapshot import (
 )
 
 __all__ = [
+    "DEFAULT_PERCENTILE",
     "DEFAULT_REQUEST_S",
     "DEFAULT_RUNNING_REQUESTS",
     "DRAIN_S",
     "EXIT_S",
     "LAYOUT",
+    "PERCENTILES",
     "QUANTISED",
     "WHOLE_GPU",
     "Action",
@@ -110,6 +116,7 @@ __all__ = [
     "Objective",
     "Objectives",
     "ParsedIntent",
+    "Percentile",
     "Plan",
     "PodNeeds",
     "Pool",
@@ -135,5 +142,6 @@ __all__ = [
     "declared_skus",
     "describe",
     "engine_selector",
+    "replicas_for",
     "resource_name",
 ]

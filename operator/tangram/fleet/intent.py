@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cache
+from typing import Literal, get_args
 
 from tangram.fleet.evaluation import PrecisionTolerance
 from tangram.fleet.lengths import Lengths
@@ -26,12 +27,23 @@ class MIGPolicy(StrEnum):
     FORBIDDEN = "Forbidden"
 
 
+Percentile = Literal[50, 90, 95, 99]
+PERCENTILES: tuple[int, ...] = get_args(Percentile)
+DEFAULT_PERCENTILE: Percentile = 90  # of an objective that names none
+RATE_TOLERANCE = 1e-9  # of a request rate: replicas that fall short by less carry it, but for rounding
+
+
 @dataclass(frozen=True, slots=True)
 class Objective:
     """A latency objective: this percentile of requests takes at most this long."""
 
     percentile: int
-    milliseconds: int
+    milliseconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The limit in seconds."""
+        return self.milliseconds / 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,11 @@ class Traffic:
     requests_per_second: float | None = None  # None: nobody said
     input_tokens: Lengths | None = None  # of prompts
     output_tokens: Lengths | None = None  # of answers
+
+
+def replicas_for(rate: float, replica_rate: float) -> int:
+    """Return how many replicas carry `rate` requests per second when each carries `replica_rate`."""
+    return math.ceil(rate / replica_rate * (1 - RATE_TOLERANCE))
 
 
 def cap(share: float, replicas: int) -> int:

@@ -55,7 +55,7 @@ TPOT_BUCKETS = (
 )
 
 
-def snap(milliseconds: int, buckets: tuple[float, ...]) -> float:
+def snap(milliseconds: float, buckets: tuple[float, ...]) -> float:
     """Return the bucket edge, in seconds, at or just below an objective of `milliseconds` (at least 1)."""
     position = bisect_right(buckets, milliseconds / 1000)
     if position == 0:

@@ -33,7 +33,13 @@ from tangram.api.llm_deployment.lengths import LENGTHS_RULES, LengthsSpec
 from tangram.api.llm_deployment.pod_metadata import PodMetadataSpec
 from tangram.api.llm_deployment.secret_key import SecretKeySpec
 from tangram.api.llm_deployment.source import URI_HELP, URI_PATTERN, model_source
-from tangram.fleet import DEFAULT_REQUEST_S, DEFAULT_RUNNING_REQUESTS, MIGPolicy
+from tangram.fleet import (
+    DEFAULT_PERCENTILE,
+    DEFAULT_REQUEST_S,
+    DEFAULT_RUNNING_REQUESTS,
+    MIGPolicy,
+    Percentile,
+)
 
 TENSOR_PARALLEL_ON_SLICES = (
     "placement.mig Required needs 1 in placement.tensorParallel: a replica on a MIG slice is never split"
@@ -47,7 +53,6 @@ MIN_ABOVE_MAX = (
 )
 SERVED_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"
 
-Percentile = Literal[50, 90, 95, 99]
 Milliseconds = Annotated[StrictInt, Field(ge=1, le=600_000)]
 TensorParallel = Annotated[Literal[1, 2, 4, 8], BeforeValidator(whole)]
 
@@ -161,7 +166,7 @@ class ObjectiveSpec(APIModel):
     """A latency objective: `percentile` of all requests take at most `milliseconds`."""
 
     percentile: Percentile = Field(
-        default=90,
+        default=DEFAULT_PERCENTILE,
         description="Share of requests, in percent, that must meet the objective: 50, 90, 95 or 99.",
     )
     milliseconds: Milliseconds = Field(

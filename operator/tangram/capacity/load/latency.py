@@ -15,13 +15,12 @@ from tangram.capacity.load.traffic import LENGTH_CV2, Tokens, lengths_of, open_t
 from tangram.capacity.steps.clock import clock
 from tangram.capacity.steps.decode_times import Steps
 from tangram.capacity.steps.step import StepModel
+from tangram.fleet import PERCENTILES, Objective
 
-PERCENTILES = (50, 90, 95, 99)
 # Spreads of prompt length and of wait add up like independent ones do: with exponent 2 if both were normal,
 # less of the smaller for what is skewed.
 ADD = 2.5
 HEADROOM = 0.01  # share of the peak rate that is never used
-LatencyBound = tuple[int, float]  # percentile, seconds
 _COLUMN = {percentile: 1 + place for place, percentile in enumerate(PERCENTILES)}
 
 
@@ -74,8 +73,8 @@ def max_rate(
     limits: EngineLimits,
     input_tokens: Tokens,
     output_tokens: Tokens,
-    ttft: LatencyBound | None = None,
-    tpot: LatencyBound | None = None,
+    ttft: Objective | None = None,
+    tpot: Objective | None = None,
     cv: float = 1.0,
     headroom: float = HEADROOM,
 ) -> float:
@@ -184,7 +183,7 @@ class ReplicaUnderLoad:
         )
 
     def max_rate(
-        self, ttft: LatencyBound | None = None, tpot: LatencyBound | None = None, headroom: float = HEADROOM
+        self, ttft: Objective | None = None, tpot: Objective | None = None, headroom: float = HEADROOM
     ) -> float:
         """Return the highest rate that meets objectives, 0 if even one request alone misses them."""
         if not self.peak:
@@ -280,11 +279,11 @@ class _Moment:
         more = replica.curve.slowdown(self.utilisation, column) * replica.full_s
         return max(replica.shortest_s, self.step_s + more)
 
-    def meets(self, ttft: LatencyBound | None, tpot: LatencyBound | None) -> bool:
+    def meets(self, ttft: Objective | None, tpot: Objective | None) -> bool:
         """Whether both objectives are met."""
-        if tpot and self.tpot_s(_COLUMN[tpot[0]]) > tpot[1]:
+        if tpot and self.tpot_s(_COLUMN[tpot.percentile]) > tpot.seconds:
             return False
-        return not ttft or self.ttft_s(_COLUMN[ttft[0]]) <= ttft[1]
+        return not ttft or self.ttft_s(_COLUMN[ttft.percentile]) <= ttft.seconds
 
 
 def _together(one: float, other: float) -> float:

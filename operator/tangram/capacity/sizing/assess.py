@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.load.latency import Latency, LatencyBound, ReplicaUnderLoad
+from tangram.capacity.load.latency import Latency, ReplicaUnderLoad
 from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.budget import GIB, MemoryBudget, memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings
@@ -22,7 +22,7 @@ from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.prices import Prices
-from tangram.fleet import Shape
+from tangram.fleet import Shape, replicas_for
 
 MEMORY_CAPACITY = "memory capacity"
 # Requests present on average. A replica that misses its objectives at this load already serves nobody.
@@ -64,8 +64,7 @@ class Assessor:
         It depends on no rate: that of the request is not looked at.
         """
         request = fitted.request
-        ttft, tpot = _objective(request, request.ttft_ms), _objective(request, request.tpot_ms)
-        rate = fitted.replica.max_rate(ttft, tpot)
+        rate = fitted.replica.max_rate(request.ttft, request.tpot)
         if rate < fitted.idle_rate:
             missed = _missed(self._idle_latency(fitted), request)
             if missed is not None:
@@ -127,7 +126,7 @@ class Assessor:
 
     def _row(self, fitted: "Fitted", request: SizingRequest, rate: float) -> SizedShape:
         shape = fitted.shape
-        replicas = max(1, math.ceil(request.rps / rate * (1 - 1e-9)))
+        replicas = max(1, replicas_for(request.rps, rate))
         latency = fitted.replica.under(request.rps / replicas)
         per_hour = self.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel) or 0.0
         cost = replicas * per_hour
@@ -228,10 +227,6 @@ def unpriced(shape: Shape) -> Rejection:
 def mean_context(request: SizingRequest) -> float:
     """Tokens that a running request holds on average; long answers stay longer, so they count more."""
     return request.prompts.mean + request.answers.mean * (1 + request.answers.cv2) / 2
-
-
-def _objective(request: SizingRequest, milliseconds: float | None) -> LatencyBound | None:
-    return None if milliseconds is None else (request.percentile, milliseconds / 1e3)
 
 
 def _ttft_binds(latency: Latency, request: SizingRequest) -> bool:

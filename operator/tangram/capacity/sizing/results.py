@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tangram.capacity.hardware import Hardware
-from tangram.capacity.load.latency import PERCENTILES, Latency
+from tangram.capacity.load.latency import Latency
 from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.load.traffic import Tokens, lengths_of
 from tangram.capacity.memory.budget import MemoryBudget
@@ -14,7 +14,7 @@ from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError, share
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.precision import kv_bytes
-from tangram.fleet import DEFAULT_RUNNING_REQUESTS, Lengths, Shape
+from tangram.fleet import DEFAULT_PERCENTILE, DEFAULT_RUNNING_REQUESTS, PERCENTILES, Lengths, Objective, Shape
 
 LOWEST_RPS, HIGHEST_RPS = 1e-6, 1e6  # a request in eleven days is no load to size for
 LONGEST_TOKENS = 10_000_000
@@ -33,7 +33,7 @@ class SizingRequest:
     rps: float
     ttft_ms: float | None = None
     tpot_ms: float | None = None  # per request
-    percentile: int = 90  # of both objectives
+    percentile: int = DEFAULT_PERCENTILE  # of both objectives
     cv: float = 1.0  # of the gaps between arrivals; 1: Poisson
     engine: str | None = None
     engine_version: str | None = None
@@ -65,6 +65,16 @@ class SizingRequest:
             raise InputError(
                 "max-model-len", f"{self.max_model_len} is less than the mean request of {tokens:g} tokens"
             )
+
+    @property
+    def ttft(self) -> Objective | None:
+        """The objective of the time to first token."""
+        return None if self.ttft_ms is None else Objective(self.percentile, self.ttft_ms)
+
+    @property
+    def tpot(self) -> Objective | None:
+        """The objective of the time per output token."""
+        return None if self.tpot_ms is None else Objective(self.percentile, self.tpot_ms)
 
     @property
     def prompts(self) -> Lengths:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from tangram.capacity.load.latency import PERCENTILES
 from tangram.capacity.sizing import SizingRequest, size
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.prices import Prices
@@ -16,7 +15,7 @@ from tangram.cli.size.document import sizing_document
 from tangram.cli.size.filters import chosen
 from tangram.cli.size.simulate import simulated
 from tangram.cli.size.table import show, show_simulated
-from tangram.fleet import DEFAULT_RUNNING_REQUESTS
+from tangram.fleet import DEFAULT_PERCENTILE, DEFAULT_RUNNING_REQUESTS, PERCENTILES
 
 INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 
@@ -28,7 +27,7 @@ INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 @click.option(
     "--percentile",
     type=int,
-    default=90,
+    default=DEFAULT_PERCENTILE,
     show_default=True,
     help=f"Of both objectives: {', '.join(map(str, PERCENTILES))}.",
 )

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tangram.capacity.load.latency import PERCENTILES, Percentiles, simulate_open
+from tangram.capacity.load.latency import Percentiles, simulate_open
 from tangram.capacity.sizing import Sizing
 from tangram.catalog import InputError
+from tangram.fleet import PERCENTILES
 
 REQUESTS = 10_000
 

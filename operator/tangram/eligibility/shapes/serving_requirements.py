@@ -7,7 +7,7 @@ from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.shapes.evaluation_reports import Verdicts
-from tangram.fleet import Intent, Lengths, MIGPolicy, Spread, Traffic
+from tangram.fleet import DEFAULT_PERCENTILE, Intent, Lengths, MIGPolicy, Spread, Traffic
 from tangram.fleet.lengths import around
 from tangram.packing import ShapeKey
 
@@ -109,7 +109,7 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
             ttft_ms=intent.ttft.milliseconds if intent.ttft else None,
             tpot_ms=intent.tpot.milliseconds if intent.tpot else None,
             # The stricter of the two for both: a plan on the safe side.
-            percentile=max((each.percentile for each in objectives), default=90),
+            percentile=max((each.percentile for each in objectives), default=DEFAULT_PERCENTILE),
             kv_precision=intent.kv_precision,
             max_model_len=longest,
             max_running=intent.max_running_requests,

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tangram.fleet import Spread
+from tangram.fleet.intent import RATE_TOLERANCE
 from tangram.packing.problem.statement import Demand, Part, ShapeKey
 
 # Units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
 UNMET = 720_720
 SCALE = 1024  # service is counted this much finer than what is unmet: hundreds of replicas add up to no unit
 WHOLE = UNMET * SCALE  # service of a demand that is served whole
-_REACHED = Fraction(1_000_000_001, 1_000_000_000)  # a rate that is missed by less counts as served
+_REACHED = 1 + Fraction(repr(RATE_TOLERANCE))
 NANO = 10**9  # parts of a dollar in which budgets are compared
 _MANY = 10**6  # replicas
 
@@ -32,7 +33,10 @@ def served_units(rate: float, wanted: float) -> int:
 
 
 def replicas_needed(wanted: float, rate: float, least: int) -> int:
-    """Return how many replicas of `rate` requests per second each serve `wanted`; at least `least`."""
+    """Return how many replicas of `rate` requests per second each serve `wanted`; at least `least`.
+
+    In the whole units of the solver, which `fleet.replicas_for` does not know.
+    """
     return max(least, -(-WHOLE // served_units(rate, wanted)) if wanted > 0 else 0)
 
 

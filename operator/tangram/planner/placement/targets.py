@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from tangram.capacity.sizing import SizingRequest
 from tangram.eligibility.isolation import StepsFailed, fault_of, for_each
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload
+from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload, replicas_for
 from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
 from tangram.planner.placement.pick import Pick, UnitOffer, Wish, WishesFailed, pick
 from tangram.planner.shapes.candidates import Candidate, Offers
-from tangram.planner.shapes.judge import TPOT, TTFT, rate, replicas_for
+from tangram.planner.shapes.judge import TPOT, TTFT, rate
 
 NO_LIMIT = 10**9
 # Share of its cost that a deployment has to save for a move from the checkpoint's format to a quantised one.

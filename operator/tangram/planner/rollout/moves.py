@@ -8,9 +8,9 @@ ready or fail; where there is no room for the new shape as a whole, a move proce
 import math
 from collections.abc import Mapping
 
-from tangram.fleet import Workload
+from tangram.fleet import Workload, replicas_for
 from tangram.planner.placement.targets import Case, PlacementTarget
-from tangram.planner.shapes.judge import rate, replicas_for
+from tangram.planner.shapes.judge import rate
 
 _EPSILON = 1e-9
 

@@ -1,6 +1,5 @@
 """What one shape does for a checkpoint, by the sizing model: the judge that `tangram size` and plans have."""
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -71,11 +70,6 @@ def rate(facts: CheckpointFacts, shape: Shape, request: SizingRequest) -> float 
         return None
     assessment = _known(facts, request).assessment(shape)
     return None if isinstance(assessment, Rejection) or assessment.rate <= 0 else assessment.rate
-
-
-def replicas_for(per_second: float, one: float) -> int:
-    """Return how many replicas carry `per_second` when each carries `one`."""
-    return math.ceil(per_second / one * (1 - 1e-9))
 
 
 @lru_cache(maxsize=KINDS)
