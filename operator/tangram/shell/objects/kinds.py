@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from tangram.api.base import GROUP
+from tangram.api.common.base import GROUP
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 
 Object: TypeAlias = dict[str, Any]
