@@ -79,8 +79,9 @@ e2e: setup tools ## What a person lives through, on a real cluster on this machi
 	$(BIN)/pytest -m cluster --timeout 900 tests e2e
 
 .PHONY: campaign
-campaign: setup ## Thousands of packing instances against optimisers that know no columns
+campaign: setup ## Thousands of packings against other optimisers; mutants of the decisions against the tests
 	$(BIN)/pytest -m campaign --timeout 3600 tests/packing
+	$(BIN)/python -m tests.mutation -o build/mutation.json
 
 .PHONY: test-faults
 test-faults: setup tools ## Kill the operator at every write, break every call: the whole campaign
