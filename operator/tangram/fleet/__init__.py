@@ -51,7 +51,7 @@ from tangram.fleet.plan import (
     StartEvaluation,
     StartInspection,
 )
-from tangram.fleet.pool import InvalidPool, NodeSelector, Pool, PoolPolicy, declared_skus
+from tangram.fleet.pool import InvalidPool, NodeSelector, Pool, PoolPolicy, PoolUse, declared_skus
 from tangram.fleet.priority import PriorityClass, Refusal
 from tangram.fleet.shape import QUANTISED, WHOLE_GPU, DeviceKind, Shape, resource_name
 from tangram.fleet.snapshot import (
@@ -121,6 +121,7 @@ __all__ = [
     "PodNeeds",
     "Pool",
     "PoolPolicy",
+    "PoolUse",
     "PrecisionTolerance",
     "PriorityClass",
     "QuotaLimit",

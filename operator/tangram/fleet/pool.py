@@ -50,3 +50,12 @@ class InvalidPool:
 
     name: str
     message: str  # with the field's path and what to do
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """How much of a GPUPool is used."""
+
+    gpus: int
+    free: int  # GPUs that no pod uses
+    cost_per_hour: float | None  # USD of those in use; None: a price is unknown

@@ -1,10 +1,9 @@
 """How much of each GPUPool is in use, and what that costs. Pure."""
 
 from tangram.catalog.prices import Prices
-from tangram.fleet import FleetSnapshot
+from tangram.fleet import FleetSnapshot, PoolUse
 from tangram.packing import GPUState
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.shell.decide.recommending import PoolUse
 
 
 def pool_use(given: FleetInput, snapshot: FleetSnapshot) -> tuple[tuple[str, PoolUse], ...]:

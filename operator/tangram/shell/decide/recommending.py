@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tangram.fleet import Advice, FleetSnapshot, ParsedIntent
+from tangram.fleet import Advice, FleetSnapshot, ParsedIntent, PoolUse
 from tangram.shell.decide.worker import START_S, Worker
 from tangram.shell.objects.kinds import Object
 
@@ -17,15 +17,6 @@ Everyone = tuple[ParsedIntent, ...]
 
 NICENESS = 5  # the loop and its planner come first
 THINKING_SHARE = 0.85  # of the deadline: the rest is for what does not look at the clock
-
-
-@dataclass(frozen=True, slots=True)
-class PoolUse:
-    """How much of a GPUPool is used."""
-
-    gpus: int
-    free: int  # GPUs that no pod uses
-    cost_per_hour: float | None  # USD of those in use; None: a price is unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tangram.fleet import Advice, FleetSnapshot, Intent, RecommendedChange
+from tangram.fleet import Advice, FleetSnapshot, Intent, PoolUse, RecommendedChange
 from tangram.shell.api_server.client import Guard
 from tangram.shell.api_server.retry_delays import RetryDelays
-from tangram.shell.decide.recommending import AdviceWorker, Advised, Everyone, PoolUse
+from tangram.shell.decide.recommending import AdviceWorker, Advised, Everyone
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics

@@ -7,11 +7,10 @@ from dataclasses import replace
 from tangram.api.pool import MAX_RESOURCES
 from tangram.catalog import InputError
 from tangram.eligibility.devices.device_rules import WHOLE
-from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool
+from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse
 from tangram.fleet.times import rfc3339
 from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
 from tangram.recommendation.documents.pools import claiming_pools
-from tangram.shell.decide.recommending import PoolUse
 from tangram.shell.objects.kinds import Object
 from tangram.shell.report.pool_conditions import accepted, offers, ready
 
