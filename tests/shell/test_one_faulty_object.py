@@ -180,7 +180,7 @@ def test_one_whose_deployment_cannot_be_read_stands_still_and_says_why(
         one_round(there, faults=log)
 
     assert ready(made) == ("False", "NotJudged")
-    assert "'many' is no number of replicas" in made.statuses[BAD]["conditions"][0]["message"]
+    assert "'many' is not a count of replicas" in made.statuses[BAD]["conditions"][0]["message"]
     assert made.of(BAD)[1] == []
     assert counted(log, "read") == 2
     (line,) = [r for r in caplog.records if "ns/bad-" in r.getMessage()]

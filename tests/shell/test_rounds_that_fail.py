@@ -35,7 +35,7 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
     return loop(
         **dict.fromkeys(names, nothing)
         | {
-            "penalties": RetrySchedule(),
+            "retries": RetrySchedule(),
             "metrics": OperatorMetrics(),
             "tick_s": 15.0,
             "clock": lambda: 0.0,
