@@ -8,7 +8,7 @@ import pytest
 from tangram.catalog import InputError
 from tangram.catalog.price_file import parse_prices
 from tangram.catalog.reading import yaml_text
-from tangram.cli.documents import documents
+from tangram.cli.input_documents import documents
 from tangram.cli.options.csv_file import read_csv
 from tangram.shell.settings import SettingsError, load_settings, parse_settings
 

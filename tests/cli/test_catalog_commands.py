@@ -39,7 +39,7 @@ def test_recalled_facts_are_marked_and_explained(capsys):
         word.rstrip("*") for line in out.splitlines() for word in line.split()[:1] if word.endswith("*")
     }
     assert marked - {""} == {sku for sku in skus() if gpu(sku).unverified}
-    assert "\n* recalled" in out
+    assert "\n* From a data sheet" in out
 
 
 def test_own_prices_replace_the_list_prices(capsys, tmp_path):
@@ -67,7 +67,7 @@ def test_a_slice_of_doubtful_facts_is_marked(capsys):
 
     (line,) = [line for line in out.splitlines() if " 3g.93gb* " in line]
     assert " ?* " in line
-    assert "\n* by analogy" in out
+    assert "\n* Derived from" in out
 
 
 @pytest.mark.parametrize("name", ["h100-80gb-sxm", "H100_SXM5", "NVIDIA-H100-80GB-HBM3"])
@@ -102,7 +102,7 @@ def test_documents_hold_every_fact_with_its_marks_and_sources(capsys, fmt):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["mig", "L4"], "L4 has no MIG"),
+        (["mig", "L4"], "L4 does not support MIG"),
         (["mig", "H100-80G-SXMM"], "nearest is H100-80GB-SXM"),
         (["mig", ""], "no GPU is called"),
         (["mig", "../../etc/passwd\n"], "no GPU is called"),

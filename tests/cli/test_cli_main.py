@@ -96,4 +96,4 @@ def test_the_module_runs_as_the_command_does():
     )
 
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "tangram: SKU: L4 has no MIG\n"
+    assert found.stderr == "tangram: SKU: L4 does not support MIG\n"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.api.common.old_forms import OLD_FORMS, Change, old_parts
-from tangram.cli.convert.documents import Converter
+from tangram.cli.convert.conversion import Converter
 from tangram.cli.main import main
 
 OLD = """\

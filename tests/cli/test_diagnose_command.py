@@ -155,12 +155,12 @@ def test_a_url_that_leads_nowhere_says_why(
 @pytest.mark.parametrize(
     ("status", "headers", "body", "problem"),
     [
-        (401, {}, b"", "401: the engine wants a token: --token-file"),
+        (401, {}, b"", "401: the engine requires a token: --token-file"),
         (403, {}, b"", "403: the token is not allowed"),
-        (404, {}, b"vllm:x 1", "404: nothing is there; the path is usually /metrics"),
-        (503, {}, b"", "503: an engine answers 200"),
+        (404, {}, b"vllm:x 1", "404: the path does not exist; it is usually /metrics"),
+        (503, {}, b"", "503: expected 200"),
         (204, {}, b"", "204"),
-        (302, {"Location": "/again"}, b"", "redirects in a circle"),
+        (302, {"Location": "/again"}, b"", "has a redirect loop"),
         (302, {"Location": "http://127.0.0.1:1/"}, b"", "Connection refused"),
         (302, {"Location": "file:///etc/passwd"}, b"", "cannot be read"),
         (200, {"Content-Type": "text/html"}, b"vllm:x 1", "a web page, not metrics"),
@@ -264,9 +264,9 @@ def test_a_token_file_that_holds_no_token_is_refused(
     ("flags", "problem"),
     [
         (("--sku", "H1000"), "--sku: no GPU is called 'H1000'"),
-        (("--profile", "1g.10gb"), "--profile: a slice is of a GPU"),
+        (("--profile", "1g.10gb"), "--profile: needs --sku"),
         (("--sku", "H100-80GB-SXM", "--profile", "9g.90gb"), "profile: H100-80GB-SXM has no MIG profile"),
-        (("--sku", "H100-80GB-SXM", "--profile", "1g.10gb", "--tp", "2"), "--tp: MIG slices have no link"),
+        (("--sku", "H100-80GB-SXM", "--profile", "1g.10gb", "--tp", "2"), "--tp: MIG slices have no"),
         (("--tp", "0"), "--tp: 0 is not"),
         (("--max-num-seqs", "0"), "--max-num-seqs: 0 is not"),
         (("--max-num-batched-tokens", "-5"), "--max-num-batched-tokens: -5 is not"),
@@ -287,7 +287,7 @@ def test_several_models_are_listed_and_one_is_chosen(capsys: pytest.CaptureFixtu
     two = [a.text() + replace(a, model="adapter").text() for a in steady(batch=8, step_s=0.01)]
     with serving(pages(*two)) as url:
         assert "choose one: adapter, llama" in refusal(capsys, "--url", url)
-        assert "no model 'x' but adapter, llama" in refusal(capsys, "--url", url, "--served-model", "x")
+        assert "no model 'x'; it has adapter, llama" in refusal(capsys, "--url", url, "--served-model", "x")
         assert main(["diagnose", "--url", url, "--served-model", "adapter", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "adapter"
 
@@ -338,5 +338,5 @@ def test_a_number_that_no_engine_means_is_refused_by_its_name(
     with serving(pages(before, broken)) as url:
         assert main(["diagnose", "--url", url]) == 2
     assert capsys.readouterr().err == (
-        "tangram: vllm:kv_cache_usage_perc: is NaN, infinite or negative: no engine means that\n"
+        "tangram: vllm:kv_cache_usage_perc: is NaN, infinite or negative: not a reading of an engine\n"
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.cli.explain.name import asked
+from tangram.cli.explain.requested_name import asked
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from tangram.cli.explain_memory.bar import layout
+from tangram.cli.explain_memory.memory_bar import layout
 from tangram.cli.main import main
 
 LLAMA = ("--model", "llama-3.1-8b", "--sku", "h100")
@@ -69,7 +69,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_help(capsys):
     assert not found["fits"]
     assert found["missing_bytes"] > 0
     assert {"--profile": "3g.40gb"} in found["would_fit_with"]
-    assert "Does not fit: 23.7 GiB short" in out
+    assert "tokens lacks 23.7 GiB." in out
     assert "the memory ends here, at 9.8 GiB" in out
 
 
@@ -87,7 +87,7 @@ def test_facts_without_a_source_are_marked(capsys):
     _, out, _ = run(capsys, "--model", "llama-3.1-8b", "--sku", "H200-141GB-SXM")
 
     assert "on H200-141GB-SXM*" in out
-    assert "* H200-141GB-SXM: no source to rely on for memory" in out
+    assert "* H200-141GB-SXM: no reliable source for memory" in out
     assert "* context, graphs and NCCL are estimates" in " ".join(out.split())
 
 
@@ -115,8 +115,8 @@ def test_a_bar_is_to_scale(sizes, total, columns):
         ("", "--sku"),
         ("--sku nope", "--sku: no GPU is called 'nope'"),
         ("--sku h100 --profile 9g.9gb", "--profile: H100-80GB-SXM has no '9g.9gb'; it has 1g.10gb"),
-        ("--sku L4 --profile 1g.10gb", "--profile: L4 cannot be cut"),
-        ("--sku h100 --profile 1g.10gb --tp 2", "--profile: slices have no peer-to-peer"),
+        ("--sku L4 --profile 1g.10gb", "--profile: L4 does not support MIG"),
+        ("--sku h100 --profile 1g.10gb --tp 2", "--profile: MIG slices have no peer-to-peer"),
         ("--sku h100 --tp 0", "--tp: 0"),
         ("--sku h100 --tp -1", "--tp: -1"),
         ("--sku h100 --tp 3", "--tp: 3 does not divide"),

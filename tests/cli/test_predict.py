@@ -186,7 +186,7 @@ def changed(column: str, value: str) -> str:
         (changed("model", "Llama-3.1-8"), "line 3: model: 'Llama-3.1-8' is neither a path that exists nor"),
         (changed("model", ""), "line 3: model: is empty"),
         (changed("model", "x" * 5000), "line 3: model: "),
-        (changed("gpu", "h1000"), "line 3: gpu: 'h1000' is not in the catalog, nearest is H100"),
+        (changed("gpu", "h1000"), "line 3: gpu: no GPU is called 'h1000', nearest is H100"),
         (changed("gpu", ""), "line 3: gpu: is empty"),
         (changed("weights_precision", "fp3"), "line 3: "),
         (changed("tp", "3"), "line 3: tensor parallel: 3 does not"),

@@ -46,7 +46,7 @@ def test_the_table_says_what_an_engineer_asks_for():
     assert (status, err) == (0, "")
     for title in ("GPU OR SLICE", "TP", "PREC", "W+KV+BUF+FREE GiB", "CONC", "REQ/S", "TTFT P90", "TPOT P90"):
         assert title in out
-    for title in ("WALL", "REPL", "$/h", "$/1M", "KILLED BY", "WHY", "REVIVED BY"):
+    for title in ("WALL", "REPL", "$/h", "$/1M", "REJECTED BY", "WHY", "SERVES WITH"):
         assert title in out
     assert "default list price" in out
     assert "TTFT <= 500 ms at P90 and TPOT <= 40 ms at P90" in out
@@ -150,9 +150,9 @@ def test_where_nothing_serves_it_says_so_and_why():
     status, out, _ = run(*CHAT, *FEW, "--tpot-ms", "0.01")
 
     assert status == 0
-    assert "Nothing in the catalog serves" in out
-    assert "Killed by memory unknown, and nothing that was tried revives: GB200-186GB:" in out
-    assert "REVIVED BY" in out
+    assert "No GPU or slice of the catalog serves" in out
+    assert "Rejected by memory unknown; none of the changes tried helps: GB200-186GB:" in out
+    assert "SERVES WITH" in out
     assert re.search(r"TPOT \d", out)
 
 
@@ -286,7 +286,7 @@ QUIET = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     [
         ((), "", "Speed: fitted to all engines ("),
         (("--engine", "vllm"), "", "published measurements of vllm"),
-        (("--engine", "abacus"), r"\*", "No measurement of engine abacus: speed fitted to all engines ("),
+        (("--engine", "abacus"), r"\*", "There is no measurement of abacus. Speed: fitted to all engines ("),
     ],
 )
 def test_speed_is_marked_where_the_engine_that_was_named_is_unknown(engine, mark, said):

@@ -5,6 +5,8 @@ import re
 from functools import cache
 
 from tangram.catalog.load import load
+from tangram.catalog.reading.errors import InputError
+from tangram.catalog.reading.fields import short
 from tangram.catalog.records import GPU, Profile
 
 # Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing it is a turn: neither is a
@@ -80,6 +82,14 @@ def find_gpu(name: str) -> GPU | None:
     sizes = {word for word in words if _MEMORY.fullmatch(word)}
     shorter = find_gpu(" ".join(sorted(words - sizes))) if sizes and words - sizes else None
     return shorter if shorter and all(_has_memory(shorter, word) for word in sizes) else None
+
+
+def gpu_of_name(name: str, field: str) -> GPU:
+    """Return the GPU that a user names, in any usual spelling. Raises `InputError(field, ...)`."""
+    board = find_gpu(name)
+    if board is None:
+        raise InputError(field, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
+    return board
 
 
 def nearest(name: str) -> str:

@@ -19,7 +19,7 @@ COMMANDS = {
     "size": ("tangram.cli.size.command:size_command", "Rank the GPUs and slices that serve a model in time"),
     "plan": ("tangram.cli.plan.command:plan", "Plan a whole fleet: which slice of which GPU serves what"),
     "explain": ("tangram.cli.explain.command:explain", "Explain what one LLMDeployment runs on, and why"),
-    "snapshot": ("tangram.cli.cluster.snapshot:snapshot", "Save what the operator sees, for tangram plan"),
+    "snapshot": ("tangram.cli.snapshot.command:snapshot", "Save what the operator sees, for tangram plan"),
     "convert": ("tangram.cli.convert.command:convert", "Write files of an older API in its present form"),
     "scale": (
         "tangram.cli.scale.command:scale",

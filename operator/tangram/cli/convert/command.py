@@ -11,8 +11,8 @@ import click
 
 from tangram.api.common.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE
 from tangram.catalog import InputError
-from tangram.cli.convert.documents import Conversion, Converter
-from tangram.cli.documents import BOM, file_text
+from tangram.cli.convert.conversion import Conversion, Converter
+from tangram.cli.input_documents import BOM, file_text
 from tangram.cli.output import counted
 
 EXIT_OLD = 1

@@ -1,4 +1,4 @@
 """`tangram diagnose`.
 
-In: two readings of an engine's /metrics. Out: what bounds it, and one next step each.
+In: two readings of an engine's /metrics. Out: what limits the engine, and a next step for each finding.
 """

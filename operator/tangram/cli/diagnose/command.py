@@ -1,4 +1,4 @@
-"""`tangram diagnose`: two readings of a running engine's /metrics, four questions, one next step each."""
+"""`tangram diagnose`: read a running engine's /metrics twice and answer four questions about its speed."""
 
 import math
 import sys
@@ -8,38 +8,44 @@ from time import sleep
 
 import click
 
-from tangram.capacity.diagnosis.diagnose import diagnose as find
-from tangram.capacity.diagnosis.findings import Diagnosis, Finding, Number
+from tangram.capacity.diagnosis.diagnose import diagnose as diagnosis_of
 from tangram.capacity.diagnosis.policy import EngineFlags
 from tangram.capacity.diagnosis.scrape import Scrape
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
 from tangram.capacity.steps.step import StepModel
-from tangram.catalog import InputError, find_gpu
-from tangram.catalog.lookup import nearest
+from tangram.catalog import InputError
+from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.models.architecture import Architecture
 from tangram.cli.diagnose.metrics_page import MetricsPage
+from tangram.cli.diagnose.table import show
 from tangram.cli.options.model import ModelOption, model_options, read_model
-from tangram.cli.output import UNVERIFIED_MARK, document, note, notes, output_option
+from tangram.cli.output import document, output_option
 from tangram.fleet import WHOLE_GPU
 
-MIN_INTERVAL_S = 15.0  # below it, too few requests end to say where time goes
+MIN_INTERVAL_S = 15.0  # with less, too few requests complete
 MAX_INTERVAL_S = 3600.0
 
 
 @click.command()
-@click.option("--url", required=True, help="Its metrics: http://host:8000/metrics; one pod, no Service.")
+@click.option(
+    "--url",
+    required=True,
+    help="Metrics of the engine, http://host:8000/metrics: of one pod, not of a Service.",
+)
 @click.option("--interval", default=MIN_INTERVAL_S, show_default=True, help="Seconds between the readings.")
-@click.option("--served-model", help="Which model, where the page tells of several.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="File with a bearer token.")
+@click.option("--served-model", help="Served model to diagnose, if the page has several.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File that holds a bearer token.")
 @click.option("--sku", help="GPU that the engine runs on; `tangram gpus` lists them.")
 @click.option("--profile", default=WHOLE_GPU, show_default=True, help="MIG profile of the slice.")
 @click.option("--tp", default=1, show_default=True, help="GPUs per replica (tensor parallelism).")
-@click.option("--weights", help="Precision of the weights; default: that of the checkpoint.")
+@click.option("--weights", help="Precision of the weights.  [default: that of the checkpoint]")
 @click.option("--kv", default="bf16", show_default=True, help="Precision of the KV cache: bf16, fp16 or fp8.")
-@click.option("--max-num-seqs", type=int, help="The engine's limit, which vLLM does not export.")
-@click.option("--max-num-batched-tokens", type=int, help="The engine's token budget of a step.")
+@click.option("--max-num-seqs", type=int, help="The engine's --max-num-seqs; vLLM does not export it.")
+@click.option(
+    "--max-num-batched-tokens", type=int, help="The engine's --max-num-batched-tokens: tokens in one step."
+)
 @model_options(required=False)
 @output_option
 def diagnose(
@@ -57,10 +63,10 @@ def diagnose(
     model: ModelOption | None,
     fmt: str,
 ) -> None:
-    """Say what a running engine (Tangram's or vLLM) is waiting for.
+    """Diagnose what limits a running engine (Tangram's or vLLM).
 
-    Compute or memory bound? Prefill, decode or queue? KV pressure? Scheduler policy? Each with its numbers,
-    or "cannot tell" and what is missing. --sku and --model answer the first question fully.
+    Answers four questions with their numbers: compute or memory bound; prefill, decode or queue; KV cache
+    pressure; scheduler policy. "cannot tell" comes with what is missing. The first needs --sku and --model.
     """
     _check_interval(interval)
     limits = EngineFlags(
@@ -68,21 +74,21 @@ def diagnose(
         _positive("--max-num-batched-tokens", max_num_batched_tokens),
     )
     board = _board(sku, profile, tp)
-    step, doubts = _step_model(read_model(model) if model else None, board, weights, kv, tp)
+    step, unverified = _step_model(read_model(model) if model else None, board, weights, kv, tp)
     before, after, seconds = read_twice(url, interval, token_file)
-    name = chosen(after, served_model)
-    found = find(
-        before.of_model(name), after.of_model(name), seconds, hardware=board, step=step, limits=limits
+    served = model_to_diagnose(after, served_model)
+    diagnosis = diagnosis_of(
+        before.of_model(served), after.of_model(served), seconds, hardware=board, step=step, limits=limits
     )
-    found = replace(found, unverified=(*found.unverified, *doubts))
+    diagnosis = replace(diagnosis, unverified=(*diagnosis.unverified, *unverified))
     if fmt == "table":
-        show(found)
+        show(diagnosis)
     else:
-        document(asdict(found), fmt)
+        document(asdict(diagnosis), fmt)
 
 
 def read_twice(url: str, interval: float, token_file: Path | None = None) -> tuple[Scrape, Scrape, float]:
-    """Read a page twice; return both and the seconds that really lay between them."""
+    """Read a page twice; return both readings and the measured seconds between them."""
     with MetricsPage(url, token_file) as page:
         first = page.read()
         if sys.stderr.isatty():
@@ -91,19 +97,21 @@ def read_twice(url: str, interval: float, token_file: Path | None = None) -> tup
         second = page.read()
     for reading in (first.scrape, second.scrape):
         if reading.unusable:
-            raise InputError(reading.unusable[0], "is NaN, infinite or negative: no engine means that")
+            raise InputError(reading.unusable[0], "is NaN, infinite or negative: not a reading of an engine")
     return first.scrape, second.scrape, max(second.at - first.at, 1e-3)
 
 
-def chosen(scrape: Scrape, wanted: str | None) -> str:
-    """Return the served model to look at. Raises `InputError` where that is not clear."""
-    there = scrape.models
-    shown = ", ".join(there[:10]) + (f" and {len(there) - 10} more" if len(there) > 10 else "")
-    if wanted is not None and wanted not in there:
-        raise InputError("--served-model", f"the page has no model {wanted!r} but {shown or 'none at all'}")
-    if wanted is None and len(there) > 1:
-        raise InputError("--served-model", f"the page tells of several models, choose one: {shown}")
-    return wanted or (there[0] if there else "")
+def model_to_diagnose(scrape: Scrape, requested: str | None) -> str:
+    """Return the name of the served model to diagnose. Raises `InputError` where the choice is ambiguous."""
+    served_models = scrape.models
+    shown = ", ".join(served_models[:10]) + (
+        f" and {len(served_models) - 10} more" if len(served_models) > 10 else ""
+    )
+    if requested is not None and requested not in served_models:
+        raise InputError("--served-model", f"the page has no model {requested!r}; it has {shown or 'none'}")
+    if requested is None and len(served_models) > 1:
+        raise InputError("--served-model", f"the page has several models, choose one: {shown}")
+    return requested or (served_models[0] if served_models else "")
 
 
 def _check_interval(interval: float) -> None:
@@ -121,61 +129,23 @@ def _positive(flag: str, value: int | None) -> int | None:
 def _board(sku: str | None, profile: str, tp: int) -> Hardware | None:
     if sku is None:
         if profile != WHOLE_GPU:
-            raise InputError("--profile", "a slice is of a GPU: give --sku too")
+            raise InputError("--profile", "needs --sku, the GPU of the slice")
         return None
-    board = find_gpu(sku)
-    if board is None:
-        raise InputError("--sku", f"no GPU is called {sku!r}{nearest(sku)}; `tangram gpus` lists them")
-    return hardware(board.sku, profile, tp)
+    return hardware(gpu_of_name(sku, "--sku").sku, profile, tp)
 
 
 def _step_model(
     architecture: Architecture | None, board: Hardware | None, weights: str | None, kv: str, tp: int
 ) -> tuple[StepModel | None, tuple[str, ...]]:
-    """Return the model on its GPUs, None where one of them is not given; and what about it is not sure."""
+    """Return the step model, None without a model or GPU, and the names of its unverified facts."""
     if tp < 1:
         raise InputError("--tp", f"{tp} is not a number of GPUs")
     if board is not None and board.is_slice and tp > 1:
-        raise InputError("--tp", "MIG slices have no link to each other: a slice serves alone")
+        raise InputError("--tp", "MIG slices have no peer-to-peer links: a replica takes one slice")
     if architecture is None or board is None:
         return None, ()
-    form = weights or architecture.served_precision
-    held = footprint(architecture, form, kv, tp, board)
-    found = coefficients_for("vllm", None, form, board.sku, architecture.name)
-    doubts = (*architecture.unverified, *(("speed coefficients",) if found.unverified else ()))
-    return StepModel(held, board, found.coefficients), doubts
-
-
-def show(found: Diagnosis) -> None:
-    """Print a diagnosis for a person."""
-    engines = f", {found.engines} engines" if found.engines > 1 else ""
-    click.echo(f"{found.model or 'an unnamed model'}{engines}, {found.seconds:.1f} s between the readings")
-    for number, answer in enumerate(found.answers, 1):
-        _show_answer(number, answer, UNVERIFIED_MARK if number == 1 and found.unverified else "")
-    below = list(found.notes)
-    if found.unverified:
-        doubted = ", ".join(found.unverified)
-        below.append(
-            f"{UNVERIFIED_MARK} recalled or not measured, so the first answer rests on less: {doubted}."
-        )
-    notes(below)
-
-
-def _show_answer(number: int, answer: Finding, mark: str) -> None:
-    click.echo(f"\n{number}. {answer.question}  ", nl=False)
-    click.secho(answer.verdict + mark, bold=True)
-    note(f"   {answer.reason}.", indent="   ")
-    width = max((len(each.name) for each in answer.numbers), default=0)
-    for each in answer.numbers:
-        click.echo(f"     {each.name:<{width}}  {_value(each)}")
-    if answer.missing:
-        note(f"   missing: {'; '.join(answer.missing)}", indent="            ")
-    if answer.next_step:
-        note(f"   next: {answer.next_step}", indent="         ")
-
-
-def _value(number: Number) -> str:
-    """Three digits are what two readings are worth; whole numbers stay whole."""
-    value = number.value
-    text = f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.3g}"
-    return f"{text} {number.unit}".rstrip()
+    weight_format = weights or architecture.served_precision
+    replica_footprint = footprint(architecture, weight_format, kv, tp, board)
+    calibrated = coefficients_for("vllm", None, weight_format, board.sku, architecture.name)
+    unverified = (*architecture.unverified, *(("speed coefficients",) if calibrated.unverified else ()))
+    return StepModel(replica_footprint, board, calibrated.coefficients), unverified

@@ -1,4 +1,4 @@
-"""Reads an engine's /metrics over HTTP: bounded in size and time, and every way to fail is one clear line."""
+"""Read an engine's /metrics over HTTP, bounded in size and time; every failure is an error of one line."""
 
 import ssl
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tangram.capacity.diagnosis.scrape import ALL_NAMES, MetricSample, Scrape
 from tangram.catalog import InputError
 
-MAX_BYTES = 32 * 2**20  # vLLM has been seen with pages of megabytes; ours are below 100 KiB
-# Of the lines that are parsed, at microseconds a byte: sixteen engines with all their histograms have 1 MiB.
+MAX_BYTES = 32 * 2**20  # pages of vLLM can have megabytes; of Tangram's engine, below 100 KiB
+# Of the lines that are parsed, at a microsecond per byte: sixteen engines with all histograms have 1 MiB.
 MAX_PARSED = 4 * 2**20
-MAX_LINE = 8_000  # settings of the cache have 2,000
+MAX_LINE = 8_000  # characters; the line of cache settings has 2,000
 TIMEOUT_S = 10.0
 MAX_TOKEN_BYTES = 16_384
 _OTHERS = {"sglang:": "SGLang", "trtllm_": "TensorRT-LLM", "tgi_": "TGI", "nv_inference_": "Triton"}
@@ -28,7 +28,7 @@ _ACCEPT = "text/plain;version=0.0.4,application/openmetrics-text;q=0.5,*/*;q=0.1
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page, and when it came (seconds of a monotonic clock)."""
+    """One page, and when it arrived (seconds of a monotonic clock)."""
 
     scrape: Scrape
     at: float
@@ -38,7 +38,7 @@ class MetricsPage:
     """A URL that is read twice over one connection."""
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
-        """Raise `InputError` where the URL or the token cannot be right."""
+        """Raise `InputError` for an invalid URL or token file."""
         self.url = checked_url(url)
         headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity"}
         if token_file is not None:
@@ -48,7 +48,7 @@ class MetricsPage:
             timeout=TIMEOUT_S,
             follow_redirects=True,  # vLLM answers /metrics with a redirect to /metrics/
             max_redirects=5,
-            trust_env=not _is_loopback(self.url),  # no proxy leads to this machine's own port
+            trust_env=not _is_loopback(self.url),  # a proxy cannot reach a loopback address
         )
 
     def __enter__(self) -> "MetricsPage":
@@ -58,13 +58,13 @@ class MetricsPage:
         self._client.close()
 
     def read(self) -> Page:
-        """Fetch and parse. Raises `InputError` with what is wrong with the answer."""
+        """Fetch and parse the page. Raises `InputError`."""
         try:
             body, content_type, at = self._fetch()
         except httpx.TimeoutException:
             raise InputError("--url", f"{self.url} did not answer within {TIMEOUT_S:g} s") from None
         except httpx.TooManyRedirects:
-            raise InputError("--url", f"{self.url} redirects in a circle") from None
+            raise InputError("--url", f"{self.url} has a redirect loop") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
             raise InputError("--url", f"{self.url} cannot be read: {_cause(error)}") from None
         return Page(parsed(body, content_type), at)
@@ -96,15 +96,17 @@ def checked_url(url: str) -> str:
     if not port_is_fine:
         raise InputError("--url", f"{url!r}: no server listens on port 0")
     if parts.username or parts.password:
-        raise InputError("--url", "a password in a URL is seen by everybody; use --token-file")
+        raise InputError(
+            "--url", "a password in a URL is visible in process lists and logs; use --token-file"
+        )
     return url if parts.path not in ("", "/") else parts._replace(path="/metrics").geturl()
 
 
 def parsed(body: bytes, content_type: str = "") -> Scrape:
-    """Parse a page, keeping what the diagnosis may ask for. Raises `InputError`."""
+    """Parse the metrics of a page that the diagnosis reads. Raises `InputError`."""
     text = body.decode("utf-8", errors="replace")
     _check_kind(text, content_type)
-    lines = list(_wanted_lines(text))
+    lines = list(_diagnosis_lines(text))
     openmetrics = "openmetrics" in content_type.lower()
     page = "".join(f"{line}\n" for line in lines) + ("# EOF\n" if openmetrics else "")
     try:
@@ -123,8 +125,8 @@ def _samples(families: list[Metric]) -> Iterator[MetricSample]:
             yield MetricSample(sample.name, sample.labels, value)
 
 
-def _wanted_lines(text: str) -> Iterator[str]:
-    """Keep what the diagnosis may ask for; all else may be as large and as broken as it likes."""
+def _diagnosis_lines(text: str) -> Iterator[str]:
+    """Yield the lines that the diagnosis reads; other lines may have any size and form."""
     size = 0
     for raw in text.split("\n"):
         line = raw.strip()
@@ -147,7 +149,7 @@ def _check_kind(text: str, content_type: str) -> None:
     for prefix, engine in _OTHERS.items():
         if prefix in text:
             raise InputError("--url", f"that looks like {engine}; diagnose reads vLLM's names (vllm:…)")
-    raise InputError("--url", "the page has no metric named vllm:…, so it is no engine's that diagnose knows")
+    raise InputError("--url", "the page has no metric named vllm:…, the only names that diagnose reads")
 
 
 def _check_status(url: str, response: httpx.Response) -> None:
@@ -155,10 +157,10 @@ def _check_status(url: str, response: httpx.Response) -> None:
     if status == 200:
         return
     meaning = {
-        401: "the engine wants a token: --token-file",
+        401: "the engine requires a token: --token-file",
         403: "the token is not allowed to read metrics",
-        404: "nothing is there; the path is usually /metrics",
-    }.get(status, "an engine answers 200")
+        404: "the path does not exist; it is usually /metrics",
+    }.get(status, "expected 200")
     raise InputError("--url", f"{url} answered {status}: {meaning}")
 
 
@@ -180,7 +182,7 @@ def _is_loopback(url: str) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost reason: httpx wraps the operating system's words twice."""
+    """Return the innermost cause: httpx wraps the error of the operating system twice."""
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__ or error
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -9,13 +9,13 @@ from tangram.catalog import Architecture
 from tangram.catalog.prices import Prices
 from tangram.cli.cluster.access import Access, access_options
 from tangram.cli.explain.document import asks, decided, planned_for, runs_on
-from tangram.cli.explain.name import asked
-from tangram.cli.explain.view import show
-from tangram.cli.options.planned import explained, facts_option, time_limit_option
+from tangram.cli.explain.requested_name import asked
+from tangram.cli.explain.table import show
+from tangram.cli.options.planning import explained, facts_option, time_limit_option
 from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
-from tangram.cli.plan.files import Read, read_fleet
-from tangram.cli.plan.snapshot import Observed, told_of
+from tangram.cli.plan.applied_documents import Observed, told_of
+from tangram.cli.plan.input_files import Read, read_fleet
 from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import Intent
 from tangram.recommendation.documents.command_line_terms import with_command_line_terms

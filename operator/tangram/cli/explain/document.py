@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from tangram.cli.plan.applied_documents import Observed
 from tangram.cli.plan.headline import distance, one_shape, proof
-from tangram.cli.plan.snapshot import Observed
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.fleet import WHOLE_GPU, Alternative, ParsedIntent, Shape
 from tangram.planner import plan as decide

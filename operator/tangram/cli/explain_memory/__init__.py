@@ -1,4 +1,4 @@
 """`tangram explain-memory`.
 
-In: a model and a shape. Out: the memory budget of one replica.
+In: a model, a GPU or slice, and limits of the engine. Out: its memory by use, and the requests that fit.
 """

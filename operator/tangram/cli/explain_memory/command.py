@@ -1,18 +1,20 @@
-"""`tangram explain-memory`: where the memory of one replica goes, and what is left for requests."""
+"""`tangram explain-memory`: the memory of one GPU or slice by use, and how many requests fit."""
 
 import click
 
 from tangram.capacity.memory.engine_buffers import UTILISATION, EngineSettings
 from tangram.capacity.memory.relief import ReplicaSetup, reliefs
 from tangram.catalog import Architecture, InputError
-from tangram.catalog.lookup import find_gpu, nearest
+from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.models.precision import kv_bytes, precision
-from tangram.cli.explain_memory.account import MemoryAccount, account_document, show_account
+from tangram.cli.explain_memory.account import MemoryAccount
+from tangram.cli.explain_memory.document import account_document
+from tangram.cli.explain_memory.table import show_account
 from tangram.cli.options.model import ModelOption, model_options, read_model
 from tangram.cli.output import document, output_option
 from tangram.fleet import DEFAULT_RUNNING_REQUESTS, WHOLE_GPU
 
-# Fields of errors from below, as they are called here.
+# The option of each field that an error of the memory model names.
 _FLAGS = {
     "max_model_len": "--max-model-len",
     "max_running": "--max-num-seqs",
@@ -28,24 +30,38 @@ _FLAGS = {
 @model_options()
 @click.option("--sku", required=True, help="GPU model; `tangram gpus` lists them.")
 @click.option(
-    "--profile", help="MIG slice of it, as 1g.10gb; `tangram mig` lists them.  [default: whole GPU]"
+    "--profile",
+    help="MIG profile of a slice, such as 1g.10gb; `tangram mig` lists them.  [default: whole GPU]",
 )
-@click.option("--tp", type=int, default=1, show_default=True, help="GPUs that share the model.")
+@click.option("--tp", type=int, default=1, show_default=True, help="Tensor parallelism: GPUs per replica.")
 @click.option(
-    "--weights", help="Format of the weights, as fp8 or int4.  [default: the checkpoint's own, of fp32: bf16]"
+    "--weights",
+    help="Format of the weights, such as fp8 or int4.  [default: that of the checkpoint; bf16 if it is fp32]",
 )
 @click.option("--kv", default="bf16", show_default=True, help="Format of the KV cache: bf16, fp16 or fp8.")
-@click.option("--max-model-len", type=int, help="Longest request in tokens.  [default: the model's context]")
+@click.option(
+    "--max-model-len", type=int, help="Tokens of the longest request.  [default: the model's context length]"
+)
 @click.option(
     "--max-num-seqs",
     type=int,
     default=DEFAULT_RUNNING_REQUESTS,
     show_default=True,
-    help="Most requests in one step.",
+    help="Largest number of requests in one step.",
 )
-@click.option("--max-num-batched-tokens", type=int, help="Tokens in one step.  [default: by SMs]")
-@click.option("--gpu-memory-utilization", type=float, default=UTILISATION, show_default=True, help="Share.")
-@click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per block of the cache.")
+@click.option(
+    "--max-num-batched-tokens", type=int, help="Tokens in one step.  [default: by the number of SMs]"
+)
+@click.option(
+    "--gpu-memory-utilization",
+    type=float,
+    default=UTILISATION,
+    show_default=True,
+    help="Share of the memory that the engine uses.",
+)
+@click.option(
+    "--block-size", type=int, default=16, show_default=True, help="Tokens per block of the KV cache."
+)
 @click.option("--input", "input_tokens", type=int, help="Prompt tokens of a request.  [default: 1024]")
 @click.option("--output", "output_tokens", type=int, help="Answer tokens of a request.  [default: 256]")
 @output_option
@@ -65,7 +81,7 @@ def explain_memory(
     output_tokens: int | None,
     fmt: str,
 ) -> None:
-    """Show where the memory of one GPU or slice goes, and how many requests the rest holds.
+    """Show how a replica uses the memory of one GPU or slice, and how many requests fit.
 
     \b
     tangram explain-memory --model llama-3.1-8b --sku H100-80GB-SXM
@@ -73,7 +89,7 @@ def explain_memory(
     """
     architecture = read_model(model)
     board, slice_ = _hardware(sku, profile, tp)
-    form = precision(weights or architecture.served_precision, "--weights").name
+    weight_format = precision(weights or architecture.served_precision, "--weights").name
     kv_bytes(kv, "--kv")
     length = _length(architecture, max_model_len)
     request = _request(length, input_tokens, output_tokens)
@@ -82,53 +98,51 @@ def explain_memory(
             length, max_num_seqs, gpu_memory_utilization, max_num_batched_tokens, block_size
         )
         _check_steps(limits)
-        replica = ReplicaSetup(architecture, board, slice_, form, kv, tp, limits)
+        replica = ReplicaSetup(architecture, board, slice_, weight_format, kv, tp, limits)
         budget = replica.budget()
     except InputError as error:
         raise InputError(_FLAGS.get(error.field, error.field), error.problem) from error
-    found = () if budget.fits else reliefs(replica, shortest=sum(request))
-    asked = MemoryAccount(replica, budget, request, found)
+    changes = () if budget.fits else reliefs(replica, shortest=sum(request))
+    account = MemoryAccount(replica, budget, request, changes)
     if fmt == "table":
-        show_account(asked)
+        show_account(account)
     else:
-        document(account_document(asked), fmt)
+        document(account_document(account), fmt)
 
 
 def _hardware(sku: str, profile: str | None, tp: int) -> tuple[str, str]:
-    found = find_gpu(sku)
-    if found is None:
-        raise InputError("--sku", f"no GPU is called {sku!r}{nearest(sku)}; `tangram gpus` lists them")
+    board = gpu_of_name(sku, "--sku")
     if profile is None or profile == WHOLE_GPU:
-        return found.sku, WHOLE_GPU
-    there = {each.name: each for each in found.profiles}
-    if not there:
-        raise InputError("--profile", f"{found.sku} cannot be cut into slices")
-    if profile not in there:
-        raise InputError("--profile", f"{found.sku} has no {profile!r}; it has {', '.join(there)}")
-    if there[profile].memory_mib is None:
-        raise InputError("--profile", f"nobody has published how much memory {profile} of {found.sku} has")
+        return board.sku, WHOLE_GPU
+    profiles = {facts.name: facts for facts in board.profiles}
+    if not profiles:
+        raise InputError("--profile", f"{board.sku} does not support MIG")
+    if profile not in profiles:
+        raise InputError("--profile", f"{board.sku} has no {profile!r}; it has {', '.join(profiles)}")
+    if profiles[profile].memory_mib is None:
+        raise InputError("--profile", f"no source states how much memory {profile} of {board.sku} has")
     if tp > 1:
         raise InputError(
-            "--profile", f"slices have no peer-to-peer links, so they cannot serve with --tp {tp}"
+            "--profile", f"MIG slices have no peer-to-peer links: they cannot serve with --tp {tp}"
         )
-    return found.sku, profile
+    return board.sku, profile
 
 
-def _length(architecture: Architecture, wanted: int | None) -> int:
+def _length(architecture: Architecture, requested: int | None) -> int:
     longest = architecture.max_position_embeddings
-    if wanted is not None and wanted > longest:
+    if requested is not None and requested > longest:
         raise InputError(
-            "--max-model-len", f"{wanted} is beyond the {longest} tokens {architecture.name} knows"
+            "--max-model-len", f"{requested} is beyond the {longest} tokens of context of {architecture.name}"
         )
-    if wanted is not None and wanted < 2:
+    if requested is not None and requested < 2:
         raise InputError(
-            "--max-model-len", f"must be at least 2, a token of prompt and of answer, not {wanted}"
+            "--max-model-len", f"must be at least 2, one token of prompt and one of answer, not {requested}"
         )
-    return longest if wanted is None else wanted
+    return longest if requested is None else requested
 
 
 def _request(longest: int, input_tokens: int | None, output_tokens: int | None) -> tuple[int, int]:
-    """Tokens of prompt and answer. What nobody asked for is cut to what fits; what somebody did, is not."""
+    """Return the tokens of prompt and answer. Only defaults are cut to the longest request."""
     for flag, value in (("--input", input_tokens), ("--output", output_tokens)):
         if value is not None and value < 1:
             raise InputError(flag, f"must be at least 1, not {value}")
@@ -145,5 +159,5 @@ def _check_steps(limits: EngineSettings) -> None:
     if tokens is not None and tokens < limits.max_running:
         raise InputError(
             "--max-num-batched-tokens",
-            f"{tokens} is below --max-num-seqs {limits.max_running}: one token each",
+            f"{tokens} is below --max-num-seqs {limits.max_running}: each request needs a token",
         )

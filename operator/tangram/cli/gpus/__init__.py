@@ -1,4 +1,4 @@
 """`tangram gpus` and `tangram mig`.
 
-In: a filter. Out: the catalog's facts with their sources.
+In: a SKU or none, and prices. Out: GPUs and MIG profiles of the catalog with their sources.
 """

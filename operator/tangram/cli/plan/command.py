@@ -7,10 +7,10 @@ import click
 
 from tangram.catalog import Architecture
 from tangram.catalog.prices import Prices
-from tangram.cli.options.planned import explained, facts_option, time_limit_option
+from tangram.cli.options.planning import explained, facts_option, time_limit_option
 from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
-from tangram.cli.plan.files import read_fleet
+from tangram.cli.plan.input_files import read_fleet
 from tangram.cli.plan.table import show
 from tangram.recommendation.documents.command_line_terms import with_command_line_terms
 from tangram.recommendation.documents.fleet_input import PlanTerms

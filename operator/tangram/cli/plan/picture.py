@@ -8,7 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from tangram.catalog import InputError
-from tangram.cli.plan.blocks import Block, Strip, owners, strips
+from tangram.cli.plan.gpu_strips import Block, Strip, owners, strips
 
 FORMATS = (".svg", ".png")
 EXTRA = "tangram-operator[cli]"

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from tangram.cli.output import Column, counted, note, notes, table
+from tangram.cli.plan.gpu_table import show_strips
 from tangram.cli.plan.headline import headline, money, one_shape
-from tangram.cli.plan.steps import show_steps
-from tangram.cli.plan.strips import show_strips
+from tangram.cli.plan.step_table import show_steps
 from tangram.fleet import WHOLE_GPU
 
 MARK = "*"

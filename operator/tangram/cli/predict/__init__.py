@@ -1,4 +1,4 @@
 """`tangram predict`.
 
-In: measured points. Out: the model's predictions beside them, and its errors.
+In: a CSV file of measurements. Out: predictions for its rows and their errors.
 """

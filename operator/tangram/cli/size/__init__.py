@@ -1,4 +1,4 @@
 """`tangram size`.
 
-In: a model, traffic and objectives. Out: the GPUs and slices that serve it, and why not the others.
+In: a model, traffic and objectives. Out: the GPUs and slices that serve them; why others do not.
 """

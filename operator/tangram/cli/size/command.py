@@ -1,4 +1,4 @@
-"""`tangram size`: which GPUs and slices serve a model within its objectives, how many, and at what price."""
+"""`tangram size`: the GPUs and slices that serve a model within its objectives, how many, at what price."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tangram.cli.options.model import ModelOption, model_options, read_model
 from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
 from tangram.cli.size.document import sizing_document
-from tangram.cli.size.filters import chosen
-from tangram.cli.size.simulate import simulated
+from tangram.cli.size.row_simulation import row_simulation
+from tangram.cli.size.shape_filters import selected_shapes
 from tangram.cli.size.table import show, show_simulated
 from tangram.fleet import DEFAULT_PERCENTILE, DEFAULT_RUNNING_REQUESTS, PERCENTILES
 
@@ -29,36 +29,43 @@ INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
     type=int,
     default=DEFAULT_PERCENTILE,
     show_default=True,
-    help=f"Of both objectives: {', '.join(map(str, PERCENTILES))}.",
+    help=f"Percentile of both objectives: {', '.join(map(str, PERCENTILES))}.",
 )
 @lengths_options("Prompt", "input", INPUT_TOKENS)
 @lengths_options("Answer", "output", OUTPUT_TOKENS)
 @click.option("--rps", type=float, default=1.0, show_default=True, help="Load, requests per second.")
 @click.option(
-    "--cv", type=float, default=1.0, show_default=True, help="Variation of arrival gaps; 1: Poisson."
+    "--cv",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Coefficient of variation of the times between arrivals; 1: Poisson.",
 )
-@click.option("--engine", help="vllm, sglang or trtllm: whose measured speed to use.  [default: all of them]")
-@click.option("--engine-version", help="Its version, e.g. 0.18.0.")
-@click.option("--precision", "precisions", multiple=True, help="Weights in this format only; repeatable.")
-@click.option("--kv-precision", default="bf16", show_default=True, help="KV cache: bf16, fp16 or fp8.")
-@click.option("--sku", "names", multiple=True, help="This GPU only; repeatable. `tangram gpus` lists them.")
+@click.option("--engine", help="Engine whose measurements to use: vllm, sglang or trtllm.  [default: all]")
+@click.option("--engine-version", help="Version of the engine, such as 0.18.0.")
+@click.option("--precision", "precisions", multiple=True, help="Only weights in this format; repeatable.")
 @click.option(
-    "--mig", default="allowed", show_default=True, help="allowed, required, forbidden, or a profile."
+    "--kv-precision", default="bf16", show_default=True, help="Format of the KV cache: bf16, fp16 or fp8."
 )
-@click.option("--tp", type=int, multiple=True, help="Tensor parallelism: this one of 1, 2, 4, 8; repeatable.")
+@click.option("--sku", "names", multiple=True, help="Only this GPU; repeatable. `tangram gpus` lists them.")
 @click.option(
-    "--max-model-len", type=int, help="Longest request to accept.  [default: covers P99 of the lengths]"
+    "--mig",
+    default="allowed",
+    show_default=True,
+    help="MIG slices: allowed, required, forbidden, or one profile.",
+)
+@click.option("--tp", type=int, multiple=True, help="Only this tensor parallelism: 1, 2, 4 or 8; repeatable.")
+@click.option(
+    "--max-model-len", type=int, help="Tokens of the longest request.  [default: P99 of the lengths]"
 )
 @click.option(
     "--max-running",
     type=int,
     default=DEFAULT_RUNNING_REQUESTS,
     show_default=True,
-    help="Most requests in one step.",
+    help="Largest number of requests in one step.",
 )
-@click.option(
-    "--simulate", "row", type=int, metavar="ROW", help="Run the step simulation for this row as well."
-)
+@click.option("--simulate", "row", type=int, metavar="ROW", help="Simulate this row step by step, too.")
 @click.option("--all", "everything", is_flag=True, help="Show every shape and every rejection.")
 @prices_option
 @output_option
@@ -89,7 +96,7 @@ def size_command(
     prices: Prices,
     fmt: str,
 ) -> None:
-    """Rank the GPUs and MIG slices that serve a model within its objectives, from the cheapest.
+    """Rank the GPUs and MIG slices that serve a model within its objectives, cheapest first.
 
     \b
     tangram size --model llama-3.1-8b --ttft-ms 500 --tpot-ms 40 --rps 4
@@ -112,14 +119,14 @@ def size_command(
             max_model_len=max_model_len,
             max_running=max_running,
         )
-    except InputError as error:  # every field of a request is a flag
+    except InputError as error:  # every field of a request is an option
         raise InputError(f"--{error.field}", error.problem) from error
     architecture: Architecture = read_model(model)
-    found = size(architecture, request, prices, chosen(architecture, names, precisions, tp, mig))
-    simulation = None if row is None else simulated(found, row)
+    sizing = size(architecture, request, prices, selected_shapes(architecture, names, precisions, tp, mig))
+    simulation = None if row is None else row_simulation(sizing, row)
     if fmt != "table":
-        document(sizing_document(architecture, found, simulation), fmt)
+        document(sizing_document(architecture, sizing, simulation), fmt)
         return
-    show(architecture, found, prices, everything=everything)
+    show(architecture, sizing, prices, everything=everything)
     if simulation is not None:
-        show_simulated(found, simulation)
+        show_simulated(sizing, simulation)

@@ -1,4 +1,4 @@
-"""A sizing as JSON and YAML show it: every row, every rejection, units in the names."""
+"""A sizing as JSON and YAML show it: every row and every rejection, with units in the names."""
 
 import math
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from tangram.capacity.memory.budget import GIB
 from tangram.capacity.sizing import Rejection, SizedShape, Sizing
 from tangram.catalog import Architecture
-from tangram.cli.size.simulate import Simulated
+from tangram.cli.size.row_simulation import RowSimulation
 from tangram.fleet import WHOLE_GPU, Shape
 
 
 def sizing_document(
-    architecture: Architecture, found: Sizing, simulation: Simulated | None
+    architecture: Architecture, sizing: Sizing, simulation: RowSimulation | None
 ) -> dict[str, Any]:
-    """Return all that was found. Numbers are rounded to what they can carry."""
-    request = found.request
+    """Return the sizing, numbers rounded to their precision."""
+    request = sizing.request
     document = {
         "model": {
             "name": architecture.name,
@@ -34,14 +34,14 @@ def sizing_document(
             "percentile": request.percentile,
             "ttft_ms": request.ttft_ms,
             "tpot_ms": request.tpot_ms,
-            "max_model_len": found.max_model_len,
+            "max_model_len": sizing.max_model_len,
             "max_running": request.max_running,
             "kv_precision": request.kv_precision,
             "engine": request.engine,
             "engine_version": request.engine_version,
         },
-        "rows": [{"rank": rank, **_row(row)} for rank, row in enumerate(found.rows, 1)],
-        "rejected": [_rejection(each) for each in found.rejected],
+        "rows": [{"rank": rank, **_row(row)} for rank, row in enumerate(sizing.rows, 1)],
+        "rejected": [_rejection(rejection) for rejection in sizing.rejected],
     }
     if simulation is not None:
         document["simulation"] = simulation.document()
@@ -103,15 +103,15 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
 
 
 def _round_tokens(tokens: float) -> float:
-    """A mean of counted lengths to a tenth; what is whole stays so."""
+    """Return a mean of counted lengths to a tenth, whole numbers as integers."""
     return int(tokens) if float(tokens).is_integer() else round(tokens, 1)
 
 
 def _gib(size: float) -> float:
-    """To a thousandth, so that the parts add up to the total."""
+    """Return GiB to a thousandth, so that the parts add up to the total."""
     return round(size / GIB, 3)
 
 
 def _round(value: float) -> float:
-    """Four significant digits: more than any prediction has."""
+    """Return four significant digits, more than any prediction has."""
     return float(f"{value:.4g}")

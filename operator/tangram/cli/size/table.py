@@ -1,4 +1,4 @@
-"""A sizing as people read it: what serves, from the cheapest; what does not, and what would change that."""
+"""A sizing as people read it: the shapes that serve, from the cheapest, then the rejected ones."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ from tangram.catalog import Architecture
 from tangram.catalog.prices import Prices
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
 from tangram.cli.output import Column, note, notes, table
-from tangram.cli.size.rejected import show_rejected
-from tangram.cli.size.simulate import Simulated
+from tangram.cli.size.rejection_table import show_rejected
+from tangram.cli.size.row_simulation import RowSimulation
 from tangram.fleet import WHOLE_GPU, Lengths, Shape
 from tangram.fleet.lengths import USUAL_P90
 
@@ -20,41 +20,41 @@ SHOWN = 15
 MARK = "*"
 
 
-def show(architecture: Architecture, found: Sizing, prices: Prices, *, everything: bool) -> None:
-    """Print the tables and what must be known to read them."""
-    note(_asked(architecture, found), indent="  ")
+def show(architecture: Architecture, sizing: Sizing, prices: Prices, *, everything: bool) -> None:
+    """Print the tables and notes that explain the columns."""
+    note(_summary(architecture, sizing), indent="  ")
     click.echo()
-    ranked = list(enumerate(found.rows, 1))
-    shown = ranked if everything else _cheapest_of_each(ranked)[:SHOWN]
+    ranked = list(enumerate(sizing.rows, 1))
+    shown = ranked if everything else _cheapest_of_each_device(ranked)[:SHOWN]
     if shown:
-        table(_row_columns(found), [_row(rank, row, found) for rank, row in shown])
-        notes(_row_notes(architecture, found, len(shown), prices))
+        table(_row_columns(sizing), [_row(rank, row, sizing) for rank, row in shown])
+        notes(_row_notes(architecture, sizing, len(shown), prices))
     else:
-        note("Nothing in the catalog serves this load within these objectives.")
-    show_rejected(found, everything=everything)
+        note("No GPU or slice of the catalog serves this load within these objectives.")
+    show_rejected(sizing, everything=everything)
 
 
-def show_simulated(found: Sizing, simulation: Simulated) -> None:
-    """Print one row's prediction beside its simulation."""
-    row = found.rows[simulation.rank - 1]
+def show_simulated(sizing: Sizing, simulation: RowSimulation) -> None:
+    """Print the latencies of one row beside those of its simulation."""
+    row = sizing.rows[simulation.rank - 1]
     click.echo()
     replica = f"{row.shape} {row.shape.precision}, one replica at {simulation.rate:.3g} req/s"
     note(
-        f"Row {simulation.rank}: {replica}, beside {simulation.requests} requests simulated step by step"
+        f"Row {simulation.rank}: {replica}, compared with a simulation of {simulation.requests} requests"
         f" (busy {simulation.utilisation:.0%} of the time, {simulation.preemptions} preemptions)."
     )
     columns = (Column(""), *(Column(f"P{p}", right=True) for p, _, _ in simulation.ttft_s))
     rows = [
-        [f"{name} {source}", *(_ms(each[side]) for each in measured)]
-        for name, measured in (("TTFT", simulation.ttft_s), ("TPOT", simulation.tpot_s))
+        [f"{name} {source}", *(_ms(latency[side]) for latency in latencies)]
+        for name, latencies in (("TTFT", simulation.ttft_s), ("TPOT", simulation.tpot_s))
         for side, source in ((1, "table"), (2, "simulation"))
-        if measured
+        if latencies
     ]
     table(columns, rows)
 
 
-def _asked(architecture: Architecture, found: Sizing) -> str:
-    request = found.request
+def _summary(architecture: Architecture, sizing: Sizing) -> str:
+    request = sizing.request
     objectives = [
         f"{name} <= {limit:g} ms at P{request.percentile}"
         for name, limit in (("TTFT", request.ttft_ms), ("TPOT", request.tpot_ms))
@@ -63,7 +63,7 @@ def _asked(architecture: Architecture, found: Sizing) -> str:
     size = f"{architecture.parameters / 1e9:.1f} B parameters, {architecture.layers} layers"
     lengths = f"{_lengths(request.prompts)} + {_lengths(request.answers)} tokens (means)"
     traffic = f"{request.rps:g} req/s of {lengths}"
-    limits = f"{found.max_model_len} tokens, {request.max_running} at once, {request.kv_precision} KV cache"
+    limits = f"{sizing.max_model_len} tokens, {request.max_running} at once, {request.kv_precision} KV cache"
     return (
         f"{architecture.name}{MARK if architecture.unverified else ''}: {size}, {architecture.precision}."
         f" {traffic}, {' and '.join(objectives) or 'no objectives'}. Requests up to {limits}."
@@ -71,23 +71,23 @@ def _asked(architecture: Architecture, found: Sizing) -> str:
 
 
 def _lengths(lengths: Lengths) -> str:
-    """The mean, and P90 where it is not twice that."""
+    """Return the mean, and the P90 where it is not twice the mean."""
     mean = f"{lengths.mean:.10g}" if float(lengths.mean).is_integer() else f"{lengths.mean:.1f}"
     if lengths.p90 == USUAL_P90 * lengths.mean:
         return mean
     return f"{mean} (P90 {lengths.p90:.0f})"
 
 
-def _cheapest_of_each(ranked: list[tuple[int, SizedShape]]) -> list[tuple[int, SizedShape]]:
-    """One row per GPU and slice: its cheapest."""
-    seen: dict[tuple[str, str], tuple[int, SizedShape]] = {}
+def _cheapest_of_each_device(ranked: list[tuple[int, SizedShape]]) -> list[tuple[int, SizedShape]]:
+    """Return one row per GPU and slice: its cheapest."""
+    cheapest: dict[tuple[str, str], tuple[int, SizedShape]] = {}
     for rank, row in ranked:
-        seen.setdefault((row.shape.sku, row.shape.profile), (rank, row))
-    return list(seen.values())
+        cheapest.setdefault((row.shape.sku, row.shape.profile), (rank, row))
+    return list(cheapest.values())
 
 
-def _row_columns(found: Sizing) -> tuple[Column, ...]:
-    at = f"P{found.request.percentile}"
+def _row_columns(sizing: Sizing) -> tuple[Column, ...]:
+    percentile = f"P{sizing.request.percentile}"
     return (
         Column("#", right=True),
         Column("GPU OR SLICE"),
@@ -96,8 +96,8 @@ def _row_columns(found: Sizing) -> tuple[Column, ...]:
         Column("W+KV+BUF+FREE GiB", right=True, rank=6),
         Column("CONC", right=True, rank=4),
         Column("REQ/S", right=True, rank=1),
-        Column(f"TTFT {at}", right=True),
-        Column(f"TPOT {at}", right=True),
+        Column(f"TTFT {percentile}", right=True),
+        Column(f"TPOT {percentile}", right=True),
         Column("WALL", rank=3),
         Column("REPL", right=True),
         Column("GPUs", right=True, rank=5),
@@ -106,7 +106,7 @@ def _row_columns(found: Sizing) -> tuple[Column, ...]:
     )
 
 
-def _row(rank: int, row: SizedShape, found: Sizing) -> list[str]:
+def _row(rank: int, row: SizedShape, sizing: Sizing) -> list[str]:
     budget = row.budget
     parts = (budget.weights, row.kv_used, budget.overhead, budget.kv - row.kv_used)
     return [
@@ -127,52 +127,51 @@ def _row(rank: int, row: SizedShape, found: Sizing) -> list[str]:
     ]
 
 
-def _row_notes(architecture: Architecture, found: Sizing, shown: int, prices: Prices) -> Iterator[str]:
-    rest = len(found.rows) - shown
+def _row_notes(architecture: Architecture, sizing: Sizing, shown: int, prices: Prices) -> Iterator[str]:
+    rest = len(sizing.rows) - shown
     if rest:
-        yield f"{rest} more shapes serve: these are the cheapest of each GPU and slice; --all shows all."
-    asked = (found.request.prompts, found.request.answers)
-    usual = " (twice the mean)" if all(each.p90 == USUAL_P90 * each.mean for each in asked) else ""
+        yield f"{rest} more shapes serve: shown is the cheapest of each GPU and slice; --all shows all."
+    both = (sizing.request.prompts, sizing.request.answers)
+    usual = " (twice the mean)" if all(lengths.p90 == USUAL_P90 * lengths.mean for lengths in both) else ""
     yield (
-        "GiB of one GPU: weights, KV cache of running requests on average, buffers and reserve, free for more"
-        f" requests. CONC: requests of P90 length{usual} that fit at once. REQ/S: what one replica"
-        " carries within the objectives; TTFT and TPOT at its part of the load. WALL: what keeps it from"
-        " more. $/1M: per million generated tokens. A slice counts and costs its share of a GPU."
+        "GiB of one GPU: weights + KV cache of the running requests (average) + buffers and reserve + free KV"
+        f" cache. CONC: requests of P90 length{usual} that fit at once. REQ/S: the most that one replica"
+        " serves within the objectives; TTFT and TPOT at its part of the load. WALL: what limits REQ/S."
+        " $/1M: per million generated tokens. A slice counts and costs its share of a GPU."
     )
     own = architecture.served_precision
-    if any(row.shape.precision != own for row in found.rows):
+    if any(row.shape.precision != own for row in sizing.rows):
         yield (
-            f"PREC other than {own}, the checkpoint's own, needs a quantised checkpoint, whose answers are"
-            f" yours to judge; --precision {own} leaves them out."
+            f"PREC other than {own}, that of the checkpoint, needs a quantised checkpoint: test its answers;"
+            f" --precision {own} hides these rows."
         )
-    if any(row.default_price for row in found.rows):
+    if any(row.default_price for row in sizing.rows):
         yield f"{DEFAULT_PRICE_NOTE}."
-    yield from _marks(architecture, found)
+    yield from _marks(architecture, sizing)
 
 
-def _marks(architecture: Architecture, found: Sizing) -> Iterator[str]:
-    yield _speed_note(found)
-    doubted = sorted({each for row in found.rows for each in row.unverified} | {*architecture.unverified})
-    if doubted:
-        yield f"{MARK} not measured or not well sourced: {', '.join(doubted)} (-o json says which)."
+def _marks(architecture: Architecture, sizing: Sizing) -> Iterator[str]:
+    yield _speed_note(sizing)
+    unverified = sorted({fact for row in sizing.rows for fact in row.unverified} | {*architecture.unverified})
+    if unverified:
+        yield f"{MARK} Not measured, or without a cited source: {', '.join(unverified)} (per row: -o json)."
 
 
-def _speed_note(found: Sizing) -> str:
-    """What the speed was fitted to, which may be less than what was asked for."""
-    request, calibrated = found.request, found.rows[0].calibrated
-    asked = " ".join(each for each in (request.engine, request.engine_version) if each)
-    known = calibrated.basis is Basis.VERSION or (
+def _speed_note(sizing: Sizing) -> str:
+    """Say which measurements the predicted speed rests on."""
+    request, calibrated = sizing.request, sizing.rows[0].calibrated
+    engine = " ".join(filter(None, (request.engine, request.engine_version)))
+    measured = calibrated.basis is Basis.VERSION or (
         calibrated.basis is Basis.ENGINE and not request.engine_version
     )
-    unknown = f"{asked} was not measured. " if asked and not known else ""
+    unmeasured = f"There is no measurement of {engine}. " if engine and not measured else ""
     if calibrated.basis is Basis.ROOFLINE:
-        return f"{unknown}Speed: the data sheet's, which nothing reaches."
+        return f"{unmeasured}Speed: data sheet (roofline), an upper limit that no engine reaches."
     error = f", TPOT within {calibrated.error_p50:.0%} (median)" if calibrated.error_p50 is not None else ""
     number = f"{calibrated.points} published measurements"
     if calibrated.basis is Basis.ALL:
-        nobody = f"No measurement of engine {request.engine}: speed" if request.engine else "Speed:"
-        return f"{nobody} fitted to all engines ({number}){error}."
-    return f"{unknown}Speed: fitted to {number} of {calibrated.key}{error}."
+        return f"{unmeasured}Speed: fitted to all engines ({number}){error}."
+    return f"{unmeasured}Speed: fitted to {number} of {calibrated.key}{error}."
 
 
 def _hardware(shape: Shape) -> str:

@@ -1,4 +1,4 @@
-"""`--simulate ROW`: one replica of a row under its part of the load, step by step, beside the table."""
+"""`--simulate ROW`: simulate one replica of a row step by step under its part of the load."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ REQUESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
-    """Seconds by percentile, of the table and of the simulation."""
+class RowSimulation:
+    """Latencies of a row as the table has them and as the simulation measures them."""
 
     rank: int
     rate: float  # requests per second of the one replica
@@ -24,7 +24,7 @@ class Simulated:
     preemptions: int
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the simulation as JSON and YAML show it, times in milliseconds."""
         return {
             "rank": self.rank,
             "rps": self.rate,
@@ -32,26 +32,28 @@ class Simulated:
             **{
                 name: {
                     f"p{p}": {"table": round(a * 1e3, 2), "simulation": round(b * 1e3, 2)}
-                    for p, a, b in found
+                    for p, a, b in latencies
                 }
-                for name, found in (("ttft_ms", self.ttft_s), ("tpot_ms", self.tpot_s))
+                for name, latencies in (("ttft_ms", self.ttft_s), ("tpot_ms", self.tpot_s))
             },
             "utilisation": round(self.utilisation, 3),
             "preemptions": self.preemptions,
         }
 
 
-def simulated(found: Sizing, rank: int) -> Simulated:
-    """Simulate row `rank`. Raises `InputError` where there is no such row."""
-    if not 1 <= rank <= len(found.rows):
-        there = f"rows are 1 to {len(found.rows)}" if found.rows else "no shape serves, so there are no rows"
-        raise InputError("--simulate", f"there is no row {rank}: {there}")
-    row, request = found.rows[rank - 1], found.request
+def row_simulation(sizing: Sizing, rank: int) -> RowSimulation:
+    """Simulate row `rank`, from 1. Raises `InputError` for a rank without a row."""
+    if not 1 <= rank <= len(sizing.rows):
+        ranks = (
+            f"rows are 1 to {len(sizing.rows)}" if sizing.rows else "no shape serves, so there are no rows"
+        )
+        raise InputError("--simulate", f"there is no row {rank}: {ranks}")
+    row, request = sizing.rows[rank - 1], sizing.request
     rate = request.rps / row.replicas
     latency, result = simulate_open(
         row.model, row.limits, request.input_tokens, request.output_tokens, rate, request.cv, REQUESTS
     )
-    return Simulated(
+    return RowSimulation(
         rank,
         rate,
         REQUESTS,
@@ -63,4 +65,4 @@ def simulated(found: Sizing, rank: int) -> Simulated:
 
 
 def _beside(table: Percentiles, simulation: Percentiles) -> tuple[tuple[int, float, float], ...]:
-    return tuple((each, table.at(each), simulation.at(each)) for each in PERCENTILES)
+    return tuple((p, table.at(p), simulation.at(p)) for p in PERCENTILES)

@@ -10,9 +10,16 @@ from tangram.api import PriorityClasses, classes_of_files
 from tangram.api.common.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.reading.fields import short
-from tangram.cli.documents import BOM, documents, file_text
+from tangram.cli.input_documents import BOM, documents, file_text
 from tangram.cli.options.lengths import resolved
-from tangram.cli.plan.snapshot import SNAPSHOT, Document, Observed, applied, beside, read_class
+from tangram.cli.plan.applied_documents import (
+    SNAPSHOT,
+    Document,
+    Observed,
+    applied,
+    beside,
+    read_class,
+)
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.inventory import read_inventory, read_slice_request
 from tangram.recommendation.documents.llm_deployment import read_llm_deployment

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tangram.cli.output import note, terminal_width
-from tangram.cli.plan.blocks import Block, Strip, owners, strips
+from tangram.cli.plan.gpu_strips import Block, Strip, owners, strips
 
 _COLUMNS = 40  # of one GPU
 _MOST_LINES = 40

@@ -1,4 +1,4 @@
-"""Predicted against measured as a picture: TTFT and TPOT side by side, one colour per combination."""
+"""Draw predicted against measured TTFT and TPOT, side by side, one colour for each combination."""
 
 import math
 from collections import Counter
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tangram.capacity.accuracy.score import Errors, Scores
 from tangram.catalog import InputError
 
 BAND = 0.2
@@ -14,15 +15,14 @@ FORMATS = (".png", ".svg", ".pdf")
 MOST_KEYS = 24
 OTHERS = "others"
 _INK, _MUTED, _GRID = "#1a1a19", "#5f5e5b", "#e4e3df"
-# Colours that people with colour-blindness tell apart (Okabe and Ito, less yellow and black), then again
-# with other marks.
+# Okabe and Ito without yellow and black, safe for colour-blind readers; then again with other markers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#6A3D9A")
 _MARKS = ("o", "^", "s", "D", "v", "P")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One point: what was measured and what was predicted, in milliseconds."""
+    """One measured and one predicted value, in milliseconds."""
 
     key: str
     measured: float
@@ -31,10 +31,32 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One quantity: its points and what its title says."""
+    """One quantity: its title and its points."""
 
     title: str
     pairs: Sequence[Pair]
+
+
+def panels_of(scores: Scores) -> list[Panel]:
+    """Return a panel of TTFT and one of TPOT."""
+    overall = scores.scores[-1]
+    return [
+        _panel(
+            "TTFT", overall.ttft, [(row.point.key, row.point.ttft_s, row.ttft_s) for row in scores.points]
+        ),
+        _panel(
+            "TPOT", overall.tpot, [(row.point.key, row.point.tpot_s, row.tpot_s) for row in scores.points]
+        ),
+    ]
+
+
+def _panel(name: str, errors: Errors | None, rows: Sequence[tuple[str, float | None, float]]) -> Panel:
+    pairs = [Pair(key, measured * 1e3, predicted * 1e3) for key, measured, predicted in rows if measured]
+    if errors is None:
+        return Panel(f"{name}: not measured", pairs)
+    return Panel(
+        f"{name}: median error {errors.median:.0f} %, P90 {errors.p90:.0f} % ({len(pairs):,} rows)", pairs
+    )
 
 
 def draw(path: Path, panels: Sequence[Panel], title: str) -> None:
@@ -45,7 +67,7 @@ def draw(path: Path, panels: Sequence[Panel], title: str) -> None:
     except ImportError:
         raise InputError("--plot", "needs matplotlib: pip install 'tangram-operator[cli]'") from None
     if path.suffix.lower() not in FORMATS:
-        raise InputError("--plot", f"{path}: the name ends in none of {', '.join(FORMATS)}")
+        raise InputError("--plot", f"{path}: must end in one of {', '.join(FORMATS)}")
     keys = _legend(panels)
     rows = math.ceil(len(keys) / 3)
     height = 6.0 + 0.22 * rows
@@ -53,7 +75,7 @@ def draw(path: Path, panels: Sequence[Panel], title: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
-        _panel(axis, panel, keys)
+        _draw_panel(axis, panel, keys)
     figure.suptitle(title, color=_INK, fontsize=13, x=0.06, ha="left")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(
@@ -77,14 +99,14 @@ def draw(path: Path, panels: Sequence[Panel], title: str) -> None:
 
 
 def _legend(panels: Sequence[Panel]) -> list[str]:
-    """Combinations by name; beyond what a legend can hold, those with the fewest points become one entry."""
+    """Return the combinations by name; beyond `MOST_KEYS`, those with the fewest points are one entry."""
     counts = Counter(pair.key for panel in panels for pair in panel.pairs)
     if len(counts) <= MOST_KEYS:
         return sorted(counts)
     return [*sorted(key for key, _ in counts.most_common(MOST_KEYS - 1)), OTHERS]
 
 
-def _panel(axis: Any, panel: Panel, keys: Sequence[str]) -> None:
+def _draw_panel(axis: Any, panel: Panel, keys: Sequence[str]) -> None:
     for number, key in enumerate(keys):
         pairs = [pair for pair in panel.pairs if pair.key == key or (key == OTHERS and pair.key not in keys)]
         axis.scatter(
@@ -119,7 +141,7 @@ def _panel(axis: Any, panel: Panel, keys: Sequence[str]) -> None:
 
 
 def _range(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Limits that hold all points, with some air; the same on both axes."""
+    """Return the limits of both axes: all points and a margin."""
     values = [value for pair in pairs for value in (pair.measured, pair.predicted)]
     if not values:
         return 1.0, 10.0

@@ -1,4 +1,4 @@
-"""A bar of parts, as wide as the terminal: coloured in one, letters in a pipe or file."""
+"""Draw a bar of parts, at most as wide as the terminal: coloured there, as letters in a pipe or file."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Segment:
 
 
 def bar(segments: Sequence[Segment], total: int) -> None:
-    """Print the parts to scale; where they exceed `total`, a second line shows where the memory ends."""
+    """Print the parts to scale; if they exceed `total`, a second line marks the end of the memory."""
     from rich.console import Console  # noqa: PLC0415 - 60 ms that `-o json` does without
     from rich.text import Text  # noqa: PLC0415
 
@@ -28,7 +28,7 @@ def bar(segments: Sequence[Segment], total: int) -> None:
     console = Console(width=width + 1, highlight=False, markup=False, emoji=False)
     line = Text()
     for segment, columns in zip(
-        segments, layout([each.size for each in segments], total, width), strict=True
+        segments, layout([segment.size for segment in segments], total, width), strict=True
     ):
         text = (
             segment.letter + " " * (columns - 1)
@@ -37,15 +37,15 @@ def bar(segments: Sequence[Segment], total: int) -> None:
         )
         line.append(text, style=f"black on {segment.color}")
     console.print(line, no_wrap=True, overflow="crop", soft_wrap=True)
-    needed = sum(each.size for each in segments)
+    needed = sum(segment.size for segment in segments)
     if needed > total:
         console.print(_mark(round(total / needed * width), total), no_wrap=True, soft_wrap=True)
 
 
 def layout(sizes: Sequence[int], total: int, width: int) -> list[int]:
-    """Columns of each part. They add up to `width` where the parts fill the memory; none is below 0."""
-    whole = max(total, sum(sizes), 1)
-    return list(_steps([round(edge / whole * width) for edge in _edges(sizes)]))
+    """Return the columns of each part; they add up to `width` where the parts fill the memory."""
+    longest = max(total, sum(sizes), 1)
+    return list(_steps([round(edge / longest * width) for edge in _edges(sizes)]))
 
 
 def _edges(sizes: Sequence[int]) -> Iterator[int]:

@@ -38,7 +38,7 @@ from tangram.cli.convert.yaml_edits import (
     entry,
     tree,
 )
-from tangram.cli.documents import BOM
+from tangram.cli.input_documents import BOM
 from tangram.fleet import PriorityClass
 
 CONVERTED = ("LLMDeployment", "GPUPool")
