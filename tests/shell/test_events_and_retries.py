@@ -67,7 +67,7 @@ async def test_an_event_that_cannot_be_posted_stops_nothing() -> None:
     await recorder(api, [0.0]).record(OBJECT, NOTE)
 
 
-def test_penalties_grow_end_with_success_and_know_the_next_instant() -> None:
+def test_delays_grow_end_with_success_and_know_the_next_instant() -> None:
     retries = RetrySchedule()
     instants = [retries.fail("a", 100.0) for _ in range(7)]
 

@@ -7,7 +7,7 @@ import pytest
 from tangram.fleet import ResumeRollout
 from tangram.shell.api_server.client import ApiError, Listing
 from tangram.shell.objects.kinds import Kind, Object
-from tangram.shell.write.rollouts import DESIRED_ANNOTATION, resume
+from tangram.shell.write.stalled_rollouts import DESIRED_ANNOTATION, resume_rollout
 
 ACTION = ResumeRollout("owner", "ns", "tiny-1", "mine", 2)
 
@@ -51,7 +51,7 @@ async def test_a_note_that_keeps_the_controller_is_put_right() -> None:
     others = replica_set("new", replicas=0), replica_set("stranger", of="another")
     api = Api(replica_set(), *others)
 
-    assert await resume(api, None, ACTION)
+    assert await resume_rollout(api, None, ACTION)
 
     assert api.patched == [("old", {"resourceVersion": "7", "annotations": {DESIRED_ANNOTATION: "2"}})]
 
@@ -71,16 +71,16 @@ async def test_a_note_that_keeps_the_controller_is_put_right() -> None:
 async def test_what_the_controller_will_do_by_itself_is_left_to_it(sets: tuple[Object, ...]) -> None:
     api = Api(*sets)
 
-    assert not await resume(api, None, ACTION)
+    assert not await resume_rollout(api, None, ACTION)
 
     assert api.patched == []
 
 
 @pytest.mark.parametrize("status", [404, 409])
 async def test_a_controller_that_was_faster_is_no_failure(status: int) -> None:
-    assert not await resume(Api(replica_set(), refuses=status), None, ACTION)
+    assert not await resume_rollout(Api(replica_set(), refuses=status), None, ACTION)
 
 
 async def test_a_refusal_is_told() -> None:
     with pytest.raises(ApiError):
-        await resume(Api(replica_set(), refuses=403), None, ACTION)
+        await resume_rollout(Api(replica_set(), refuses=403), None, ACTION)

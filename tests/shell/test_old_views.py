@@ -13,7 +13,7 @@ from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapsh
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirrors import Mirrors
-from tangram.shell.write.writer import Writer
+from tangram.shell.write.action_writer import ActionWriter
 from tests.support.apiserver import World, eventually, llm
 
 pytestmark = pytest.mark.apiserver
@@ -36,7 +36,7 @@ class Frozen:
             drift=lambda _kind, _count: None,
         )
         self.here = here
-        self.writer = Writer(
+        self.writer = ActionWriter(
             here.client,
             lambda: 10.0,
             self.mirrors,

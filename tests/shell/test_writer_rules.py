@@ -35,7 +35,7 @@ from tangram.shell.settings import Settings
 from tangram.shell.snapshot.workloads import workload
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.store import Store
-from tangram.shell.write.writer import Writer
+from tangram.shell.write.action_writer import ActionWriter
 
 INTENT = Intent(
     uid="new",
@@ -112,13 +112,13 @@ CHAT = {
 }
 
 
-def writer(
+def action_writer(
     *there: tuple[Kind, dict[str, Any]], now: list[tuple[Kind, dict[str, Any]]] | None = None
-) -> Writer:
+) -> ActionWriter:
     """A writer whose mirrors show `there`, while `now` is there (default: the same)."""
     there = (*there, (LLM_DEPLOYMENTS, CHAT))
     copies = Copies(*there)
-    return Writer(
+    return ActionWriter(
         Api(*(there if now is None else now)),  # type: ignore[arg-type]
         lambda: 10.0,
         copies,  # type: ignore[arg-type]
@@ -153,34 +153,34 @@ def serving(variant: str, replicas: int, owner: str = "new", **status: int) -> d
 
 @pytest.mark.parametrize("asks", ["", "new", "starter"])
 async def test_an_inspection_ends_whoever_asked_for_it(asks: str) -> None:
-    one = writer((JOBS, child(JOBS, "tangram-inspect-1", "starter")))
+    writer = action_writer((JOBS, child(JOBS, "tangram-inspect-1", "starter")))
 
-    await one.perform((FinishInspection(asks, "ns", "tangram-inspect-1", "u-tangram-inspect-1"),), {})
+    await writer.perform((FinishInspection(asks, "ns", "tangram-inspect-1", "u-tangram-inspect-1"),), {})
 
-    assert one.client.deleted == ["jobs/tangram-inspect-1"]
+    assert writer.client.deleted == ["jobs/tangram-inspect-1"]
 
 
 async def test_a_foreign_job_and_anothers_deployment_are_left_alone() -> None:
-    one = writer((JOBS, child(JOBS, "job")), (DEPLOYMENTS, child(DEPLOYMENTS, "web", "other")))
+    writer = action_writer((JOBS, child(JOBS, "job")), (DEPLOYMENTS, child(DEPLOYMENTS, "web", "other")))
 
-    await one.perform(
+    await writer.perform(
         (FinishInspection("new", "ns", "job", "u-job"), RemoveDeployment("new", "ns", "web", "u-web")), {}
     )
 
-    assert one.client.deleted == []
+    assert writer.client.deleted == []
 
 
 async def test_a_problem_ends_when_nothing_is_to_be_written_any_more() -> None:
-    one = writer()
-    one.problems["paused"] = WriteProblem("paused", "Rejected", "no")
+    writer = action_writer()
+    writer.problems["paused"] = WriteProblem("paused", "Rejected", "no")
 
-    await one.perform((ApplyService("new"),), {"new": INTENT})
+    await writer.perform((ApplyService("new"),), {"new": INTENT})
 
-    assert one.problems == {}
+    assert writer.problems == {}
 
 
 async def test_a_refused_evaluate_job_costs_the_evaluation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = writer()
+    writer = action_writer()
     key = EvaluationKey("ns", INTENT.model_uri, "d", "L4", "int4")
     start = StartEvaluation("new", key, Shape("L4", "gpu", 1, "int4"), ("NVIDIA-L4",))
     tries: list[str] = []
@@ -193,38 +193,38 @@ async def test_a_refused_evaluate_job_costs_the_evaluation_alone(monkeypatch: py
 
     monkeypatch.setattr(Api, "create", create)
     for _ in range(2):  # the second time it waits
-        await one.perform((ApplyService("new"), start), {"new": INTENT})
+        await writer.perform((ApplyService("new"), start), {"new": INTENT})
 
-    assert one.problems == {}
-    assert one.evaluation_problems["new"].message == "exceeded quota: jobs"
+    assert writer.problems == {}
+    assert writer.evaluation_problems["new"].message == "exceeded quota: jobs"
     assert tries == ["services", "jobs", "services"]
 
 
 async def test_a_name_held_by_a_foreign_object_is_told() -> None:
-    one = writer((SERVICES, child(SERVICES, "chat")))
+    writer = action_writer((SERVICES, child(SERVICES, "chat")))
 
-    await one.perform((ApplyService("new"),), {"new": INTENT})
+    await writer.perform((ApplyService("new"),), {"new": INTENT})
 
-    assert one.problems["new"].reason == "NameTaken"
+    assert writer.problems["new"].reason == "NameTaken"
 
 
 async def test_a_child_of_a_deleted_predecessor_that_is_going_is_waited_for() -> None:
     going = child(SERVICES, "chat", "old", deletionTimestamp="2026-01-01T00:00:00Z")
-    one = writer((SERVICES, going))
+    writer = action_writer((SERVICES, going))
 
-    await one.perform((ApplyService("new"),), {"new": INTENT})
+    await writer.perform((ApplyService("new"),), {"new": INTENT})
 
-    assert one.problems == {}
-    assert one.client.applied == []
+    assert writer.problems == {}
+    assert writer.client.applied == []
 
 
 async def test_a_child_of_another_llmdeployment_is_taken_even_while_it_goes() -> None:
     going = child(SERVICES, "chat", "old", "someone", deletionTimestamp="2026-01-01T00:00:00Z")
-    one = writer((SERVICES, going))
+    writer = action_writer((SERVICES, going))
 
-    await one.perform((ApplyService("new"),), {"new": INTENT})
+    await writer.perform((ApplyService("new"),), {"new": INTENT})
 
-    assert one.problems["new"].reason == "NameTaken"
+    assert writer.problems["new"].reason == "NameTaken"
 
 
 async def test_a_manifest_is_rendered_once_until_what_it_says_changes(
@@ -238,27 +238,27 @@ async def test_a_manifest_is_rendered_once_until_what_it_says_changes(
         return render(intent, action, settings)
 
     monkeypatch.setattr(manifests, "deployment", counted)
-    one = writer()
+    writer = action_writer()
     for action in (APPLY, APPLY, replace(APPLY, replicas=2), replace(APPLY, replicas=2)):
-        await one.perform((action,), {"new": INTENT})
-    await one.perform((replace(APPLY, replicas=2),), {"new": replace(INTENT, generation=2)})
+        await writer.perform((action,), {"new": INTENT})
+    await writer.perform((replace(APPLY, replicas=2),), {"new": replace(INTENT, generation=2)})
     assert rendered == [1, 2, 2]
 
-    one.forget(set())
-    assert one._rendered == {}
+    writer.forget(set())
+    assert writer._rendered == {}
 
 
 async def test_the_heart_beats_with_each_write() -> None:
-    one = writer((SERVICES, child(SERVICES, "chat")))
+    writer = action_writer((SERVICES, child(SERVICES, "chat")))
     beats: list[int] = []
-    one.written = lambda: beats.append(1)
+    writer.written = lambda: beats.append(1)
 
-    await one.perform((ApplyService("new"),), {"new": INTENT})  # refused
-    await one.perform((APPLY,), {"new": replace(INTENT, uid="new")})
+    await writer.perform((ApplyService("new"),), {"new": INTENT})  # refused
+    await writer.perform((APPLY,), {"new": replace(INTENT, uid="new")})
 
     assert len(beats) == 1  # the second waits: its LLMDeployment has a penalty
-    one.retries.succeed("new")
-    await one.perform((APPLY,), {"new": INTENT})
+    writer.retries.succeed("new")
+    await writer.perform((APPLY,), {"new": INTENT})
     assert len(beats) == 2
 
 
@@ -274,13 +274,13 @@ async def test_the_heart_beats_with_each_write() -> None:
 )
 async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, has, expected) -> None:
     live = serving(OLD, has, owner)
-    one = writer((DEPLOYMENTS, live))
+    writer = action_writer((DEPLOYMENTS, live))
 
     decided = [workload(live, [], 0.0)] if owner == "new" else []
-    await one.perform((ScaleDeployment("new", "ns", f"chat-{OLD}", uid, 5),), {"new": INTENT}, decided)
+    await writer.perform((ScaleDeployment("new", "ns", f"chat-{OLD}", uid, 5),), {"new": INTENT}, decided)
 
-    assert [patch["spec"]["replicas"] for _, patch in one.client.merged] == expected
-    for _, patch in one.client.merged:
+    assert [patch["spec"]["replicas"] for _, patch in writer.client.merged] == expected
+    for _, patch in writer.client.merged:
         assert patch == {
             "metadata": {"uid": f"u-chat-{OLD}", "resourceVersion": "5"},
             "spec": {"replicas": 5},
@@ -294,37 +294,37 @@ def crowd(namespace: str, count: int) -> dict[str, Intent]:
 
 async def test_a_namespace_with_hundreds_of_llmdeployments_does_not_hold_up_another() -> None:
     intents = crowd("many", 300) | crowd("few", 2)
-    one = writer()
+    writer = action_writer()
 
-    await one.perform(tuple(ApplyService(uid) for uid in intents), intents)
+    await writer.perform(tuple(ApplyService(uid) for uid in intents), intents)
 
-    assert one.client.applied[:5] == ["many-0", "few-0", "many-1", "few-1", "many-2"]
-    assert len(one.client.applied) == 302
+    assert writer.client.applied[:5] == ["many-0", "few-0", "many-1", "few-1", "many-2"]
+    assert len(writer.client.applied) == 302
 
 
 async def test_a_round_writes_for_a_bounded_time_and_the_next_goes_on() -> None:
     intents, seconds = crowd("many", 300), [0.0]
-    one = writer()
-    one.clock = lambda: seconds[0]
-    apply = one.client.apply
+    writer = action_writer()
+    writer.clock = lambda: seconds[0]
+    apply = writer.client.apply
 
     async def slow(kind: Kind, obj: Any, **more: Any) -> Any:
         seconds[0] += 0.1
         written = await apply(kind, obj, **more)
-        one.mirrors.store(kind, "").upsert(
+        writer.mirrors.store(kind, "").upsert(
             written | {"metadata": written["metadata"] | {"resourceVersion": ""}}
         )
         return written
 
-    one.client.create = slow  # type: ignore[method-assign]
+    writer.client.create = slow  # type: ignore[method-assign]
     rounds = 0
-    while len(set(one.client.applied)) < 300:
-        await one.perform(tuple(ApplyService(uid) for uid in intents), intents)
+    while len(set(writer.client.applied)) < 300:
+        await writer.perform(tuple(ApplyService(uid) for uid in intents), intents)
         rounds += 1
-        assert one.behind == (len(one.client.applied) < 300)
+        assert writer.unfinished == (len(writer.client.applied) < 300)
 
     assert rounds == 3
-    assert len(one.client.applied) == 300
+    assert len(writer.client.applied) == 300
 
 
 REMOVE = RemoveDeployment("new", "ns", f"chat-{OLD}", f"u-chat-{OLD}")
@@ -371,18 +371,18 @@ def decided_upon() -> list[Any]:
 
 @pytest.mark.parametrize("now", CHANGED.values(), ids=CHANGED.keys())
 async def test_nothing_is_taken_away_on_what_has_changed_meanwhile(now) -> None:
-    one = writer(*both(), now=now)
+    writer = action_writer(*both(), now=now)
 
-    await one.perform((ApplyService("new"), REMOVE, SCALE, LOWER), {"new": INTENT}, decided_upon())
+    await writer.perform((ApplyService("new"), REMOVE, SCALE, LOWER), {"new": INTENT}, decided_upon())
 
-    assert (one.client.deleted, one.client.merged) == ([], [])
-    assert one.client.applied == ["chat"]  # the Service: only what takes away waits
-    assert one.expectations.open()  # decided again when the mirrors show what has changed
+    assert (writer.client.deleted, writer.client.merged) == ([], [])
+    assert writer.client.applied == ["chat"]  # the Service: only what takes away waits
+    assert writer.expectations.open()  # decided again when the mirrors show what has changed
 
 
 async def test_what_still_holds_is_done_to_the_version_that_was_read() -> None:
     now = [chat(), *((kind, edited(obj, resourceVersion="7")) for kind, obj in both())]
-    one = writer(*both(), now=now)
+    writer = action_writer(*both(), now=now)
     versions: list[Any] = []
 
     async def delete(_kind: Kind, _namespace: str, _name: str, **preconditions: Any) -> bool:
@@ -393,8 +393,8 @@ async def test_what_still_holds_is_done_to_the_version_that_was_read() -> None:
         versions.append((obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]))
         return obj
 
-    one.client.delete, one.client.apply = delete, apply  # type: ignore[method-assign,assignment]
-    await one.perform((REMOVE, LOWER), {"new": INTENT}, decided_upon())
+    writer.client.delete, writer.client.apply = delete, apply  # type: ignore[method-assign,assignment]
+    await writer.perform((REMOVE, LOWER), {"new": INTENT}, decided_upon())
 
     assert versions == [(f"u-chat-{OLD}", "7"), (f"u-chat-{APPLY.shape.variant}", "7")]
 
@@ -402,12 +402,12 @@ async def test_what_still_holds_is_done_to_the_version_that_was_read() -> None:
 @pytest.mark.parametrize("live", [{"uid": "newer"}, {"generation": 2}])
 async def test_an_inspection_is_not_ended_for_an_llmdeployment_that_has_changed(live) -> None:
     job = child(JOBS, "job", "new")
-    one = writer((JOBS, job), now=[(JOBS, job), chat(resourceVersion="6", **live)])
+    writer = action_writer((JOBS, job), now=[(JOBS, job), chat(resourceVersion="6", **live)])
 
-    await one.perform((FinishInspection("new", "ns", "job", "u-job"),), {})
+    await writer.perform((FinishInspection("new", "ns", "job", "u-job"),), {})
 
-    assert one.client.deleted == []
-    assert one.expectations.open()
+    assert writer.client.deleted == []
+    assert writer.expectations.open()
 
 
 async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,16 +419,16 @@ async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch
         return real(intent, *rest)
 
     monkeypatch.setattr(manifests, "deployment", render)
-    one, met = writer(), []
-    one.failed = lambda *fault: met.append(fault[:3])
-    await one.perform((APPLY, replace(APPLY, owner_uid="other")), {"new": INTENT, "other": other})
+    writer, met = action_writer(), []
+    writer.failed = lambda *fault: met.append(fault[:3])
+    await writer.perform((APPLY, replace(APPLY, owner_uid="other")), {"new": INTENT, "other": other})
 
-    assert one.client.applied == [f"other-{APPLY.shape.variant}"]  # type: ignore[attr-defined]
+    assert writer.client.applied == [f"other-{APPLY.shape.variant}"]  # type: ignore[attr-defined]
     assert met == [("write", "ns/chat", "new")]
-    problem = one.problems["new"]
+    problem = writer.problems["new"]
     assert problem.reason == "NotJudged"
     assert "ZeroDivisionError: division by zero" in problem.message
-    assert one.retries.blocked("new", 0.0)
+    assert writer.retries.blocked("new", 0.0)
 
 
 @pytest.mark.parametrize(("exists", "writes"), [(True, []), (False, ["chat-" + APPLY.shape.variant])])
@@ -440,6 +440,6 @@ async def test_a_change_of_the_priority_class_alone_is_written_only_where_the_ol
     there["metadata"] |= {"uid": "u", "resourceVersion": "5"}
     gold = {"metadata": {"name": "gold"}, "value": 5, "preemptionPolicy": "Never"}
     classes = [(PRIORITY_CLASSES, gold)] if exists else []
-    one = writer((DEPLOYMENTS, there), *classes)
-    await one.perform((APPLY,), {"new": after})
-    assert one.client.applied == writes
+    writer = action_writer((DEPLOYMENTS, there), *classes)
+    await writer.perform((APPLY,), {"new": after})
+    assert writer.client.applied == writes

@@ -40,7 +40,7 @@ from tangram.shell.objects.kinds import (
     SERVICES,
     Kind,
 )
-from tangram.shell.write.rollouts import DESIRED_ANNOTATION
+from tangram.shell.write.stalled_rollouts import DESIRED_ANNOTATION
 
 CRDS = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False

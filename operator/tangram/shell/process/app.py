@@ -36,7 +36,7 @@ from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirrors import Mirrors
-from tangram.shell.write.writer import Writer
+from tangram.shell.write.action_writer import ActionWriter
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Operator:
             elector=self.elector,
             worker=self.worker,
             guard=guard,
-            writer=Writer(
+            writer=ActionWriter(
                 self.client,
                 guard,
                 self.mirrors,

@@ -45,7 +45,7 @@ from tangram.shell.snapshot.workloads import engine_pod_names
 from tangram.shell.watch.expectations import PATIENCE_S, Expectations
 from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import Mirrors
-from tangram.shell.write.writer import Writer, evaluation_retry_key
+from tangram.shell.write.action_writer import ActionWriter, evaluation_retry_key
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Reconciler:
     elector: Elector
     guard: TermGuard  # of the writes that a round decides
     worker: PlanWorker
-    writer: Writer
+    writer: ActionWriter
     statuses: StatusWriter
     events: EventRecorder
     scaler: Scaler
@@ -198,7 +198,7 @@ class Reconciler:
         with self.metrics.apply_seconds.time():
             await self.writer.perform(plan.actions, {intent.uid: intent for intent in valid}, seen.workloads)
         await self._tell(view, seen, everyone, plan, scaled, now)
-        if self.writer.problems != problems or self.writer.behind or self.statuses.behind:
+        if self.writer.problems != problems or self.writer.unfinished or self.statuses.unfinished:
             self.mark_dirty()  # conditions say what was refused; what was left is written
         return True
 

@@ -45,7 +45,7 @@ class StatusWriter:
     clock: Callable[[], float]
     written: Callable[[], None] = lambda: None  # told after each write, refused ones too
     failed: Failed = lambda _step, _what, _uid, _error: None  # told of each bug that a write brings out
-    behind: bool = False  # the last round ended before all was written
+    unfinished: bool = False  # the last round ended before all was written
     _sent: dict[str, tuple[Object, Object]] = field(default_factory=dict)  # uid -> (sent, stored)
     _refused: dict[str, str] = field(default_factory=dict)  # uid -> why, as it was logged
     _undeclared: set[tuple[str, str]] = field(default_factory=set)  # kind and field, as they were logged
@@ -55,12 +55,12 @@ class StatusWriter:
         ROUND_WRITE_S is left to the next round.
         """
         slots, until = asyncio.Semaphore(CONCURRENCY), self.clock() + ROUND_WRITE_S
-        self.behind = False
+        self.unfinished = False
 
         async def one(new: NewStatus) -> NewStatus | None:
             async with slots:
                 if self.clock() > until:
-                    self.behind = True
+                    self.unfinished = True
                     return None
                 try:
                     done = await self._write_one(new)
