@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingShape, replicas
-from tangram.fleet import WHOLE_GPU
-from tangram.packing import Board, GPUState, Problem, ShapeKey, board
+from tangram.fleet import WHOLE_GPU, ShapeKey
+from tangram.packing import Board, GPUState, Problem, board
 from tangram.packing.geometry.layouts import Placement
 
 

@@ -5,11 +5,11 @@ from collections import Counter
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tangram.fleet import ShapeKey
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.count_vectors import guards, maximal, pack, within
 from tangram.packing.geometry.layouts import creation_order, layouts, multiset
 from tangram.packing.model.targets import Rules, Slot, gpu_targets, node_targets
-from tangram.packing.problem.statement import ShapeKey
 
 BOARDS = [board("A30"), board("H100-80GB-SXM").only(frozenset({"1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb"}))]
 COUNTS = st.lists(st.integers(0, 9), min_size=3, max_size=3)

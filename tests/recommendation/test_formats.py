@@ -1,7 +1,6 @@
 """Formats in plans of an observed fleet: those that the operator would use, and why not the others."""
 
-from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape
-from tangram.packing import ShapeKey
+from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape, ShapeKey
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import fleet_problem

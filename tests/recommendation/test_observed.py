@@ -7,9 +7,18 @@ from dataclasses import replace
 import pytest
 
 from tangram.catalog import InputError
-from tangram.fleet import Fault, FieldManager, InvalidIntent, MIGPolicy, Pool, PoolPolicy, Spread, Traffic
+from tangram.fleet import (
+    Fault,
+    FieldManager,
+    InvalidIntent,
+    MIGPolicy,
+    Pool,
+    PoolPolicy,
+    ShapeKey,
+    Spread,
+    Traffic,
+)
 from tangram.fleet.lengths import around
-from tangram.packing import ShapeKey
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
 from tangram.recommendation.inputs_hash import planner_version
 from tangram.recommendation.observed.snapshot_input import snapshot_input

@@ -53,7 +53,7 @@ from tangram.fleet.plan import (
 )
 from tangram.fleet.pool import InvalidPool, NodeSelector, Pool, PoolPolicy, PoolUse, declared_skus
 from tangram.fleet.priority import PriorityClass, Refusal
-from tangram.fleet.shape import QUANTISED, WHOLE_GPU, DeviceKind, Shape, resource_name
+from tangram.fleet.shape import QUANTISED, WHOLE_GPU, DeviceKind, Shape, ShapeKey, resource_name
 from tangram.fleet.snapshot import (
     BackOff,
     CheckpointFacts,
@@ -133,6 +133,7 @@ __all__ = [
     "ScaleDeployment",
     "SecretKey",
     "Shape",
+    "ShapeKey",
     "Spread",
     "StartEvaluation",
     "StartInspection",

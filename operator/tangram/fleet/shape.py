@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 WHOLE_GPU = "gpu"
 DeviceKind = tuple[str, str]  # (SKU, resource) of a GPU or slice
@@ -16,6 +17,18 @@ def resource_name(profile: str) -> str:
     return "nvidia.com/gpu" if profile == WHOLE_GPU else "nvidia.com/mig-" + profile.replace("+", ".")
 
 
+class ShapeKey(NamedTuple):
+    """The hardware of one replica: a slice, or `tensor_parallel` whole GPUs of one node."""
+
+    sku: str
+    profile: str
+    tensor_parallel: int = 1
+
+    def __str__(self) -> str:
+        text = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
+        return text if self.tensor_parallel == 1 else f"{text} TP{self.tensor_parallel}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
     """Hardware and precision of one replica. Two replicas of one shape are interchangeable."""
@@ -24,6 +37,11 @@ class Shape:
     profile: str  # WHOLE_GPU or a MIG profile as NVIDIA prints it, e.g. 1g.10gb
     tensor_parallel: int = 1
     precision: str = "bf16"  # of the weights: as the checkpoint stores them, bf16 | fp16 | fp32, or QUANTISED
+
+    @property
+    def key(self) -> ShapeKey:
+        """The hardware without the precision."""
+        return ShapeKey(self.sku, self.profile, self.tensor_parallel)
 
     @property
     def resource(self) -> str:

@@ -17,7 +17,6 @@ from tangram.packing.problem.statement import (
     Offer,
     Part,
     Problem,
-    ShapeKey,
     slice_request,
 )
 from tangram.packing.problem.validate import validate
@@ -39,7 +38,6 @@ __all__ = [
     "Part",
     "Placed",
     "Problem",
-    "ShapeKey",
     "Site",
     "Spread",
     "Stage",

@@ -7,9 +7,8 @@ from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.shapes.evaluation_reports import Verdicts
-from tangram.fleet import DEFAULT_PERCENTILE, Intent, Lengths, MIGPolicy, Spread, Traffic
+from tangram.fleet import DEFAULT_PERCENTILE, Intent, Lengths, MIGPolicy, ShapeKey, Spread, Traffic
 from tangram.fleet.lengths import around
-from tangram.packing import ShapeKey
 
 DEFAULT_TOKENS = 1024 + 256  # of a request where nobody said, as `tangram size` has it
 INPUT_SHARE = 0.8

@@ -11,8 +11,8 @@ from tangram.catalog import share
 from tangram.catalog.prices import Prices
 from tangram.eligibility.shapes.evaluation_reports import NOT_EVALUATED, refused
 from tangram.eligibility.shapes.serving_requirements import ANY, AS_STORED, UNLOADED_RPS, ServingRequirements
-from tangram.fleet import MIGPolicy, Shape
-from tangram.packing import Offer, ShapeKey
+from tangram.fleet import MIGPolicy, Shape, ShapeKey
+from tangram.packing import Offer
 from tangram.packing.problem.mix import replicas_needed
 
 Slices = frozenset[tuple[str, str]]  # (SKU, profile)
@@ -30,7 +30,7 @@ class ServingShape:
     @property
     def key(self) -> ShapeKey:
         """What the packing knows it by."""
-        return ShapeKey(self.shape.sku, self.shape.profile, self.shape.tensor_parallel)
+        return self.shape.key
 
     @property
     def offer(self) -> Offer:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.assignment.assign import Assignment
 from tangram.packing.assignment.sites import VacantSite, gang_of
 from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, RunningReplica, ShapePrices
 from tangram.packing.problem.result import Choice, Move, Packing, Site, Unmet
-from tangram.packing.problem.statement import GPUState, Part, ShapeKey
+from tangram.packing.problem.statement import GPUState, Part
 
 
 def account(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
 from tangram.packing.assignment.fill import fill, idle_gpus, mend, urgency
@@ -32,7 +32,7 @@ from tangram.packing.model.targets import Label, Target
 from tangram.packing.problem.mix import Mix
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
 from tangram.packing.problem.result import GPULayout, Placed
-from tangram.packing.problem.statement import GPUState, ShapeKey, new_nodes
+from tangram.packing.problem.statement import GPUState, new_nodes
 
 
 @dataclass(frozen=True, slots=True)

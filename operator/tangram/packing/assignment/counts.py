@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tangram.fleet import ShapeKey
 from tangram.packing.model.classes import GPUClasses, GPUKind
 from tangram.packing.model.targets import Label
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn
-from tangram.packing.problem.statement import ShapeKey
 from tangram.packing.search.hints import as_it_is
 from tangram.packing.search.stages import Run
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import Counts
 from tangram.packing.assignment.sites import (
@@ -19,7 +19,6 @@ from tangram.packing.assignment.sites import (
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.problem.statement import ShapeKey
 
 
 def urgency(demand: PreparedDemand, counts: Counts) -> tuple[float, int, str]:

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tangram.fleet import ShapeKey
 from tangram.packing.assignment.counts import Counts
 from tangram.packing.model.classes import Fleet, GPUKind
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.problem.statement import GPUState, ShapeKey
+from tangram.packing.problem.statement import GPUState
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tangram.catalog import InputError
-from tangram.fleet import WHOLE_GPU, Spread
+from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.model import cp_model
 from tangram.packing.model.build import build
 from tangram.packing.model.classes import finest_classes
@@ -29,7 +29,6 @@ from tangram.packing.problem.statement import (
     GrowablePool,
     Offer,
     Problem,
-    ShapeKey,
 )
 
 Family = Literal["shape", "policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]

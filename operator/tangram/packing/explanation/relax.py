@@ -13,12 +13,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
-from tangram.fleet import WHOLE_GPU, Spread
+from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.explanation.question import FeasibilityQuestion, Thinking, missed, named, size
 from tangram.packing.problem.mix import least_unmet, on_any_fleet, parts_alone
 from tangram.packing.problem.prepared import prices_of
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.statement import ANY_SKU, Demand, GPUState, Instance, Part, Problem, ShapeKey
+from tangram.packing.problem.statement import ANY_SKU, Demand, GPUState, Instance, Part, Problem
 from tangram.packing.problem.validate import validate
 from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve

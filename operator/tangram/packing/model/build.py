@@ -1,6 +1,6 @@
 """Put the packing model together: supply, choices, what stays, spread, headroom."""
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.classes import Fleet, GPUClasses, fresh_targets
 from tangram.packing.model.mixing import add_mix, limit_mix
@@ -10,7 +10,6 @@ from tangram.packing.model.supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
-from tangram.packing.problem.statement import ShapeKey
 
 
 def build(

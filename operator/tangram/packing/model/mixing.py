@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.variables import MixTerms, Model, Terms
 from tangram.packing.problem.mix import SCALE, UNMET, Mix
 from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
-from tangram.packing.problem.statement import ShapeKey
 
 
 def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix) -> None:

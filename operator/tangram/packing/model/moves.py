@@ -8,12 +8,12 @@ nothing.
 
 from collections import Counter
 
+from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.mixing import exchange, lasting
 from tangram.packing.model.targets import Label
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.prepared import Exchange, PreparedDemand, RunningReplica
-from tangram.packing.problem.statement import ShapeKey
 
 
 def add_moves(model: Model) -> None:

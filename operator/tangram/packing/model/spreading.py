@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 
+from tangram.fleet import ShapeKey
 from tangram.fleet.intent import cap
 from tangram.packing.model.classes import Fleet
 from tangram.packing.model.variables import Grown, Model, Place, Terms
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.problem.statement import ShapeKey
 
 _MOST = 1_000_000  # replicas
 _FINEST = 10**6  # denominator above which a share is replaced by an equal one: its factors would be too large

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.classes import Fleet, GPUKind
 from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Grown, Model, Terms
-from tangram.packing.problem.statement import ShapeKey
 
 
 def add_gpus(model: Model, fleet: Fleet) -> None:

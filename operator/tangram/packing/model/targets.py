@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from tangram.fleet import ShapeKey
 from tangram.packing.geometry.board import Board
 from tangram.packing.geometry.count_vectors import guards, maximal, unit
 from tangram.packing.geometry.layouts import (
@@ -19,7 +20,7 @@ from tangram.packing.geometry.layouts import (
     maximal_layouts,
     maximal_multisets,
 )
-from tangram.packing.problem.statement import Backend, ShapeKey
+from tangram.packing.problem.statement import Backend
 
 Label = tuple[str | int, ...]  # of a replica: its owner and more, as finely as the fleet's size allows
 Gang = tuple[Label, ShapeKey]

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tangram.fleet import Spread
+from tangram.fleet import ShapeKey, Spread
 from tangram.fleet.intent import RATE_TOLERANCE
-from tangram.packing.problem.statement import Demand, Part, ShapeKey
+from tangram.packing.problem.statement import Demand, Part
 
 # Units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
 UNMET = 720_720

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tangram.catalog import share
 from tangram.catalog.prices import Prices
-from tangram.fleet import WHOLE_GPU, Spread
+from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.geometry.layouts import maximal_multisets
 from tangram.packing.problem.mix import Crowded, Mix, mix_of
 from tangram.packing.problem.statement import (
@@ -16,7 +16,6 @@ from tangram.packing.problem.statement import (
     GPUState,
     Part,
     Problem,
-    ShapeKey,
 )
 
 MONEY = 100_000  # solver units per USD: a hundredth of a millicent is below every price

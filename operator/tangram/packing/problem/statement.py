@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tangram.catalog.prices import Prices
-from tangram.fleet import WHOLE_GPU, Spread
+from tangram.fleet import ShapeKey, Spread
 from tangram.packing.geometry.board import Board, board
 
 Backend = Literal["nvml", "mig-manager"]
@@ -54,21 +54,9 @@ class Part:
     count: int
 
     @property
-    def shape(self) -> "ShapeKey":
+    def shape(self) -> ShapeKey:
         """What one replica stands on."""
         return ShapeKey(self.sku, self.profile, self.tensor_parallel)
-
-
-class ShapeKey(NamedTuple):
-    """What one replica stands on: a slice, or `tensor_parallel` whole GPUs of one node."""
-
-    sku: str
-    profile: str
-    tensor_parallel: int = 1
-
-    def __str__(self) -> str:
-        text = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
-        return text if self.tensor_parallel == 1 else f"{text} TP{self.tensor_parallel}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,7 +71,7 @@ class Offer:
     precision: str = ""  # format of the weights and the cache, for people
 
     @property
-    def shape(self) -> "ShapeKey":
+    def shape(self) -> ShapeKey:
         """What one replica stands on."""
         return ShapeKey(self.sku, self.profile, self.tensor_parallel)
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tangram.fleet import ShapeKey
 from tangram.packing.model.variables import MixTerms
 from tangram.packing.problem.mix import WHOLE, Counts, Mix
 from tangram.packing.problem.prepared import Exchange, PreparedDemand
-from tangram.packing.problem.statement import ShapeKey
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.mix_space import MixPrices, MixShape, MixSpace
 from tangram.packing.search.pricing import MixPricing

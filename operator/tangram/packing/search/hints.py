@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, repeat
 
+from tangram.fleet import ShapeKey
 from tangram.packing.model.classes import StateClass
 from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.problem.statement import ShapeKey
 
 
 def stays(demand: PreparedDemand) -> bool:

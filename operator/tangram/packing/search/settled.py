@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tangram.fleet import ShapeKey
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, ShapePrices, column_of
-from tangram.packing.problem.statement import ShapeKey
 from tangram.packing.search.hints import pieces_as_they_run
 from tangram.packing.search.stages import Run
 

@@ -7,10 +7,10 @@ about counts per node and profile, and about slices wherever the node agent pick
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from tangram.fleet import WHOLE_GPU
+from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.statement import GPUState, Instance, Problem, ShapeKey
+from tangram.packing.problem.statement import GPUState, Instance, Problem
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.fleet_state import Effort
 from tangram.packing.transition.planner import TransitionPlanner

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.packing import Offer, Packing, ShapeKey
+from tangram.fleet import ShapeKey
+from tangram.packing import Offer, Packing
 from tangram.recommendation.problem.problem import FleetProblem
 
 Solve = Callable[[FleetProblem], Packing]

@@ -22,10 +22,10 @@ from tangram.fleet import (
     ParsedIntent,
     Pool,
     Shape,
+    ShapeKey,
     Workload,
     describe,
 )
-from tangram.packing import ShapeKey
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
 from tangram.recommendation.documents.pools import claiming_pools, growable_pool
 from tangram.recommendation.observed.observed_gpus import ObservedGPUs, observed_gpus
@@ -159,7 +159,7 @@ def _present(
     there = max(each.replicas for each in workloads) if wish is None else wish
     count = min(max(there, intent.min_replicas), intent.max_replicas)
     shape = best.shape if counted is None else counted
-    return ShapeKey(shape.sku, shape.profile, shape.tensor_parallel), count
+    return shape.key, count
 
 
 def _formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
@@ -167,7 +167,5 @@ def _formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
     found = {}
     for each in sorted(workloads, key=lambda w: (w.available, w.replicas, w.shape, w.name, w.uid)):
         if each.replicas:
-            found[ShapeKey(each.shape.sku, each.shape.profile, each.shape.tensor_parallel)] = (
-                each.shape.precision
-            )
+            found[each.shape.key] = each.shape.precision
     return tuple(sorted(found.items()))

@@ -8,8 +8,8 @@ from tangram.catalog import InputError
 from tangram.catalog import gpu as catalog_gpu
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes, Slices, assessed_shapes
-from tangram.fleet import WHOLE_GPU
-from tangram.packing import Demand, Part, Problem, ShapeKey
+from tangram.fleet import WHOLE_GPU, ShapeKey
+from tangram.packing import Demand, Part, Problem
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tangram.fleet import WHOLE_GPU
-from tangram.packing import GPUState, Instance, Problem, ShapeKey
+from tangram.fleet import WHOLE_GPU, ShapeKey
+from tangram.packing import GPUState, Instance, Problem
 from tangram.packing.geometry.layouts import maximal_layouts
 
 Slots = tuple[tuple[str, int], ...]  # (profile, start)
