@@ -12,8 +12,10 @@ nothing is faster than its data sheet. Times are those of one rank; ranks of a g
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from tangram.capacity.hardware import Hardware
 from tangram.capacity.memory.footprint import Footprint
@@ -94,10 +96,15 @@ class StepTime:
         return max(parts, key=lambda wall: parts[wall])
 
 
-IDLE = StepTime(0.0, 0.0, 0.0, 0.0, 0.0)
+Reaches = tuple[tuple[float, float], ...]  # per kind of layer: FLOP per query and key, keys of its window
+StepParts = tuple[float, float, float, float, float]  # the fields of StepTime, in their order
+# (decoding sequences, bytes of KV cache of each, reaches of each, prompt tokens, keys of each) -> parts
+StepFormula = Callable[[float, float, Reaches, float, float], StepParts]
+_NO_STEP: StepParts = (0.0, 0.0, 0.0, 0.0, 0.0)
+IDLE = StepTime(*_NO_STEP)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepModel:
     """Step times of one replica: a footprint on a GPU or slice, run by a calibrated engine."""
 
@@ -122,32 +129,14 @@ class StepModel:
         prompts), each of which attends to `prefill_context` keys on average: for a whole prompt of n tokens
         that is n / 2, for a chunk what is cached before it plus half of the chunk.
         """
-        tokens = decode + prefill_tokens
-        if tokens <= 0:
-            return IDLE
-        read, math_ = self._products(tokens, max(decode, 1.0))
-        kv, pairs = self._decode_attention(decode, context)
-        prompt = self._attention(prefill_tokens, prefill_context)
-        return StepTime(
-            weights_s=read if read >= math_ else 0.0,
-            kv_s=kv if kv >= pairs else 0.0,
-            compute_s=(math_ if math_ > read else 0.0)
-            + (pairs if pairs > kv else 0.0)
-            + prompt
-            + self._between(tokens),
-            launch_s=self._launches(decode),
-            communication_s=self._all_reduces(tokens),
-        )
+        foot = self.footprint
+        kv_bytes, reaches = foot.kv_bytes(context), reaches_of(foot, context)
+        return StepTime(*self.parts(decode, kv_bytes, reaches, prefill_tokens, prefill_context))
 
-    def _products(self, tokens: float, sampled: float) -> tuple[float, float]:
-        """Seconds that the weights take to be read, and seconds that the FLOP take."""
-        foot, k = self.footprint, self.coefficients
-        experts = foot.weight_read_bytes(tokens) - foot.dense_read_bytes
-        dense = self.weights_factor * foot.dense_read_bytes
-        read = (dense + k.experts * experts) / self.hardware.bandwidth
-        linear = tokens * foot.linear_flops_per_token * self.compute_factor / self.flops
-        head = sampled * foot.head_flops_per_token * k.compute_16 / self.flops_16
-        return read, linear + head
+    @cached_property
+    def parts(self) -> StepFormula:
+        """The formula of this replica's step times."""
+        return _step_formula(self)
 
     @property
     def weights_factor(self) -> float:
@@ -176,40 +165,90 @@ class StepModel:
         found = self.hardware.flops_of("bf16") or self.hardware.flops_of("fp16")
         return found or min(value for _, value in self.hardware.flops)
 
-    def _decode_attention(self, decode: float, context: float) -> tuple[float, float]:
-        """Seconds that the KV cache takes to be read, and that its products take (MLA: as long)."""
-        read = self.coefficients.kv * decode * self.footprint.kv_bytes(context) / self.hardware.bandwidth
-        return read, self._attention(decode, context)
 
-    def _attention(self, tokens: float, context: float) -> float:
-        flops = self.footprint.attention_flops_of(tokens, context)
-        return self.coefficients.attention * flops / self.flops_16
+def _step_formula(model: StepModel) -> StepFormula:
+    """Return the step time of a replica as a function; what all of its steps share is computed once."""
+    foot, k, bandwidth = model.footprint, model.coefficients, model.hardware.bandwidth
+    flops, flops_16 = model.flops, model.flops_16
+    dense, of_experts = foot.dense_read_bytes, foot.expert_read_bytes
+    untouched = 1 - foot.experts_per_token / foot.experts if foot.experts else None
+    weights, expert_factor = model.weights_factor * dense, k.experts
+    dense_s = weights / bandwidth
+    linear_flops, linear_factor = foot.linear_flops_per_token, model.compute_factor
+    head_flops, head_factor = foot.head_flops_per_token, k.compute_16
+    kv_factor, attention, pairs = k.kv, k.attention, foot.attention_flops
+    moved, layers, vector = k.moved, foot.layers, foot.all_reduce_bytes_per_token / bandwidth
+    step_s, sequence_s, layer_s, sequence_layer_s = k.step_s, k.sequence_s, k.layer_s, k.sequence_layer_s
+    expert_overhead, expert_layers_s = k.expert_overhead, layers * k.expert_layer_s
+    all_reduces = _all_reduces(model)
 
-    def _between(self, tokens: float) -> float:
-        vector = self.footprint.all_reduce_bytes_per_token / self.hardware.bandwidth
-        return self.coefficients.moved * tokens * self.footprint.layers * vector
+    def parts(decode: float, kv_bytes: float, reaches: Reaches, prompt: float, keys: float) -> StepParts:
+        tokens = decode + prompt
+        if tokens <= 0:
+            return _NO_STEP
+        launch = step_s + sequence_s * decode + layers * (layer_s + sequence_layer_s * decode)
+        if untouched is None:
+            read = dense_s
+        else:  # an expert is read if any token chose it
+            left: float = untouched**tokens
+            read = (weights + expert_factor * (dense + of_experts * (1 - left) - dense)) / bandwidth
+            launch = launch * expert_overhead + expert_layers_s
+        multiply = (
+            tokens * linear_flops * linear_factor / flops
+            + max(1.0, decode) * head_flops * head_factor / flops_16
+        )
+        kv = kv_factor * decode * kv_bytes / bandwidth
+        decode_flops = prompt_s = 0.0
+        for per_pair, reach in reaches:
+            decode_flops += decode * per_pair * reach
+        score = attention * decode_flops / flops_16  # of MLA as long as the KV cache takes
+        if prompt:
+            prompt_flops = 0.0
+            for per_pair, window in pairs:
+                prompt_flops += prompt * per_pair * (window if window and window < keys else keys)
+            prompt_s = attention * prompt_flops / flops_16
+        compute = (
+            (multiply if multiply > read else 0.0)
+            + (score if score > kv else 0.0)
+            + prompt_s
+            + moved * tokens * layers * vector
+        )
+        return (
+            read if read >= multiply else 0.0,
+            kv if kv >= score else 0.0,
+            compute,
+            launch,
+            all_reduces(tokens) if all_reduces else 0.0,
+        )
 
-    def _launches(self, decode: float) -> float:
-        k, layers = self.coefficients, self.footprint.layers
-        step = k.step_s + k.sequence_s * decode
-        launches = step + layers * (k.layer_s + k.sequence_layer_s * decode)
-        if self.footprint.experts:
-            return launches * k.expert_overhead + layers * k.expert_layer_s
-        return launches
+    return parts
 
-    def _all_reduces(self, tokens: float) -> float:
-        """Two per layer. A ring moves 2 (t - 1) / t of the message through every link.
 
-        A message is cut so that latency and transfer overlap as well as they can, which takes
-        (sqrt(latency) + sqrt(transfer))^2: the classic optimum of pipelined collectives.
-        """
-        foot, k, ranks = self.footprint, self.coefficients, self.footprint.tensor_parallel
-        if ranks == 1:
-            return 0.0
-        message = 2 * (ranks - 1) / ranks * tokens * foot.all_reduce_bytes_per_token
-        transfer = k.reduce * message / self.hardware.link_bandwidth
-        latency = k.reduce_s * math.log2(ranks) * (1.0 if self.hardware.nvlink else PCIE_LATENCY_FACTOR)
-        return 2 * foot.layers * (math.sqrt(latency) + math.sqrt(transfer)) ** 2
+def reaches_of(footprint: Footprint, context: float) -> Reaches:
+    """Return what one query costs that attends to `context` keys, by kind of layer."""
+    return tuple((flops, min(context, window or context)) for flops, window in footprint.attention_flops)
+
+
+def _all_reduces(model: StepModel) -> Callable[[float], float] | None:
+    """Seconds of all-reduces by tokens, two per layer; None: one rank has none.
+
+    A ring moves 2 (t - 1) / t of the message through every link. A message is cut so that latency and
+    transfer overlap as well as they can, which takes (sqrt(latency) + sqrt(transfer))^2: the classic optimum
+    of pipelined collectives.
+    """
+    foot, k, ranks = model.footprint, model.coefficients, model.footprint.tensor_parallel
+    if ranks == 1:
+        return None
+    share, per_token = 2 * (ranks - 1) / ranks, foot.all_reduce_bytes_per_token
+    factor, link = k.reduce, model.hardware.link_bandwidth
+    latency = k.reduce_s * math.log2(ranks) * (1.0 if model.hardware.nvlink else PCIE_LATENCY_FACTOR)
+    root, times = math.sqrt(latency), 2 * foot.layers
+
+    def seconds(tokens: float) -> float:
+        transfer = factor * (share * tokens * per_token) / link
+        return times * (root + math.sqrt(transfer)) ** 2
+
+    return seconds
 
 
 def narrow(footprint: Footprint) -> bool:
