@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, Traffic
 from tangram.planner import plan
-from tangram.planner.placement import pick
+from tangram.planner.placement.joint_assignment import assign_devices
 from tangram.planner.shapes.candidates import offers
 from tangram.planner.shapes.judge import rate, request_of
 from tests.support.fleet import CHECKPOINTS, NOW, intent, node
@@ -177,7 +177,7 @@ class Life:
             return tuple(self.rng.sample(list(items), len(items)))
 
         if self.rng.random() < 0.3:
-            pick.pick.cache_clear()
+            assign_devices.cache_clear()
         other = replace(
             seen, workloads=mixed(seen.workloads), claims=mixed(seen.claims), nodes=mixed(seen.nodes)
         )

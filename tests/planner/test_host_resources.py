@@ -21,7 +21,7 @@ from tangram.fleet import (
 )
 from tangram.fleet.quantity import parse_quantity
 from tangram.planner import plan
-from tangram.planner.placement.replica_limits import pod_amounts
+from tangram.planner.placement.quotas import pod_amounts
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.shell.objects.engine_pod import engine_template
 from tangram.shell.settings import Settings

@@ -7,8 +7,10 @@ import pytest
 from tangram.eligibility.isolation import StepsFailed, for_each, isolated
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
-from tangram.planner import plan, render_status
-from tangram.planner.placement import pick, targets
+from tangram.planner import decision_draft, plan, render_status
+from tangram.planner.placement import joint_assignment, placement_targets
+from tangram.planner.placement.joint_assignment import assign_devices
+from tangram.planner.placement.placement_demand import NO_LIMIT
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 SLICE, WHOLE, L4 = shape("1g.10gb"), shape(), shape(sku="L4")
@@ -106,7 +108,7 @@ def broken(monkeypatch, where, name, of=BAD.uid):
 
     def raises(*args, **named):
         for given in args:
-            found = getattr(given, "case", given)
+            found = getattr(given, "demand", given)
             found = getattr(found, "intent", found)
             if of in (found, getattr(found, "uid", None)):
                 raise ZeroDivisionError("division by zero")
@@ -116,14 +118,14 @@ def broken(monkeypatch, where, name, of=BAD.uid):
 
 
 STEPS = [
-    (plan.__globals__, "model_state", "model"),
-    (plan.__globals__, "_desired", "model"),
+    (decision_draft.__dict__, "model_state", "model"),
+    (decision_draft.__dict__, "_desired", "model"),
     (plan.__globals__, "candidates", "judge"),
     (plan.__globals__, "request_of", "judge"),
-    (targets.__dict__, "_ask", "target"),
-    (targets.__dict__, "_target", "plan"),
-    (plan.__globals__, "place", "place"),
-    (plan.__globals__, "_placed", "place"),
+    (placement_targets.__dict__, "_choices", "target"),
+    (placement_targets.__dict__, "_target", "plan"),
+    (plan.__globals__, "_decide", "place"),
+    (plan.__globals__, "deployment_placement", "place"),
 ]
 
 
@@ -131,15 +133,15 @@ STEPS = [
 def test_a_step_that_raises_for_one_changes_nothing_for_the_others(monkeypatch, where, name, step):
     observed = fleet()
     expected = standing_still(observed)
-    if name == "_placed":
+    if name == "_decide":
         real = where[name]
 
-        def placed(decision, placement):
-            if decision.owner_uid == BAD.uid:
+        def decide(draft, demand, *rest):
+            if demand is not None and draft.intent.uid == BAD.uid:
                 raise KeyError("x")
-            return real(decision, placement)
+            return real(draft, demand, *rest)
 
-        monkeypatch.setitem(where, name, placed)
+        monkeypatch.setitem(where, name, decide)
     elif name == "_desired":
         real_desired, calls = where[name], []
 
@@ -178,25 +180,24 @@ def test_a_wish_that_breaks_the_solver_is_found_and_the_others_are_solved_jointl
     old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
     bad = intent("bad", created_at=0.0, budget_per_hour=77.0)
     observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
-    real = pick._solved
+    solve, assignments = joint_assignment._solve, joint_assignment._assignments
 
-    def solved(menus, *rest, **named):
-        if any(way.price == 13.0 for menu in menus for way in menu):
+    def failing(ranked, *rest, **named):
+        if any(assignment.price == 13.0 for candidates in ranked for assignment in candidates):
             raise ZeroDivisionError("division by zero")
-        return real(menus, *rest, **named)
+        return solve(ranked, *rest, **named)
 
-    def ways(wish, free):
-        found = real_ways(wish, free)
-        return (
-            [replace(way, price=13.0) for way in found] if wish.offers[0].most < targets.NO_LIMIT else found
-        )
+    def priced(options, free):
+        ranked = assignments(options, free)
+        if options[0].max_replicas == NO_LIMIT:
+            return ranked
+        return [replace(assignment, price=13.0) for assignment in ranked]
 
-    real_ways = pick._ways
-    monkeypatch.setattr(pick, "_solved", solved)
-    monkeypatch.setattr(pick, "_ways", ways)
-    pick.pick.cache_clear()
+    monkeypatch.setattr(joint_assignment, "_solve", failing)
+    monkeypatch.setattr(joint_assignment, "_assignments", priced)
+    assign_devices.cache_clear()
     made = plan(observed, (bad, old, young), NOW)
-    pick.pick.cache_clear()
+    assign_devices.cache_clear()
 
     assert [fault.owner_uid for fault in made.faults] == [bad.uid]
     shapes = {d.owner_uid: d.shape for d in made.decisions}

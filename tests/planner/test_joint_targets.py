@@ -13,7 +13,7 @@ from tangram.fleet.lengths import around
 from tangram.packing.search import stages
 from tangram.planner import plan, render_status
 from tangram.planner.observe.free_capacity import observe_free_devices
-from tangram.planner.placement import pick
+from tangram.planner.placement.joint_assignment import assign_devices
 from tangram.planner.shapes.candidates import offers
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
 
@@ -554,7 +554,7 @@ def solved(monkeypatch):
         return real(model, *rest)
 
     monkeypatch.setattr(stages, "solve_model", counted)
-    pick.pick.cache_clear()
+    assign_devices.cache_clear()
     return asked
 
 
@@ -596,11 +596,11 @@ def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr(stages, "solve_model", fails)
-    pick.pick.cache_clear()
+    assign_devices.cache_clear()
     old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
     observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
     made, decisions = decide(observed, old, young)
-    pick.pick.cache_clear()
+    assign_devices.cache_clear()
 
     assert [a.shape for a in applied(made, old)] == [SLICE]
     assert (decisions[old.uid].placed, decisions[young.uid].placed) == (1, 0)
@@ -609,16 +609,16 @@ def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
     )
 
 
-def test_one_whose_place_cannot_be_told_stops_nobody(monkeypatch):
+def test_one_whose_placement_cannot_be_decided_stops_no_other(monkeypatch):
     bad, good = intent("bad", created_at=1.0), intent("good")
-    real = plan.__globals__["place"]
+    real = plan.__globals__["deployment_placement"]
 
-    def place(case, *rest):
-        if case.intent.uid == bad.uid:
+    def placement(demand, *rest):
+        if demand.uid == bad.uid:
             raise KeyError("x")
-        return real(case, *rest)
+        return real(demand, *rest)
 
-    monkeypatch.setitem(plan.__globals__, "place", place)
+    monkeypatch.setitem(plan.__globals__, "deployment_placement", placement)
     _, decisions = decide(snapshot(node("b", mig_1g_10gb=2)), bad, good)
 
     assert decisions[bad.uid].placed_reason == "NotJudged"

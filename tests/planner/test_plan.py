@@ -402,7 +402,7 @@ def test_a_move_is_not_begun_where_the_minimum_has_no_room():
     made, decision = only(replace(observed, claims=observed.claims + full), m)
 
     assert (decision.placed, decision.placed_reason) == (0, "InsufficientCapacity")
-    assert "no move begins before there is room for the minimum of 2" in decision.placed_message
+    assert "no move begins before the minimum of 2 replicas has free devices" in decision.placed_message
     assert "1g.10gb stays" in decision.placed_message
     assert not applied(made)
     assert not removed(made)

@@ -1,8 +1,8 @@
-"""An LLMDeployment for which a step raises stands still; the others are planned as if it did so by itself.
+"""Faults of single LLMDeployments: one whose step raises is left as it is, and the others are planned.
 
-Each attempt plans the whole fleet from the start. A step that raises names its LLMDeployment, and the next
-attempt leaves that one standing: no half-made decision of it is left in what the others get. An exception
-that no step attributes is attributed by bisection over the LLMDeployments.
+Each attempt plans the whole fleet from the start, so no half-made decision about a faulted LLMDeployment
+reaches the others. A step that raises names its LLMDeployment, and the next attempt leaves that one as it is.
+An exception that no step attributes is attributed by bisection over the LLMDeployments.
 """
 
 import traceback
@@ -13,9 +13,9 @@ from tangram.fleet import Fault, describe
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Still = Mapping[str, Fault]  # LLMDeployments that stand still, by uid
+Faulted = Mapping[str, Fault]  # LLMDeployments that are left as they are, by uid
 
-UNATTRIBUTED = "plan"  # step of a fault that bisection found
+UNATTRIBUTED = "plan"  # the step of a fault that was found by bisection
 
 
 class StepsFailed(Exception):
@@ -29,7 +29,7 @@ class StepsFailed(Exception):
 
 
 def fault_of(uid: str, step: str, error: Exception) -> Fault:
-    """Return the fault that `error` is, with its trace."""
+    """Return the fault for `error`, with its trace."""
     return Fault(uid, step, describe(error), "".join(traceback.format_exception(error)))
 
 
@@ -37,65 +37,65 @@ def for_each(
     step: str, items: Iterable[Item], uid_of: Callable[[Item], str], function: Callable[[Item], Result]
 ) -> list[Result]:
     """Return `function` of each item, in order. Raises `StepsFailed` with all items for which it raised."""
-    found, faults = [], []
+    results, faults = [], []
     for item in items:
         try:
-            found.append(function(item))
-        except Exception as error:  # noqa: BLE001 - attributed to its LLMDeployment, which then stands still
+            results.append(function(item))
+        except Exception as error:  # noqa: BLE001 - attributed to its LLMDeployment
             faults.append(fault_of(uid_of(item), step, error))
     if faults:
         raise StepsFailed(faults)
-    return found
+    return results
 
 
 def isolated(
-    attempt: Callable[[Still], Result], uids: Iterable[str], given: Iterable[Fault] = ()
+    attempt: Callable[[Faulted], Result], uids: Iterable[str], observed: Iterable[Fault] = ()
 ) -> tuple[Result, tuple[Fault, ...]]:
-    """Return what `attempt` gives, and the faults of the LLMDeployments that it had to leave standing.
+    """Return the result of `attempt`, and the faults of the LLMDeployments that it left as they are.
 
-    `attempt` must be pure. `given` stand still from the beginning. Raises what `attempt` raises although
-    every LLMDeployment stands still: then none of them is the cause.
+    `attempt` must be pure. `observed` faults are there from the beginning. Raises what `attempt` raises even
+    though every LLMDeployment is left as it is: then none of them is the cause.
     """
-    everyone = tuple(dict.fromkeys(uids))
-    still = {fault.owner_uid: fault for fault in sorted(given, reverse=True)}
+    uids = tuple(dict.fromkeys(uids))
+    faulted = {fault.owner_uid: fault for fault in sorted(observed, reverse=True)}
     while True:
         try:
-            return attempt(still), tuple(sorted(still.values()))
+            return attempt(faulted), tuple(sorted(faulted.values()))
         except StepsFailed as failed:
-            found = {fault.owner_uid: fault for fault in failed.faults}
-            if not found.keys() - still.keys():
+            new = {fault.owner_uid: fault for fault in failed.faults}
+            if not new.keys() - faulted.keys():
                 raise
         except Exception as error:
-            suspects = _culprits(attempt, [uid for uid in everyone if uid not in still], still, error)
-            if not suspects:
+            culprits = _culprits(attempt, [uid for uid in uids if uid not in faulted], faulted, error)
+            if not culprits:
                 raise
-            found = {uid: fault_of(uid, UNATTRIBUTED, error) for uid in suspects}
-        still = still | {uid: fault for uid, fault in found.items() if uid not in still}
+            new = {uid: fault_of(uid, UNATTRIBUTED, error) for uid in culprits}
+        faulted = new | faulted
 
 
 def _culprits(
-    attempt: Callable[[Still], Result], suspects: list[str], still: Still, error: Exception
+    attempt: Callable[[Faulted], Result], suspects: list[str], faulted: Faulted, error: Exception
 ) -> list[str]:
-    """Return LLMDeployments without which `attempt` raises nothing unattributed; none: it always does."""
+    """Return LLMDeployments without which `attempt` raises nothing unattributed; none: it always raises."""
 
     def passes(left_out: Iterable[str]) -> bool:
         try:
-            attempt({**still, **{uid: Fault(uid, UNATTRIBUTED, describe(error)) for uid in left_out}})
+            attempt({**faulted, **{uid: Fault(uid, UNATTRIBUTED, describe(error)) for uid in left_out}})
         except StepsFailed:
             return True  # attributed: the next attempt deals with it
         except Exception:  # noqa: BLE001 - the same as before, or another that the next attempt meets
             return False
         return True
 
-    def narrowed(group: list[str], out: frozenset[str]) -> list[str]:
-        """Return a part of `group` that has to stand still; `group` and `out` together are enough."""
+    def narrowed(group: list[str], left_out: frozenset[str]) -> list[str]:
+        """Return a part of `group` to leave out; leaving out all of `group` and `left_out` suffices."""
         if len(group) == 1:
             return group
         first, second = group[: len(group) // 2], group[len(group) // 2 :]
         for half in (first, second):
-            if passes(out | set(half)):
-                return narrowed(half, out)
-        found = narrowed(first, out | set(second))
-        return found + narrowed(second, out | set(found))
+            if passes(left_out | set(half)):
+                return narrowed(half, left_out)
+        culprits = narrowed(first, left_out | set(second))
+        return culprits + narrowed(second, left_out | set(culprits))
 
     return narrowed(suspects, frozenset()) if suspects and passes(suspects) else []

@@ -1,11 +1,12 @@
-"""The plan of the operator: `plan(snapshot, intents, now) -> Plan`, and the status that follows. Pure.
+"""The plan of the operator: `plan(snapshot, intents, now) -> Plan`, and the status of each LLMDeployment.
+Pure.
 
 | room | in | out |
 | --- | --- | --- |
-| `observe` | a snapshot of the fleet | free capacity, shapes in back-off |
+| `observe` | a snapshot of the fleet | free devices, shapes in back-off |
 | `shapes` | nodes, checkpoint facts | the shapes that an LLMDeployment may use, and why not the others |
 | `placement` | shapes, quotas, budgets | the shape and the replicas of each LLMDeployment, decided together |
-| `rollout` | targets, Deployments | the actions that lead there, make before break |
+| `rollout` | targets, Deployments | actions that reach the targets, make before break |
 | `jobs` | facts, reports | inspect and evaluate Jobs to start or to end |
 | `status` | a plan | conditions, status blocks, Events |
 """

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tangram.eligibility.isolation import Still, isolated
+from tangram.eligibility.isolation import Faulted, isolated
 from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import (
     LAYOUT,
@@ -98,7 +98,7 @@ def without_faulty(given: FleetInput) -> FleetInput:
     What they run stays where it is. Raises what the problem raises without any LLMDeployment, too.
     """
 
-    def attempt(still: Still) -> FleetInput:
+    def attempt(still: Faulted) -> FleetInput:
         left = replace(
             given,
             deployments=tuple(each for each in given.deployments if each.id not in still),
@@ -112,7 +112,7 @@ def without_faulty(given: FleetInput) -> FleetInput:
     return replace(made, notes=(*made.notes, *notes))
 
 
-def _standing(gpu: GPUState, still: Still) -> GPUState:
+def _standing(gpu: GPUState, still: Faulted) -> GPUState:
     if not any(instance.owner in still for instance in gpu.instances):
         return gpu
     stays = (replace(i, movable=i.movable and i.owner not in still) for i in gpu.instances)

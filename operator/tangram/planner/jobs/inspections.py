@@ -1,4 +1,4 @@
-"""Checkpoint facts: known, being found out, or not to be had. Retries follow from the failed Job."""
+"""Inspect Jobs: which to start or to end, the facts of checkpoints, and the condition `ModelReady`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 
-# Seconds until a failed checkpoint is looked at again. A claim that is being filled changes soon; a
-# checkpoint that is wrong changes only when a person does something.
+# Seconds until a failed inspection is tried again. A volume that is being filled changes soon; an invalid
+# checkpoint changes only when a person replaces it.
 RETRY_AFTER_S = {
     Reason.NOT_FOUND: 60.0,
     Reason.INSPECTION_FAILED: 60.0,
@@ -31,7 +31,7 @@ _DEFAULT_RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What is known about the checkpoint that an intent wants."""
+    """The condition `ModelReady` of one LLMDeployment, and the facts of its checkpoint if they are known."""
 
     reason: str
     message: str
@@ -39,34 +39,34 @@ class ModelState:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """All that is known about checkpoints, read out of a snapshot once."""
+class Inspections:
+    """Checkpoint facts and inspect Jobs of the fleet."""
 
     engine_image: str
     recorded: Mapping[FactsKey, CheckpointFacts]
-    inspections: Mapping[FactsKey, Inspection]  # the most useful one per checkpoint
-    jobs: tuple[Inspection, ...]  # all of them, sorted
+    best: Mapping[FactsKey, Inspection]  # the most useful Job of each checkpoint
+    jobs: tuple[Inspection, ...]  # all, sorted
 
 
-def known(snapshot: FleetSnapshot) -> Known:
-    """Read what `snapshot` tells about checkpoints, whatever order it was read in."""
+def observe_inspections(snapshot: FleetSnapshot) -> Inspections:
+    """Return the checkpoint facts and inspect Jobs in `snapshot`, whatever order it was read in."""
     recorded = dict(sorted(snapshot.facts, key=lambda item: (item[0], item[1].digest)))
     best: dict[FactsKey, Inspection] = {}
     for inspection in sorted(snapshot.inspections, key=_usefulness):
         best.setdefault(inspection.key, inspection)
     jobs = sorted(snapshot.inspections, key=lambda i: (i.namespace, i.job_name, i.job_uid))
-    return Known(snapshot.engine_image, recorded, best, tuple(jobs))
+    return Inspections(snapshot.engine_image, recorded, best, tuple(jobs))
 
 
 def key_of(intent: Intent, engine_image: str) -> FactsKey:
-    """Return which checkpoint, read by which engine, `intent` wants."""
+    """Return the key of the checkpoint of `intent`, as the current engine image reads it."""
     return FactsKey(intent.namespace, intent.model_uri, engine_image)
 
 
-def model_state(intent: Intent, about: Known) -> ModelState:
-    """Return what is known about the checkpoint of `intent`."""
-    key = key_of(intent, about.engine_image)
-    facts, inspection = about.recorded.get(key), about.inspections.get(key)
+def model_state(intent: Intent, inspections: Inspections) -> ModelState:
+    """Return the state of the checkpoint of `intent`."""
+    key = key_of(intent, inspections.engine_image)
+    facts, inspection = inspections.recorded.get(key), inspections.best.get(key)
     if facts is None and inspection is not None and isinstance(inspection.result, CheckpointFacts):
         facts = inspection.result
     if facts is not None:
@@ -83,45 +83,40 @@ def model_state(intent: Intent, about: Known) -> ModelState:
 
 
 def retry_after_s(failure: InspectionFailure) -> float:
-    """Seconds after the failed Job's end until it may be tried again."""
+    """Seconds from the end of a failed Job until it is tried again."""
     return next((s for reason, s in RETRY_AFTER_S.items() if reason == failure.reason), _DEFAULT_RETRY_S)
 
 
 def inspection_actions(
-    about: Known, active: tuple[Intent, ...], idle: tuple[Intent, ...], now: float
+    inspections: Inspections, active: tuple[Intent, ...], idle: tuple[Intent, ...], now: float
 ) -> list[Action]:
     """Return which inspect Jobs to delete and which to start.
 
-    `active` are accepted and not paused, in order of age; `idle` are the others: nothing is done for them,
-    nor undone.
+    `active` LLMDeployments are accepted and not paused; the `idle` ones are left as they are, with their
+    Jobs.
     """
-    wanted: dict[FactsKey, str] = {}
+    owners: dict[FactsKey, str] = {}
     for intent in active:
-        wanted.setdefault(key_of(intent, about.engine_image), intent.uid)
-    left_alone = {key_of(intent, about.engine_image) for intent in idle} - set(wanted)
+        owners.setdefault(key_of(intent, inspections.engine_image), intent.uid)
+    left_alone = {key_of(intent, inspections.engine_image) for intent in idle} - set(owners)
     actions: list[Action] = []
-    for inspection in about.jobs:
-        key = inspection.key
-        is_first = about.inspections[key].job_uid == inspection.job_uid
-        if key not in left_alone and (
-            not is_first or _is_done(inspection, key in wanted, key in about.recorded, now)
-        ):
-            owner = wanted.get(key, "")
+    for job in inspections.jobs:
+        is_best = inspections.best[job.key].job_uid == job.job_uid
+        needed = job.key in owners and job.key not in inspections.recorded
+        if job.key not in left_alone and not (is_best and needed and not _may_retry(job, now)):
             actions.append(
-                FinishInspection(owner, inspection.namespace, inspection.job_name, inspection.job_uid)
+                FinishInspection(owners.get(job.key, ""), job.namespace, job.job_name, job.job_uid)
             )
     actions += [
         StartInspection(uid, key)
-        for key, uid in wanted.items()
-        if key not in about.recorded and key not in about.inspections
+        for key, uid in owners.items()
+        if key not in inspections.recorded and key not in inspections.best
     ]
     return actions
 
 
-def _is_done(inspection: Inspection, is_wanted: bool, is_recorded: bool, now: float) -> bool:
-    if not is_wanted or is_recorded:
-        return True
-    result = inspection.result
+def _may_retry(job: Inspection, now: float) -> bool:
+    result = job.result
     return isinstance(result, InspectionFailure) and now >= result.at + retry_after_s(result)
 
 

@@ -1,4 +1,4 @@
-"""The fleet as it is.
+"""What the planner reads from a snapshot: free devices and shapes in back-off.
 
-In: a snapshot. Out: free capacity and its holders; shapes in back-off.
+In: a snapshot. Out: free devices and their holders; shapes on which pods do not start, until when.
 """

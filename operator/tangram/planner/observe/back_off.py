@@ -1,15 +1,16 @@
-"""Shapes on which pods do not come to be: which obstacle rules a shape out here, and when it is tried again.
+"""Back-off of shapes on which pods do not start: which obstacle rules out a shape, and when it is tried
+again.
 
 | obstacle | what it rules out | why |
 | --- | --- | --- |
-| Unschedulable | the shape, after a deadline, though a unit is free | CPU, memory, taints, volumes |
+| Unschedulable | the shape, after a deadline, if a device is free | CPU, memory, taints, volumes |
 | exceeded quota, at creation | the shape, at once | another shape may be under another quota |
 | FailedCreate: webhook, PodSecurity, LimitRange | every shape, at once | pods differ by size alone |
 | SchedulingGated | nothing | another controller holds the pod back on purpose |
 | image pull, missing Secret, volume mount, crash | nothing | it fails on any shape alike |
 
-`Available` shows the last two rows, with what the pod waits for. The first three are kept in the
-status, so that another operator process goes on from there.
+The condition `Available` shows the last two rows, with what the pod waits for. The status keeps the first
+three, so that another operator process goes on from there.
 """
 
 import re
@@ -23,40 +24,38 @@ from tangram.fleet import BackOff, FleetSnapshot, Intent, Pool, Shape, Workload
 from tangram.fleet.times import rfc3339
 from tangram.planner.observe.free_capacity import FreeDevices
 
-MAX_MESSAGE = 160  # of what the cluster says, as it is kept in statuses
-MOST_PER_OWNER = 3  # kept in one status: those that last longest
-_SETTLED_S = 10.0  # a pod younger than this has not been looked at twice by the scheduler
-_DRAIN_SLACK_S = 30.0  # between the deletion timestamp of a pod and the units being free
-_LONGEST_DRAIN_S = 3600.0  # a pod that asks for more grace is not waited for
+MAX_MESSAGE = 160  # characters of a message of the cluster that a status keeps
+MOST_PER_OWNER = 3  # back-offs in one status: those that last longest
+_SETTLED_S = 10.0  # the scheduler has not tried a younger pod twice
+_DRAIN_SLACK_S = 30.0  # between the deletion timestamp of a pod and its devices being free
+_LONGEST_DRAIN_S = 3600.0  # a pod with a longer grace period is not waited for
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """What an obstacle means for plans."""
+class BackOffRule:
+    """How long shapes are backed off for one kind of obstacle."""
 
     every_shape: bool  # whether other shapes meet the same obstacle
-    first_s: float  # of the first back-off; it doubles
+    first_s: float  # the first back-off; it doubles with each attempt
     longest_s: float
 
 
-RULES: Mapping[str, Rule] = {
-    Reason.UNSCHEDULABLE: Rule(every_shape=False, first_s=300.0, longest_s=3600.0),
-    Reason.QUOTA_EXCEEDED: Rule(every_shape=False, first_s=30.0, longest_s=300.0),
-    Reason.FAILED_CREATE: Rule(every_shape=True, first_s=30.0, longest_s=300.0),
+RULES: Mapping[str, BackOffRule] = {
+    Reason.UNSCHEDULABLE: BackOffRule(every_shape=False, first_s=300.0, longest_s=3600.0),
+    Reason.QUOTA_EXCEEDED: BackOffRule(every_shape=False, first_s=30.0, longest_s=300.0),
+    Reason.FAILED_CREATE: BackOffRule(every_shape=True, first_s=30.0, longest_s=300.0),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """What keeps pods from coming to be, of all LLMDeployments."""
+    """Back-offs and pods that wait for a node, of all LLMDeployments."""
 
     back_offs: Mapping[str, tuple[BackOff, ...]]  # by uid
-    pending: Mapping[
-        tuple[str, Shape], str
-    ]  # pods without a node, before the deadline: the message of Placed
+    pending: Mapping[tuple[str, Shape], str]  # message of Placed about pods without a node, by uid and shape
 
 
-_QUOTA = re.compile(r"exceeded quota: ([^\s,]+)")  # as the API server's admission says it
+_QUOTA = re.compile(r"exceeded quota: ([^\s,]+)")  # as in messages of the API server
 
 
 def _quota_of(message: str) -> str:
@@ -65,22 +64,24 @@ def _quota_of(message: str) -> str:
 
 
 def _open_quotas(snapshot: FleetSnapshot) -> frozenset[tuple[str, str]]:
-    """ResourceQuotas, as (namespace, name), that are in the view and exhausted in nothing."""
-    every = {(limit.namespace, limit.quota) for limit in snapshot.quotas}
-    return frozenset(every - {(q.namespace, q.quota) for q in snapshot.quotas if q.used >= q.hard})
+    """ResourceQuotas, as (namespace, name), with something left of every resource."""
+    quotas = {(q.namespace, q.quota) for q in snapshot.quotas}
+    return frozenset(quotas - {(q.namespace, q.quota) for q in snapshot.quotas if q.used >= q.hard})
 
 
 @dataclass(frozen=True, slots=True)
-class _Obstacle:
+class Obstacle:
+    """Why pods of a Deployment do not start on its shape."""
+
     reason: Reason
     message: str
-    replicas: int  # that have come to be
+    replicas: int  # that have started
 
 
-def obstacles(
+def observe_obstacles(
     snapshot: FleetSnapshot, intents: tuple[Intent, ...], devices: FreeDevices, now: float
 ) -> Obstacles:
-    """Return which shapes are backed off from now. `devices`: before any is reserved for missing pods."""
+    """Return which shapes are backed off from now on. `devices`: before any is reserved for missing pods."""
     open_quotas = _open_quotas(snapshot)
     recorded = {(b.owner_uid, b.shape): b for b in snapshot.back_offs}
     workloads = {(w.owner_uid, w.shape): w for w in snapshot.workloads}
@@ -89,108 +90,112 @@ def obstacles(
         shapes[uid].add(shape)
     pending: dict[tuple[str, Shape], str] = {}
 
-    def of(intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
-        mine = []
+    def back_offs_of(intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
+        back_offs = []
         for shape in sorted(shapes[intent.uid]):
-            workload, old = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
-            old = old if old is not None and _holds(old, intent, now) else None
-            found: _Obstacle | None = None
+            workload, previous = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
+            previous = previous if previous is not None and _is_valid(previous, intent, now) else None
+            obstacle: Obstacle | None = None
             if workload is not None:
-                found, told = _observed(workload, snapshot, intent, devices, now)
-                if told:
-                    pending[(intent.uid, shape)] = told
-            if old is not None and (intent.namespace, _quota_of(old.message)) in open_quotas:
-                # There is room by now: the shortest back-off is enough.
-                old = replace(old, until=min(old.until, _begun(old) + RULES[old.reason].first_s))
-            new = _next(old, found, intent, shape, workload, devices, now)
-            mine += [new] if new is not None else []
-        mine.sort(key=lambda b: (-b.until, b.shape))
-        return intent.uid, tuple(mine[:MOST_PER_OWNER])
+                obstacle, message = _observed(workload, snapshot, intent, devices, now)
+                if message:
+                    pending[(intent.uid, shape)] = message
+            if previous is not None and (intent.namespace, _quota_of(previous.message)) in open_quotas:
+                # The quota has room again: the shortest back-off suffices.
+                shortest = _last_attempt(previous) + RULES[previous.reason].first_s
+                previous = replace(previous, until=min(previous.until, shortest))
+            back_off = _next(previous, obstacle, intent, shape, workload, devices, now)
+            back_offs += [back_off] if back_off is not None else []
+        back_offs.sort(key=lambda b: (-b.until, b.shape))
+        return intent.uid, tuple(back_offs[:MOST_PER_OWNER])
 
-    return Obstacles(dict(for_each("limit", intents, lambda intent: intent.uid, of)), pending)
+    return Obstacles(dict(for_each("limit", intents, lambda intent: intent.uid, back_offs_of)), pending)
 
 
 def _observed(
     workload: Workload, snapshot: FleetSnapshot, intent: Intent, devices: FreeDevices, now: float
-) -> tuple[_Obstacle | None, str]:
-    """Return the obstacle that rules a shape out now, or else the message about pods that still wait."""
+) -> tuple[Obstacle | None, str]:
+    """Return the obstacle that rules a shape out now, or else the message about pods that wait for a node."""
     if workload.refused and workload.settled and workload.total < workload.replicas:
         quota = _QUOTA.search(workload.refused)
         if quota is None:
-            return _Obstacle(Reason.FAILED_CREATE, workload.refused, workload.total), ""
-        return _Obstacle(Reason.QUOTA_EXCEEDED, workload.refused[quota.start() :], workload.total), ""
-    waiting = workload.unscheduled
-    if waiting is None or now - waiting.since < _SETTLED_S:
+            return Obstacle(Reason.FAILED_CREATE, workload.refused, workload.total), ""
+        return Obstacle(Reason.QUOTA_EXCEEDED, workload.refused[quota.start() :], workload.total), ""
+    unscheduled = workload.unscheduled
+    if unscheduled is None or now - unscheduled.since < _SETTLED_S:
         return None, ""
-    scheduled = max(0, workload.total - waiting.pods)
-    is_short = scheduled < workload.replicas  # else they are those that a rollout starts first
+    scheduled = max(0, workload.total - unscheduled.pods)
+    is_short = scheduled < workload.replicas  # else the unscheduled pods are those of a surge
     if not is_short or devices.count_free(intent.uid, workload.shape) <= 0:
-        return None, ""  # no unit is free: that is shortage, and Kubernetes finds a place when there is one
-    patient = _may_grow(snapshot, intent, workload.shape) or _drains(snapshot, workload.shape, now)
+        return (
+            None,
+            "",
+        )  # without a free device it is shortage: Kubernetes schedules the pods when one is free
+    is_patient = _may_grow(snapshot, intent, workload.shape) or _drains(snapshot, workload.shape, now)
     needs = snapshot.pod_needs
-    due = waiting.since + (needs.growing_deadline_s if patient else needs.scheduling_deadline_s)
+    due = unscheduled.since + (needs.growing_deadline_s if is_patient else needs.scheduling_deadline_s)
     if now < due:
-        why = f"{waiting.pods} of {workload.replicas} pods on {workload.shape.described} cannot be scheduled"
-        since = f"since {rfc3339(waiting.since)}: {waiting.message[:MAX_MESSAGE]}"
-        return None, f"{why} {since}; from {rfc3339(due)} on another shape is tried"
-    return _Obstacle(Reason.UNSCHEDULABLE, waiting.message, scheduled), ""
+        pods = f"{unscheduled.pods} of {workload.replicas} pods on {workload.shape.described}"
+        since = f"since {rfc3339(unscheduled.since)}: {unscheduled.message[:MAX_MESSAGE]}"
+        return None, f"{pods} cannot be scheduled {since}; from {rfc3339(due)} on another shape is tried"
+    return Obstacle(Reason.UNSCHEDULABLE, unscheduled.message, scheduled), ""
 
 
 def _next(
-    old: BackOff | None,
-    found: _Obstacle | None,
+    previous: BackOff | None,
+    obstacle: Obstacle | None,
     intent: Intent,
     shape: Shape,
     workload: Workload | None,
     devices: FreeDevices,
     now: float,
 ) -> BackOff | None:
-    """Return the back-off that follows from the last one and from what is observed."""
-    if old is not None and now < old.until:
-        if found is not None:
-            return replace(old, replicas=found.replicas)
-        if workload is not None and workload.ready > old.replicas:
-            return None  # more came to be than was tried (it was paused, say): the obstacle is gone
-        return replace(old, replicas=max(old.replicas, _come_to_be(workload)))
-    if found is not None:
-        attempts = old.attempts + 1 if old is not None else 1
-        since = old.since if old is not None else now
-        message = found.message[:MAX_MESSAGE]
+    """Return the back-off that follows from the previous one and from what is observed."""
+    if previous is not None and now < previous.until:
+        if obstacle is not None:
+            return replace(previous, replicas=obstacle.replicas)
+        if workload is not None and workload.ready > previous.replicas:
+            return None  # more replicas started than were tried (it was paused, say): the obstacle is gone
+        return replace(previous, replicas=max(previous.replicas, _started(workload)))
+    if obstacle is not None:
+        attempts = previous.attempts + 1 if previous is not None else 1
+        since = previous.since if previous is not None else now
+        message = obstacle.message[:MAX_MESSAGE]
         return BackOff(
-            intent.uid, intent.rendered_generation, shape, found.reason, message, found.replicas,
-            float(int(since)), float(int(now + _delay(found.reason, attempts))), attempts,
+            intent.uid, intent.rendered_generation, shape, obstacle.reason, message, obstacle.replicas,
+            float(int(since)), float(int(now + _delay_s(obstacle.reason, attempts))), attempts,
         )  # fmt: skip
-    if old is None or now > old.until + RULES[old.reason].longest_s:
+    if previous is None or now > previous.until + RULES[previous.reason].longest_s:
         return None
     arrived = devices.count_held(intent.uid, shape) if workload is not None else 0
-    return None if arrived > old.replicas else old
+    return None if arrived > previous.replicas else previous
 
 
-def _holds(recorded: BackOff, intent: Intent, now: float) -> bool:
-    """Whether a recorded back-off is of this spec, of a reason that is known, and ends as one of ours does:
-    an operator of another version, or with another clock, may have recorded it.
+def _is_valid(recorded: BackOff, intent: Intent, now: float) -> bool:
+    """Whether a recorded back-off is of this spec, and has a known reason and a possible end: an operator of
+    another version, or with another clock, may have recorded it.
     """
     rule = RULES.get(recorded.reason)
-    is_ours = rule is not None and recorded.until <= now + rule.longest_s
-    return is_ours and recorded.generation == intent.rendered_generation
+    is_possible = rule is not None and recorded.until <= now + rule.longest_s
+    return is_possible and recorded.generation == intent.rendered_generation
 
 
-def _come_to_be(workload: Workload | None) -> int:
-    """Return how many of the wanted replicas have a pod that is not known to find no node."""
+def _started(workload: Workload | None) -> int:
+    """Return how many of the replicas have a pod that is not unschedulable."""
     if workload is None:
         return 0
-    waiting = workload.unscheduled.pods if workload.unscheduled is not None else 0
-    return max(0, min(workload.replicas, workload.total - waiting))
+    unscheduled = workload.unscheduled.pods if workload.unscheduled is not None else 0
+    return max(0, min(workload.replicas, workload.total - unscheduled))
 
 
-def _delay(reason: str, attempts: int) -> float:
+def _delay_s(reason: str, attempts: int) -> float:
     rule = RULES[reason]
     return min(rule.longest_s, rule.first_s * float(2 ** min(max(attempts, 1) - 1, 20)))
 
 
-def _begun(back_off: BackOff) -> float:
+def _last_attempt(back_off: BackOff) -> float:
     """Return when the last attempt failed."""
-    return back_off.until - _delay(back_off.reason, back_off.attempts)
+    return back_off.until - _delay_s(back_off.reason, back_off.attempts)
 
 
 def _may_grow(snapshot: FleetSnapshot, intent: Intent, shape: Shape) -> bool:
@@ -208,7 +213,7 @@ def _grows_by(snapshot: FleetSnapshot, pool: Pool, sku: str) -> bool:
 
 
 def _drains(snapshot: FleetSnapshot, shape: Shape, now: float) -> bool:
-    """Whether a terminating pod on a node of this SKU is about to free what pods wait for."""
+    """Whether a terminating pod on a node of this SKU is about to free a device."""
     nodes = {node.name for node in snapshot.nodes if node.sku == shape.sku}
     return any(
         claim.leaves_at is not None

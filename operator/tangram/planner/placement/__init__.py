@@ -1,4 +1,5 @@
-"""Where replicas go.
+"""The shape and the number of replicas of each LLMDeployment, decided together.
 
-In: usable shapes, free capacity, quotas. Out: a shape and a number for each LLMDeployment.
+In: assessed shapes, free devices, quotas, budgets. Out: a target for each LLMDeployment, and why not the
+other shapes.
 """

@@ -1,4 +1,4 @@
-"""How Deployments get there.
+"""How Deployments reach their targets: moves between shapes, pod replacement, node selection.
 
-In: placement targets, Deployments. Out: actions, make before break.
+In: placement targets, Deployments. Out: actions, make before break, and the condition `Placed`.
 """

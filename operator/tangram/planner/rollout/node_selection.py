@@ -1,7 +1,7 @@
-"""On which nodes the pods of a Deployment may run: which product labels, and which GPUPools without one.
+"""The nodes on which the pods of a Deployment may run: product labels, and GPUPools for nodes without one.
 
-Another set is another pod template, and rolls every replica. So a Deployment that exists keeps its set while
-its replicas find a unit there; a new one gets all there is.
+Another selection is another pod template, which replaces every pod. So an existing Deployment keeps its
+selection as long as its replicas find devices there; a new one gets every node that may serve it.
 """
 
 from dataclasses import dataclass
@@ -14,40 +14,40 @@ from tangram.planner.shapes.candidates import Offers
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class NodeSelection:
     """Where pods may run. Empty: no node is known."""
 
     products: tuple[str, ...]  # values of the product label, sorted
-    declared: tuple[NodeSelector, ...]  # of nodes without the label, in pools that declare the SKU; sorted
+    declared: tuple[NodeSelector, ...]  # of nodes without the label, in GPUPools that declare the SKU; sorted
 
     def __bool__(self) -> bool:
         return bool(self.products or self.declared)
 
 
-def steering(
+def node_selection(
     uid: str,
     pools: tuple[str, ...],
     shape: Shape,
-    mine: Workload | None,
+    workload: Workload | None,
     pods: int,
     offered: Offers,
     devices: FreeDevices,
-) -> Steering:
+) -> NodeSelection:
     """Return where `pods` pods of `shape` may run, for the LLMDeployment `uid` that names `pools`.
 
-    What a person wrote into the template of `mine` counts only as far as it is true of the SKU.
+    Product labels that a person added to the template of `workload` stay if they are labels of the SKU.
     """
     products = set(offered.products.get(shape.sku, ()))
     declaring = offered.declaring(shape.sku, pools)
-    if mine is not None:
-        products |= {each for each in mine.products if _is_of(each, shape.sku)}
-        kept = {selector: names for selector, names in declaring.items() if selector in mine.declared}
-        found = devices.count_selected(uid, shape, products, kept.values())
-        if found >= pods or found == devices.count_selected(uid, shape, products, declaring.values()):
+    if workload is not None:
+        products |= {product for product in workload.products if _is_of(product, shape.sku)}
+        kept = {selector: names for selector, names in declaring.items() if selector in workload.declared}
+        reachable = devices.count_selected(uid, shape, products, kept.values())
+        if reachable >= pods or reachable == devices.count_selected(uid, shape, products, declaring.values()):
             declaring = kept
-    return Steering(tuple(sorted(products)), tuple(sorted(declaring)))
+    return NodeSelection(tuple(sorted(products)), tuple(sorted(declaring)))
 
 
 def _is_of(product: str, sku: str) -> bool:
-    """Whether a product label is one of whole GPUs of this SKU that no two pods share."""
+    """Whether a product label is one of whole, unshared GPUs of this SKU."""
     return model_of(product) == product and match_product(product) == sku

@@ -1,4 +1,4 @@
-"""How a Deployment replaces its pods: one more first, or in place where no unit is free for one more."""
+"""How a Deployment replaces its pods: with a surge pod, or in place if no device is free for one."""
 
 from dataclasses import dataclass
 
@@ -8,57 +8,63 @@ from tangram.planner.observe.free_capacity import FreeDevices
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What the Deployment controller may do, and what it is waited for."""
+    """What the Deployment controller may do, and what the rollout waits for."""
 
-    max_unavailable: int = 0  # 0: one pod more first
+    max_unavailable: int = 0  # 0: one surge pod
     waits: str = ""
 
 
 def rollout(
     intent: Intent,
-    mine: Workload | None,
+    workload: Workload | None,
     placed: int,
     replicas: int,
-    holds: int,
+    held: int,
     devices: FreeDevices,
     *,
-    can_double: bool = True,
-    no_surge: str = "",
+    affords_surge: bool = True,
+    surge_limit: str = "",
 ) -> Rollout:
-    """Decide how `mine` goes on replacing its pods, if it does; takes the unit for one more from `devices`.
+    """Return how `workload` goes on replacing its pods, if it does. Takes the surge pod's device from
+    `devices`.
 
-    `holds` are the units its owner has in the pool, `replicas` what is about to be applied, `placed` those
-    of them that there is room for. A full pool would let a rollout wait for ever: then it takes one pod down
-    first, as long as the minimum stays. It goes on like that until it is done: units that come and go
-    meanwhile do not change the way twice. It does so too where the budget has no room for one more
-    (not `can_double`); at the minimum a pod and the one that replaces it count once. A quota counts
-    them twice: `no_surge` says what allows no pod more.
+    `held` counts the devices of this kind that the LLMDeployment holds; of the `replicas` to be applied,
+    `placed` have one. Without a free device a rollout would wait for ever, so it ends one pod first, as long
+    as the minimum stays, and goes on like that until it is complete: devices that come and go meanwhile do
+    not change it twice. So it does if the budget does not afford a surge pod; at the minimum a pod and its
+    replacement count once. A quota counts them twice: `surge_limit` is its message.
     """
-    if mine is None or not mine.is_rolling:
+    if workload is None or not workload.is_rolling:
         return Rollout()
     above_minimum = placed > intent.min_replicas
-    in_place = above_minimum and (mine.in_place or not can_double)
-    if not in_place and not no_surge and devices.allocate_up_to(intent.uid, mine.shape, holds + 1) > holds:
+    in_place = above_minimum and (workload.in_place or not affords_surge)
+    if (
+        not in_place
+        and not surge_limit
+        and devices.allocate_up_to(intent.uid, workload.shape, held + 1) > held
+    ):
         return Rollout()
     if above_minimum:
-        # Replicas without room are unavailable whatever is done: they must not use up what may be taken down.
+        # Replicas without a device are unavailable in any case: they must not use up the budget of one.
         return Rollout(max_unavailable=replicas - placed + 1)
-    if no_surge:
-        return Rollout(waits=f"the rollout waits for one pod more: {no_surge}")
-    return Rollout(waits=f"the rollout waits for one free {unit(mine.shape)} on {mine.shape.sku}")
+    if surge_limit:
+        return Rollout(waits=f"the rollout waits for one more pod: {surge_limit}")
+    device = device_name(workload.shape)
+    return Rollout(waits=f"the rollout waits for one free {device} on {workload.shape.sku}")
 
 
-def resumed(mine: Workload | None, replicas: int) -> tuple[ResumeRollout, ...]:
-    """Return what keeps a rollout from being forgotten that has not made a pod yet, though its controller has
-    seen it. Mostly it is about to; the executor looks closer.
+def resumed(workload: Workload | None, replicas: int) -> tuple[ResumeRollout, ...]:
+    """Return the action that resumes a rollout without a new pod, though its controller has observed it.
+
+    Most such rollouts are about to start; the executor looks closer.
     """
-    if mine is None or not (mine.settled and mine.is_rolling):
+    if workload is None or not (workload.settled and workload.is_rolling):
         return ()
-    if mine.updated or mine.replicas != replicas:
+    if workload.updated or workload.replicas != replicas:
         return ()
-    return (ResumeRollout(mine.owner_uid, mine.namespace, mine.name, mine.uid, replicas),)
+    return (ResumeRollout(workload.owner_uid, workload.namespace, workload.name, workload.uid, replicas),)
 
 
-def unit(shape: Shape) -> str:
-    """Return the name of what one replica takes, as people say it: `gpu`, `1g.10gb`."""
+def device_name(shape: Shape) -> str:
+    """Return the device of one replica as messages name it: `gpu`, `1g.10gb`."""
     return shape.resource.removeprefix("nvidia.com/mig-").removeprefix("nvidia.com/")

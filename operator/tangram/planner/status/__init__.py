@@ -1,4 +1,4 @@
-"""What users see.
+"""The status of an LLMDeployment, and its Events.
 
-In: decisions, observations. Out: conditions, status blocks, Events.
+In: decisions, workloads, signals, the previous status. Out: conditions, status blocks, Events.
 """

@@ -1,0 +1,128 @@
+"""What is decided about an LLMDeployment before its placement, and decisions without any action."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tangram.eligibility.acceptance import Acceptance, acceptance, by_age
+from tangram.eligibility.isolation import UNATTRIBUTED, Faulted, for_each
+from tangram.eligibility.reasons import Reason
+from tangram.fleet import Decision, Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Workload
+from tangram.planner.jobs.inspections import Inspections, ModelState, model_state
+from tangram.planner.rollout.deployment_placement import DeploymentPlacement
+
+_FAILED = {
+    "read": "its objects could not be read",
+    "scale": "its replicas could not be counted",
+    "model": "its checkpoint could not be assessed",
+    "judge": "its shapes could not be assessed",
+    "limit": "its quota could not be counted",
+    "place": "its placement could not be decided",
+}
+_NOT_ACCEPTED = ModelState(Reason.NOT_ACCEPTED, "waits for Accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionDraft:
+    """What is decided about one LLMDeployment before its placement."""
+
+    intent: ParsedIntent
+    acceptance: Acceptance
+    model: ModelState
+    workloads: tuple[Workload, ...]  # its Deployments
+    desired: int
+    fault: Fault | None = None  # why it is left as it is
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything may be created, changed or removed for it."""
+        is_paused = isinstance(self.intent, Intent) and self.intent.paused
+        return self.acceptance.accepted and not is_paused and self.fault is None
+
+    @property
+    def expected_replicas(self) -> int:
+        """Replicas whose pods may be on the way: the desired ones; if it is left as it is, all there are."""
+        return max(self.desired, replicas_of(self.workloads)) if self.fault else self.desired
+
+    def decision(
+        self, reason: Reason, message: str, placement: DeploymentPlacement | None = None
+    ) -> Decision:
+        """Return the decision with this condition `Placed`."""
+        placement = placement or DeploymentPlacement(reason, message, desired=self.desired)
+        return Decision(
+            owner_uid=self.intent.uid,
+            accepted=self.acceptance.accepted,
+            accepted_reason=self.acceptance.reason,
+            accepted_message=self.acceptance.message,
+            model_reason=self.model.reason,
+            model_message=self.model.message,
+            placed_reason=reason,
+            placed_message=message,
+            shape=placement.shape,
+            desired=placement.desired,
+            placed=placement.placed,
+            price_per_hour=placement.price_per_hour,
+            alternatives=placement.alternatives,
+            facts=self.model.facts,
+            predicted_tpot_ms=placement.predicted_tpot_ms,
+            rollout_waits=placement.rollout_waits,
+        )
+
+    def decision_without_actions(self) -> Decision | None:
+        """Return the decision if nothing is to be created, changed or removed; else None."""
+        if not self.acceptance.accepted:
+            return self.decision(Reason.NOT_ACCEPTED, "waits for Accepted")
+        if isinstance(self.intent, Intent) and self.intent.paused:
+            return self.decision(Reason.PAUSED, "spec.paused is true: what runs is left as it is")
+        if self.fault is not None:
+            return self.decision(Reason.NOT_JUDGED, _fault_message(self.fault))
+        return None
+
+
+def drafts(
+    snapshot: FleetSnapshot,
+    intents: tuple[ParsedIntent, ...],
+    inspections: Inspections,
+    faulted: Faulted,
+) -> Mapping[str, DecisionDraft]:
+    """Return the drafts by uid, in the order of `intents`. Raises `StepsFailed`."""
+    accepted = acceptance(by_age(intents), snapshot.pod_needs)
+    workloads, desired = _workloads_by_owner(snapshot.workloads), dict(snapshot.desired)
+
+    def draft(intent: ParsedIntent) -> DecisionDraft:
+        uid, own = intent.uid, workloads.get(intent.uid, ())
+        fault = faulted.get(uid)
+        if fault is not None and fault.step in ("model", UNATTRIBUTED):
+            model = ModelState(Reason.NOT_JUDGED, _fault_message(fault))
+        elif isinstance(intent, InvalidIntent) or not accepted[uid].accepted:
+            model = _NOT_ACCEPTED
+        else:
+            model = model_state(intent, inspections)
+        return DecisionDraft(intent, accepted[uid], model, own, _desired(intent, own, desired), fault)
+
+    return {d.intent.uid: d for d in for_each("model", intents, lambda intent: intent.uid, draft)}
+
+
+def replicas_of(workloads: tuple[Workload, ...]) -> int:
+    """Return the replicas of an LLMDeployment: those of its largest Deployment."""
+    return max((workload.replicas for workload in workloads), default=0)
+
+
+def _workloads_by_owner(workloads: Iterable[Workload]) -> Mapping[str, tuple[Workload, ...]]:
+    """Return the Deployments by owner, in an order that does not depend on how they were read."""
+    by_owner: dict[str, tuple[Workload, ...]] = {}
+    for workload in sorted(workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
+        by_owner[workload.owner_uid] = (*by_owner.get(workload.owner_uid, ()), workload)
+    return by_owner
+
+
+def _desired(intent: ParsedIntent, workloads: tuple[Workload, ...], desired: Mapping[str, int]) -> int:
+    """Return the desired replicas, within the bounds: by the scaling law, else as many as there are."""
+    existing = replicas_of(workloads)
+    if isinstance(intent, InvalidIntent):
+        return existing
+    return min(max(desired.get(intent.uid, existing), intent.min_replicas), intent.max_replicas)
+
+
+def _fault_message(fault: Fault) -> str:
+    failed = _FAILED.get(fault.step, "it could not be planned")
+    return f"{failed} ({fault.error}); please report this; what runs is left as it is"

@@ -1,0 +1,143 @@
+"""One LLMDeployment to be placed: its candidate shapes, what runs, how many replicas each shape needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tangram.capacity.sizing import SizingRequest
+from tangram.eligibility.reasons import Reason
+from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload, replicas_for
+from tangram.planner.observe.free_capacity import FreeDevices
+from tangram.planner.shapes.candidates import Candidate
+from tangram.planner.shapes.judge import TPOT, TTFT, rate
+
+NO_LIMIT = 10**9
+# Share of its cost that a move from the checkpoint's format to a quantised one has to save.
+WORTH_A_MOVE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLimit:
+    """Most replicas of one shape for now, by quota or back-off, however many devices are free."""
+
+    replicas: int
+    reason: Reason
+    message: str
+    until: float | None = None  # epoch seconds; None: until what the message names changes
+    is_probe: bool = False  # it includes one replica to try whether the back-off is over
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDemand:
+    """An LLMDeployment that is accepted, not paused, and whose checkpoint is known."""
+
+    intent: Intent
+    facts: CheckpointFacts
+    request: SizingRequest
+    candidates: tuple[Candidate, ...]  # usable ones first, cheapest first
+    workloads: tuple[Workload, ...]  # its Deployments
+    desired: int  # replicas of `desired_shape` by the scaling law
+    desired_shape: Shape | None = None  # None: the shape that it runs on
+    limits: Mapping[Shape, ReplicaLimit] = field(default_factory=dict)
+    is_refused: bool = False  # the API server refuses its Deployment, or an object that this needs
+
+    @property
+    def uid(self) -> str:
+        """UID of the LLMDeployment."""
+        return self.intent.uid
+
+    @property
+    def usable(self) -> tuple[Candidate, ...]:
+        """Candidates that may be used, cheapest first."""
+        return tuple(candidate for candidate in self.candidates if candidate.rejection is None)
+
+    def cheaper_formats(self, current: Candidate) -> tuple[Candidate, ...]:
+        """Return the candidates in a quantised format that save enough to leave `current` for them.
+
+        A model starts in the checkpoint's own format until there is an evaluation report, and is never moved
+        back to it for money.
+        """
+        own = self.facts.dtype
+        if current.shape.precision != own or current.rejection is not None:
+            return ()
+        most = self.cost(current) * (1 - WORTH_A_MOVE)
+        return tuple(c for c in self.usable if c.shape.precision != own and self.cost(c) <= most)
+
+    def cost(self, candidate: Candidate) -> float:
+        """USD per hour of the replicas that it would need of a candidate."""
+        return self.replicas_needed(candidate) * candidate.price_per_hour
+
+    @property
+    def too_slow_but_serving(self) -> Candidate | None:
+        """The candidate that serves though it is predicted to miss an objective, if none may be used.
+
+        It keeps its replicas: a prediction ends no replica that serves.
+        """
+        slow = [c for c in self.candidates if c.rejection in (TPOT, TTFT) and self.available_on(c.shape)]
+        return None if self.usable else max(slow, key=lambda c: self.available_on(c.shape), default=None)
+
+    def max_replicas(self, shape: Shape) -> int:
+        """Most replicas of a shape, by quota and back-off."""
+        return self.limits[shape].replicas if shape in self.limits else NO_LIMIT
+
+    def available_on(self, shape: Shape) -> int:
+        """Replicas of a shape that serve."""
+        workload = self.workload_on(shape)
+        return workload.available if workload else 0
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a replica of any shape is available."""
+        return any(workload.available for workload in self.workloads)
+
+    def workload_on(self, shape: Shape) -> Workload | None:
+        """Return its Deployment on `shape`."""
+        return next((workload for workload in self.workloads if workload.shape == shape), None)
+
+    def replicas_needed(self, candidate: Candidate) -> int:
+        """Return how many replicas of a candidate carry the load for which `desired` was decided."""
+        shape, intent = candidate.shape, self.intent
+        if shape == self.desired_shape or (self.desired_shape is None and self.workload_on(shape)):
+            return self.desired
+        needed_rate = self._desired_rate()
+        if needed_rate is None:
+            needed_rate = intent.traffic.requests_per_second or None
+        replica_rate = None if needed_rate is None else rate(self.facts, shape, self.request)
+        if needed_rate is None or replica_rate is None:
+            return self.desired
+        lowest = intent.min_replicas if self.reference_shape else self.desired
+        return min(max(replicas_for(needed_rate, replica_rate), lowest), intent.max_replicas)
+
+    def _desired_rate(self) -> float | None:
+        """Requests per second that the desired replicas carry; None: unknown, or only the minimum is desired.
+
+        Shortage does not lower it: desired replicas count, not running ones.
+        """
+        shape, intent = self.reference_shape, self.intent
+        if shape is None:
+            return None
+        if self.desired <= intent.min_replicas and not intent.traffic.requests_per_second:
+            return None
+        replica_rate = rate(self.facts, shape, self.request)
+        return None if replica_rate is None else self.desired * replica_rate
+
+    @property
+    def reference_shape(self) -> Shape | None:
+        """The shape that `desired` counts; None: nothing runs yet."""
+        if self.desired_shape is not None or not self.workloads:
+            return self.desired_shape
+        return min(self.workloads, key=lambda w: (-w.available, -w.replicas, w.shape)).shape
+
+    def devices_held(self, shape: Shape, devices: FreeDevices) -> int:
+        """Devices of its replicas of `shape`, without those that its other shapes hold of the same kind."""
+        held = devices.count_held(self.uid, shape)
+        others = (w for w in self.workloads if w.shape != shape and w.shape.device_kind == shape.device_kind)
+        return max(0, held - sum(w.replicas for w in others))
+
+    def devices_for(self, shape: Shape, devices: FreeDevices) -> int:
+        """Devices that its replicas of `shape` hold or may take."""
+        return self.devices_held(shape, devices) + devices.count_free(self.uid, shape)
+
+    def can_spread(self, shape: Shape, count: int, devices: FreeDevices) -> bool:
+        """Whether `count` replicas of `shape` could keep to placement.spread."""
+        spread = self.intent.spread
+        return spread == Spread() or devices.can_spread(self.uid, shape, count, spread)

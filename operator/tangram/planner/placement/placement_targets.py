@@ -1,0 +1,237 @@
+"""The shape and the number of replicas that each LLMDeployment is to have, decided for all of them together.
+
+An LLMDeployment keeps a usable shape that has devices for its minimum: a move to save money would cost a
+start, and twice the devices meanwhile. New LLMDeployments, those that have to move, and replicas beyond what
+an LLMDeployment holds are assigned jointly, under shortage by priority.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tangram.eligibility.isolation import for_each
+from tangram.fleet import Shape
+from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
+from tangram.planner.placement.joint_assignment import (
+    DeviceAssignment,
+    DeviceDemand,
+    ShapeOption,
+    assign_devices,
+)
+from tangram.planner.placement.placement_demand import NO_LIMIT, PlacementDemand, ReplicaLimit
+from tangram.planner.shapes.candidates import Candidate, Offers
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementTarget:
+    """What one LLMDeployment is to have."""
+
+    candidate: Candidate | None  # None: no shape can serve the model
+    desired: int  # replicas of it that the load needs
+    replicas: int = 0  # of them that have a device
+    max_replicas: int = NO_LIMIT  # that budget, quota and back-off allow now
+    over_budget: str = ""  # the message, if the budget allows no more replicas
+    limit: ReplicaLimit | None = None  # if it allows no more replicas
+    failure: str = ""  # why there is no joint assignment: a bug
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """The candidates of one demand, and each as an option of the joint assignment."""
+
+    demand: PlacementDemand
+    candidates: tuple[Candidate, ...]
+    options: tuple[ShapeOption, ...]
+    stays: bool  # on the only candidate
+
+    @property
+    def needs_devices(self) -> bool:
+        """Whether it could use devices beyond those that it holds."""
+        return not self.stays or any(min(o.desired, o.max_replicas) > o.held for o in self.options)
+
+
+def placement_targets(
+    demands: tuple[PlacementDemand, ...], offered: Offers, devices: FreeDevices
+) -> Mapping[str, PlacementTarget]:
+    """Return the target of each demand by uid. `demands` are in order of priority. Takes from `devices`.
+
+    Raises `StepsFailed` for the demands that cannot be decided.
+    """
+    groups = tuple(sorted(devices.free))
+    index = {group: number for number, group in enumerate(groups)}
+    choices = for_each("target", demands, lambda d: d.uid, lambda d: _choices(d, offered, devices, index))
+    assignments = _assigned([each for each in choices if each.needs_devices], groups, offered,
+                            _free_after_surge(choices, devices))  # fmt: skip
+    targets: dict[str, PlacementTarget] = {}
+    for each in choices:
+        uid = each.demand.uid
+        assignment = assignments.get(uid) or _held_only(each.options[0])
+        for number, count in assignment.devices:
+            devices.allocate(uid, groups[number], count)
+        targets[uid] = _target(each, assignment, offered, devices)
+    return targets
+
+
+def _assigned(
+    choices: list[_Choices],
+    groups: tuple[DeviceGroup, ...],
+    offered: Offers,
+    free: Mapping[DeviceGroup, int],
+) -> dict[str, DeviceAssignment]:
+    if not choices:
+        return {}
+    # What no option uses is zero: then it changes no cached problem.
+    used = {group for each in choices for option in each.options for group in option.groups}
+    counts = tuple(free[group] if i in used else 0 for i, group in enumerate(groups))
+    prices = tuple(offered.unit_price(group) if i in used else 0.0 for i, group in enumerate(groups))
+    problem = tuple(DeviceDemand(each.demand.uid, each.options) for each in choices)
+    assignments = assign_devices(problem, counts, prices)
+    return {demand.uid: assignment for demand, assignment in zip(problem, assignments, strict=True)}
+
+
+def _free_after_surge(choices: list[_Choices], devices: FreeDevices) -> Mapping[DeviceGroup, int]:
+    """Free devices, less one for each rollout that starts a new pod before it ends an old one."""
+    free = dict(devices.free)
+    for each in choices:
+        demand = each.demand
+        workload = demand.workload_on(each.candidates[0].shape) if each.stays else None
+        if workload is None or not workload.is_rolling:
+            continue
+        if workload.in_place and each.options[0].held > demand.intent.min_replicas:
+            continue
+        for group in devices.groups(demand.uid, workload.shape):
+            if free[group]:
+                free[group] -= 1
+                break
+    return free
+
+
+def _choices(
+    demand: PlacementDemand, offered: Offers, devices: FreeDevices, index: Mapping[DeviceGroup, int]
+) -> _Choices:
+    current = _current(demand, devices) or demand.too_slow_but_serving
+    cheaper = demand.cheaper_formats(current) if current is not None else ()
+    if current is not None and not cheaper:
+        option = _option(demand, current, offered, devices, index, min_replicas=0)
+        return _Choices(demand, (current,), (option,), stays=True)
+    pairs = []
+    for candidate in (current, *cheaper) if current is not None else demand.usable:
+        # A move to a shape without devices for the minimum could never end, so it does not begin.
+        has_begun = not demand.is_serving or demand.available_on(candidate.shape) > 0
+        least = 1 if has_begun else demand.intent.min_replicas
+        pairs.append((candidate, _option(demand, candidate, offered, devices, index, min_replicas=least)))
+    pairs.sort(
+        key=lambda pair: pair[1].desired * pair[1].price
+    )  # stable: then in the order of the candidates
+    return _Choices(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
+
+
+def _current(demand: PlacementDemand, devices: FreeDevices) -> Candidate | None:
+    """Return the usable candidate that has replicas and enough devices for the minimum, if there is one."""
+    running = [candidate for candidate in demand.usable if demand.workload_on(candidate.shape) is not None]
+    running.sort(key=lambda c: -demand.available_on(c.shape))  # stable: then by price
+
+    def possible(shape: Shape) -> int:
+        return min(demand.devices_for(shape, devices), demand.max_replicas(shape))
+
+    return next((c for c in running if possible(c.shape) >= demand.intent.min_replicas), None)
+
+
+def _option(
+    demand: PlacementDemand,
+    candidate: Candidate,
+    offered: Offers,
+    devices: FreeDevices,
+    index: Mapping[DeviceGroup, int],
+    *,
+    min_replicas: int,
+) -> ShapeOption:
+    shape, desired = candidate.shape, demand.replicas_needed(candidate)
+    most = min(_affordable(demand, candidate, offered), demand.max_replicas(shape))
+    fitting = min(desired, most, demand.devices_for(shape, devices))
+    return ShapeOption(
+        groups=tuple(index[group] for group in devices.groups(demand.uid, shape)),
+        desired=desired,
+        max_replicas=most,
+        min_replicas=min_replicas,
+        held=min(demand.devices_held(shape, devices), desired),
+        price=candidate.price_per_hour,
+        can_spread=demand.can_spread(shape, fitting, devices),
+    )
+
+
+def _affordable(demand: PlacementDemand, candidate: Candidate, offered: Offers) -> int:
+    """Replicas that the budget allows beside those of other shapes, which run until these serve.
+
+    The budget ends no replica of the minimum that runs.
+    """
+    budget, price = demand.intent.budget_per_hour, candidate.price_per_hour
+    if budget is None or price <= 0:
+        return NO_LIMIT
+    workload = demand.workload_on(candidate.shape)
+    kept = min(demand.intent.min_replicas, workload.replicas) if workload else 0
+    affordable = min((budget - _other_shapes_cost(demand, candidate, offered)) / price, NO_LIMIT)
+    return max(kept, math.floor(affordable + 1e-9))
+
+
+def _other_shapes_cost(demand: PlacementDemand, candidate: Candidate, offered: Offers) -> float:
+    """USD per hour of its replicas on other shapes."""
+    others = (w for w in demand.workloads if w.shape != candidate.shape)
+    return sum(w.replicas * offered.price(w.shape, demand.intent.pools) for w in others)
+
+
+def _held_only(option: ShapeOption) -> DeviceAssignment:
+    return DeviceAssignment(0, min(option.held, option.max_replicas))
+
+
+def _target(
+    choices: _Choices, assignment: DeviceAssignment, offered: Offers, devices: FreeDevices
+) -> PlacementTarget:
+    demand = choices.demand
+    if not choices.candidates:
+        return PlacementTarget(None, demand.desired)
+    number = _unassigned_option(choices, devices) if assignment.option is None else assignment.option
+    candidate, option = choices.candidates[number], choices.options[number]
+    over_budget, limit = "", demand.limits.get(candidate.shape)
+    is_useless = option.max_replicas < min(option.desired, max(1, option.min_replicas))
+    is_bound = is_useless or (
+        option.max_replicas < option.desired and assignment.replicas >= option.max_replicas
+    )
+    if limit is None or not is_bound or limit.replicas > option.max_replicas:
+        limit = None
+    if is_bound and limit is None:
+        over_budget = _over_budget(demand, candidate, option, offered)
+    return PlacementTarget(
+        candidate,
+        option.desired,
+        assignment.replicas,
+        option.max_replicas,
+        over_budget,
+        limit,
+        assignment.failure,
+    )
+
+
+def _unassigned_option(choices: _Choices, devices: FreeDevices) -> int:
+    """Return the option that the status describes while no replica can be placed: the shape that `desired`
+    counts, else one that serves, else the one with the most devices.
+    """
+    demand, shapes = choices.demand, [candidate.shape for candidate in choices.candidates]
+    counted = [i for i, s in enumerate(shapes) if s == demand.desired_shape and demand.workload_on(s)]
+    serving = [i for i, s in enumerate(shapes) if demand.available_on(s)]
+    if counted or serving:
+        return (counted or serving)[0]
+    fitting = [demand.devices_for(shape, devices) for shape in shapes]
+    if demand.is_refused:  # the shape that was refused is tried again, no other one
+        return next((i for i, count in enumerate(fitting) if count > 0), 0)
+    return max(range(len(shapes)), key=lambda i: (choices.options[i].max_replicas > 0, fitting[i]))
+
+
+def _over_budget(demand: PlacementDemand, candidate: Candidate, option: ShapeOption, offered: Offers) -> str:
+    others = _other_shapes_cost(demand, candidate, offered)
+    beside = f", beside {others:.2f} $/h for what runs until then" if others else ""
+    return (
+        f"placement.budgetPerHour of {demand.intent.budget_per_hour:.2f} $/h allows"
+        f" {max(0, option.max_replicas)} of {option.desired} replicas on {candidate.shape.described} at"
+        f" {candidate.price_per_hour:.2f} $/h each{beside}"
+    )

@@ -1,0 +1,235 @@
+"""Actions that bring one LLMDeployment to its target, make before break, and the condition `Placed`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tangram import catalog
+from tangram.capacity.memory.budget import model_length
+from tangram.eligibility.reasons import Reason
+from tangram.fleet import (
+    Action,
+    Alternative,
+    ApplyDeployment,
+    RemoveDeployment,
+    ScaleDeployment,
+    Shape,
+    Workload,
+)
+from tangram.fleet.times import rfc3339
+from tangram.planner.observe.free_capacity import FreeDevices
+from tangram.planner.placement.alternatives import alternatives, why_none_serves
+from tangram.planner.placement.placement_demand import PlacementDemand
+from tangram.planner.placement.placement_targets import PlacementTarget
+from tangram.planner.rollout.node_selection import node_selection
+from tangram.planner.rollout.pod_replacement import Rollout, device_name, resumed, rollout
+from tangram.planner.rollout.shape_moves import kept_replicas
+from tangram.planner.shapes.candidates import Candidate, Offers
+from tangram.planner.shapes.judge import rate
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentPlacement:
+    """Where one LLMDeployment runs, and the actions for it."""
+
+    reason: Reason
+    message: str
+    shape: Shape | None = None
+    desired: int = 0
+    placed: int = 0
+    price_per_hour: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
+    predicted_tpot_ms: float | None = None
+    rollout_waits: str = ""
+    actions: tuple[Action, ...] = ()
+
+
+def deployment_placement(
+    demand: PlacementDemand,
+    target: PlacementTarget,
+    offered: Offers,
+    devices: FreeDevices,
+    pending: Mapping[tuple[str, Shape], str],
+) -> DeploymentPlacement:
+    """Return what to do for `demand`. What `target` assigns is taken from `devices` already.
+
+    `pending`: messages about pods that the scheduler finds no node for, though a device is free.
+    """
+    chosen, workloads = target.candidate, demand.workloads
+    rejected = alternatives(demand, target, devices)
+    if chosen is None:
+        reason, message = why_none_serves(demand, offered)
+        message += _still_serving(workloads)
+        return DeploymentPlacement(reason, message, desired=demand.desired, alternatives=rejected)
+    current = demand.workload_on(chosen.shape)
+    others = tuple(workload for workload in workloads if workload.shape != chosen.shape)
+    replicas = _replicas(target, current)
+    pod_rollout = _rollout(demand, target, chosen.shape, current, replicas, devices)
+    kept = kept_replicas(demand, target, current)
+    stays = ", ".join(f"{kept[w.uid]} on {w.shape.described}" for w in others if kept[w.uid])
+    reason, message = _placed_condition(demand, target, chosen, offered)
+    unscheduled = pending.get((demand.uid, chosen.shape))
+    if unscheduled and reason == Reason.PLACED:
+        reason, message = Reason.UNSCHEDULABLE, unscheduled
+    if chosen.rejection is not None:  # it serves, and is predicted to be too slow
+        reason, message = why_none_serves(demand, offered)
+        message += _still_serving(workloads)
+    failure = f"assigned by priority: the joint decision failed ({target.failure}); please report this"
+    notes = (
+        _not_begun(demand, target, current, others),
+        pod_rollout.waits,
+        failure if target.failure else "",
+        f"{stays} stays until enough replicas of {chosen.shape.described} are available" if stays else "",
+    )
+    return DeploymentPlacement(
+        reason=reason,
+        message="; ".join(filter(None, (message, *notes))),
+        shape=chosen.shape,
+        desired=target.desired,
+        placed=target.replicas,
+        price_per_hour=target.replicas * chosen.price_per_hour,
+        alternatives=rejected,
+        predicted_tpot_ms=chosen.tpot_ms,
+        rollout_waits=pod_rollout.waits,
+        actions=(
+            *_apply(demand, offered, devices, chosen, replicas, pod_rollout, current),
+            *resumed(current, replicas),
+            *_end_replicas(others, kept),
+        ),
+    )
+
+
+def _replicas(target: PlacementTarget, current: Workload | None) -> int:
+    """Return the replicas of the Deployment.
+
+    Shortage never scales an existing Deployment down: if a node is lost, or cordoned under running pods,
+    Kubernetes schedules the pods as soon as it can. Only new replicas need a device first. The budget does
+    scale it down.
+    """
+    return max(target.replicas, min(target.desired, target.max_replicas, current.replicas if current else 0))
+
+
+def _rollout(
+    demand: PlacementDemand,
+    target: PlacementTarget,
+    shape: Shape,
+    current: Workload | None,
+    replicas: int,
+    devices: FreeDevices,
+) -> Rollout:
+    other_shapes = devices.count_held(demand.uid, shape) - demand.devices_held(shape, devices)
+    limit = demand.limits.get(shape)
+    return rollout(
+        demand.intent,
+        current,
+        target.replicas,
+        replicas,
+        target.replicas + other_shapes,
+        devices,
+        affords_surge=replicas < target.max_replicas,
+        surge_limit=limit.message if limit is not None and limit.replicas <= replicas else "",
+    )
+
+
+def _not_begun(
+    demand: PlacementDemand, target: PlacementTarget, current: Workload | None, others: tuple[Workload, ...]
+) -> str:
+    waits = current is None and target.replicas == 0 and any(workload.available for workload in others)
+    if not waits or target.over_budget or target.limit is not None:
+        return ""
+    return f"no move begins before the minimum of {demand.intent.min_replicas} replicas has free devices"
+
+
+def _end_replicas(others: tuple[Workload, ...], kept: Mapping[str, int]) -> Iterator[Action]:
+    """End the replicas of other shapes that a move does not need any more."""
+    for workload in others:
+        identity = (workload.owner_uid, workload.namespace, workload.name, workload.uid)
+        if kept[workload.uid] == 0:
+            yield RemoveDeployment(*identity)
+        elif kept[workload.uid] < workload.replicas:
+            yield ScaleDeployment(*identity, kept[workload.uid])
+
+
+def _apply(
+    demand: PlacementDemand,
+    offered: Offers,
+    devices: FreeDevices,
+    chosen: Candidate,
+    replicas: int,
+    pod_rollout: Rollout,
+    current: Workload | None,
+) -> tuple[Action, ...]:
+    intent = demand.intent
+    pods = replicas + (current is not None and current.is_rolling)
+    nodes = node_selection(demand.uid, intent.pools, chosen.shape, current, pods, offered, devices)
+    selectors = offered.selectors(intent.pools)
+    no_node = not nodes or (intent.pools and not selectors)
+    if no_node and current is not None and replicas < current.replicas:  # pods without a node hold no quota
+        return (ScaleDeployment(current.owner_uid, current.namespace, current.name, current.uid, replicas),)
+    # A Deployment that the API server refused is tried without replicas: that takes no device.
+    if no_node or (replicas == 0 and current is None and not demand.is_refused):
+        return ()
+    return (
+        ApplyDeployment(
+            demand.uid,
+            chosen.shape,
+            replicas,
+            nodes.products,
+            model_length(demand.facts, intent.max_model_len),
+            pod_rollout.max_unavailable,
+            intent.spread,
+            selectors,
+            nodes.declared,
+        ),
+    )
+
+
+def _placed_condition(
+    demand: PlacementDemand, target: PlacementTarget, chosen: Candidate, offered: Offers
+) -> tuple[Reason, str]:
+    placed, desired, intent = target.replicas, target.desired, demand.intent
+    if placed == desired:
+        limit = demand.limits.get(chosen.shape)
+        if limit is not None and limit.is_probe and limit.replicas <= placed:
+            return limit.reason, limit.message
+        return Reason.PLACED, _placed_message(demand, target, chosen)
+    count = f"{placed} of {desired} replicas placed"
+    if target.limit is not None:
+        return target.limit.reason, f"{count}; {target.limit.message}{_next_try(demand)}"
+    if target.over_budget:
+        return Reason.OVER_BUDGET, f"{count}; {target.over_budget}"
+    pools = " or ".join(intent.pools)
+    if pools and not set(intent.pools) & set(offered.pools):
+        return Reason.INSUFFICIENT_CAPACITY, f"{count}; there is no GPUPool {pools}"
+    missing, device = desired - placed, f"a free {device_name(chosen.shape)} on {chosen.shape.sku}"
+    needs = f"{missing} more {'needs' if missing == 1 else 'need'} {device}"
+    where = f" in {pools}" if pools else ""
+    left_out = offered.left_out_message(intent)
+    return Reason.INSUFFICIENT_CAPACITY, f"{count}; {needs}{where}{left_out}"
+
+
+def _next_try(demand: PlacementDemand) -> str:
+    """Return when the first shape is tried again, if all usable shapes are in back-off."""
+    limits = [demand.limits.get(candidate.shape) for candidate in demand.usable]
+    times = [limit.until for limit in limits if limit is not None and limit.until is not None]
+    if len(times) < 2 or len(times) < len(limits):
+        return ""
+    first = rfc3339(min(times))
+    return f"; all {len(times)} shapes that may be used are in back-off, the next is tried at {first}"
+
+
+def _placed_message(demand: PlacementDemand, target: PlacementTarget, chosen: Candidate) -> str:
+    text = f"{target.desired} on {chosen.shape.described} at {chosen.price_per_hour:.2f} $/h each"
+    if chosen.tpot_ms is not None:
+        text += f", predicted {chosen.tpot_ms:.2f} ms per token when idle"
+    if demand.intent.traffic.requests_per_second:
+        replica_rate = rate(demand.facts, chosen.shape, demand.request)
+        text += f", good for {target.desired * replica_rate:.3g} requests/s in all" if replica_rate else ""
+    gpu = catalog.gpu(chosen.shape.sku)
+    if gpu is not None and gpu.unverified:
+        text += f"; the catalog's numbers for {gpu.sku} are not verified"
+    return text
+
+
+def _still_serving(workloads: tuple[Workload, ...]) -> str:
+    shapes = ", ".join(w.shape.described for w in workloads if w.available > 0)
+    return f"; {shapes} goes on serving meanwhile" if shapes else ""
