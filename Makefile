@@ -16,7 +16,10 @@ PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 UNIT := not apiserver and not cluster and not faults and not campaign
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
-export PYTHONDONTWRITEBYTECODE ?= 1
+# Bytecode is kept, outside the tree: without it, each of the many processes of the suites compiles all that it
+# imports, torch and OR-tools included.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(abspath $(VENV))/pycache
 
 .PHONY: help
 help: ## List the targets

@@ -14,6 +14,9 @@ from tests.support.duration_report import DurationReport
 # The compile gate runs in a process of its own, without it.
 os.environ["TRITON_INTERPRET"] = "1"
 
+# What the command line prints is as wide as a pipe: pytest-xdist hands its workers a width of its own.
+os.environ.pop("COLUMNS", None)
+
 # A run that fails speaks of the change that it ran on: examples are random, and the same each time.
 # `make explore` looks at others, and at how long an example takes: on a busy machine that says nothing.
 # A test as a whole has its time limit in either.
@@ -32,8 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Report where the time of the run went."""
-    config.pluginmanager.register(DurationReport(config.getoption("budget")), "duration_report")
+    """Report where the time of a run with a budget went."""
+    if config.getoption("budget"):
+        config.pluginmanager.register(DurationReport(config.getoption("budget")), "duration_report")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,11 +20,11 @@ class DurationReport:
     """Adds `processor_s` to the report of each phase of a test; prints the sums at the end.
 
     With xdist the workers measure and the controller prints.
-    `budget_s`: wall-clock seconds that the run may take; None: not stated. A run above its budget
-    passes, since the machine may be busy; the report says so.
+    `budget_s`: wall-clock seconds that the run may take. A run above its budget passes: the machine may be
+    busy; the report says so.
     """
 
-    def __init__(self, budget_s: float | None) -> None:
+    def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
         self._begin = time.monotonic()
         self._phase_begin = 0.0
@@ -65,9 +65,8 @@ class DurationReport:
             write(f"{seconds:9.1f} {self._processor[test]:9.1f}  {test}")
         elapsed = time.monotonic() - self._begin
         write(f"\nThe run took {elapsed:.0f} s, imports and collection included.")
-        if self._budget_s is not None:
-            verdict = "within" if elapsed <= self._budget_s else "ABOVE"
-            write(f"That is {verdict} its budget of {self._budget_s:.0f} s on two quiet cores.")
+        verdict = "within" if elapsed <= self._budget_s else "ABOVE"
+        write(f"That is {verdict} its budget of {self._budget_s:.0f} s on two quiet cores.")
 
 
 def processor_seconds() -> float:
