@@ -7,6 +7,7 @@ import pytest
 
 from tangram.fleet import FactsKey, Intent, Shape, labels
 from tangram.shell.objects import kinds, manifests
+from tangram.shell.objects.kinds import Identity
 from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.snapshot.jobs import fleet_jobs
@@ -107,7 +108,7 @@ KEY = FactsKey("ns", "image:///a", "engine:1")
 @pytest.mark.parametrize("value", [None, "", "image:///other"])
 def test_an_edited_job_still_inspects_what_it_inspects(mark: str, value: str | None) -> None:
     """Its pod template cannot be changed, and its name is a hash of both."""
-    job = manifests.inspect_job(manifests.Owner(UID, "ns", "a", 1), KEY, SETTINGS)
+    job = manifests.inspect_job(Identity("ns", "a", UID), KEY, SETTINGS)
     job["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}
     view = replace(THERE, jobs=(marked(job, mark, value),)).view()
 

@@ -6,14 +6,14 @@ import pytest
 
 from tangram.fleet import Shape
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL
+from tangram.shell.objects.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL, Identity
 from tangram.shell.objects.owned_objects import UnknownShape, generation_of, shape_of
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
 
-OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
+OWNER = Identity("ns", "chat", "uid-1")
 SHAPE = Shape("H100-80GB-SXM", "gpu")
 
 

@@ -22,8 +22,8 @@ from tangram.fleet import (
 )
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.objects import manifests
-from tangram.shell.objects.manifest_diff import covers, up_to_date
-from tangram.shell.objects.node_affinity import steered_to
+from tangram.shell.objects.manifest_diff import contains, up_to_date
+from tangram.shell.objects.node_affinity import targeted_nodes
 from tangram.shell.objects.owned_objects import UnknownShape, generation_of, shape_of
 from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
@@ -212,8 +212,8 @@ def test_pods_may_run_on_nodes_without_a_product_label_in_pools_that_declare_the
             [absent, shared, ("pool", "In", ("old",)), ("tier", "In", ("gold",))],
         ]
     )
-    assert steered_to(both["spec"]["template"]) == (action().products, bare)
-    assert steered_to(alone["spec"]["template"]) == ((), bare)
+    assert targeted_nodes(both["spec"]["template"]) == (action().products, bare)
+    assert targeted_nodes(alone["spec"]["template"]) == ((), bare)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_pods_may_run_on_nodes_without_a_product_label_in_pools_that_declare_the
     ],
 )
 def test_a_template_without_our_terms_steers_nowhere(affinity: Any) -> None:
-    assert steered_to({"spec": {"affinity": affinity}}) == ((), ())
-    assert steered_to({}) == ((), ())
+    assert targeted_nodes({"spec": {"affinity": affinity}}) == ((), ())
+    assert targeted_nodes({}) == ((), ())
 
 
 def test_pods_spread_over_what_their_shares_speak_of_and_rather_run_close_than_not_at_all() -> None:
@@ -276,7 +276,7 @@ def test_a_new_generation_alone_does_not_touch_the_pods() -> None:
 
 def test_the_inspect_job_runs_the_engine_without_rights() -> None:
     key = FactsKey("ns", "image:///models/tiny", "registry/engine:1")
-    job = manifests.inspect_job(manifests.owner_of(intent()), key, SETTINGS)
+    job = manifests.inspect_job(manifests.owner_identity(intent()), key, SETTINGS)
 
     assert job["metadata"]["name"] == manifests.inspect_job_name(key)
     assert container(job)["image"] == "registry/engine:1"
@@ -357,7 +357,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_everything_covers_itself(value: Any) -> None:
-    assert covers(value, json.loads(json.dumps(value)))
+    assert contains(value, json.loads(json.dumps(value)))
 
 
 @given(st.integers(1, 10**6))

@@ -15,6 +15,7 @@ from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.scaler import Scaler
 from tangram.shell.objects import manifests
+from tangram.shell.objects.kinds import Identity
 from tangram.shell.snapshot import intents, workloads
 from tangram.shell.snapshot.broken_objects import without_broken_objects
 from tangram.shell.watch import kept_fields
@@ -36,7 +37,7 @@ DELETED = object()
 def fleet() -> Fleet:
     there = running("a", "bad", "z")
     bad = there.llm_deployments[1]
-    owner = manifests.Owner(BAD, "ns", "bad", 1)
+    owner = Identity("ns", "bad", BAD)
     job = manifests.inspect_job(owner, manifests.FactsKey("ns", "image:///bad", "engine:1"), SETTINGS)
     job["metadata"] |= {"uid": "job-bad", "creationTimestamp": "2026-01-01T00:00:00Z"}
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}

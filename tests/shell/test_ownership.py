@@ -17,7 +17,7 @@ from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.apiserver import llm
 
-OWNER = manifests.Owner("uid-1", "ns", "chat", 1)
+OWNER = Identity("ns", "chat", "uid-1")
 SHAPE = Shape("H100-80GB-SXM", "gpu")
 NAME = f"chat-{SHAPE.variant}"
 
@@ -97,7 +97,7 @@ def test_a_deployment_that_only_looks_like_a_child_does_not_count(foreign: dict[
 
 def test_a_child_of_a_second_owner_counts_for_the_controller_alone() -> None:
     both = deployment()
-    other = manifests._owner_reference(manifests.Owner("uid-2", "ns", "other", 1)) | {"controller": False}
+    other = manifests._owner_reference(Identity("ns", "other", "uid-2")) | {"controller": False}
     both["metadata"]["ownerReferences"].insert(0, other)
     living = (llm_deployment(), llm_deployment("uid-2", "other"))
 

@@ -37,7 +37,7 @@ def engine(told: Settings = SETTINGS, wanted: ApplyDeployment | None = None) -> 
 
 
 def inspect(told: Settings = SETTINGS) -> dict[str, Any]:
-    job = manifests.inspect_job(manifests.owner_of(intent()), FactsKey("ns", "pvc://w/x", "e"), told)
+    job = manifests.inspect_job(manifests.owner_identity(intent()), FactsKey("ns", "pvc://w/x", "e"), told)
     template: dict[str, Any] = job["spec"]["template"]
     return template
 

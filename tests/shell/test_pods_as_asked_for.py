@@ -115,7 +115,7 @@ def test_a_pod_without_its_volumes_names_the_secret_that_may_be_missing() -> Non
 
     told = waiting_message(with_keys, waits, lambda _: True)
 
-    assert "key clients.txt of Secret chat-keys among them: is it there?" in told
+    assert "(does key clients.txt of Secret chat-keys exist?)" in told
     assert "Secret" not in waiting_message(rendered(intent()), waits, lambda _: True)
     assert waiting_message(with_keys, waits, lambda _: False) == ""
 
@@ -128,6 +128,6 @@ def test_an_engine_that_ends_for_want_of_keys_names_the_secret() -> None:
         return waiting_message(with_keys, [pod(state, {"exitCode": code, "reason": "Error"})], lambda _: True)
 
     assert told(server.EXIT_API_KEYS).startswith(
-        "pod a: key clients.txt of Secret chat-keys may give no API keys"
+        "pod a: key clients.txt of Secret chat-keys may hold no API keys"
     )
     assert "Secret" not in told(server.EXIT_CHECKPOINT)

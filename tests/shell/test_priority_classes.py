@@ -10,7 +10,7 @@ from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
 from tangram.planner import plan
 from tangram.shell.objects import kinds, manifests
 from tangram.shell.objects.manifest_diff import up_to_date
-from tangram.shell.objects.pod_priority import keep_class
+from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
@@ -149,7 +149,7 @@ def live(obj: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def class_of(obj: dict[str, Any]) -> str | None:
+def priority_class_of(obj: dict[str, Any]) -> str | None:
     found: str | None = obj["spec"]["template"]["spec"].get("priorityClassName")
     return found
 
@@ -163,61 +163,64 @@ def gone(_name: str) -> bool:
 
 
 def test_pods_and_inspections_carry_the_class() -> None:
-    assert class_of(rendered("gold")) == "gold"
-    assert class_of(rendered()) is None
-    owner = manifests.owner_of(intent("chat"))
+    assert priority_class_of(rendered("gold")) == "gold"
+    assert priority_class_of(rendered()) is None
+    owner = manifests.owner_identity(intent("chat"))
     job = manifests.inspect_job(owner, FactsKey("ns", "image:///m", "e"), SETTINGS, "gold")
-    assert class_of(job) == "gold"
+    assert priority_class_of(job) == "gold"
 
 
 @pytest.mark.parametrize(("before", "after"), [("gold", "silver"), ("", "gold"), ("gold", "")])
 def test_a_change_of_the_class_alone_replaces_no_pod_and_leaves_nothing_to_write(before, after) -> None:
     there = live(rendered(before))
-    kept = keep_class(there, rendered(after), exists)
+    kept = keep_live_class(there, rendered(after), exists)
     assert up_to_date(there, kept)
-    assert (class_of(kept) or "") == before
+    assert (priority_class_of(kept) or "") == before
 
 
 def test_other_fields_of_the_deployment_are_written_beside_the_class_that_stays() -> None:
     there = live(rendered("gold"))
-    kept = keep_class(there, rendered("silver", generation=2), exists)
-    assert class_of(kept) == "gold"
+    kept = keep_live_class(there, rendered("silver", generation=2), exists)
+    assert priority_class_of(kept) == "gold"
     assert not up_to_date(there, kept)
     written = live(kept)
-    assert up_to_date(written, keep_class(written, rendered("silver", generation=2), exists))
+    assert up_to_date(written, keep_live_class(written, rendered("silver", generation=2), exists))
 
 
 def test_the_class_comes_with_any_other_change_of_the_template() -> None:
     there = live(rendered("gold"))
-    assert class_of(keep_class(there, rendered("silver", max_running_requests=8), exists)) == "silver"
+    assert (
+        priority_class_of(keep_live_class(there, rendered("silver", max_running_requests=8), exists))
+        == "silver"
+    )
 
 
 def test_the_class_comes_with_a_field_that_is_no_longer_rendered() -> None:
     there = live(rendered("gold", Settings(engine_image="e", runtime_class_name="nvidia")))
-    assert class_of(keep_class(there, rendered("silver"), exists)) == "silver"
+    assert priority_class_of(keep_live_class(there, rendered("silver"), exists)) == "silver"
 
 
 def test_a_template_whose_class_makes_no_pods_any_more_gets_the_other_one() -> None:
-    assert class_of(keep_class(live(rendered("gold")), rendered("silver"), gone)) == "silver"
+    assert priority_class_of(keep_live_class(live(rendered("gold")), rendered("silver"), gone)) == "silver"
 
 
 def test_where_the_default_class_is_gone_templates_lose_it_once_a_pod_is_refused() -> None:
     there = live(rendered("gold"))
-    assert class_of(keep_class(there, rendered(), gone)) == "gold"
+    assert priority_class_of(keep_live_class(there, rendered(), gone)) == "gold"
     message = 'pods "chat-x" is forbidden: no PriorityClass with name gold was found'
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
     there["status"] = {"conditions": [failure]}
-    assert class_of(keep_class(there, rendered(), gone)) is None
-    assert class_of(keep_class(there, rendered(), exists)) == "gold"
+    assert priority_class_of(keep_live_class(there, rendered(), gone)) is None
+    assert priority_class_of(keep_live_class(there, rendered(), exists)) == "gold"
 
 
 def test_a_class_that_another_hand_wrote_is_healed() -> None:
     there = live(rendered("gold"))
     there["spec"]["template"]["spec"]["priorityClassName"] = "platinum"
-    assert class_of(keep_class(there, rendered("silver"), exists)) == "silver"
+    assert priority_class_of(keep_live_class(there, rendered("silver"), exists)) == "silver"
 
 
 def test_a_deployment_without_the_annotation_gets_the_class() -> None:
     there = live(rendered())
     del there["metadata"]["annotations"][kinds.TEMPLATE_ANNOTATION]
-    assert class_of(keep_class(there, rendered("gold"), exists)) == "gold"
+    assert priority_class_of(keep_live_class(there, rendered("gold"), exists)) == "gold"

@@ -124,7 +124,7 @@ def rendered(told: Settings) -> dict[str, dict[str, Any]]:
     key = FactsKey("ns", "pvc://weights/llama", "registry/engine:1")
     return {
         "engine": manifests.deployment(wanted, action, told),
-        "inspect": manifests.inspect_job(manifests.owner_of(wanted), key, told),
+        "inspect": manifests.inspect_job(manifests.owner_identity(wanted), key, told),
     }
 
 

@@ -14,7 +14,7 @@ from tangram.shell.api_server.client import LIST_CHUNK, PAGE_TRIES, RESTARTS, Ap
 from tangram.shell.api_server.response_body import MAX_BODY_BYTES
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import DEPLOYMENTS, PODS
+from tangram.shell.objects.kinds import DEPLOYMENTS, PODS, Identity
 from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
@@ -165,7 +165,7 @@ def test_under_2_kib_stay_of_a_pod_with_a_gpu_and_nothing_of_another() -> None:
     assert kept_of_each([json.dumps(pod(i, gpus=0)) for i in range(300)], kept_fields.pod) < 64
 
 
-OWNER = manifests.Owner("uid-1", "n", "chat", 1)
+OWNER = Identity("n", "chat", "uid-1")
 
 
 def padded(part: str) -> dict[str, Any]:

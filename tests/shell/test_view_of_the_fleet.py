@@ -6,6 +6,7 @@ import pytest
 
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
 from tangram.shell.objects import manifests
+from tangram.shell.objects.kinds import Identity
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
 from tangram.shell.snapshot.gpu_nodes import node
@@ -18,7 +19,7 @@ from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
 
 SETTINGS = Settings(engine_image="engine:1")
-OWNER = manifests.Owner("uid-1", "ns", "chat", 3)
+OWNER = Identity("ns", "chat", "uid-1")
 KEY = FactsKey("ns", "image:///m", "engine:1")
 TOLERATIONS = SETTINGS.tolerations
 

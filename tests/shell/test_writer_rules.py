@@ -28,6 +28,7 @@ from tangram.shell.objects.kinds import (
     PRIORITY_CLASSES,
     SERVICES,
     VARIANT_LABEL,
+    Identity,
     Kind,
     key_of,
 )
@@ -130,7 +131,7 @@ def action_writer(
 
 
 def child(kind: Kind, name: str, owner: str = "", owner_name: str = "chat", **meta: Any) -> dict[str, Any]:
-    reference = manifests._owner_reference(manifests.Owner(owner, "ns", owner_name, 1))
+    reference = manifests._owner_reference(Identity("ns", owner_name, owner))
     references = [reference] if owner else []
     return {
         "apiVersion": kind.api_version,

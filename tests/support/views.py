@@ -110,7 +110,7 @@ def pod(of: Object, on: str) -> Object:
 
 def service(owner: Intent) -> Object:
     """Return the Service of an LLMDeployment."""
-    made = manifests.service(manifests.owner_of(owner))
+    made = manifests.service(manifests.owner_identity(owner))
     made["metadata"] |= {"uid": f"svc-{owner.name}", "resourceVersion": "3"}
     return made
 
@@ -228,6 +228,6 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
         if isinstance(action, ApplyDeployment) and isinstance(owner, Intent):
             manifests.deployment(owner, action, SETTINGS)
         if isinstance(action, StartInspection) and isinstance(owner, Intent):
-            manifests.inspect_job(manifests.owner_of(owner), action.key, SETTINGS)
+            manifests.inspect_job(manifests.owner_identity(owner), action.key, SETTINGS)
     pool_statuses(view.gpu_pools, seen, {}, now, skipped)
     return Round(made, statuses, faults, metrics)

@@ -9,5 +9,13 @@ def rfc3339(seconds: float) -> str:
 
 
 def epoch(text: str) -> float:
-    """Return the seconds since the epoch of such a time."""
+    """Return the seconds since the epoch of an RFC 3339 time. Raises ValueError for any other text."""
     return datetime.fromisoformat(text).timestamp()
+
+
+def epoch_or(text: str | None, default: float) -> float:
+    """Return the seconds since the epoch of an RFC 3339 time, `default` where it is missing or invalid."""
+    try:
+        return epoch(text) if text else default
+    except ValueError:
+        return default

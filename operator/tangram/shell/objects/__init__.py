@@ -1,4 +1,5 @@
-"""Kubernetes objects, written and read back.
+"""Manifests of Kubernetes objects, and what is read back from live ones. Pure.
 
-In: actions. Out: manifests; from live objects, what they say. Pure.
+In: actions of a plan. Out: the manifests of Deployments, Services and Jobs.
+In: live objects. Out: their shape, owner, results, and why pods wait.
 """

@@ -1,7 +1,6 @@
-"""The template of the pods that serve: engines of one variant of an LLMDeployment. Pure."""
+"""The pod template of the engines of one variant of an LLMDeployment. Pure."""
 
 from tangram.api import ModelSource, model_source
-from tangram.eligibility.devices.tolerations import engine_tolerations
 from tangram.fleet import DRAIN_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
 from tangram.fleet.labels import MANAGED_BY, ZONE_LABEL
 from tangram.fleet.quantity import memory_quantity, parse_quantity
@@ -17,19 +16,18 @@ from tangram.shell.objects.kinds import (
     VARIANT_LABEL,
     Object,
 )
-from tangram.shell.objects.node_affinity import node_affinity
 from tangram.shell.settings import Settings
 
 ENGINE_PORT = 8000
-HUNG_GRACE_S = 30  # what does not answer its liveness probe will not finish its requests either
-START_DEADLINE_S = 1800  # the largest checkpoints load in minutes; beyond half an hour something is wrong
+HUNG_GRACE_S = 30  # an engine that fails its liveness probe will not finish its requests
+START_DEADLINE_S = 1800  # the largest checkpoints load in minutes
 START_PERIOD_S = 2
 ENGINE_NAME = "tangram-engine"
 SHARED_MEMORY = "shm"
 
 # github.com/kubernetes/autoscaler, cluster-autoscaler/FAQ.md, "What types of pods can prevent CA from
 # removing a node": those with a volume on the node's disk, as /tmp is, unless annotated as safe to evict.
-# karpenter.sh/docs/concepts/disruption, "Pod-level controls": consolidation and drift heed the annotation.
+# karpenter.sh/docs/concepts/disruption, "Pod-level controls": consolidation and drift respect it.
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _NODE_REMOVAL: dict[str, dict[str, str]] = {
     "Default": {},
@@ -38,22 +36,17 @@ _NODE_REMOVAL: dict[str, dict[str, str]] = {
 }
 API_KEYS = "api-keys"  # a volume, and the file in it
 _API_KEYS_FOLDER = "/etc/tangram/api-keys"
-# Group and owner: the group is fsGroup's, or 0 where a cluster gives pods a user of its own with group 0.
+# For owner and group: the group is fsGroup, or 0 where the cluster assigns the user of pods, with group 0.
 _SECRET_MODE = 0o440
 
 
 def engine_template(
-    intent: Intent, action: ApplyDeployment, settings: Settings, engines: dict[str, str]
+    intent: Intent, action: ApplyDeployment, settings: Settings, common_labels: dict[str, str]
 ) -> Object:
-    """Return the pod template of one variant; `engines` are the labels that pods of every variant carry."""
+    """Return the pod template of one variant; `common_labels` are on the pods of every variant."""
     source = model_source(intent.model_uri)
-    pod = pod_fields.common_fields(settings) | {
+    pod = pod_fields.gpu_pod_fields(action, settings) | {
         "terminationGracePeriodSeconds": intent.termination_grace_s,
-        "affinity": node_affinity(action),
-        "tolerations": [
-            dict(each)
-            for each in engine_tolerations(action.shape.sku, action.shape.resource, settings.tolerations)
-        ],
         "containers": [_engine_container(intent, action, settings, source)],
         "volumes": [
             *pod_fields.volumes(source, settings),
@@ -61,11 +54,9 @@ def engine_template(
             *_api_keys_volume(intent),
         ],
     }
-    constraints = _spread(engines, action.spread)
+    constraints = _spread(common_labels, action.spread)
     if constraints:
         pod["topologySpreadConstraints"] = constraints
-    if settings.runtime_class_name:
-        pod["runtimeClassName"] = settings.runtime_class_name
     annotations = {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(ENGINE_PORT),
@@ -75,7 +66,7 @@ def engine_template(
     return {
         "metadata": {
             "labels": dict(intent.pod_labels)
-            | engines
+            | common_labels
             | engine_labels(intent.name, action.shape)
             | {"llm-d.ai/engine-type": "vllm"},
             "annotations": dict(intent.pod_annotations) | annotations,
@@ -85,10 +76,10 @@ def engine_template(
 
 
 def engine_labels(name: str, shape: Shape) -> dict[str, str]:
-    """Return what engines of the LLMDeployment `name` are labelled with beside what Services select by.
+    """Return the labels of engines of the LLMDeployment `name` that no Service selects by.
 
-    The variant is in the selector of the Deployment; dashboards join on the others. No label may hold the
-    `+` of a profile: it is a dot, as in the name of the resource.
+    The selector of the Deployment holds the variant; dashboards join on the others. A label may not contain
+    the `+` of a profile: it becomes a dot, as in the name of the resource.
     """
     return {
         NAME_LABEL: ENGINE_NAME,
@@ -102,7 +93,7 @@ def engine_labels(name: str, shape: Shape) -> dict[str, str]:
 
 
 def _shared_memory(settings: Settings) -> Object:
-    """Return the volume of /dev/shm. Container runtimes give 64 MiB; NCCL asks for 1 GiB
+    """Return the volume of /dev/shm. Container runtimes default to 64 MiB; NCCL needs 1 GiB
     (docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, "Shared memory").
 
     Its pages count against the memory limit of the container that writes them.
@@ -165,7 +156,7 @@ def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -
 
 
 def _api_keys_volume(intent: Intent) -> list[Object]:
-    """Return the volume with the one key of the Secret that `intent` names, and no other key of it."""
+    """Return the volume with the key of the Secret that `intent` names, without the other keys of it."""
     if intent.api_keys is None:
         return []
     secret = {
@@ -177,13 +168,13 @@ def _api_keys_volume(intent: Intent) -> list[Object]:
 
 
 def _api_keys_mount(intent: Intent) -> list[Object]:
-    """Return where the engine finds the API keys: a folder, for the kubelet never updates a subPath."""
+    """Return the mount of the API keys: a folder, because the kubelet never updates a subPath."""
     return [{"name": API_KEYS, "mountPath": _API_KEYS_FOLDER, "readOnly": True}] if intent.api_keys else []
 
 
 def _spread(labels: dict[str, str], spread: Spread) -> list[Object]:
-    """Return how pods are kept apart. Never at the cost of one that could run: the plan has counted the room,
-    and where the scheduler sees less of it, a replica in the wrong place beats none.
+    """Return the topology spread constraints. They are soft: the plan counts free devices by node and
+    zone, and where the scheduler finds fewer, a badly spread replica is better than none.
     """
     return [
         {

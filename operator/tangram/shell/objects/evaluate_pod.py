@@ -1,16 +1,14 @@
-"""The pod that compares a quantised format with the checkpoint's own, on the shape that is to serve it."""
+"""The pod that compares a quantised format with that of the checkpoint, on the shape that would serve it."""
 
 from tangram.api import model_source
-from tangram.eligibility.devices.tolerations import engine_tolerations
 from tangram.fleet import Intent, StartEvaluation
 from tangram.shell.objects import pod_fields
 from tangram.shell.objects.inspect_pod import TERMINATION_LOG
 from tangram.shell.objects.kinds import Object
-from tangram.shell.objects.node_affinity import node_affinity
 from tangram.shell.settings import Settings
 
-EVALUATE_REJECTED = 3  # exit code of `tangram-engine evaluate` for what another attempt does not mend
-EVALUATE_GRACE_S = 2  # it has nothing to bring to an end
+EVALUATE_REJECTED = 3  # exit code of `tangram-engine evaluate` where a retry cannot help
+EVALUATE_GRACE_S = 2  # it has no requests to finish
 
 
 def evaluate_pod(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:
@@ -35,17 +33,9 @@ def evaluate_pod(intent: Intent, action: StartEvaluation, settings: Settings) ->
         "securityContext": pod_fields.container_security(),
         "volumeMounts": pod_fields.mounts(source),
     }
-    pod = pod_fields.common_fields(settings) | {
+    return pod_fields.gpu_pod_fields(action, settings) | {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": EVALUATE_GRACE_S,
-        "affinity": node_affinity(action),
-        "tolerations": [
-            dict(each)
-            for each in engine_tolerations(action.shape.sku, action.shape.resource, settings.tolerations)
-        ],
         "containers": [container],
         "volumes": pod_fields.volumes(source, settings),
     }
-    if settings.runtime_class_name:
-        pod["runtimeClassName"] = settings.runtime_class_name
-    return pod

@@ -1,17 +1,16 @@
-"""What an inspect Job is about, and what it found: read from the Job and its pods. Pure."""
+"""The checkpoint and the result of an inspect Job, read from the Job and its pods. Pure."""
 
 from tangram.api import parse_report
 from tangram.fleet import CheckpointFacts, FactsKey, Inspection, InspectionFailure
+from tangram.fleet.times import epoch_or
 from tangram.shell.objects import kinds
 from tangram.shell.objects.inspect_pod import INSPECT_MEMORY
-from tangram.shell.objects.kinds import Object, uid_of
-from tangram.shell.objects.owned_objects import annotations_of
-from tangram.shell.objects.timestamps import epoch
-from tangram.shell.objects.waiting_pods import late_at, waiting_message
+from tangram.shell.objects.kinds import Object, annotations_of, uid_of
+from tangram.shell.objects.waiting_pods import is_slow_at, waiting_message
 
 
 def facts_key(job: Object) -> FactsKey:
-    """Return what a Job inspects, by the annotations of its pod template: those of the Job can be edited."""
+    """Return the checkpoint that a Job inspects, from the annotations of its (immutable) pod template."""
     annotations = annotations_of(job["spec"]["template"])
     uri = annotations.get(kinds.MODEL_URI_ANNOTATION, "")
     image = annotations.get(kinds.ENGINE_IMAGE_ANNOTATION, "")
@@ -19,10 +18,10 @@ def facts_key(job: Object) -> FactsKey:
 
 
 def only_inspects(job: Object) -> bool:
-    """Say whether a Job runs an inspection and nothing else: only that is believed.
+    """Say whether a Job runs an inspection and nothing else; no other Job's result counts.
 
-    The image may be another than the one asked for: clusters rewrite images to their mirrors. What a forged
-    Job tells is believed in its own namespace alone.
+    The image may differ from the requested one: clusters rewrite images to their mirrors. The result of a
+    forged Job counts in its own namespace only.
     """
     return only_runs(job, "inspect")
 
@@ -36,9 +35,9 @@ def only_runs(job: Object, command: str) -> bool:
 
 
 def inspection(job: Object, pods: list[Object], now: float) -> Inspection:
-    """Return what an inspect Job is about, and what it found, by its status and its pods."""
+    """Return an inspect Job with its result, from its status and its pods."""
     meta, status = job["metadata"], job.get("status") or {}
-    started = epoch(status.get("startTime") or meta.get("creationTimestamp"), now)
+    started = epoch_or(status.get("startTime") or meta.get("creationTimestamp"), now)
     return Inspection(
         key=facts_key(job),
         namespace=meta["namespace"],
@@ -46,26 +45,27 @@ def inspection(job: Object, pods: list[Object], now: float) -> Inspection:
         job_uid=uid_of(job),
         started_at=started,
         result=_result(status, pods, now),
-        message=waiting_message(job, pods, late_at(now)),
+        message=waiting_message(job, pods, is_slow_at(now)),
     )
 
 
 def _result(status: Object, pods: list[Object], now: float) -> CheckpointFacts | InspectionFailure | None:
-    """Return what a finished Job found. Its pod's message is untrusted: `parse_report` validates every
-    field.
+    """Return the result of a finished Job, None while it runs. The message of its pod is untrusted:
+    `parse_report` validates every field.
     """
     ended = ended_at(status, now)
     if ended is None:
         return None
-    at, condition = ended
+    ended_at_s, condition = ended
     message = last_message(pods)
     if message:
-        return parse_report(message, at)
+        return parse_report(message, ended_at_s)
     end = container_end(
         pods, INSPECT_MEMORY, "reading the checkpoint", "its tokenizer or headers are too large"
     )
-    why = end or condition or "its pod left no report"
-    return InspectionFailure("InspectionFailed", f"inspect Job ended without a report: {why}"[:1000], at)
+    cause = end or condition or "its pod left no report"
+    message = f"inspect Job ended without a report: {cause}"[:1000]
+    return InspectionFailure("InspectionFailed", message, ended_at_s)
 
 
 def ended_at(status: Object, now: float) -> tuple[float, str] | None:
@@ -73,7 +73,7 @@ def ended_at(status: Object, now: float) -> tuple[float, str] | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
             message = condition.get("message") or condition.get("reason") or ""
-            return epoch(condition.get("lastTransitionTime"), now), str(message)
+            return epoch_or(condition.get("lastTransitionTime"), now), str(message)
     return None
 
 
@@ -89,7 +89,7 @@ def last_message(pods: list[Object]) -> str:
 
 
 def container_end(pods: list[Object], memory: str, doing: str, hint: str) -> str:
-    """Return how the container of a Job ended that left no message; empty if that is not known."""
+    """Return how the container of a Job without a message ended, the empty string where that is unknown."""
     for pod in _youngest_first(pods):
         for container in pod["containers"]:
             end = container["terminated"]

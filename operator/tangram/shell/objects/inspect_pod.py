@@ -10,7 +10,7 @@ from tangram.shell.settings import Settings
 # `tangram-engine inspect` keeps its processes below (MEMORY_LIMIT, LOAD_MEMORY and TEXT_MEMORY there).
 INSPECT_MEMORY = "1Gi"
 INSPECT_REJECTED = 3  # exit code of `tangram-engine inspect` for a checkpoint that cannot be served
-INSPECT_GRACE_S = 2  # it has nothing to bring to an end; as process 1 it does not heed SIGTERM
+INSPECT_GRACE_S = 2  # it has no requests to finish; as process 1 it ignores SIGTERM
 
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -37,6 +37,6 @@ def inspect_pod(key: FactsKey, settings: Settings) -> Object:
         "terminationGracePeriodSeconds": INSPECT_GRACE_S,
         "containers": [container],
         "volumes": pod_fields.volumes(source, settings),
-        # Where every node has GPUs it runs beside engines.
-        "tolerations": [dict(each) for each in inspect_tolerations(settings.tolerations)],
+        # In a cluster of GPU nodes only, it runs beside engines.
+        "tolerations": [dict(toleration) for toleration in inspect_tolerations(settings.tolerations)],
     }

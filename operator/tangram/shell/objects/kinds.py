@@ -1,4 +1,4 @@
-"""The kinds of objects the operator reads and writes, and where the API serves them."""
+"""The kinds of objects that the operator reads and writes, their API paths, labels and owner references."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -8,7 +8,7 @@ from tangram.api.common.base import GROUP
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 
 Object: TypeAlias = dict[str, Any]
-"""A Kubernetes object as JSON gives it."""
+"""A Kubernetes object as parsed from JSON."""
 
 Key: TypeAlias = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped objects."""
@@ -21,7 +21,7 @@ PROFILE_LABEL = "tangram.dev/profile"
 PRECISION_LABEL = "tangram.dev/precision"
 OPERATOR_LABEL = "tangram.dev/operator"
 VARIANT_LABEL = "tangram.dev/variant"
-TEMPLATE_LABEL = "pod-template-hash"  # which the Deployment controller sets on ReplicaSets and pods
+TEMPLATE_LABEL = "pod-template-hash"  # set by the Deployment controller on ReplicaSets and pods
 SHAPE_ANNOTATION = "tangram.dev/shape"
 RENDERED_ANNOTATION = "tangram.dev/rendered"
 TEMPLATE_ANNOTATION = "tangram.dev/rendered-template"
@@ -92,9 +92,19 @@ def uid_of(obj: Object) -> str:
     return str(obj.get("metadata", {}).get("uid", ""))
 
 
+def annotations_of(obj: Object) -> dict[str, str]:
+    """Return an object's annotations."""
+    return obj.get("metadata", {}).get("annotations") or {}
+
+
+def labels_of(obj: Object) -> dict[str, str]:
+    """Return an object's labels."""
+    return obj.get("metadata", {}).get("labels") or {}
+
+
 class Identity(NamedTuple):
-    """What an owner reference names. References never cross namespaces, and the garbage collector deletes an
-    object whose owner has another name or UID.
+    """An owner as an owner reference names it. References never cross namespaces, and the garbage collector
+    deletes an object whose owner has another name or UID.
     """
 
     namespace: str
@@ -103,7 +113,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(obj: Object) -> Identity:
-    """Return the identity of an LLMDeployment."""
+    """Return the identity of an object."""
     return Identity(*key_of(obj), uid_of(obj))
 
 
@@ -123,9 +133,9 @@ def is_controlled_by(obj: Object, kind: Kind) -> bool:
 
 
 def owner_of(obj: Object) -> Identity | None:
-    """Return which LLMDeployment controls this object by what the object says, None when none does.
+    """Return the LLMDeployment in the controller reference of an object, None where there is none.
 
-    An author of the object may write that: it is true where such an LLMDeployment exists.
+    Any author of the object may write that reference: it counts only where such an LLMDeployment exists.
     """
     ref = controller_of(obj)
     if ref is None or not is_controlled_by(obj, LLM_DEPLOYMENTS):

@@ -1,9 +1,8 @@
-"""Does a live object already say what we would write? Pure.
+"""Whether applying a manifest would change the live object, found without a request. Pure.
 
-Server-side apply would answer that with a request per object; in steady state we make none. Live objects
-hold more than we render (defaults, foreign fields): those never count. What we render must be there with
-our value, so foreign edits of our fields are seen and healed. A field that we no longer render changes the
-hash annotation, which we do.
+Live objects hold more fields than a manifest (defaults, fields of other managers): those do not count. Each
+field of the manifest must be in the live object with the same value, so that edits of these fields by others
+are found and reverted. A field that is no longer rendered changes the hash annotation.
 """
 
 from typing import Any
@@ -22,31 +21,33 @@ _MERGE_KEYS = {
 }
 
 
-def covers(live: Any, rendered: Any, field: str = "") -> bool:
-    """Say whether every value of `rendered` is in `live`; `field` is the name under which both stand."""
+def contains(live: Any, rendered: Any, field: str = "") -> bool:
+    """Say whether `live` contains every value of `rendered`; `field` is the field name of both."""
     if isinstance(rendered, dict):
         return isinstance(live, dict) and all(
-            (key in live and covers(live[key], value, key)) or (_empty(value) and not live.get(key))
+            (key in live and contains(live[key], value, key)) or (_empty(value) and not live.get(key))
             for key, value in rendered.items()
         )
     if isinstance(rendered, list):
-        return isinstance(live, list) and _covers_list(live, rendered, field)
+        return isinstance(live, list) and _contains_list(live, rendered, field)
     return bool(live == rendered)
 
 
 def up_to_date(live: Object, rendered: Object) -> bool:
-    """Say whether applying `rendered` would change nothing of `live`."""
-    return covers({k: v for k, v in live.items() if k != "status"}, rendered)
+    """Say whether applying `rendered` would leave `live` unchanged."""
+    return contains({k: v for k, v in live.items() if k != "status"}, rendered)
 
 
 def _empty(value: Any) -> bool:
-    """Say whether the API server drops this value (an empty map or list is stored as nothing)."""
+    """Say whether the API server drops this value: it stores no empty map or list."""
     return value in ({}, [])
 
 
-def _covers_list(live: list[Any], rendered: list[Any], field: str) -> bool:
+def _contains_list(live: list[Any], rendered: list[Any], field: str) -> bool:
     merge_key = _MERGE_KEYS.get(field)
     if merge_key is None:
-        return len(live) == len(rendered) and all(covers(*pair) for pair in zip(live, rendered, strict=True))
+        return len(live) == len(rendered) and all(
+            contains(*pair) for pair in zip(live, rendered, strict=True)
+        )
     by_key = {item.get(merge_key): item for item in live if isinstance(item, dict)}
-    return all(item[merge_key] in by_key and covers(by_key[item[merge_key]], item) for item in rendered)
+    return all(item[merge_key] in by_key and contains(by_key[item[merge_key]], item) for item in rendered)

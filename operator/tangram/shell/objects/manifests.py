@@ -1,14 +1,12 @@
-"""What the operator writes: Deployment, Service and Jobs of one LLMDeployment. Pure; values in
-canonical form.
+"""Manifests of the Deployments, the Service and the Jobs of an LLMDeployment. Pure; values in canonical form.
 
-A person who may write LLMDeployments decides no image, no command, no host path and no security setting
-here: those come from the operator's settings, and names are validated by the API before they arrive.
+An author of LLMDeployments controls no image, no command, no host path and no security setting: these come
+from the operator's settings, and the API validates names before they arrive here.
 """
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
@@ -29,28 +27,20 @@ from tangram.shell.objects.kinds import (
     SHAPE_ANNOTATION,
     TEMPLATE_ANNOTATION,
     VARIANT_LABEL,
+    Identity,
+    Kind,
     Object,
 )
 from tangram.shell.settings import Settings
 
 INSPECT_DEADLINE_S = 600
-EVALUATE_DEADLINE_S = 3600  # the largest checkpoints are read from a slow disk twice
-JOB_TTL_S = 3600  # if the operator dies before it could delete the Job
+EVALUATE_DEADLINE_S = 3600  # reads the largest checkpoints twice, from a slow disk
+JOB_TTL_S = 3600  # where the operator ends before it deletes the Job
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """The LLMDeployment that a child belongs to."""
-
-    uid: str
-    namespace: str
-    name: str
-    generation: int
-
-
-def owner_of(intent: Intent) -> Owner:
-    """Return the identity of the LLMDeployment behind `intent`."""
-    return Owner(intent.uid, intent.namespace, intent.name, intent.generation)
+def owner_identity(intent: Intent) -> Identity:
+    """Return the identity of the LLMDeployment of `intent`."""
+    return Identity(intent.namespace, intent.name, intent.uid)
 
 
 def deployment_name(owner_name: str, shape: Shape) -> str:
@@ -59,7 +49,7 @@ def deployment_name(owner_name: str, shape: Shape) -> str:
 
 
 def inspect_job_name(key: FactsKey) -> str:
-    """Return the name of the inspect Job of a checkpoint, the same for everyone in the namespace."""
+    """Return the name of the inspect Job of a checkpoint: one Job in each namespace."""
     text = json.dumps([key.namespace, key.uri, key.engine_image])
     return f"tangram-inspect-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
@@ -70,7 +60,7 @@ def evaluate_job_name(key: EvaluationKey) -> str:
     return f"tangram-evaluate-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
-def service(owner: Owner) -> Object:
+def service(owner: Identity) -> Object:
     """Return the Service in front of every variant of an LLMDeployment."""
     return _object(
         SERVICES,
@@ -88,11 +78,11 @@ def service(owner: Owner) -> Object:
 
 def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> Object:
     """Return the Deployment of one variant: `action.replicas` engines of `action.shape`."""
-    owner, shape = owner_of(intent), action.shape
-    engines = _labels(owner, "engine")
-    selected = engines | {VARIANT_LABEL: shape.variant}  # immutable: a label more, and every write is refused
-    template = engine_template(intent, action, settings, engines)
-    _set_class(template["spec"], intent.priority_class_name)
+    owner, shape = owner_identity(intent), action.shape
+    common_labels = _labels(owner, "engine")
+    selected = common_labels | {VARIANT_LABEL: shape.variant}  # immutable: another label breaks every write
+    template = engine_template(intent, action, settings, common_labels)
+    _set_priority_class(template["spec"], intent.priority_class_name)
     annotations = {
         SHAPE_ANNOTATION: shape_annotation(shape),
         GENERATION_ANNOTATION: str(intent.rendered_generation),
@@ -111,11 +101,11 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
 
 
 def _rolling_update(action: ApplyDeployment) -> Object:
-    """Make before break; without room for one more, break before make."""
+    """Return the surge of a rollout: one pod, or none where no device is free and old pods must go first."""
     return {"maxUnavailable": action.max_unavailable, "maxSurge": 0 if action.max_unavailable else 1}
 
 
-def inspect_job(owner: Owner, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
+def inspect_job(owner: Identity, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
     """Return the Job that reads a checkpoint and reports its facts in its termination message."""
     annotations = {MODEL_URI_ANNOTATION: key.uri, ENGINE_IMAGE_ANNOTATION: key.engine_image}
     spec = {
@@ -124,7 +114,7 @@ def inspect_job(owner: Owner, key: FactsKey, settings: Settings, priority_class_
         "ttlSecondsAfterFinished": JOB_TTL_S,
     }
     pod = inspect_pod(key, settings)
-    _set_class(pod, priority_class_name)
+    _set_priority_class(pod, priority_class_name)
     return _job(owner, inspect_job_name(key), "inspect", annotations, spec, pod, INSPECT_REJECTED)
 
 
@@ -141,13 +131,13 @@ def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) ->
         "ttlSecondsAfterFinished": JOB_TTL_S,
     }
     pod = evaluate_pod(intent, action, settings)
-    _set_class(pod, intent.priority_class_name)
+    _set_priority_class(pod, intent.priority_class_name)
     name = evaluate_job_name(action.key)
-    return _job(owner_of(intent), name, "evaluate", annotations, spec, pod, EVALUATE_REJECTED)
+    return _job(owner_identity(intent), name, "evaluate", annotations, spec, pod, EVALUATE_REJECTED)
 
 
 def _job(
-    owner: Owner, name: str, command: str, annotations: Object, spec: Object, pod: Object, rejected: int
+    owner: Identity, name: str, command: str, annotations: Object, spec: Object, pod: Object, rejected: int
 ) -> Object:
     """Return a Job of one container, named `command`, that is not repeated once it exits with `rejected`."""
     labels = _labels(owner, command)
@@ -166,17 +156,17 @@ def _job(
 
 
 def shape_annotation(shape: Shape) -> str:
-    """Return a shape as the JSON that Deployments carry."""
+    """Return a shape as the JSON annotation of Deployments."""
     return json.dumps(asdict(shape), sort_keys=True)
 
 
-def _set_class(pod: Object, priority_class_name: str) -> None:
+def _set_priority_class(pod: Object, priority_class_name: str) -> None:
     if priority_class_name:
         pod["priorityClassName"] = priority_class_name
 
 
-def sealed(obj: Object) -> Object:
-    """Add the annotation that tells when a field is *removed* from what is rendered: a hash of the rest."""
+def with_hash_annotation(obj: Object) -> Object:
+    """Add a hash of the manifest as annotation: it changes when a field is *removed* from the manifest."""
     obj["metadata"]["annotations"][RENDERED_ANNOTATION] = content_hash(obj)
     return obj
 
@@ -186,7 +176,9 @@ def content_hash(obj: Object) -> str:
     return hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _object(kind: Any, owner: Owner, name: str, labels: Object, annotations: Object, spec: Object) -> Object:
+def _object(
+    kind: Kind, owner: Identity, name: str, labels: Object, annotations: Object, spec: Object
+) -> Object:
     obj = {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -199,10 +191,10 @@ def _object(kind: Any, owner: Owner, name: str, labels: Object, annotations: Obj
         },
         "spec": spec,
     }
-    return sealed(obj)
+    return with_hash_annotation(obj)
 
 
-def _owner_reference(owner: Owner) -> Object:
+def _owner_reference(owner: Identity) -> Object:
     return {
         "apiVersion": LLM_DEPLOYMENTS.api_version,
         "kind": LLM_DEPLOYMENTS.kind,
@@ -213,5 +205,5 @@ def _owner_reference(owner: Owner) -> Object:
     }
 
 
-def _labels(owner: Owner, component: str) -> dict[str, str]:
+def _labels(owner: Identity, component: str) -> dict[str, str]:
     return {MANAGED_BY_LABEL: MANAGED_BY, COMPONENT_LABEL: component, OWNER_LABEL: owner.name}

@@ -1,5 +1,6 @@
-"""On which nodes engine pods may run: the required node affinity of a template, written and read. Pure."""
+"""The required node affinity of pod templates, written and read back. Pure."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from tangram.eligibility.devices.device_rules import SHARING_STRATEGIES
@@ -11,12 +12,12 @@ _TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nod
 
 
 def node_affinity(action: ApplyDeployment | StartEvaluation) -> Object:
-    """Return where pods may run: on nodes with one of the products, in one of the named pools if any; and on
-    nodes without a product label in the pools that declare the SKU. Devices must not be shared.
+    """Return the affinity to nodes with one of the products (in one of the named pools if there are any), and
+    to nodes without a product label in the pools that declare the SKU. Devices must not be shared.
 
-    Nodes that are left out for another reason take no pods by themselves: their devices are not allocatable.
+    Nodes that are left out for another reason need no term: their devices are not allocatable.
     """
-    alone = {
+    unshared = {
         "key": f"{action.shape.resource}.sharing-strategy",
         "operator": "NotIn",  # holds where the label is missing
         "values": list(SHARING_STRATEGIES),
@@ -24,39 +25,37 @@ def node_affinity(action: ApplyDeployment | StartEvaluation) -> Object:
     product = {"key": PRODUCT_LABEL, "operator": "In", "values": list(action.products)}
     no_product = {"key": PRODUCT_LABEL, "operator": "DoesNotExist"}
     labelled = (action.node_selectors or ((),)) if action.products else ()
-    terms = [_term(product, alone, selector) for selector in labelled]
-    terms += [_term(no_product, alone, selector) for selector in action.declared]
+    terms = [_term(product, unshared, selector) for selector in labelled]
+    terms += [_term(no_product, unshared, selector) for selector in action.declared]
     required = {_TERMS[2]: terms}
     return {_TERMS[0]: {_TERMS[1]: required}}
 
 
-def _term(product: Object, alone: Object, selector: NodeSelector) -> Object:
+def _term(product: Object, unshared: Object, selector: NodeSelector) -> Object:
     pools = ({"key": key, "operator": "In", "values": [value]} for key, value in selector)
-    return {"matchExpressions": [product, alone, *pools]}
+    return {"matchExpressions": [product, unshared, *pools]}
 
 
-def steered_to(template: Object) -> tuple[tuple[str, ...], tuple[NodeSelector, ...]]:
+def targeted_nodes(template: Object) -> tuple[tuple[str, ...], tuple[NodeSelector, ...]]:
     """Return the products on whose nodes pods of a template may run, and the selectors of nodes without a
-    product label, both sorted; of a template that is none of ours, what can be read of it.
+    product label, both sorted; of a template that another author wrote, as much as can be read.
     """
-    found: Any = (template.get("spec") or {}).get("affinity")
+    terms: Any = (template.get("spec") or {}).get("affinity")
     for key in _TERMS:
-        found = found.get(key) if isinstance(found, dict) else None
+        terms = terms.get(key) if isinstance(terms, dict) else None
     products: set[str] = set()
     declared: set[NodeSelector] = set()
-    for term in found if isinstance(found, list) else ():
+    for term in terms if isinstance(terms, list) else ():
         expressions = (term or {}).get("matchExpressions") or ()
-        mine = [each for each in expressions if each.get("key") == PRODUCT_LABEL]
-        if any(each.get("operator") == "DoesNotExist" for each in mine):
-            declared.add(
-                tuple(
-                    sorted(
-                        (str(each.get("key")), str(each["values"][0]))
-                        for each in expressions
-                        if each.get("operator") == "In" and len(each.get("values") or ()) == 1
-                    )
-                )
-            )
-        for each in mine:
-            products.update(map(str, each.get("values") or ()))
+        of_product = [expression for expression in expressions if expression.get("key") == PRODUCT_LABEL]
+        if any(expression.get("operator") == "DoesNotExist" for expression in of_product):
+            declared.add(_selector(expressions))
+        for expression in of_product:
+            products.update(map(str, expression.get("values") or ()))
     return tuple(sorted(products)), tuple(sorted(declared))
+
+
+def _selector(expressions: Iterable[Object]) -> NodeSelector:
+    """Return the labels that `expressions` require, sorted: those with one value."""
+    required = (e for e in expressions if e.get("operator") == "In" and len(e.get("values") or ()) == 1)
+    return tuple(sorted((str(e.get("key")), str(e["values"][0])) for e in required))

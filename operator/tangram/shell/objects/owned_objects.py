@@ -1,4 +1,4 @@
-"""Children of LLMDeployments in the Mirror: what is read back out of the manifests we wrote. Pure."""
+"""Read back what the operator wrote into the objects that an LLMDeployment owns: shape, generation. Pure."""
 
 import json
 from functools import cache
@@ -14,67 +14,58 @@ from tangram.shell.objects.kinds import (
     SHAPE_ANNOTATION,
     VARIANT_LABEL,
     Object,
+    annotations_of,
     key_of,
     owner_of,
 )
 
-MAX_ANNOTATION = 512  # of what we write ourselves; anyone who may edit a Deployment may write more
+MAX_ANNOTATION = 512  # characters of one that the operator writes; other editors may write more
 MAX_GENERATION_DIGITS = 18
 
-_SERVED = ("bf16", "fp16", "fp32", *QUANTISED)  # formats of checkpoints, and those it converts them to
+_PRECISIONS = ("bf16", "fp16", "fp32", *QUANTISED)  # of checkpoints, and those that engines convert to
 
 
 class UnknownShape(ValueError):
-    """No shape has the variant of this Deployment's selector."""
-
-
-def annotations_of(obj: Object) -> dict[str, str]:
-    """Return an object's annotations."""
-    return obj.get("metadata", {}).get("annotations") or {}
-
-
-def labels_of(obj: Object) -> dict[str, str]:
-    """Return an object's labels."""
-    return obj.get("metadata", {}).get("labels") or {}
+    """No known shape has the variant of this Deployment's selector."""
 
 
 def shape_of(deployment: Object) -> Shape:
-    """Return the shape that a Deployment was rendered from. Raises `UnknownShape` where none can be told.
+    """Return the shape that a Deployment was rendered from. Raises `UnknownShape` where it cannot be found.
 
-    The selector cannot be changed, and holds a hash of the shape. The annotation can be: it is believed where
-    it has that hash, which it needs to be only for a GPU or a slice that has left the catalog.
+    The selector is immutable and holds a hash of the shape. The annotation can be edited: it counts where it
+    has that hash, and is needed only for a GPU or a slice that has left the catalog.
     """
     variant = variant_of(deployment)
-    found = _shapes().get(variant) or _annotated(deployment)
-    if found is None or found.variant != variant:
+    shape = _catalog_shapes().get(variant) or _annotated_shape(deployment)
+    if shape is None or shape.variant != variant:
         name = deployment["metadata"]["name"]
         raise UnknownShape(
             f"no shape of the catalog, nor annotation {SHAPE_ANNOTATION} of Deployment {name}, is the variant"
             f" {variant!r} of its selector: restore the annotation, or delete the Deployment"
         )
-    return found
+    return shape
 
 
 def variant_of(deployment: Object) -> str:
-    """Return the variant of a Deployment by its (immutable) selector, the empty string where it has none."""
+    """Return the variant in the (immutable) selector of a Deployment, the empty string where it has none."""
     selector = (deployment.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
     return str(selector.get(VARIANT_LABEL, ""))
 
 
 @cache
-def _shapes() -> dict[str, Shape]:
+def _catalog_shapes() -> dict[str, Shape]:
     """Return all shapes of the catalog, by variant."""
     boards = (gpu for sku in skus() if (gpu := catalog_gpu(sku)) is not None)
     return {
         shape.variant: shape
         for board in boards
-        for profile in (WHOLE_GPU, *(each.name for each in board.profiles))
+        for profile in (WHOLE_GPU, *(profile.name for profile in board.profiles))
         for degree in TENSOR_PARALLEL
-        for shape in (Shape(board.sku, profile, degree, precision) for precision in _SERVED)
+        for shape in (Shape(board.sku, profile, degree, precision) for precision in _PRECISIONS)
     }
 
 
-def _annotated(deployment: Object) -> Shape | None:
+def _annotated_shape(deployment: Object) -> Shape | None:
     text = annotations_of(deployment).get(SHAPE_ANNOTATION, "")
     if not isinstance(text, str) or len(text) > MAX_ANNOTATION:
         return None
@@ -91,25 +82,25 @@ def _annotated(deployment: Object) -> Shape | None:
 
 
 def generation_of(deployment: Object) -> int:
-    """Return the generation of the LLMDeployment that a Deployment was rendered from, 0 when it does not
-    say.
+    """Return the generation of the LLMDeployment that a Deployment was rendered from, 0 where it records
+    none.
     """
     text = annotations_of(deployment).get(GENERATION_ANNOTATION, "")
     return int(text) if text.isdecimal() and len(text) <= MAX_GENERATION_DIGITS else 0
 
 
-def class_of(deployment: Object) -> str:
-    """Return the PriorityClass of the pods that a Deployment makes, the empty string where it names none."""
+def priority_class_of(deployment: Object) -> str:
+    """Return the PriorityClass in the pod template of a Deployment, the empty string where it has none."""
     template = deployment["spec"].get("template") or {}
     return str((template.get("spec") or {}).get("priorityClassName") or "")
 
 
-def has_its_name(child: Object) -> bool:
-    """Say whether a Deployment or Service of an LLMDeployment has the name that the operator gives it: its
-    owner's, and for a Deployment the variant of its (immutable) selector. True for other kinds.
+def has_rendered_name(obj: Object) -> bool:
+    """Say whether an owned Deployment or Service has the name that the operator gives it: that of its owner,
+    for a Deployment with the variant of its (immutable) selector. True for other kinds.
     """
-    owner, kind = owner_of(child), child.get("kind")
+    owner, kind = owner_of(obj), obj.get("kind")
     name = owner.name if owner else ""
     if kind == DEPLOYMENTS.kind:
-        return key_of(child)[1] == f"{name}-{variant_of(child)}"
-    return kind != SERVICES.kind or key_of(child)[1] == name
+        return key_of(obj)[1] == f"{name}-{variant_of(obj)}"
+    return kind != SERVICES.kind or key_of(obj)[1] == name

@@ -1,16 +1,18 @@
-"""What the pods of the engine image have in common: those that serve and those that inspect. Pure."""
+"""The fields that all pods of the engine image share: serving, inspecting and evaluating. Pure."""
 
 from tangram.api import ModelSource
 from tangram.api.llm_deployment.source import PVC_MOUNT
+from tangram.eligibility.devices.tolerations import engine_tolerations
 from tangram.eligibility.host_resources import cpu_cores, memory_bytes
-from tangram.fleet import Intent, Shape
+from tangram.fleet import ApplyDeployment, Intent, Shape, StartEvaluation
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.objects.kinds import Object
+from tangram.shell.objects.node_affinity import node_affinity
 from tangram.shell.settings import Settings
 
 
 def common_fields(settings: Settings) -> Object:
-    """Return the fields of a pod spec that do not depend on what the pod does."""
+    """Return the fields of a pod spec that are the same for every command of the engine image."""
     user = settings.run_as_user
     ids = {} if user is None else {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
     pod: Object = {
@@ -25,8 +27,23 @@ def common_fields(settings: Settings) -> Object:
     return pod
 
 
+def gpu_pod_fields(action: ApplyDeployment | StartEvaluation, settings: Settings) -> Object:
+    """Return the common fields, and those by which a pod runs on nodes with the devices of `action.shape`."""
+    shape = action.shape
+    fields = common_fields(settings) | {
+        "affinity": node_affinity(action),
+        "tolerations": [
+            dict(toleration)
+            for toleration in engine_tolerations(shape.sku, shape.resource, settings.tolerations)
+        ],
+    }
+    if settings.runtime_class_name:
+        fields["runtimeClassName"] = settings.runtime_class_name
+    return fields
+
+
 def container_security() -> Object:
-    """Return the security context of a container: no rights, and nowhere to write but its volumes."""
+    """Return the security context of a container: no privileges, and write access to its volumes only."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -37,32 +54,30 @@ def container_security() -> Object:
 def volumes(source: ModelSource, settings: Settings) -> list[Object]:
     """Return the volumes of a pod that reads `source`.
 
-    The engine itself writes nothing to /tmp. It is HOME: CUDA keeps the kernels there that it compiles for a
-    GPU which torch was not built for (~/.nv, at most 1 GiB), torch and Triton what they compile.
+    The engine itself writes nothing to /tmp. It is HOME: CUDA caches there the kernels that it compiles for a
+    GPU that torch was not built for (~/.nv, at most 1 GiB), and torch and Triton cache theirs.
     """
     limit = memory_quantity(parse_quantity(settings.tmp_size_limit))
-    found: list[Object] = [{"name": "tmp", "emptyDir": {"sizeLimit": limit}}]
-    if source.claim:
-        found.append(
-            {"name": "model", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}
-        )
-    return found
+    tmp = {"name": "tmp", "emptyDir": {"sizeLimit": limit}}
+    if not source.claim:
+        return [tmp]
+    claim = {"claimName": source.claim, "readOnly": True}
+    return [tmp, {"name": "model", "persistentVolumeClaim": claim}]
 
 
 def mounts(source: ModelSource) -> list[Object]:
-    """Return where a container finds `volumes(source)`."""
-    found: list[Object] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - a path inside the container
-    if source.claim:
-        found.append({"name": "model", "mountPath": PVC_MOUNT, "readOnly": True})
-    return found
+    """Return the mounts of `volumes(source)` in a container."""
+    tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - a path inside the container
+    model = {"name": "model", "mountPath": PVC_MOUNT, "readOnly": True}
+    return [tmp, model] if source.claim else [tmp]
 
 
 def resources(intent: Intent, shape: Shape, settings: Settings) -> Object:
-    """Return what a pod on `shape` asks for. Requests equal limits (QoS Guaranteed)."""
-    asked, needs = intent.resources, settings.pod_needs
+    """Return the resources of a pod on `shape`. Requests equal limits (QoS Guaranteed)."""
+    requested, needs = intent.resources, settings.pod_needs
     amounts = {
-        "cpu": cpu_quantity(cpu_cores(asked, shape, needs)),
-        "memory": memory_quantity(memory_bytes(asked, shape, needs)),
+        "cpu": cpu_quantity(cpu_cores(requested, shape, needs)),
+        "memory": memory_quantity(memory_bytes(requested, shape, needs)),
         shape.resource: str(shape.tensor_parallel),
     }
     return {"requests": dict(amounts), "limits": dict(amounts)}

@@ -1,44 +1,49 @@
-"""The PriorityClass of pod templates: a change of it alone replaces no pod. Pure.
+"""The PriorityClass of pod templates: a change of only the class replaces no pod. Pure.
 
-Pods that run keep the priority that they were admitted with. So where a template differs from that of the
-live Deployment in its class alone, the live one stays, and the class comes with the next rollout.
+A running pod keeps the priority with which it was admitted. So where a template differs from that of the live
+Deployment in its class only, the live class stays, and the new one comes with the next rollout.
 """
 
 import copy
 from collections.abc import Callable
 
-from tangram.shell.objects.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object
-from tangram.shell.objects.manifest_diff import covers
-from tangram.shell.objects.manifests import content_hash, sealed
-from tangram.shell.objects.owned_objects import class_of
-from tangram.shell.objects.waiting_pods import refusal
+from tangram.shell.objects.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object, annotations_of
+from tangram.shell.objects.manifest_diff import contains
+from tangram.shell.objects.manifests import content_hash, with_hash_annotation
+from tangram.shell.objects.owned_objects import priority_class_of
+from tangram.shell.objects.waiting_pods import pod_creation_failure
 
 FIELD = "priorityClassName"
 
 
-def keep_class(live: Object, rendered: Object, makes_pods: Callable[[str], bool]) -> Object:
-    """Return what to write of a Deployment: `rendered`, with the class of `live` where nothing else of the
-    template changes.
+def keep_live_class(live: Object, rendered: Object, is_usable: Callable[[str], bool]) -> Object:
+    """Return the manifest to write: `rendered`, with the class of `live` where nothing else in the template
+    changes.
 
-    The live class goes where no pods are made of it as they should be (`makes_pods` is False for its name):
-    it does not exist any more and new pods are refused, or its pods would preempt others. Where there is none
-    to take its place, it goes once a pod is refused: a default class that is deleted to be made anew must not
-    roll the whole fleet. It goes, too, where it is not the one that was written last.
+    The class of `rendered` is written
+
+    - where the live class is unusable (`is_usable` is False for its name: it no longer exists and new pods
+      are rejected, or its pods would preempt others). Where `rendered` has no class, only after a pod was
+      rejected: deleting and recreating a default class must not roll the whole fleet;
+    - where the live class is not the one that the operator wrote last.
     """
-    template = live["spec"].get("template") or {}
-    kept = class_of(live)
-    if kept == class_of(rendered):
+    live_class = priority_class_of(live)
+    if live_class == priority_class_of(rendered):
         return rendered
-    if kept and not makes_pods(kept) and (class_of(rendered) or refusal(live)):
+    if (
+        live_class
+        and not is_usable(live_class)
+        and (priority_class_of(rendered) or pod_creation_failure(live))
+    ):
         return rendered
-    found = copy.deepcopy(rendered)
-    pod = found["spec"]["template"]["spec"]
-    pod.pop(FIELD, None)
-    if kept:
-        pod[FIELD] = kept
-    written = (live["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION)
-    if written != content_hash(found["spec"]["template"]) or not covers(template, found["spec"]["template"]):
+    manifest = copy.deepcopy(rendered)
+    template = manifest["spec"]["template"]
+    template["spec"].pop(FIELD, None)
+    if live_class:
+        template["spec"][FIELD] = live_class
+    written = annotations_of(live).get(TEMPLATE_ANNOTATION)
+    if written != content_hash(template) or not contains(live["spec"].get("template") or {}, template):
         return rendered
-    del found["metadata"]["annotations"][RENDERED_ANNOTATION]
-    found["metadata"]["annotations"][TEMPLATE_ANNOTATION] = written
-    return sealed(found)
+    del manifest["metadata"]["annotations"][RENDERED_ANNOTATION]
+    manifest["metadata"]["annotations"][TEMPLATE_ANNOTATION] = written
+    return with_hash_annotation(manifest)

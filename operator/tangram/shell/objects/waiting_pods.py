@@ -1,51 +1,47 @@
-"""Why pods of a Deployment or a Job do not run yet, in one sentence for a condition. Pure."""
+"""Why pods of a Deployment or a Job are not running yet, as one sentence for a condition. Pure."""
 
 from collections.abc import Callable
 
+from tangram.fleet.times import epoch_or
 from tangram.shell.objects.kinds import Object
-from tangram.shell.objects.timestamps import epoch
 
 MAX_LENGTH = 300
-SLOW_START_S = 120.0  # a container that is not created by then waits for something
-# What a pod with a node waits for, by the kubelet's reason. Another shape would wait for the same.
+SLOW_START_S = 120.0  # a container that is created later is waiting for something
+# What a scheduled pod waits for, by the kubelet's reason. Pods of another shape would wait for the same.
 _WAITS_FOR = {
     "ErrImagePull": "its image",
     "ImagePullBackOff": "its image",
     "ErrImageNeverPull": "its image on the node",
-    "InvalidImageName": "an image name that is one",
+    "InvalidImageName": "a valid image name",
     "CreateContainerConfigError": "a Secret, ConfigMap or user that it names",
     "CreateContainerError": "the container runtime of its node",
     "RunContainerError": "the container runtime of its node",
     "CrashLoopBackOff": "its container to stay up",
 }
-_NORMAL = {"ContainerCreating", "PodInitializing", ""}
-_EXIT_API_KEYS = 2  # of the engine: its file of API keys gives none, or its command line is wrong
+_NORMAL_REASONS = {"ContainerCreating", "PodInitializing", ""}
+_EXIT_API_KEYS = 2  # of the engine: its file of API keys is empty, or its command line is wrong
 
 
-def waiting_message(parent: Object, pods: list[Object], late: Callable[[Object], bool]) -> str:
-    """Return what `parent` waits for as the cluster tells it, empty when nothing is wrong.
+def waiting_message(parent: Object, pods: list[Object], is_slow: Callable[[Object], bool]) -> str:
+    """Return what the pods of `parent` wait for, the empty string where nothing is wrong.
 
-    `late` says whether a pod was created longer than `SLOW_START_S` ago.
+    `is_slow` says whether a pod was created longer than `SLOW_START_S` ago.
     """
-    failure = refusal(parent)
+    failure = pod_creation_failure(parent)
     if failure:
         return failure
     keys = _api_keys(parent)
-    told = [
-        text
-        for pod in sorted(pods, key=lambda p: p["metadata"]["name"])
-        if (text := _pod_message(pod, late, keys))
-    ]
-    return told[0][:MAX_LENGTH] if told else ""
+    messages = (_pod_message(pod, is_slow, keys) for pod in sorted(pods, key=lambda p: p["metadata"]["name"]))
+    return next(filter(None, messages), "")[:MAX_LENGTH]
 
 
-def late_at(now: float) -> Callable[[Object], bool]:
-    """Return what says of a pod whether it was created longer than `SLOW_START_S` before `now`."""
-    return lambda pod: now - epoch(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
+def is_slow_at(now: float) -> Callable[[Object], bool]:
+    """Return the test whether a pod was created longer than `SLOW_START_S` before `now`."""
+    return lambda pod: now - epoch_or(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
 
 
-def refusal(parent: Object) -> str:
-    """Return why pods cannot even be created (quota, admission, a missing service account), else nothing."""
+def pod_creation_failure(parent: Object) -> str:
+    """Return why pods cannot be created (quota, admission, no service account), else the empty string."""
     for condition in (parent.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"[:MAX_LENGTH]
@@ -53,9 +49,9 @@ def refusal(parent: Object) -> str:
 
 
 def _api_keys(parent: Object) -> str:
-    """Return which key of which Secret the pods of `parent` mount, the empty string where they mount none.
+    """Return the key of the Secret that the pods of `parent` mount, the empty string where they mount none.
 
-    The operator reads no Secret, and the kubelet says only in an Event that one is missing.
+    The operator reads no Secret, and the kubelet reports a missing one only in an Event.
     """
     template = (parent.get("spec") or {}).get("template") or {}
     for volume in (template.get("spec") or {}).get("volumes") or ():
@@ -66,7 +62,7 @@ def _api_keys(parent: Object) -> str:
     return ""
 
 
-def _pod_message(pod: Object, late: Callable[[Object], bool], keys: str) -> str:
+def _pod_message(pod: Object, is_slow: Callable[[Object], bool], keys: str) -> str:
     if pod["metadata"].get("deletionTimestamp") or pod["phase"] == "Succeeded":
         return ""
     name = pod["metadata"]["name"]
@@ -77,9 +73,9 @@ def _pod_message(pod: Object, late: Callable[[Object], bool], keys: str) -> str:
         text = _container_message(container, keys)
         if text:
             return f"pod {name}: {text}"
-    if any(_is_creating(container) for container in pod["containers"]) and late(pod):
-        volumes = f"its volumes ({keys} among them: is it there?)" if keys else "its volumes"
-        return f"pod {name}: ContainerCreating: waits for {volumes}, image or network; its Events say which"
+    if any(_is_creating(container) for container in pod["containers"]) and is_slow(pod):
+        volumes = f"its volumes (does {keys} exist?)" if keys else "its volumes"
+        return f"pod {name}: ContainerCreating: waits for {volumes}, image or network; see its Events"
     return ""
 
 
@@ -90,12 +86,12 @@ def _is_creating(container: Object) -> bool:
 
 def _container_message(container: Object, keys: str) -> str:
     waiting, last = container["waiting"], container["lastTerminated"]
-    if waiting and waiting.get("reason", "") not in _NORMAL:
-        told = f": {waiting['message']}" if waiting.get("message") else ""
+    if waiting and waiting.get("reason", "") not in _NORMAL_REASONS:
+        detail = f": {waiting['message']}" if waiting.get("message") else ""
         ended = f" (last exit code {last.get('exitCode')}, {last.get('reason', '')})" if last else ""
-        what = _WAITS_FOR.get(waiting["reason"])
-        waits = f"waits for {what}: " if what else ""
+        cause = _WAITS_FOR.get(waiting["reason"])
+        waits = f"waits for {cause}: " if cause else ""
         if keys and last and last.get("exitCode") == _EXIT_API_KEYS:
-            waits = f"{keys} may give no API keys, the pod's log says so: {waits}"
-        return f"{waits}{waiting['reason']}{told}{ended}"
+            waits = f"{keys} may hold no API keys, see the pod's log: {waits}"
+        return f"{waits}{waiting['reason']}{detail}{ended}"
     return ""

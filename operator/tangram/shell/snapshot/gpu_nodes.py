@@ -5,8 +5,7 @@ from dataclasses import replace
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import Node, Pool, declared_skus
-from tangram.shell.objects.kinds import SPOT_LABELS, Object
-from tangram.shell.objects.owned_objects import labels_of
+from tangram.shell.objects.kinds import SPOT_LABELS, Object, labels_of
 
 
 def node(obj: Object, tolerations: tuple[Object, ...], pools: tuple[Pool, ...] = ()) -> Node:

@@ -3,7 +3,7 @@
 import itertools
 
 from tangram.fleet import Evaluation, Inspection
-from tangram.shell.objects.evaluate_jobs import evaluation, evaluation_about
+from tangram.shell.objects.evaluate_jobs import evaluation, evaluation_subject
 from tangram.shell.objects.inspect_jobs import facts_key, inspection, only_inspects
 from tangram.shell.objects.kinds import Object, identity_of, key_of
 from tangram.shell.objects.manifests import evaluate_job_name, inspect_job_name
@@ -23,7 +23,7 @@ def fleet_jobs(
     def of_job(obj: Object) -> list[Inspection | Evaluation]:
         if not is_owned(obj, owners):
             return []
-        name, pods, subject = key_of(obj)[1], pods_of.get(identity_of(obj), []), evaluation_about(obj)
+        name, pods, subject = key_of(obj)[1], pods_of.get(identity_of(obj), []), evaluation_subject(obj)
         if subject is not None:
             return [evaluation(obj, subject, pods, now)] if name == evaluate_job_name(subject[0]) else []
         is_inspection = name == inspect_job_name(facts_key(obj)) and only_inspects(obj)

@@ -13,10 +13,11 @@ from tangram.shell.objects.kinds import (
     controller_of,
     is_controlled_by,
     key_of,
+    labels_of,
     owner_of,
     uid_of,
 )
-from tangram.shell.objects.owned_objects import has_its_name, labels_of
+from tangram.shell.objects.owned_objects import has_rendered_name
 from tangram.shell.snapshot.conversion import living
 from tangram.shell.watch.mirror_view import MirrorView
 
@@ -29,7 +30,7 @@ def is_owned(obj: Object, owners: Collection[Identity]) -> bool:
     Deployments in a namespace can assign one to an LLMDeployment there. Under another name than the
     operator's it is neither counted nor scaled nor deleted.
     """
-    return owner_of(obj) in owners and bool(living([obj])) and has_its_name(obj)
+    return owner_of(obj) in owners and bool(living([obj])) and has_rendered_name(obj)
 
 
 def owner_uid(obj: Object) -> str:

@@ -3,11 +3,11 @@
 import itertools
 
 from tangram.fleet import Claim, Unscheduled, Workload
+from tangram.fleet.times import epoch_or
 from tangram.shell.objects.kinds import Object, key_of, uid_of
-from tangram.shell.objects.node_affinity import steered_to
-from tangram.shell.objects.owned_objects import class_of, generation_of, shape_of
-from tangram.shell.objects.timestamps import epoch
-from tangram.shell.objects.waiting_pods import late_at, refusal, waiting_message
+from tangram.shell.objects.node_affinity import targeted_nodes
+from tangram.shell.objects.owned_objects import generation_of, priority_class_of, shape_of
+from tangram.shell.objects.waiting_pods import is_slow_at, pod_creation_failure, waiting_message
 from tangram.shell.snapshot.conversion import (
     SkipHandler,
     convert_each,
@@ -35,7 +35,7 @@ def workloads(view: MirrorView, now: float, on_skipped: SkipHandler) -> tuple[Wo
 def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
     """Return one Deployment with the state of its pods."""
     meta, spec, status = deployment["metadata"], deployment["spec"], deployment.get("status") or {}
-    products, declared = steered_to(spec.get("template") or {})
+    products, declared = targeted_nodes(spec.get("template") or {})
     return Workload(
         uid=uid_of(deployment),
         name=meta["name"],
@@ -51,12 +51,12 @@ def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
         total=count_of(status.get("replicas", 0)),
         owner_generation=generation_of(deployment),
         in_place=_has_no_surge(deployment),
-        message=waiting_message(deployment, pods, late_at(now)),
+        message=waiting_message(deployment, pods, is_slow_at(now)),
         unscheduled=_unscheduled(pods),
-        refused=refusal(deployment),
+        refused=pod_creation_failure(deployment),
         products=products,
         declared=declared,
-        priority_class_name=class_of(deployment),
+        priority_class_name=priority_class_of(deployment),
     )
 
 
@@ -90,14 +90,14 @@ def claims(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[
 def _leaves_at(pod: Object) -> float | None:
     """Return by when a terminating pod is to be gone: the API server adds its grace to the timestamp."""
     timestamp = pod["metadata"].get("deletionTimestamp")
-    return epoch(timestamp, 0.0) if timestamp else None
+    return epoch_or(timestamp, 0.0) if timestamp else None
 
 
 def _unscheduled(pods: list[Object]) -> Unscheduled | None:
     """Return the pods that the scheduler finds no node for, None where there are none."""
     waiting = [
         (
-            epoch(condition.get("since") or pod["metadata"].get("creationTimestamp"), 0.0),
+            epoch_or(condition.get("since") or pod["metadata"].get("creationTimestamp"), 0.0),
             str(condition["message"]),
         )
         for pod in pods

@@ -168,7 +168,7 @@ class ActionWriter:
             case _ if intent is None:
                 log.error("%s names no LLMDeployment that exists: not performed", action)
             case ApplyService():
-                owner = manifests.owner_of(intent)
+                owner = manifests.owner_identity(intent)
                 await self._objects.ensure(
                     SERVICES, self._render(owner.uid, "", owner, lambda: manifests.service(owner))
                 )
@@ -181,7 +181,7 @@ class ActionWriter:
                 )
                 await self._objects.ensure(DEPLOYMENTS, rendered, live)
             case StartInspection():
-                owner, priority = manifests.owner_of(intent), intent.priority_class_name
+                owner, priority = manifests.owner_identity(intent), intent.priority_class_name
                 await self._objects.start(manifests.inspect_job(owner, action.key, self.settings, priority))
             case StartEvaluation():
                 await self._start_evaluation(intent, action)

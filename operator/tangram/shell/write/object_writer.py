@@ -25,7 +25,7 @@ from tangram.shell.objects.kinds import (
     uid_of,
 )
 from tangram.shell.objects.manifest_diff import up_to_date
-from tangram.shell.objects.pod_priority import keep_class
+from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.refusals import NameTaken
@@ -146,7 +146,7 @@ class ObjectWriter:
         if owner_of(live) != _owner_of_rendered(rendered):
             raise NameTaken(kind, rendered)
         if kind == DEPLOYMENTS:
-            rendered = keep_class(live, rendered, self._can_create_pods)
+            rendered = keep_live_class(live, rendered, self._can_create_pods)
         if live["metadata"].get("deletionTimestamp") or up_to_date(live, rendered):
             return
         precondition = {"uid": uid_of(live)}

@@ -22,7 +22,7 @@ from tangram.shell.objects.kinds import (
     owner_of,
     uid_of,
 )
-from tangram.shell.objects.owned_objects import has_its_name
+from tangram.shell.objects.owned_objects import has_rendered_name
 from tangram.shell.watch.expectations import Expectations
 
 DeploymentFacts = tuple[int | bool, ...]
@@ -90,7 +90,7 @@ async def unchanged_deployments(
 
 
 def _belongs_to(obj: Object, owner: Identity) -> bool:
-    return owner_of(obj) == owner and has_its_name(obj) and not obj["metadata"].get("deletionTimestamp")
+    return owner_of(obj) == owner and has_rendered_name(obj) and not obj["metadata"].get("deletionTimestamp")
 
 
 def _facts_of_object(obj: Object) -> DeploymentFacts:

@@ -9,10 +9,10 @@ from tangram.shell.objects.kinds import (
     OURS_SELECTOR,
     REPLICA_SETS,
     Object,
+    annotations_of,
     controller_of,
     is_controlled_by,
 )
-from tangram.shell.objects.owned_objects import annotations_of
 
 log = logging.getLogger(__name__)
 
