@@ -7,7 +7,7 @@ from tangram.shell.api_server.client import ApiError
 from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.objects.kinds import DEPLOYMENTS
 from tangram.shell.report.events import SERIES_WINDOW_S, EventRecorder
-from tangram.shell.watch.expectations import PATIENCE_S, Expectations
+from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations
 from tangram.shell.watch.store import Store
 
 OBJECT = {"metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
@@ -106,6 +106,6 @@ def test_an_expectation_is_met_by_the_mirror_or_given_up() -> None:
 
     expectations.deleted(DEPLOYMENTS, ("ns", "d"), "u", now=10.0)
     assert len(expectations.open()) == 1
-    assert expectations.overdue(10.0 + PATIENCE_S - 0.1) == ()
-    assert len(expectations.overdue(10.0 + PATIENCE_S)) == 1
+    assert expectations.overdue(10.0 + OWN_WRITE_TIMEOUT_S - 0.1) == ()
+    assert len(expectations.overdue(10.0 + OWN_WRITE_TIMEOUT_S)) == 1
     assert expectations.open() == ()

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.decide.recommending import Advised
+from tangram.shell.decide.recommendation_worker import RecommendationResult
 from tangram.shell.objects.kinds import uid_of
 from tangram.shell.report.fleet_plans import FleetPlans
 from tangram.shell.watch.kept_fields import fleet_plan
 from tangram.shell.watch.store import Store
-from tests.support.advisers import FIGURES, SPEC
+from tests.support.recommenders import FIGURES, SPEC
 
 SINCE = "1970-01-01T00:16:40Z"
 
@@ -55,8 +55,8 @@ def writer(api: PlansAPI, now: float = 1000.0) -> FleetPlans:
     )
 
 
-def advised(name: str = "abc", **figures: str) -> Advised:
-    return Advised(name, SPEC, FIGURES | figures, True, ())
+def advised(name: str = "abc", **figures: str) -> RecommendationResult:
+    return RecommendationResult(name, SPEC, FIGURES | figures, True, ())
 
 
 async def test_a_new_plan_gets_its_state_and_its_figures_in_one_write() -> None:

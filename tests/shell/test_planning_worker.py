@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tangram.fleet import FleetSnapshot, Plan
-from tangram.shell.decide.planning import PlanWorker
+from tangram.shell.decide.plan_worker import PlanWorker
 from tangram.shell.decide.worker import WorkerFailed, work
 
 SNAPSHOT = FleetSnapshot(engine_image="e")
@@ -100,7 +100,7 @@ async def test_a_worker_that_does_not_start_is_ended_and_told(planner, why: str)
     assert worker._process is None
 
 
-async def test_a_question_that_nobody_reads_ends_with_the_deadline() -> None:
+async def test_a_call_that_the_worker_does_not_read_ends_at_the_deadline() -> None:
     worker = PlanWorker(1.5, takes_nothing)
     started = await asyncio.to_thread(worker._start)
     assert started is None
@@ -115,23 +115,23 @@ async def test_a_question_that_nobody_reads_ends_with_the_deadline() -> None:
 
 
 class LatePipe:
-    """A pipe in which the answer to an earlier question still waits."""
+    """A pipe that still holds the result of an earlier call."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool, Plan]] = [(1, False, Plan(actions=("old",)))]  # type: ignore[arg-type]
 
-    def send(self, question: tuple) -> None:
-        self.answers.append((question[0], False, Plan()))
+    def send(self, call: tuple) -> None:
+        self.answers.append((call[0], False, Plan()))
 
     def recv(self) -> tuple[int, bool, Plan]:
         return self.answers.pop(0)
 
 
-def test_the_answer_to_an_earlier_question_is_not_taken() -> None:
+def test_the_result_of_an_earlier_call_is_not_taken() -> None:
     worker = PlanWorker(5, plans)
-    worker._pipe, worker._asked = LatePipe(), 1  # type: ignore[assignment]
+    worker._pipe, worker.calls = LatePipe(), 1  # type: ignore[assignment]
 
-    assert worker._ask((SNAPSHOT, (), 2.0)) == (False, Plan())
+    assert worker._send((SNAPSHOT, (), 2.0)) == (False, Plan())
 
 
 def test_a_worker_whose_operator_was_killed_ends_without_a_trace(monkeypatch) -> None:

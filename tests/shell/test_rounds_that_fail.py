@@ -12,7 +12,7 @@ from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import PODS
-from tangram.shell.process.loop import Heart, Reconciler
+from tangram.shell.process.reconcile_loop import Heart, Reconciler
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 
 
@@ -27,7 +27,7 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
         "statuses",
         "events",
         "scaler",
-        "advisor",
+        "recommendations",
         "expectations",
         "told",
         "faults",

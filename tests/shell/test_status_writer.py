@@ -6,7 +6,7 @@ from typing import Any
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
-from tangram.shell.report.statuses import NewStatus, StatusWriter
+from tangram.shell.report.status_writer import NewStatus, StatusWriter
 from tangram.shell.watch.expectations import Expectations
 
 WANTED = {"readyReplicas": 1, "placement": {"sku": "L4", "alternatives": [1], "because": ["x"]}}

@@ -1,4 +1,4 @@
-"""Decisions in processes of their own.
+"""Worker processes that plan.
 
-In: a snapshot. Out: a plan, a recommendation, or a timeout.
+In: a snapshot and the parsed LLMDeployments. Out: a plan or a recommendation, or WorkerFailed.
 """

@@ -1,4 +1,4 @@
-"""How much of each GPUPool is in use, and what that costs. Pure."""
+"""Count the GPUs of each GPUPool that are in use, and what they cost. Pure."""
 
 from tangram.catalog.prices import Prices
 from tangram.fleet import FleetSnapshot, PoolUse
@@ -6,22 +6,21 @@ from tangram.packing import GPUState
 from tangram.recommendation.documents.fleet_input import FleetInput
 
 
-def pool_use(given: FleetInput, snapshot: FleetSnapshot) -> tuple[tuple[str, PoolUse], ...]:
+def pool_use(fleet_input: FleetInput, snapshot: FleetSnapshot) -> tuple[tuple[str, PoolUse], ...]:
     """Return the use of each GPUPool by name. GPUs on nodes that take no pods are not counted."""
     prices = Prices(dict(snapshot.prices))
-    members: dict[str, list[GPUState]] = {pool.name: [] for pool in snapshot.pools}
-    for each in given.gpus:
-        if each.pool in members:
-            members[each.pool].append(each)
-    return tuple((name, _use(gpus, prices)) for name, gpus in sorted(members.items()))
+    gpus_by_pool: dict[str, list[GPUState]] = {pool.name: [] for pool in snapshot.pools}
+    for gpu in fleet_input.gpus:
+        if gpu.pool in gpus_by_pool:
+            gpus_by_pool[gpu.pool].append(gpu)
+    return tuple((name, _use(gpus, prices)) for name, gpus in sorted(gpus_by_pool.items()))
 
 
 def _use(gpus: list[GPUState], prices: Prices) -> PoolUse:
-    used = [each for each in gpus if any(i.owner is not None for i in each.instances)]
-    costs = [prices.gpu_hour(gpu.sku, gpu.price_per_hour) for gpu in used]
-    known = [cost for cost in costs if cost is not None]
+    used = [gpu for gpu in gpus if any(instance.owner is not None for instance in gpu.instances)]
+    costs = [cost for gpu in used if (cost := prices.gpu_hour(gpu.sku, gpu.price_per_hour)) is not None]
     return PoolUse(
         gpus=len(gpus),
         free=len(gpus) - len(used),
-        cost_per_hour=sum(known) if len(known) == len(costs) else None,
+        cost_per_hour=sum(costs) if len(costs) == len(used) else None,
     )

@@ -1,6 +1,4 @@
-"""A function in a process of its own, with a deadline: what hangs or dies there takes nothing else with
-it.
-"""
+"""Call a function in a process of its own, with a deadline, so that a hang or crash stays in that process."""
 
 import asyncio
 import contextlib
@@ -14,16 +12,16 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 START_S = 30.0  # a new worker imports the solver before it answers the first time
-# Each start that took too long doubles the next one's time: begun anew within the same time, it never ends
-# where the CPU is short (the chart requests a tenth of a core).
+# After each start that took too long, the next one may take twice as long: with the same limit a start would
+# never succeed on a busy node (the chart requests a tenth of a core).
 LONGEST_START_S = 120.0
 
 Load = Callable[[], Callable[..., Any]]
-"""Returns the function to run. It imports what only the worker should pay for, and must be picklable."""
+"""Returns the function to call. It imports what only the worker process needs, and must be picklable."""
 
 
 class WorkerFailed(Exception):  # an outcome that callers handle
-    """No answer came out; `why` is deadline, died or raised."""
+    """The worker returned no result; `why` is deadline, died or raised."""
 
     def __init__(self, why: str, message: str) -> None:
         super().__init__(message)
@@ -31,9 +29,9 @@ class WorkerFailed(Exception):  # an outcome that callers handle
 
 
 class Worker:
-    """One worker process, started when needed and replaced when it fails. One question at a time.
+    """One worker process, started when needed and replaced when it fails. One call at a time.
 
-    Questions are numbered: an answer to an earlier one is never taken for the present one's.
+    Calls are numbered, so that a late result of an earlier call is never taken for that of the present one.
     """
 
     def __init__(
@@ -45,25 +43,25 @@ class Worker:
         self._start_within_s = start_s
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._asked = 0
-        self.took_s = 0.0  # the last question, without the start of the process
+        self.calls = 0
+        self.took_s = 0.0  # duration of the last call, without the start of the process
 
     @property
     def running(self) -> bool:
         """Whether there is a process."""
         return self._process is not None
 
-    async def ask(self, *question: object) -> Any:
-        """Return what the function makes of `question`. Raises WorkerFailed after the deadline, when the
+    async def call(self, *args: object) -> Any:
+        """Return what the function returns for `args`. Raises WorkerFailed after the deadline, when the
         worker dies or does not start, or when the function raises.
         """
-        raised, answer = await asyncio.to_thread(self._answer, question)
+        raised, result = await asyncio.to_thread(self._call, args)
         if raised:
-            raise WorkerFailed("raised", answer)
-        return answer
+            raise WorkerFailed("raised", result)
+        return result
 
     def stop(self) -> None:
-        """Kill the worker; what it held is free again. The next question starts another."""
+        """Kill the worker and free its memory. The next call starts another."""
         process, self._process = self._process, None
         if self._pipe is not None:
             self._pipe.close()
@@ -73,12 +71,12 @@ class Worker:
             process.join(5)
             process.close()
 
-    def _answer(self, question: tuple[object, ...]) -> tuple[bool, Any]:
-        """Ask the worker; after any failure there is none, so that the next question meets a new one."""
+    def _call(self, args: tuple[object, ...]) -> tuple[bool, Any]:
+        """Call the worker. After a failure it is stopped, so that the next call starts a new one."""
         try:
             if self._process is None or not self._process.is_alive():
                 self._start()
-            return self._ask(question)
+            return self._send(args)
         except WorkerFailed:
             self.stop()
             raise
@@ -97,23 +95,24 @@ class Worker:
             self._pipe.recv()
         self._start_within_s = self.start_s
 
-    def _ask(self, question: tuple[object, ...]) -> tuple[bool, Any]:
+    def _send(self, args: tuple[object, ...]) -> tuple[bool, Any]:
+        """Return whether the function raised, and its result or the trace."""
         assert self._pipe is not None  # noqa: S101 - _start made it
-        self._asked += 1
+        self.calls += 1
         began = time.monotonic()
         try:
             with self._within(self.deadline_s, f"no {self.name} within {self.deadline_s:g} s"):
-                self._pipe.send((self._asked, question))
+                self._pipe.send((self.calls, args))
                 while True:
-                    number, raised, answer = self._pipe.recv()
-                    if number == self._asked:
-                        return raised, answer
+                    number, raised, result = self._pipe.recv()
+                    if number == self.calls:
+                        return raised, result
         finally:
             self.took_s = time.monotonic() - began
 
     @contextlib.contextmanager
     def _within(self, seconds: float, late: str) -> Iterator[None]:
-        """Kill the worker after `seconds`: that ends a send, too, which has no timeout of its own."""
+        """Kill the worker after `seconds`, which also ends a blocked send."""
         process = self._process
         watchdog = threading.Timer(seconds, _kill, (process,))
         watchdog.daemon = True
@@ -137,20 +136,20 @@ def _kill(process: Any) -> None:
 
 
 def work(pipe: Connection, load: Load, niceness: int) -> None:
-    """Answer questions until the parent is gone. Runs in the worker process."""
+    """Answer calls until the parent process is gone. Runs in the worker process."""
     import signal  # noqa: PLC0415
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when this one ends
     os.nice(niceness)
     function = load()
     pipe.send("ready")
     while True:
         try:
-            number, question = pipe.recv()
+            number, args = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send((number, False, function(*question)))
-        except Exception:  # noqa: BLE001 - a bug of ours: told to the parent, counted and logged there
-            with contextlib.suppress(OSError):  # the parent is gone: the next recv says so
+            pipe.send((number, False, function(*args)))
+        except Exception:  # noqa: BLE001 - a bug of ours: the parent process counts and logs it
+            with contextlib.suppress(OSError):  # the parent is gone: the next recv fails
                 pipe.send((number, True, traceback.format_exc()))

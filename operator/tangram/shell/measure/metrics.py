@@ -14,7 +14,7 @@ from prometheus_client import (
 )
 
 from tangram.fleet import Decision, Intent, Node, Workload
-from tangram.shell.decide.recommending import Advised
+from tangram.shell.decide.recommendation_worker import RecommendationResult
 from tangram.shell.objects.kinds import Object
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -186,10 +186,10 @@ class OperatorMetrics:
         for gauge in (self.plan_cost, self.plan_savings, self.plan_gap, self.plan_unmet, self.plan_solve):
             gauge.clear()
 
-    def show_fleet_plan(self, advised: Advised) -> None:
+    def show_fleet_plan(self, result: RecommendationResult) -> None:
         """Set the gauges of the current FleetPlan."""
         self.clear_fleet_plan()
-        spec, figures, state = advised.spec, advised.figures, advised.state
+        spec, figures, state = result.spec, result.figures, result.state
         self.plan_cost.labels(state).set(float(spec["costPerHour"]))
         self.plan_savings.labels(state).set(float(figures["savesPerHour"]))
         self.plan_gap.labels(state).set(float(str(spec["gap"]).strip("<%")) / 100)

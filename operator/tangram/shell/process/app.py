@@ -15,8 +15,8 @@ from aiohttp import web
 from tangram.shell.api_server.auth import Credentials
 from tangram.shell.api_server.client import ApiClient
 from tangram.shell.api_server.retry_delays import RetrySchedule
-from tangram.shell.decide.planning import PlanWorker
-from tangram.shell.decide.recommending import AdviceWorker
+from tangram.shell.decide.plan_worker import PlanWorker
+from tangram.shell.decide.recommendation_worker import RecommendationWorker
 from tangram.shell.decide.worker import LONGEST_START_S
 from tangram.shell.lead.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.measure.fault_log import FaultLog
@@ -24,12 +24,12 @@ from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.measure.scaler import Scaler, params_of
 from tangram.shell.objects.kinds import FLEET_PLANS
-from tangram.shell.process.advisor import Advisor, Debounce
-from tangram.shell.process.loop import Heart, Reconciler
-from tangram.shell.report import serving
+from tangram.shell.process.recommendation_loop import Debounce, RecommendationLoop
+from tangram.shell.process.reconcile_loop import Heart, Reconciler
+from tangram.shell.report import http_endpoints as serving
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label
-from tangram.shell.report.statuses import StatusWriter
+from tangram.shell.report.status_writer import StatusWriter
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings
 from tangram.shell.watch import kept_fields
@@ -82,7 +82,7 @@ class Operator:
         )
         self.reader = MetricsReader(settings.prometheus, now=time.time) if settings.prometheus else None
         self.worker = PlanWorker(settings.plan_deadline_seconds)
-        self.advice_worker = AdviceWorker(settings.advice.deadline_seconds)
+        self.recommendation_worker = RecommendationWorker(settings.advice.deadline_seconds)
         self.fleet_plans = Mirror(
             self.client,
             MirrorSource(FLEET_PLANS, kept_fields.fleet_plan, optional=True),
@@ -106,7 +106,7 @@ class Operator:
         self._spawn("loop", self.loop.run())
         self._spawn("events", self.loop.events.run())
         self._spawn("mirror of fleetplans", self.fleet_plans.run())
-        self._spawn("advisor", self.loop.advisor.run())
+        self._spawn("recommendations", self.loop.recommendations.run())
         if self.reader is not None:
             self._spawn("metrics reader", self._read_metrics(self.reader))
 
@@ -120,7 +120,7 @@ class Operator:
         for server in self._servers:
             await server.cleanup()
         await asyncio.to_thread(self.worker.stop)
-        await asyncio.to_thread(self.advice_worker.stop)
+        await asyncio.to_thread(self.recommendation_worker.stop)
         if self.reader is not None:
             await self.reader.close()
         await self.client.close()
@@ -155,7 +155,7 @@ class Operator:
         self.loop.mark_dirty()
 
     def _fleet_plans_changed(self) -> None:
-        self.loop.advisor.wake()
+        self.loop.recommendations.wake()
 
     def _leadership(self, leading: bool) -> None:
         self.loop.leadership(leading)
@@ -210,14 +210,14 @@ class Operator:
         events = EventRecorder(self.client, self.elector.guard, self.identity, time.time)
         advice, lease = settings.advice, settings.leader_election
         whose = operator_label(lease.namespace, lease.name)
-        advisor = Advisor(
-            worker=self.advice_worker,
+        recommendations = RecommendationLoop(
+            worker=self.recommendation_worker,
             plans=FleetPlans(self.client, self.fleet_plans, events, boot_time, time.time, whose),
             metrics=self.metrics,
             clock=boot_time,
             debounce=Debounce(advice.settle_seconds, advice.latest_seconds),
             idle_s=advice.idle_seconds,
-            news=self._changed,
+            changed=self._changed,
         )
         return Reconciler(
             mirrors=self.mirrors,
@@ -240,7 +240,7 @@ class Operator:
             ),
             faults=faults,
             events=events,
-            advisor=advisor,
+            recommendations=recommendations,
             scaler=Scaler(params_of(settings), self.reader),
             expectations=expectations,
             retries=retries,

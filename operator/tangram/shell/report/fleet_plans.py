@@ -16,7 +16,7 @@ from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
-from tangram.shell.decide.recommending import Advised
+from tangram.shell.decide.recommendation_worker import RecommendationResult
 from tangram.shell.objects.kinds import FLEET_PLANS, OPERATOR_LABEL, Object, key_of, uid_of
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.watch.expectations import Expectations
@@ -52,7 +52,7 @@ class FleetPlans:
     def __post_init__(self) -> None:
         self._expectations = Expectations(lambda _kind, _namespace: self.mirror.store)
 
-    async def write(self, wanted: Advised, guard: Guard) -> None:
+    async def write(self, wanted: RecommendationResult, guard: Guard) -> None:
         """Make `wanted` the plan that counts; an empty one makes that none. Raises NotLeader; other
         refusals are told once, and tried again later.
         """
@@ -74,7 +74,7 @@ class FleetPlans:
             self.mirror.want_relist()
         return not self._expectations.open() and not self.retries.blocked(_WRITES, self.clock())
 
-    async def _write(self, wanted: Advised, guard: Guard) -> None:
+    async def _write(self, wanted: RecommendationResult, guard: Guard) -> None:
         if not wanted.empty:
             current = await self._ensure(wanted, guard)
             if current is None:
@@ -88,7 +88,7 @@ class FleetPlans:
         for plan in sorted(others, key=_age, reverse=True)[KEPT - 1 :]:
             await self._delete(plan, guard)
 
-    async def _ensure(self, wanted: Advised, guard: Guard) -> Object | None:
+    async def _ensure(self, wanted: RecommendationResult, guard: Guard) -> Object | None:
         """Return the FleetPlan of this name, made now if need be; None where it is not ours."""
         live = self.mirror.store.get(("", wanted.name))
         if live is None:
@@ -100,7 +100,7 @@ class FleetPlans:
             return None
         return live
 
-    async def _create(self, wanted: Advised, guard: Guard) -> Object | None:
+    async def _create(self, wanted: RecommendationResult, guard: Guard) -> Object | None:
         plan = {
             "apiVersion": FLEET_PLANS.api_version,
             "kind": FLEET_PLANS.kind,
@@ -193,7 +193,7 @@ def _age(plan: Object) -> tuple[str, str]:
     return str(since), plan["metadata"]["name"]
 
 
-def _note(wanted: Advised) -> EventNote:
+def _note(wanted: RecommendationResult) -> EventNote:
     spec, figures = wanted.spec, wanted.figures
     return EventNote(
         "Normal",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tangram.shell.objects.kinds import Key, Kind, Object, key_of, uid_of
 from tangram.shell.watch.store import Store, version_of
 
-PATIENCE_S = 5.0
+OWN_WRITE_TIMEOUT_S = 5.0
 """How long a write may stay unseen. Beyond, the mirror lists again: the write was undone, or the watch is
 stuck.
 """
@@ -56,7 +56,7 @@ class Expectations:
 
     def overdue(self, now: float) -> tuple[Expectation, ...]:
         """Forget and return the writes that were waited for long enough."""
-        late = tuple(e for e in self.open() if now - e.since >= PATIENCE_S)
+        late = tuple(e for e in self.open() if now - e.since >= OWN_WRITE_TIMEOUT_S)
         self._open = [e for e in self._open if e not in late]
         return late
 

@@ -18,18 +18,18 @@ from tangram.planner import render_status, transitions
 from tangram.planner.status.status_block import unjudged
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
-from tangram.shell.decide.planning import PlanWorker
+from tangram.shell.decide.plan_worker import PlanWorker
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import Elector, NotLeader, TermGuard
 from tangram.shell.measure.fault_log import FaultLog, name_of
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
 from tangram.shell.measure.scaler import Scaled, Scaler
 from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
-from tangram.shell.process.advisor import Advisor
+from tangram.shell.process.recommendation_loop import RecommendationLoop
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.report.status_pacer import StatusPacer
-from tangram.shell.report.statuses import NewStatus, StatusWriter
+from tangram.shell.report.status_writer import NewStatus, StatusWriter
 from tangram.shell.snapshot.broken_objects import without_broken_objects
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
 from tangram.shell.snapshot.intents import DuplicateUID, parsed_intents, unreadable_intents
@@ -42,7 +42,7 @@ from tangram.shell.snapshot.recorded_status import (
     recorded_variants,
 )
 from tangram.shell.snapshot.workloads import engine_pod_names
-from tangram.shell.watch.expectations import PATIENCE_S, Expectations
+from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations
 from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter, evaluation_retry_key
@@ -76,7 +76,7 @@ class Reconciler:
     statuses: StatusWriter
     events: EventRecorder
     scaler: Scaler
-    advisor: Advisor
+    recommendations: RecommendationLoop
     expectations: Expectations
     retries: RetrySchedule
     metrics: OperatorMetrics
@@ -107,7 +107,7 @@ class Reconciler:
         """Note that a term begins or ended."""
         if not leading:
             self.metrics.clear_fleet()
-            self.advisor.dismiss()
+            self.recommendations.stop_leading()
         self.mark_dirty()
 
     async def run(self) -> None:
@@ -189,7 +189,7 @@ class Reconciler:
         self._forget({intent.uid for intent in everyone}, {uid_of(obj) for obj in view.gpu_pools})
         self.wanted, self.pods = valid, engine_pod_names(view)
         scaled, seen = self._observe(view, valid, now)
-        self.advisor.offer(seen, everyone, self.guard.bound())
+        self.recommendations.offer(seen, everyone, self.guard.bound())
         plan = await self._plan(seen, everyone, now)
         self.faults.planned(plan.faults, {i.uid: f"{i.namespace}/{i.name}" for i in everyone})
         self.scaler.adopt(plan.decisions, seen.workloads)
@@ -221,7 +221,7 @@ class Reconciler:
         if self.mirrors.age_s > MAX_VIEW_AGE_S:
             log.warning("the view is %.0f s old: nothing is decided on it", self.mirrors.age_s)
             return False
-        deadline = self.clock() + PATIENCE_S
+        deadline = self.clock() + OWN_WRITE_TIMEOUT_S
         for expectation in self.expectations.open():
             mirror = self.mirrors.of(expectation.kind, expectation.key[0])
             await mirror.wait_for(expectation.met, max(0.01, deadline - self.clock()))
@@ -333,7 +333,7 @@ class Reconciler:
         """Return the statuses of GPUPools; one that cannot be rendered silences no other."""
         if not view.gpu_pools:
             return []
-        used = self.advisor.pools() if self.advisor.ready else None
+        used = self.recommendations.pool_use() if self.recommendations.ready else None
         found = pool_statuses(view.gpu_pools, seen, used, now, self._skipped)
         paced = ((obj, self.pool_pacer.paced(obj, status, now)) for obj, status in found)
         return [NewStatus(obj, status, GPU_POOLS) for obj, status in paced]
@@ -353,7 +353,7 @@ class Reconciler:
         mine, before = scaled.get(intent.uid), obj.get("status") or {}
 
         def rendered(known: Object) -> Object:
-            advice = self.advisor.advice(intent, known) if isinstance(intent, Intent) else None
+            advice = self.recommendations.advice(intent, known) if isinstance(intent, Intent) else None
             signal, decided = (mine.signal, mine.decision) if mine else (None, None)
             return render_status(decision, intent, seen, signal, decided, known, now, advice)
 

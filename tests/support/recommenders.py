@@ -1,11 +1,11 @@
-"""What takes the place of thinking about the whole fleet. Imported by worker processes: keep it light."""
+"""Stand-ins for the recommender. Worker processes import this module: keep it light."""
 
 import os
 import time
 from typing import Any
 
 from tangram.fleet import Advice, RecommendedChange
-from tangram.shell.decide.recommending import Advised
+from tangram.shell.decide.recommendation_worker import RecommendationResult
 
 SPEC = {
     "costPerHour": "2.50",
@@ -20,13 +20,13 @@ ADVICE = Advice("abc", 1.25, ("all GPUs are taken",), (RecommendedChange("GPUs",
 WHOM = "uid-one"
 
 
-def _answered(_snapshot: Any, _intents: Any, _deadline: float, known: str) -> Advised | None:
-    return None if known == "abc" else Advised("abc", SPEC, FIGURES, True, ((WHOM, ADVICE),))
+def _result(_snapshot: Any, _intents: Any, _deadline: float, last_hash: str) -> RecommendationResult | None:
+    return None if last_hash == "abc" else RecommendationResult("abc", SPEC, FIGURES, True, ((WHOM, ADVICE),))
 
 
-def advises() -> Any:
+def recommends() -> Any:
     """Recommends the same for every fleet."""
-    return _answered
+    return _result
 
 
 def hangs() -> Any:

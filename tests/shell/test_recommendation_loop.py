@@ -1,0 +1,251 @@
+"""When the whole fleet is planned, where the recommendation is published, and what happens on failures."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.fleet import FleetSnapshot, Intent
+from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
+from tangram.shell.decide.recommendation_worker import (
+    RecommendationResult,
+    RecommendationWorker,
+    load_recommender,
+)
+from tangram.shell.lead.lease import NotLeader
+from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.process import recommendation_loop as module
+from tangram.shell.process.recommendation_loop import (
+    Debounce,
+    RecommendationLoop,
+    advice_from_status,
+    relevant_part,
+)
+from tests.support.fleet import claims, intent, node, shape, snapshot, workload
+from tests.support.recommenders import ADVICE, dies, hangs, raises, recommends
+
+ONE = intent("one", generation=3)
+
+
+def fleet(*gpus: int) -> FleetSnapshot:
+    return snapshot(*(node(f"n{i}", gpu=n) for i, n in enumerate(gpus)))
+
+
+class Plans:
+    """Takes the place of FleetPlans."""
+
+    def __init__(self) -> None:
+        self.retries = RetrySchedule()
+        self.written: list[tuple[str, str]] = []
+
+    async def write(self, wanted: RecommendationResult, guard: Callable[[], float]) -> None:
+        guard()
+        self.written.append((wanted.name, wanted.state))
+
+
+def recommendation_loop(
+    recommender: Any = recommends, deadline_s: float = 5.0, settle_s: float = 0.05
+) -> Any:
+    return RecommendationLoop(
+        worker=RecommendationWorker(deadline_s, recommender),
+        plans=Plans(),  # type: ignore[arg-type]
+        metrics=OperatorMetrics(),
+        clock=time.monotonic,
+        debounce=Debounce(settle_s, 10 * settle_s),
+        idle_s=60.0,
+    )
+
+
+@asynccontextmanager
+async def running(loop: RecommendationLoop) -> AsyncIterator[Any]:
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.to_thread(loop.worker.stop)
+
+
+async def until(check: Callable[[], Any], within_s: float = 60.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not check():  # noqa: ASYNC110 - polled from outside, as a person would
+            await asyncio.sleep(0.01)
+
+
+def leads() -> float:
+    return 10.0
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20))
+def test_changes_are_acted_on_once_they_cease_and_never_much_later_than_the_first(gaps: list[float]) -> None:
+    debounce, now = Debounce(5.0, 30.0), 0.0
+    first = last = None
+    for gap in gaps:
+        now += gap
+        due = debounce.due_at()
+        if due is not None and now >= due:
+            assert due == min(last + 5.0, first + 30.0)
+            debounce.clear()
+            first = None
+        debounce.changed(now)
+        first, last = now if first is None else first, now
+
+    assert debounce.due_at() == min(last + 5.0, first + 30.0)
+
+
+async def test_what_is_recommended_reaches_fleet_plans_statuses_and_metrics() -> None:
+    news: list[int] = []
+    async with running(replace(recommendation_loop(), changed=lambda: news.append(1))) as loop:
+        loop.offer(fleet(8), (ONE,), leads)
+        await until(lambda: loop.plans.written)
+
+    assert loop.plans.written[0] == ("abc", "Recommended")
+    assert loop.advice(ONE, {}) == ADVICE
+    assert loop.advice(replace(ONE, generation=4), {}) is None
+    assert news == [1]
+    value = loop.metrics.registry.get_sample_value
+    labels = {"state": "Recommended"}
+    assert value("tangram_fleet_plan_savings_dollars_per_hour", labels) == 1.25
+    assert value("tangram_fleet_plan_gap_ratio", labels) == pytest.approx(0.0001)
+    assert value("tangram_fleet_plan_unmet_llmdeployments", labels) == 1
+
+
+async def test_the_same_fleet_is_planned_once() -> None:
+    async with running(recommendation_loop()) as loop:
+        loop.offer(fleet(8), (ONE,), leads)
+        await until(lambda: loop.plans.written)
+        for _ in range(5):
+            loop.offer(fleet(8), (ONE,), leads)
+            await asyncio.sleep(0.05)
+        assert loop.worker.calls == 1
+
+
+async def test_a_changed_fleet_with_the_same_hash_keeps_its_advice() -> None:
+    async with running(recommendation_loop()) as loop:
+        loop.offer(fleet(8), (ONE,), leads)
+        await until(lambda: loop.plans.written)
+        loop.offer(fleet(8, 4), (ONE,), leads)
+        assert loop.advice(ONE, {}) == ADVICE
+        await until(lambda: loop.worker.calls == 2 and loop._last.relevant == loop._input.relevant)
+        assert loop.advice(ONE, {}) == ADVICE
+
+
+@pytest.mark.parametrize(("recommender", "why"), [(hangs, "deadline"), (dies, "died"), (raises, "raised")])
+async def test_a_failure_is_counted_logged_once_and_removes_old_advice(
+    recommender: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = recommendation_loop(recommender, deadline_s=0.3)
+    loop._retry_delays = RetryDelays(0.05, 0.05)
+    failures = "tangram_advice_failures_total"
+    with caplog.at_level(logging.INFO):
+        async with running(loop):
+            loop.offer(fleet(8), (ONE,), leads)
+            count = loop.metrics.registry.get_sample_value
+            await until(lambda: (count(failures, {"why": why}) or 0) >= 2)
+
+    assert loop.advice(ONE, {"placement": {"plan": "old"}, "observedGeneration": 3}) is None
+    assert loop.plans.written == []
+    assert len([r for r in caplog.records if "no recommendation" in r.getMessage()]) == 1
+
+
+async def test_a_process_that_has_nothing_to_do_ends() -> None:
+    async with running(replace(recommendation_loop(), idle_s=0.2)) as loop:
+        loop.offer(fleet(8), (ONE,), leads)
+        await until(lambda: loop.plans.written)
+        await until(lambda: not loop.worker.running)
+        loop.offer(fleet(4), (ONE,), leads)
+        await until(lambda: loop.worker.calls == 2)
+
+
+async def test_an_operator_that_no_longer_leads_plans_and_writes_no_more() -> None:
+    async with running(recommendation_loop()) as loop:
+        loop.offer(fleet(8), (ONE,), leads)
+        await until(lambda: loop.plans.written)
+        loop.stop_leading()
+        await until(lambda: not loop.worker.running)
+        assert (
+            loop.metrics.registry.get_sample_value(
+                "tangram_fleet_plan_unmet_llmdeployments", {"state": "Recommended"}
+            )
+            is None
+        )
+
+
+async def test_a_recommendation_of_another_term_is_not_written_until_this_term_sees_the_same_fleet() -> None:
+    def lost() -> float:
+        raise NotLeader("another term")
+
+    async with running(recommendation_loop()) as loop:
+        loop.offer(fleet(8), (ONE,), lost)
+        await until(lambda: loop.ready)
+        assert loop.plans.written == []
+        loop.offer(fleet(8), (ONE,), leads)
+        await until(lambda: loop.plans.written)
+        assert loop.worker.calls == 1
+
+
+async def test_a_bug_in_writing_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> float:
+        raise KeyError("bug")
+
+    async with running(recommendation_loop()) as loop:
+        for _ in range(3):
+            loop.offer(fleet(8), (ONE,), broken)
+            await until(lambda: loop.ready)
+            await asyncio.sleep(0.1)
+        loop.offer(fleet(8), (ONE,), leads)
+        await until(lambda: loop.plans.written)
+
+    assert len([r for r in caplog.records if "KeyError" in r.getMessage()]) == 1
+
+
+def test_a_long_solve_is_followed_by_a_longer_pause() -> None:
+    assert module.pause_s(2.0) == 0.0
+    assert module.pause_s(30.0) == 120.0
+
+    loop = recommendation_loop()
+    loop._paused_until = 100.0
+    loop.debounce.changed(1.0)
+    assert loop._due_at() == 100.0
+
+
+def test_before_the_first_recommendation_the_advice_of_the_status_holds() -> None:
+    before = {
+        "observedGeneration": 3,
+        "placement": {
+            "plan": "abc",
+            "because": ["all GPUs are taken"],
+            "relaxations": [{"dimension": "GPUs", "text": "add one L4"}],
+        },
+    }
+
+    assert advice_from_status(ONE, before) == replace(ADVICE, saves_per_hour=0.0)
+    assert advice_from_status(replace(ONE, generation=4), before) is None
+    assert advice_from_status(ONE, {"observedGeneration": 3}) is None
+
+
+def test_readiness_is_no_reason_to_plan_again() -> None:
+    def seen(available: int) -> FleetSnapshot:
+        one = workload(ONE, shape(), 2, available=available)
+        return snapshot(node("n", gpu=8), workloads=(one,), claims=claims(ONE, shape(), "n", 2))
+
+    assert relevant_part(seen(0), (ONE,)) == relevant_part(seen(2), (ONE,))
+    assert relevant_part(seen(0), (ONE,)) != relevant_part(seen(0), (replace(ONE, priority=5),))
+
+
+def test_the_real_function_answers_once_for_equal_inputs() -> None:
+    recommend = load_recommender()
+    one: Intent = intent("one")
+    result = recommend(fleet(1), (one,), 60.0, "")
+
+    assert result is not None
+    assert result.name == result.spec["inputsHash"]
+    assert recommend(fleet(1), (one,), 60.0, result.inputs_hash) is None
