@@ -187,7 +187,7 @@ def test_ready_says_what_placed_says_while_the_minimum_waits():
     m = intent(min_replicas=2)
     seen = stuck(m, age=100)
     _, decision, _ = made(seen, m)
-    ready = conditions.ready(conditions.view(decision, m, seen, None, None), None)
+    ready = conditions.ready(conditions.condition_inputs(decision, m, seen, None, None), None)
 
     assert (ready.status, ready.reason) == ("False", "Unschedulable")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tangram.fleet import ApplyDeployment, Intent, Plan, Shape, StartInspection
 from tangram.planner import plan, render_status, transitions
-from tangram.planner.status.status_block import unjudged
+from tangram.planner.status.status_block import unrendered_status
 from tangram.scaling import ScalingParams
 from tangram.shell.measure.fault_log import FaultLog, name_of
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
@@ -217,7 +217,7 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
         found = (
             faults.run("status", wanted.name, "", lambda: render(before))  # noqa: B023 - called at once
             or faults.run("status", wanted.name, "", lambda: render({}))
-            or unjudged(wanted, before, now)
+            or unrendered_status(wanted, before, now)
         )
         statuses[wanted.uid] = found
         faults.run("events", wanted.name, "", lambda: transitions(before, found))  # noqa: B023 - called at once

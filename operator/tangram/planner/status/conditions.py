@@ -1,4 +1,4 @@
-"""The leaf conditions of one LLMDeployment, as (status, reason, message), without times."""
+"""The conditions of one LLMDeployment, except SLOMet: status, reason and message, without times."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tangram.scaling.control import NOT_STARTING
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
-_NO_PLACE = (
+_NOT_PLACED = (
     Reason.INSUFFICIENT_CAPACITY,
     Reason.OVER_BUDGET,
     Reason.QUOTA_EXCEEDED,
@@ -21,7 +21,7 @@ _NO_PLACE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConditionState:
     """A condition without its times."""
 
     status: str
@@ -31,7 +31,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ConditionInputs:
-    """All that conditions are told from."""
+    """What the conditions of one LLMDeployment depend on."""
 
     decision: Decision
     intent: ParsedIntent
@@ -53,44 +53,44 @@ class ConditionInputs:
 
     @property
     def minimum(self) -> int:
-        """Replicas below which it is not available."""
+        """Available replicas below which it is not available."""
         if not isinstance(self.intent, Intent):
             return 1
-        least = self.intent.min_available
-        return self.intent.min_replicas if least is None else least
+        explicit = self.intent.min_available
+        return self.intent.min_replicas if explicit is None else explicit
 
     @property
     def rendered_generation(self) -> int:
-        """The generation that its Deployments are to be of."""
+        """The generation that its Deployments should have."""
         return self.intent.rendered_generation if isinstance(self.intent, Intent) else self.intent.generation
 
     @property
     def is_off(self) -> bool:
-        """Whether no replica is wanted, and that is carried out."""
+        """Whether it is scaled to zero."""
         return self.decision.placed_reason == Reason.SCALED_TO_ZERO
 
     @property
     def shape(self) -> str:
-        """The wanted shape, for people."""
+        """The decided shape, as messages show it."""
         return self.decision.shape.described if self.decision.shape is not None else "no shape"
 
     @property
     def target(self) -> Workload | None:
-        """The Deployment that is to serve; while nothing is decided, the one that serves most."""
-        wanted = self.decision.shape
-        if wanted is not None:
-            return next((w for w in self.workloads if w.shape == wanted), None)
+        """The Deployment on the decided shape; without a decision, the one with most available replicas."""
+        shape = self.decision.shape
+        if shape is not None:
+            return next((w for w in self.workloads if w.shape == shape), None)
         return max(self.workloads, key=lambda w: w.available, default=None)
 
 
-def view(
+def condition_inputs(
     decision: Decision,
     intent: ParsedIntent,
     snapshot: FleetSnapshot,
     signal: Signal | None,
     scale: ScalingDecision | None,
 ) -> ConditionInputs:
-    """Gather what concerns `intent`."""
+    """Return the inputs that concern `intent`."""
     own = (w for w in snapshot.workloads if w.owner_uid == intent.uid)
     problems = (p for p in snapshot.problems if p.owner_uid == intent.uid)
     return ConditionInputs(
@@ -106,189 +106,196 @@ def view(
     )
 
 
-def accepted(v: ConditionInputs) -> Verdict:
-    """Whether the spec is understood and may be served."""
-    d = v.decision
-    if not d.accepted:
-        return Verdict(FALSE, d.accepted_reason, d.accepted_message)
-    warnings = f"; but {'; '.join(v.warnings)}" if v.warnings else ""
-    return Verdict(TRUE, d.accepted_reason, f"{d.accepted_message}{warnings}")
+def accepted(inputs: ConditionInputs) -> ConditionState:
+    """Whether the spec is valid and the LLMDeployment may be served."""
+    decision = inputs.decision
+    warnings = f"; but {'; '.join(inputs.warnings)}" if inputs.warnings and decision.accepted else ""
+    status = TRUE if decision.accepted else FALSE
+    return ConditionState(status, decision.accepted_reason, f"{decision.accepted_message}{warnings}")
 
 
-def model_ready(v: ConditionInputs) -> Verdict:
-    """Whether the checkpoint is known to be servable."""
-    d = v.decision
+def model_ready(inputs: ConditionInputs) -> ConditionState:
+    """Whether the checkpoint was inspected and can be served."""
+    decision = inputs.decision
     by_reason = {Reason.INSPECTED: TRUE, Reason.INSPECTING: UNKNOWN, Reason.NOT_ACCEPTED: UNKNOWN}
-    status = next((s for reason, s in by_reason.items() if reason == d.model_reason), FALSE)
-    return Verdict(status, d.model_reason, d.model_message)
+    status = next((s for reason, s in by_reason.items() if reason == decision.model_reason), FALSE)
+    return ConditionState(status, decision.model_reason, decision.model_message)
 
 
-def placed(v: ConditionInputs) -> Verdict:
-    """Whether there is a place for every desired replica."""
-    d = v.decision
-    waits = (Reason.WAITING_FOR_MODEL, Reason.EVALUATING, Reason.NOT_ACCEPTED, Reason.PAUSED)
+def placed(inputs: ConditionInputs) -> ConditionState:
+    """Whether every desired replica has a device."""
+    decision = inputs.decision
+    unknown = (Reason.WAITING_FOR_MODEL, Reason.EVALUATING, Reason.NOT_ACCEPTED, Reason.PAUSED)
     done = (Reason.PLACED, Reason.SCALED_TO_ZERO)
-    status = TRUE if d.placed_reason in done else UNKNOWN if d.placed_reason in waits else FALSE
-    return Verdict(status, d.placed_reason, d.placed_message)
+    reason = decision.placed_reason
+    status = TRUE if reason in done else UNKNOWN if reason in unknown else FALSE
+    return ConditionState(status, reason, decision.placed_message)
 
 
-def available(v: ConditionInputs) -> Verdict:
-    """Whether the minimum of replicas serves, whatever their shape and generation."""
-    if v.is_off or v.available >= v.minimum:
-        return _enough(v)
-    if v.problem:
-        return Verdict(FALSE, v.problem.reason, v.problem.message)
-    if not v.workloads:
-        return _not_begun(v)
-    said = sorted({w.message for w in v.workloads if w.message})
-    have = f"{v.available} of at least {v.minimum} available"
-    if said:
-        return Verdict(FALSE, Reason.REPLICAS_NOT_STARTING, f"{have}; {'; '.join(said)}")
-    if v.available >= sum(w.replicas for w in v.workloads):  # all that were given a place serve
-        return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, f"{have}; the others wait for Placed")
-    names = ", ".join(w.name for w in v.workloads)
-    return Verdict(FALSE, Reason.REPLICAS_STARTING, f"{have}; waits for the pods of {names} to become ready")
+def available(inputs: ConditionInputs) -> ConditionState:
+    """Whether the minimum of replicas is available, of any shape and generation."""
+    if inputs.is_off or inputs.available >= inputs.minimum:
+        return _enough(inputs)
+    if inputs.problem:
+        return ConditionState(FALSE, inputs.problem.reason, inputs.problem.message)
+    if not inputs.workloads:
+        return _not_begun(inputs)
+    messages = sorted({w.message for w in inputs.workloads if w.message})
+    count = f"{inputs.available} of at least {inputs.minimum} available"
+    if messages:
+        return ConditionState(FALSE, Reason.REPLICAS_NOT_STARTING, f"{count}; {'; '.join(messages)}")
+    if inputs.available >= sum(w.replicas for w in inputs.workloads):  # all placed replicas are available
+        return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, f"{count}; the others wait for Placed")
+    names = ", ".join(w.name for w in inputs.workloads)
+    return ConditionState(
+        FALSE, Reason.REPLICAS_STARTING, f"{count}; waits for the pods of {names} to become ready"
+    )
 
 
-def _enough(v: ConditionInputs) -> Verdict:
-    if v.is_off:
-        return Verdict(TRUE, Reason.SCALED_TO_ZERO, OFF)
-    return Verdict(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {v.minimum} available")
+def _enough(inputs: ConditionInputs) -> ConditionState:
+    if inputs.is_off:
+        return ConditionState(TRUE, Reason.SCALED_TO_ZERO, OFF)
+    return ConditionState(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {inputs.minimum} available")
 
 
-def _not_begun(v: ConditionInputs) -> Verdict:
-    if v.decision.placed:
-        return Verdict(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {v.shape}")
-    return Verdict(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
+def _not_begun(inputs: ConditionInputs) -> ConditionState:
+    if inputs.decision.placed:
+        return ConditionState(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {inputs.shape}")
+    return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
 
 
-def scaling_active(v: ConditionInputs) -> Verdict:
+def scaling_active(inputs: ConditionInputs) -> ConditionState:
     """Whether the number of replicas can follow the load."""
-    if isinstance(v.intent, InvalidIntent) or not v.decision.accepted:
-        return Verdict(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
-    if v.intent.paused:
-        return Verdict(FALSE, Reason.PAUSED, "spec.paused is true")
-    if v.intent.min_replicas == v.intent.max_replicas:
-        return _fixed(v.intent)
-    if v.signal is None:
-        return Verdict(
+    if isinstance(inputs.intent, InvalidIntent) or not inputs.decision.accepted:
+        return ConditionState(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
+    if inputs.intent.paused:
+        return ConditionState(FALSE, Reason.PAUSED, "spec.paused is true")
+    if inputs.intent.min_replicas == inputs.intent.max_replicas:
+        return _fixed(inputs.intent)
+    if inputs.signal is None:
+        return ConditionState(
             FALSE, Reason.METRICS_MISSING, "the operator has no prometheus.url; the number is held"
         )
-    if v.signal.state in (SignalState.FRESH, SignalState.THIN):
-        return _following(v)
-    status = UNKNOWN if v.signal.reason == Reason.NO_READY_REPLICAS else FALSE
-    return Verdict(status, v.signal.reason, f"{v.signal.message}; the number is held")
+    if inputs.signal.state in (SignalState.FRESH, SignalState.THIN):
+        return _following(inputs)
+    status = UNKNOWN if inputs.signal.reason == Reason.NO_READY_REPLICAS else FALSE
+    return ConditionState(status, inputs.signal.reason, f"{inputs.signal.message}; the number is held")
 
 
-def _fixed(intent: Intent) -> Verdict:
-    """Why the number does not follow the load: it is set from outside, or the bounds leave one."""
+def _fixed(intent: Intent) -> ConditionState:
+    """The number does not follow the load: spec.replicas is set, or the bounds allow one number."""
     if intent.replicas is None:
         text = "scaling.minReplicas equals scaling.maxReplicas: the number is fixed"
-        return Verdict(FALSE, Reason.DISABLED, text)
-    by = intent.replicas_set_by
-    through = f" ({by.subresource})" if by and by.subresource else ""
-    at = f" at {by.time}" if by and by.time else ""
-    who = f", set by {by.manager}{through}{at}" if by else " (set by a client that is not recorded)"
-    back = f"tangram scale {intent.name} -n {intent.namespace} --auto"
-    text = f"spec.replicas is {intent.replicas}{who}; without it Tangram scales: {back}"
-    return Verdict(FALSE, Reason.REPLICAS_SET, text)
+        return ConditionState(FALSE, Reason.DISABLED, text)
+    manager = intent.replicas_set_by
+    through = f" ({manager.subresource})" if manager and manager.subresource else ""
+    at = f" at {manager.time}" if manager and manager.time else ""
+    setter = (
+        f", set by {manager.manager}{through}{at}" if manager else " (set by a client that is not recorded)"
+    )
+    command = f"tangram scale {intent.name} -n {intent.namespace} --auto"
+    text = f"spec.replicas is {intent.replicas}{setter}; without it Tangram scales: {command}"
+    return ConditionState(FALSE, Reason.REPLICAS_SET, text)
 
 
-def _following(v: ConditionInputs) -> Verdict:
-    """Metrics are recent: what keeps replicas from following the load nevertheless."""
-    if v.scale is None:
-        return Verdict(TRUE, Reason.METRICS_FRESH, "metrics are recent")
-    told = "; ".join(filter(None, (v.scale.warning, v.scale.unreachable)))
-    if v.scale.reason == NOT_STARTING:
-        return Verdict(FALSE, Reason.REPLICAS_NOT_STARTING, told)
-    return Verdict(TRUE, Reason.METRICS_FRESH, told or "metrics are recent")
+def _following(inputs: ConditionInputs) -> ConditionState:
+    """Metrics are recent, but something else may keep replicas from following the load."""
+    if inputs.scale is None:
+        return ConditionState(TRUE, Reason.METRICS_FRESH, "metrics are recent")
+    message = "; ".join(filter(None, (inputs.scale.warning, inputs.scale.unreachable)))
+    if inputs.scale.reason == NOT_STARTING:
+        return ConditionState(FALSE, Reason.REPLICAS_NOT_STARTING, message)
+    return ConditionState(TRUE, Reason.METRICS_FRESH, message or "metrics are recent")
 
 
-def ready(v: ConditionInputs, previous: Verdict | None) -> Verdict:
-    """Whether it serves at the desired generation; the reason is the most actionable one of the leaves.
+def ready(inputs: ConditionInputs, previous: ConditionState | None) -> ConditionState:
+    """Whether it serves at the desired generation. The reason is the most actionable one of the other
+    conditions.
 
-    `previous` is the verdict on the same generation, if there was one.
+    `previous`: the condition in the status, if it is about the same generation.
     """
-    blocked = _blocked(v)
+    blocked = _blocked(inputs)
     if blocked:
         return blocked
-    if isinstance(v.intent, Intent) and v.intent.paused:
-        return _paused(v)
-    if v.is_off:
-        return Verdict(TRUE, Reason.SCALED_TO_ZERO, OFF)
-    target = v.target
-    if target is None or target.available < v.minimum:
-        return _short(v)
-    return _rollout(v, target, previous) or _serving(v)
+    if isinstance(inputs.intent, Intent) and inputs.intent.paused:
+        return _paused(inputs)
+    if inputs.is_off:
+        return ConditionState(TRUE, Reason.SCALED_TO_ZERO, OFF)
+    target = inputs.target
+    if target is None or target.available < inputs.minimum:
+        return _short(inputs)
+    return _rollout(inputs, target, previous) or _serving(inputs)
 
 
-def _paused(v: ConditionInputs) -> Verdict:
-    serves = available(v)
-    if serves.status != TRUE:
-        return Verdict(FALSE, serves.reason, serves.message)
-    return Verdict(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
+def _paused(inputs: ConditionInputs) -> ConditionState:
+    condition = available(inputs)
+    if condition.status != TRUE:
+        return ConditionState(FALSE, condition.reason, condition.message)
+    return ConditionState(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
 
 
-def _short(v: ConditionInputs) -> Verdict:
-    """Fewer than the minimum serve on the wanted shape: for want of room, not yet, or not at all."""
-    if v.decision.placed_reason in _NO_PLACE:
-        return placed(v)
-    leaf = available(v)
-    if leaf.status == TRUE:  # an older shape serves, the wanted one does not yet
-        text = f"waits for replicas of {v.shape} to become available"
-        return Verdict(FALSE, Reason.ROLLOUT_IN_PROGRESS, text)
-    return leaf
+def _short(inputs: ConditionInputs) -> ConditionState:
+    """Fewer than the minimum are available on the decided shape."""
+    if inputs.decision.placed_reason in _NOT_PLACED:
+        return placed(inputs)
+    condition = available(inputs)
+    if condition.status == TRUE:  # an older shape serves, the decided one does not yet
+        text = f"waits for replicas of {inputs.shape} to become available"
+        return ConditionState(FALSE, Reason.ROLLOUT_IN_PROGRESS, text)
+    return condition
 
 
-def _blocked(v: ConditionInputs) -> Verdict | None:
+def _blocked(inputs: ConditionInputs) -> ConditionState | None:
     """What a person has to look at before anything else."""
-    d = v.decision
-    if not d.accepted:
-        return Verdict(FALSE, d.accepted_reason, d.accepted_message)
-    if v.problem:
-        return Verdict(FALSE, v.problem.reason, v.problem.message)
-    if d.placed_reason in (Reason.PAUSED, Reason.SCALED_TO_ZERO):
+    decision = inputs.decision
+    if not decision.accepted:
+        return ConditionState(FALSE, decision.accepted_reason, decision.accepted_message)
+    if inputs.problem:
+        return ConditionState(FALSE, inputs.problem.reason, inputs.problem.message)
+    if decision.placed_reason in (Reason.PAUSED, Reason.SCALED_TO_ZERO):
         return None
-    # While only the engine image changed, what serves goes on, and is what was asked for.
-    is_checked = d.model_reason == Reason.INSPECTING and _serves_this_generation(v)
-    if d.model_reason != Reason.INSPECTED and not is_checked:
-        return Verdict(FALSE, d.model_reason, d.model_message)
-    impossible = d.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE, Reason.NOT_JUDGED)
-    return Verdict(FALSE, d.placed_reason, d.placed_message) if impossible else None
+    # After a change of the engine image alone, the replicas go on serving this generation.
+    is_checked = decision.model_reason == Reason.INSPECTING and _serves_this_generation(inputs)
+    if decision.model_reason != Reason.INSPECTED and not is_checked:
+        return ConditionState(FALSE, decision.model_reason, decision.model_message)
+    impossible = decision.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE, Reason.NOT_JUDGED)
+    return ConditionState(FALSE, decision.placed_reason, decision.placed_message) if impossible else None
 
 
-def _serves_this_generation(v: ConditionInputs) -> bool:
+def _serves_this_generation(inputs: ConditionInputs) -> bool:
     return any(
-        w.owner_generation == v.rendered_generation and w.settled and w.available >= v.minimum
-        for w in v.workloads
+        w.owner_generation == inputs.rendered_generation and w.settled and w.available >= inputs.minimum
+        for w in inputs.workloads
     )
 
 
-def _rollout(v: ConditionInputs, target: Workload, previous: Verdict | None) -> Verdict | None:
-    """A rollout that is not over, or None.
+def _rollout(
+    inputs: ConditionInputs, target: Workload, previous: ConditionState | None
+) -> ConditionState | None:
+    """A rollout that is not complete, or None.
 
-    A Deployment that its controller has not looked at since our last write tells nothing: what was said of
-    this generation then stands, and a new generation has not been rolled out.
+    While the Deployment controller has not observed the last write, the previous condition of this generation
+    stands, and a new generation counts as not rolled out.
     """
-    waits = Verdict(
+    waits = ConditionState(
         FALSE, Reason.ROLLOUT_IN_PROGRESS, f"waits for Deployment {target.name} to replace its pods"
     )
-    if target.owner_generation != v.rendered_generation:
+    if target.owner_generation != inputs.rendered_generation:
         return waits
     if not target.settled:
         return previous or waits
     if target.is_rolling:
-        said = v.decision.rollout_waits or target.message
-        return Verdict(waits.status, waits.reason, f"{waits.message}: {said}" if said else waits.message)
+        why = inputs.decision.rollout_waits or target.message
+        return ConditionState(waits.status, waits.reason, f"{waits.message}: {why}" if why else waits.message)
     return None
 
 
-def _serving(v: ConditionInputs) -> Verdict:
-    desired = v.decision.desired
-    if v.ready >= desired:
-        return Verdict(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} of {desired} replicas are ready")
-    why = placed(v)
-    told = f"; {why.message}" if why.status == FALSE else ""
-    return Verdict(
-        TRUE, Reason.MIN_REPLICAS_READY, f"at least {v.minimum} of {desired} replicas are ready{told}"
+def _serving(inputs: ConditionInputs) -> ConditionState:
+    desired = inputs.decision.desired
+    if inputs.ready >= desired:
+        return ConditionState(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} of {desired} replicas are ready")
+    condition = placed(inputs)
+    why = f"; {condition.message}" if condition.status == FALSE else ""
+    return ConditionState(
+        TRUE, Reason.MIN_REPLICAS_READY, f"at least {inputs.minimum} of {desired} replicas are ready{why}"
     )

@@ -1,4 +1,4 @@
-"""Which Events follow from a change of status: one per transition, with its reason, never one per tick."""
+"""Events that follow from a change of status: one per transition, with its reason, never one per tick."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ _BAD_METRICS = ("MetricsMissing", "MetricsStale")
 
 
 def transitions(old_status: Mapping[str, Any], new_status: Mapping[str, Any]) -> tuple[EventNote, ...]:
-    """Return the Events that tell a person how `new_status` came from `old_status` ({} at first)."""
+    """Return the Events for the change from `old_status` ({} at first) to `new_status`."""
     old, new = _by_type(old_status), _by_type(new_status)
     notes = [
         *_failures(old, new),
@@ -36,7 +36,7 @@ def _state(conditions: Conditions, kind: str) -> tuple[str, str]:
 
 
 def _failures(old: Conditions, new: Conditions) -> list[EventNote]:
-    """A leaf that turned False, or that is False for another reason; and a checkpoint that became known."""
+    """A condition that turned False, or is False for another reason; and a checkpoint that was inspected."""
     notes = []
     for kind in ("Accepted", "ModelReady", "Placed", "Available"):
         status, reason = _state(new, kind)

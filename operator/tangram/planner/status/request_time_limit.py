@@ -1,4 +1,4 @@
-"""What `engine.maxRequestSeconds` runs into, though the spec is valid: told in Accepted, refused nowhere."""
+"""Warnings about `engine.maxRequestSeconds` in `Accepted`: what may end a request of a valid spec earlier."""
 
 from tangram.fleet import DEFAULT_REQUEST_S, Decision, FleetSnapshot, Intent, Lengths
 
@@ -9,17 +9,17 @@ SPOT_GRACE_S = 120
 
 
 def time_limit_warnings(intent: Intent, decision: Decision, snapshot: FleetSnapshot) -> tuple[str, ...]:
-    """Return one sentence per limit that is not kept, with what to change."""
-    found = (
+    """Return one sentence per limit that the spec exceeds, with what to change."""
+    warnings = (
         _autoscaler(intent, snapshot),
         _spot(intent, decision, snapshot),
         _long_answers(intent, decision),
     )
-    return tuple(text for text in found if text)
+    return tuple(warning for warning in warnings if warning)
 
 
 def _autoscaler(intent: Intent, snapshot: FleetSnapshot) -> str:
-    """Return what a cluster autoscaler cuts: the default limit is no news until a pool grows by one."""
+    """Return the warning about a cluster autoscaler; about the default limit only if a pool grows."""
     grace_s = intent.termination_grace_s
     named = [pool for pool in snapshot.pools if not intent.pools or pool.name in intent.pools]
     grows = any(pool.max_nodes is not None for pool in named)

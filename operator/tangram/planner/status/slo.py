@@ -1,4 +1,4 @@
-"""What status says about latency: a condition that does not flap, and numbers that are written rarely."""
+"""Latency in the status: the condition `SLOMet`, which does not flap, and numbers that are written rarely."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,40 +6,39 @@ from typing import Any
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Intent, Objective
 from tangram.fleet.times import epoch, rfc3339
-from tangram.planner.status.conditions import FALSE, TRUE, UNKNOWN, ConditionInputs, Verdict
+from tangram.planner.status.conditions import FALSE, TRUE, UNKNOWN, ConditionInputs, ConditionState
 from tangram.scaling import Sample, Signal, SignalState, Window
 from tangram.scaling.evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap
 
-# Status is written at most this often because of numbers alone.
+# The status is written at most this often if only numbers change.
 MIN_SECONDS_BETWEEN_WRITES = 60.0
-# Changes smaller than these are not news.
+# Smaller changes are not written.
 _ATTAINMENT_STEP = 0.01
 _RELATIVE_STEP = 0.10
 _MILLISECONDS_STEP = 1
 _UNMEASURED = (Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.NO_READY_REPLICAS, Reason.NOT_ACCEPTED)
 
 
-def slo_met(v: ConditionInputs) -> Verdict:
-    """Whether the objectives are met over the window, as far as that is known."""
-    intent, signal = v.intent, v.signal
-    if not isinstance(intent, Intent) or not v.decision.accepted:
-        return Verdict(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
+def slo_met(inputs: ConditionInputs) -> ConditionState:
+    """Whether the objectives are met over the window."""
+    intent, signal = inputs.intent, inputs.signal
+    if not isinstance(intent, Intent) or not inputs.decision.accepted:
+        return ConditionState(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
     if intent.ttft is None and intent.tpot is None:
-        return Verdict(UNKNOWN, Reason.NO_OBJECTIVE, "spec.objectives is empty")
+        return ConditionState(UNKNOWN, Reason.NO_OBJECTIVE, "spec.objectives is empty")
     if signal is None:
-        return Verdict(UNKNOWN, Reason.METRICS_MISSING, "the operator has no prometheus.url")
+        return ConditionState(UNKNOWN, Reason.METRICS_MISSING, "the operator has no prometheus.url")
     if signal.state in (SignalState.STALE, SignalState.BLIND) or signal.sample is None:
-        return Verdict(UNKNOWN, signal.reason, signal.message)
-    return _judge(intent, signal, signal.sample, v.scale.unreachable if v.scale else "")
+        return ConditionState(UNKNOWN, signal.reason, signal.message)
+    return _assess(intent, signal, signal.sample, inputs.scale.unreachable if inputs.scale else "")
 
 
-def steady(new: Verdict, old: Mapping[str, Any] | None, generation: int, now: float) -> Verdict:
-    """Return `new`, or what `old` said if that began less than a minute ago: a load at the edge must not
-    flap.
+def steady(new: ConditionState, old: Mapping[str, Any] | None, generation: int, now: float) -> ConditionState:
+    """Return `new`, or `old` if its status began less than a minute ago: a load at the edge must not flap.
 
-    Losing the metrics is told at once, and so is what holds for other objectives: those of a new generation.
-    `generation`: since which the spec is the same but for spec.replicas.
+    Lost metrics and a condition under other objectives (of a newer generation) replace it at once.
+    `generation`: the first one with this spec, spec.replicas aside.
     """
     if old is None or old["status"] == UNKNOWN or old["status"] == new.status or new.reason in _UNMEASURED:
         return new
@@ -47,44 +46,43 @@ def steady(new: Verdict, old: Mapping[str, Any] | None, generation: int, now: fl
         return new
     if now - epoch(old["lastTransitionTime"]) >= MIN_SECONDS_BETWEEN_WRITES:
         return new
-    return Verdict(old["status"], old["reason"], old["message"])
+    return ConditionState(old["status"], old["reason"], old["message"])
 
 
-def slo_block(v: ConditionInputs, old: Mapping[str, Any] | None, now: float) -> dict[str, Any] | None:
-    """Return the block `status.slo`: the old one unless something changed worth knowing."""
-    signal = v.signal
-    if signal is None or not isinstance(v.intent, Intent):
+def slo_block(inputs: ConditionInputs, old: Mapping[str, Any] | None, now: float) -> dict[str, Any] | None:
+    """Return the block `status.slo`: the old one unless a number changed enough."""
+    signal = inputs.signal
+    if signal is None or not isinstance(inputs.intent, Intent):
         return dict(old) if old else None
     if signal.sample is None or signal.state in (SignalState.STALE, SignalState.BLIND):
         return dict(old) if old else None
-    new = _numbers(v.intent, signal, signal.sample, now)
+    new = _numbers(inputs.intent, signal, signal.sample, now)
     if old is None:
         return new
     age = now - epoch(old["time"])
-    if 0 <= age < MIN_SECONDS_BETWEEN_WRITES or not _is_news(old, new):
+    if 0 <= age < MIN_SECONDS_BETWEEN_WRITES or not _has_changed(old, new):
         return dict(old)
     return new
 
 
-def _judge(intent: Intent, signal: Signal, sample: Sample, unreachable: str) -> Verdict:
+def _assess(intent: Intent, signal: Signal, sample: Sample, unreachable: str) -> ConditionState:
     if sample.requests == 0:
-        return Verdict(UNKNOWN, Reason.NO_TRAFFIC, "no request in the window")
+        return ConditionState(UNKNOWN, Reason.NO_TRAFFIC, "no request in the window")
     window = _window(signal, sample)
-    told = "; ".join(_objectives(intent))
+    objectives = "; ".join(_objectives(intent))
     missed = violations(intent, window, signal.min_samples)
     if missed:
         reason = Reason.TTFT_EXCEEDED if "ttft" in missed else Reason.TPOT_EXCEEDED
         why = f"; {unreachable}" if unreachable and "tpot" in missed else ""
-        return Verdict(FALSE, reason, f"missed: {', '.join(missed)} ({told}){why}")
+        return ConditionState(FALSE, reason, f"missed: {', '.join(missed)} ({objectives}){why}")
     if (window.requests or 0) < signal.min_samples:
         text = f"fewer than {signal.min_samples} requests in the window of {window.seconds:.0f} s"
-        return Verdict(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, text)
-    known = (intent.ttft is None or window.ttft_attainment is not None) and (
-        intent.tpot is None or window.tpot_attainment is not None or window.itl_attainment is not None
-    )
-    if not known:
-        return Verdict(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, "no request has ended in the window")
-    return Verdict(TRUE, Reason.WITHIN_TARGET, f"met: {told}")
+        return ConditionState(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, text)
+    has_ttft = intent.ttft is None or window.ttft_attainment is not None
+    has_tpot = intent.tpot is None or window.tpot_attainment is not None or window.itl_attainment is not None
+    if not (has_ttft and has_tpot):
+        return ConditionState(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, "no request has ended in the window")
+    return ConditionState(TRUE, Reason.WITHIN_TARGET, f"met: {objectives}")
 
 
 def _window(signal: Signal, sample: Sample) -> Window:
@@ -93,16 +91,12 @@ def _window(signal: Signal, sample: Sample) -> Window:
 
 
 def _objectives(intent: Intent) -> list[str]:
-    told = []
-    if intent.ttft:
-        told.append(_objective("ttft", intent.ttft, TTFT_BUCKETS))
-    if intent.tpot:
-        told.append(_objective("tpot", intent.tpot, TPOT_BUCKETS))
-    return told
+    objectives = (("ttft", intent.ttft, TTFT_BUCKETS), ("tpot", intent.tpot, TPOT_BUCKETS))
+    return [_objective(name, objective, buckets) for name, objective, buckets in objectives if objective]
 
 
 def _objective(name: str, objective: Objective, buckets: tuple[float, ...]) -> str:
-    """Tell an objective, and at which bucket edge it is really checked."""
+    """Describe an objective, and the bucket edge at which it is checked."""
     edge_ms = snap(objective.milliseconds, buckets) * 1000
     text = f"{name} of {objective.percentile} % within {objective.milliseconds} ms"
     if abs(edge_ms - objective.milliseconds) < 1e-6:
@@ -127,14 +121,14 @@ def _numbers(intent: Intent, signal: Signal, sample: Sample, now: float) -> dict
 
 def _put(block: dict[str, Any], name: str, attainment: float | None, seconds: float | None) -> None:
     if not block["samples"]:
-        return  # a ratio over no request says nothing
+        return  # a ratio over no request is no information
     if attainment is not None:
         block[f"{name}Attainment"] = f"{attainment:.3f}"
     if seconds is not None:
         block[f"{name}Milliseconds"] = round(seconds * 1000)
 
 
-def _is_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _has_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     if set(old) != set(new) or old["windowSeconds"] != new["windowSeconds"]:
         return True
     return any(_moved(key, old[key], new[key]) for key in new if key not in ("time", "windowSeconds"))

@@ -1,4 +1,4 @@
-"""The whole status of one LLMDeployment. Unchanged inputs and the status before give it again."""
+"""The status of one LLMDeployment. Equal inputs and its previous status give the same status again."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,13 +22,13 @@ from tangram.fleet import (
 from tangram.fleet.times import rfc3339
 from tangram.planner.jobs.inspections import key_of
 from tangram.planner.status import conditions
-from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, Verdict
+from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, ConditionState
 from tangram.planner.status.slo import slo_block, slo_met, steady
 from tangram.scaling import ScalingDecision, Signal, record
 
 _MESSAGE_LIMIT = 2000  # the CRD allows 2048
 _SHORT_LIMIT = 256  # what the CRD allows
-_MOST_LINES = 16
+_MAX_ITEMS = 16
 
 
 def render_status(
@@ -41,27 +41,29 @@ def render_status(
     now: float,
     advice: Advice | None = None,
 ) -> dict[str, Any]:
-    """Return the status to write. `signal` is None where no Prometheus is configured.
+    """Return the status to write. `signal` is None if no Prometheus is configured.
 
-    `advice` is what the recommended plan of the whole fleet says about it. `previous_status` is what the API
-    server holds ({} at first): times of transitions, the last scaling and rarely written numbers are carried
-    on from there.
+    `advice` is what the recommended plan of the whole fleet has about it. Times of transitions, the last
+    scaling and rarely written numbers are carried over from `previous_status`, as the API server holds it ({}
+    at first).
     """
-    v = conditions.view(decision, intent, snapshot, signal, scale)
+    inputs = conditions.condition_inputs(decision, intent, snapshot, signal, scale)
     blocks: dict[str, Any] = {
         "observedGeneration": intent.generation,
         "revision": _revision(intent, previous_status),
-        "conditions": _conditions(v, snapshot, previous_status, now),
-        "replicas": sum(workload.total for workload in v.workloads),
-        "replicasDisplay": f"{v.ready}/{decision.desired}",
+        "conditions": _conditions(inputs, snapshot, previous_status, now),
+        "replicas": sum(workload.total for workload in inputs.workloads),
+        "replicasDisplay": f"{inputs.ready}/{decision.desired}",
         "selector": engine_selector(intent.name),
         "replicasSetBy": _set_by(intent),
         "desiredReplicas": decision.desired,
-        "readyReplicas": v.ready,
-        "model": _model(v, snapshot, previous_status),
-        "placement": _placement(v, advice),
-        "slo": None if v.is_off else slo_block(v, _same_generation(v, previous_status).get("slo"), now),
-        "cost": {"perHour": f"{_cost(v, snapshot):.2f}"},
+        "readyReplicas": inputs.ready,
+        "model": _model(inputs, snapshot, previous_status),
+        "placement": _placement(inputs, advice),
+        "slo": None
+        if inputs.is_off
+        else slo_block(inputs, _same_generation(inputs, previous_status).get("slo"), now),
+        "cost": {"perHour": f"{_cost(inputs, snapshot):.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
         "scaling": _scaling(scale, previous_status),
@@ -70,12 +72,12 @@ def render_status(
     return {name: block for name, block in blocks.items() if block is not None}
 
 
-def unjudged(intent: ParsedIntent, previous_status: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return the status of an LLMDeployment whose status cannot be rendered: Ready says so.
+def unrendered_status(intent: ParsedIntent, previous_status: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the status of an LLMDeployment whose status cannot be rendered, with the reason in Ready.
 
-    What was known of its checkpoint stays, so that it is not inspected again.
+    The facts of its checkpoint stay, so that it is not inspected again.
     """
-    why = Verdict(FALSE, Reason.NOT_JUDGED, "its status could not be told; please report this")
+    why = ConditionState(FALSE, Reason.NOT_JUDGED, "its status could not be rendered; please report this")
     model = previous_status.get("model")
     return {
         "observedGeneration": intent.generation,
@@ -85,33 +87,37 @@ def unjudged(intent: ParsedIntent, previous_status: Mapping[str, Any], now: floa
 
 
 def _conditions(
-    v: ConditionInputs, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], now: float
+    inputs: ConditionInputs, snapshot: FleetSnapshot, previous_status: Mapping[str, Any], now: float
 ) -> list[dict[str, Any]]:
     old = {condition["type"]: condition for condition in previous_status.get("conditions", ())}
-    leaves = {
-        "Accepted": conditions.accepted(v),
-        "ModelReady": _patient(v, snapshot, previous_status, old.get("ModelReady")),
-        "Placed": conditions.placed(v),
-        "Available": conditions.available(v),
-        "ScalingActive": conditions.scaling_active(v),
-        "SLOMet": steady(slo_met(v), old.get("SLOMet"), v.rendered_generation, now),
+    states = {
+        "Accepted": conditions.accepted(inputs),
+        "ModelReady": _model_ready(inputs, snapshot, previous_status, old.get("ModelReady")),
+        "Placed": conditions.placed(inputs),
+        "Available": conditions.available(inputs),
+        "ScalingActive": conditions.scaling_active(inputs),
+        "SLOMet": steady(slo_met(inputs), old.get("SLOMet"), inputs.rendered_generation, now),
     }
     before = old.get("Ready")
-    same = before is not None and before["observedGeneration"] >= v.rendered_generation
-    known = Verdict(before["status"], before["reason"], before["message"]) if before and same else None
-    ready = conditions.ready(v, known)
-    if leaves["ModelReady"].status == FALSE and _is_retried(v):
-        ready = leaves["ModelReady"]
+    same = before is not None and before["observedGeneration"] >= inputs.rendered_generation
+    previous = (
+        ConditionState(before["status"], before["reason"], before["message"]) if before and same else None
+    )
+    ready = conditions.ready(inputs, previous)
+    if states["ModelReady"].status == FALSE and _is_retried(inputs):
+        ready = states["ModelReady"]
     return [
-        _condition(kind, verdict, old.get(kind), v.intent.generation, now)
-        for kind, verdict in {"Ready": ready, **leaves}.items()
+        _condition(kind, state, old.get(kind), inputs.intent.generation, now)
+        for kind, state in {"Ready": ready, **states}.items()
     ]
 
 
-def _same_generation(v: ConditionInputs, previous_status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was told of this spec: attainments of another one may be of other objectives."""
+def _same_generation(inputs: ConditionInputs, previous_status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The previous status if it is about this spec: another spec may have had other objectives."""
     return (
-        previous_status if (previous_status.get("observedGeneration") or 0) >= v.rendered_generation else {}
+        previous_status
+        if (previous_status.get("observedGeneration") or 0) >= inputs.rendered_generation
+        else {}
     )
 
 
@@ -121,53 +127,53 @@ def _revision(intent: ParsedIntent, previous_status: Mapping[str, Any]) -> dict[
     return asdict(intent.revision)
 
 
-def _is_retried(v: ConditionInputs) -> bool:
-    """Whether Ready hangs on a checkpoint that is looked at again, and on nothing nearer to a person."""
-    decision = v.decision
+def _is_retried(inputs: ConditionInputs) -> bool:
+    """Whether Ready depends on an inspection that is tried again, and on nothing more actionable."""
+    decision = inputs.decision
     waits = decision.model_reason == Reason.INSPECTING and decision.placed_reason != Reason.PAUSED
-    return waits and v.problem is None and not v.is_off
+    return waits and inputs.problem is None and not inputs.is_off
 
 
-def _patient(
-    v: ConditionInputs,
+def _model_ready(
+    inputs: ConditionInputs,
     snapshot: FleetSnapshot,
     previous_status: Mapping[str, Any],
     old: Mapping[str, Any] | None,
-) -> Verdict:
-    """Keep telling why a checkpoint failed while it is retried: no news until it succeeds.
+) -> ConditionState:
+    """The condition ModelReady. While a failed inspection is retried, the failure stays until it succeeds.
 
-    What the new Job's pod waits for is news: it may be why the last one failed.
+    What the new Job's pod waits for is shown, though: it may be why the last Job failed.
     """
-    new = conditions.model_ready(v)
+    new = conditions.model_ready(inputs)
     model = previous_status.get("model", {})
     if (
         old is None
         or old["status"] != FALSE
         or new.reason != Reason.INSPECTING
-        or not isinstance(v.intent, Intent)
+        or not isinstance(inputs.intent, Intent)
     ):
         return new
-    if (model.get("uri"), model.get("engineImage")) != (v.intent.model_uri, snapshot.engine_image):
+    if (model.get("uri"), model.get("engineImage")) != (inputs.intent.model_uri, snapshot.engine_image):
         return new
-    key = key_of(v.intent, snapshot.engine_image)
+    key = key_of(inputs.intent, snapshot.engine_image)
     is_stuck = any(i.key == key and i.message for i in snapshot.inspections)
-    return Verdict(FALSE, old["reason"], new.message if is_stuck else _without_since(old["message"]))
+    return ConditionState(FALSE, old["reason"], new.message if is_stuck else _without_since(old["message"]))
 
 
 def _condition(
-    kind: str, verdict: Verdict, old: Mapping[str, Any] | None, generation: int, now: float
+    kind: str, state: ConditionState, old: Mapping[str, Any] | None, generation: int, now: float
 ) -> dict[str, Any]:
-    stays = old is not None and old["status"] == verdict.status
+    stays = old is not None and old["status"] == state.status
     since = old["lastTransitionTime"] if old is not None and stays else rfc3339(now)
-    message = verdict.message[:_MESSAGE_LIMIT]
-    if verdict.status != TRUE:
+    message = state.message[:_MESSAGE_LIMIT]
+    if state.status != TRUE:
         message = f"{_without_since(message)}{_SINCE}{since})"
     return {
         "type": kind,
-        "status": verdict.status,
+        "status": state.status,
         "observedGeneration": generation,
         "lastTransitionTime": since,
-        "reason": str(verdict.reason),
+        "reason": str(state.reason),
         "message": message,
     }
 
@@ -181,21 +187,21 @@ def _without_since(message: str) -> str:
 
 
 def _model(
-    v: ConditionInputs, snapshot: FleetSnapshot, previous_status: Mapping[str, Any]
+    inputs: ConditionInputs, snapshot: FleetSnapshot, previous_status: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The checkpoint that is wanted. An unreadable spec says nothing about it: what was known stays."""
-    if not isinstance(v.intent, Intent):
+    """The checkpoint. An invalid spec does not name one: the block stays."""
+    if not isinstance(inputs.intent, Intent):
         return previous_status.get("model")
-    facts = v.decision.facts or dict(snapshot.facts).get(key_of(v.intent, snapshot.engine_image))
-    block: dict[str, Any] = {"uri": v.intent.model_uri, "engineImage": snapshot.engine_image}
+    facts = inputs.decision.facts or dict(snapshot.facts).get(key_of(inputs.intent, snapshot.engine_image))
+    block: dict[str, Any] = {"uri": inputs.intent.model_uri, "engineImage": snapshot.engine_image}
     block |= {"facts": _camel(facts)} if facts else {}
     evaluated = [
         evaluation_block(key, report)
         for key, report in sorted(reports(snapshot).items(), key=lambda item: item[0])
-        if (key.namespace, key.uri) == (v.intent.namespace, v.intent.model_uri)
+        if (key.namespace, key.uri) == (inputs.intent.namespace, inputs.intent.model_uri)
         and (facts is None or key.digest == facts.digest)
     ]
-    return block | ({"evaluations": evaluated[:_MOST_LINES]} if evaluated else {})
+    return block | ({"evaluations": evaluated[:_MAX_ITEMS]} if evaluated else {})
 
 
 def _camel(facts: CheckpointFacts) -> dict[str, Any]:
@@ -207,13 +213,13 @@ def _camel_name(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def _placement(v: ConditionInputs, advice: Advice | None) -> dict[str, Any] | None:
-    decision = v.decision
+def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any] | None:
+    decision = inputs.decision
     shape, placed = decision.shape, decision.placed
-    target: Workload | None = v.target
-    if shape is None and target is not None:  # nothing is decided: what is there stays
+    target: Workload | None = inputs.target
+    if shape is None and target is not None:  # without a decision the replicas stay
         shape, placed = target.shape, target.replicas
-    elif target is not None and target.shape == shape:  # what serves is told, though it has no place by now
+    elif target is not None and target.shape == shape:  # replicas that serve count without a device, too
         placed = max(placed, target.available)
     if shape is None and not decision.alternatives and advice is None:
         return None
@@ -240,27 +246,25 @@ def _alternative(each: Alternative) -> dict[str, Any]:
         "rejectedBecause": each.rejected_because,
         "message": each.message[:_MESSAGE_LIMIT],
     }
-    if not each.cost_per_hour:  # nobody knows a price
+    if not each.cost_per_hour:  # no price is known
         del block["costPerHour"]
     return block
 
 
 def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
-    """What the recommended plan says, where it says anything about this one.
-
-    What rules it out and what would serve it is true of who goes `short`; the others have a place already.
-    """
+    """What the recommended plan has about it: why it is `short` of replicas, and what would serve it."""
     if advice is None or not short:
         return {}
     if not (advice.because or advice.relaxations):
         return {}
     block: dict[str, Any] = {"plan": advice.plan}
     if advice.because:
-        block["because"] = [text[:_MESSAGE_LIMIT] for text in advice.because[:_MOST_LINES]]
+        block["because"] = [text[:_MESSAGE_LIMIT] for text in advice.because[:_MAX_ITEMS]]
     if advice.relaxations:
-        lines = advice.relaxations[:_MOST_LINES]
+        relaxations = advice.relaxations[:_MAX_ITEMS]
         block["relaxations"] = [
-            {"dimension": each.dimension[:_SHORT_LIMIT], "text": each.text[:_MESSAGE_LIMIT]} for each in lines
+            {"dimension": each.dimension[:_SHORT_LIMIT], "text": each.text[:_MESSAGE_LIMIT]}
+            for each in relaxations
         ]
     return block
 
@@ -270,21 +274,23 @@ def _decimal(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
 
 
-def _cost(v: ConditionInputs, snapshot: FleetSnapshot) -> float:
-    """USD per hour: what is placed, what serves without a place, and shapes that are on their way out."""
+def _cost(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float:
+    """USD per hour: placed replicas, those that serve without being placed, and those of other shapes."""
     prices, unplaced = Prices(dict(snapshot.prices)), 0.0
-    for w in v.workloads:
-        count = w.replicas if w.shape != v.decision.shape else max(0, w.available - v.decision.placed)
+    for w in inputs.workloads:
+        count = (
+            w.replicas if w.shape != inputs.decision.shape else max(0, w.available - inputs.decision.placed)
+        )
         price = prices.replica_hour(w.shape.sku, w.shape.profile, w.shape.tensor_parallel)
         unplaced += count * (price or 0.0)
-    return v.decision.price_per_hour + unplaced
+    return inputs.decision.price_per_hour + unplaced
 
 
 def _set_by(intent: ParsedIntent) -> dict[str, str] | None:
-    by = intent.replicas_set_by if isinstance(intent, Intent) else None
-    if by is None:
+    manager = intent.replicas_set_by if isinstance(intent, Intent) else None
+    if manager is None:
         return None
-    block = {"manager": by.manager, "subresource": by.subresource, "time": by.time}
+    block = {"manager": manager.manager, "subresource": manager.subresource, "time": manager.time}
     return {name: text for name, text in block.items() if text}
 
 

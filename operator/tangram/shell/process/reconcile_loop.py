@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import BackOff, Decision, FleetSnapshot, Intent, ParsedIntent, Plan
 from tangram.planner import render_status, transitions
-from tangram.planner.status.status_block import unjudged
+from tangram.planner.status.status_block import unrendered_status
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.plan_worker import PlanWorker
@@ -360,5 +360,5 @@ class Reconciler:
         return (
             self._isolated("status", intent, lambda: rendered(before))
             or self._isolated("status", intent, lambda: rendered({}))
-            or unjudged(intent, before, now)
+            or unrendered_status(intent, before, now)
         )
