@@ -6,7 +6,7 @@ import pytest
 
 from e2e.silicon.board import parse_machine
 from e2e.silicon.labels import gfd_labels
-from tangram.eligibility.devices.device_rules import NodeFacts, Why
+from tangram.eligibility.devices.device_rules import LeftOutReason, NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node, holds_replicas, left_out_notes
 from tangram.fleet.pod_requests import gpu_requests
 
@@ -63,22 +63,28 @@ def test_a_node_without_gpus_has_nothing_to_leave_out():
 
 
 WHOLE_NODE = {
-    "not ready": ({}, {}, {"ready": False}, Why.NOT_READY, "is not ready"),
-    "cordoned": ({}, {}, {"unschedulable": True}, Why.CORDONED, "kubectl uncordon"),
+    "not ready": ({}, {}, {"ready": False}, LeftOutReason.NOT_READY, "is not ready"),
+    "cordoned": ({}, {}, {"unschedulable": True}, LeftOutReason.CORDONED, "kubectl uncordon"),
     "taint": (
         {},
         {},
         {"taints": ({"key": "team", "value": "ml", "effect": "NoSchedule"},)},
-        Why.TAINTED,
+        LeftOutReason.TAINTED,
         "taint team=ml:NoSchedule",
     ),
-    "GPU absent": ({"nvidia.com/gpu.present": "false"}, {}, {}, Why.NO_GPU, "nvidia.com/gpu.present=false"),
+    "GPU absent": (
+        {"nvidia.com/gpu.present": "false"},
+        {},
+        {},
+        LeftOutReason.NO_GPU,
+        "nvidia.com/gpu.present=false",
+    ),
     **{
         f"MIG {state}": (
             {"nvidia.com/mig.config.state": state},
             {},
             {},
-            Why.MIG_CHANGING,
+            LeftOutReason.MIG_CHANGING,
             f"nvidia.com/mig.config.state={state}",
         )
         for state in ("pending", "rebooting", "failed")
@@ -88,7 +94,7 @@ WHOLE_NODE = {
             {"nvidia.com/gpu.deploy.device-plugin": pause},
             {},
             {},
-            Why.PAUSED,
+            LeftOutReason.PAUSED,
             f"nvidia.com/gpu.deploy.device-plugin={pause}",
         )
         for pause in ("paused-for-mig-change", "paused-for-driver-upgrade", "paused-for-vgpu-change")
@@ -98,74 +104,104 @@ WHOLE_NODE = {
             {"nvidia.com/gpu-driver-upgrade-state": state},
             {},
             {},
-            Why.DRIVER_UPGRADE,
+            LeftOutReason.DRIVER_UPGRADE,
             f"nvidia.com/gpu-driver-upgrade-state={state}",
         )
         for state in ("cordon-required", "pod-restart-required", "validation-required", "upgrade-failed")
     },
-    "vGPU": ({"nvidia.com/vgpu.present": "true"}, {}, {}, Why.VIRTUAL, "nvidia.com/vgpu.present=true"),
+    "vGPU": (
+        {"nvidia.com/vgpu.present": "true"},
+        {},
+        {},
+        LeftOutReason.VIRTUAL,
+        "nvidia.com/vgpu.present=true",
+    ),
     "virtual machines": (
         {"nvidia.com/gpu.workload.config": "vm-passthrough"},
         {},
         {},
-        Why.VIRTUAL,
+        LeftOutReason.VIRTUAL,
         "nvidia.com/gpu.workload.config=vm-passthrough",
     ),
-    "less memory": ({"nvidia.com/gpu.memory": "20480"}, {}, {}, Why.VIRTUAL, "nvidia.com/gpu.memory=20480"),
+    "less memory": (
+        {"nvidia.com/gpu.memory": "20480"},
+        {},
+        {},
+        LeftOutReason.VIRTUAL,
+        "nvidia.com/gpu.memory=20480",
+    ),
     "DRA": (
         {"nvidia.com/dra-kubelet-plugin": "true"},
         {},
         {},
-        Why.DRA,
+        LeftOutReason.DRA,
         "nvidia.com/dra-kubelet-plugin=true",
     ),
     "MIG-INVALID": (
         {"nvidia.com/gpu.product": f"{H100}-MIG-INVALID", "nvidia.com/mig.strategy": "single"},
         {},
         {},
-        Why.MIG_INVALID,
+        LeftOutReason.MIG_INVALID,
         f"{H100}-MIG-INVALID",
     ),
     "strategy INVALID": (
         {"nvidia.com/mig.strategy": "INVALID"},
         {},
         {},
-        Why.MIG_INVALID,
+        LeftOutReason.MIG_INVALID,
         "nvidia.com/mig.strategy=INVALID",
     ),
     "strategy single": (
         {"nvidia.com/gpu.product": f"{H100}-MIG-1g.10gb", "nvidia.com/mig.strategy": "single"},
         {},
         {},
-        Why.MIG_STRATEGY,
+        LeftOutReason.MIG_STRATEGY,
         f"{H100}-MIG-1g.10gb",
     ),
     "GKE partition": (
         {"cloud.google.com/gke-gpu-partition-size": "1g.10gb"},
         {},
         {},
-        Why.MIG_STRATEGY,
+        LeftOutReason.MIG_STRATEGY,
         "cloud.google.com/gke-gpu-partition-size=1g.10gb",
     ),
-    "product SHARED": ({"nvidia.com/gpu.product": f"{H100}-SHARED"}, {}, {}, Why.SHARED, f"{H100}-SHARED"),
+    "product SHARED": (
+        {"nvidia.com/gpu.product": f"{H100}-SHARED"},
+        {},
+        {},
+        LeftOutReason.SHARED,
+        f"{H100}-SHARED",
+    ),
     "GKE sharing": (
         {"cloud.google.com/gke-max-shared-clients-per-gpu": "4"},
         {},
         {},
-        Why.SHARED,
+        LeftOutReason.SHARED,
         "cloud.google.com/gke-max-shared-clients-per-gpu=4",
     ),
-    "unknown GPU": ({"nvidia.com/gpu.product": "Foo-9000"}, {}, {}, Why.UNKNOWN, "Foo-9000"),
-    "no product": ({"nvidia.com/gpu.product": ""}, {}, {}, Why.UNKNOWN, "no label nvidia.com/gpu.product"),
-    "two models under one label": ({}, {GPU: "5"}, {}, Why.MIXED, "nvidia.com/gpu.count=2, and 5"),
+    "unknown GPU": ({"nvidia.com/gpu.product": "Foo-9000"}, {}, {}, LeftOutReason.UNKNOWN, "Foo-9000"),
+    "no product": (
+        {"nvidia.com/gpu.product": ""},
+        {},
+        {},
+        LeftOutReason.UNKNOWN,
+        "no label nvidia.com/gpu.product",
+    ),
+    "two models under one label": ({}, {GPU: "5"}, {}, LeftOutReason.MIXED, "nvidia.com/gpu.count=2, and 5"),
     "whole GPUs of another model beside slices": (
         {},
         {GPU: "2", S1: "7"},
         {},
-        Why.MIXED,
+        LeftOutReason.MIXED,
         "nvidia.com/gpu.count=2, and 2",
     ),
-    "a count that is none": ({}, {GPU: "9" * 5000}, {}, Why.UNKNOWN, "allocatable nvidia.com/gpu is '999"),
+    "a count that is none": (
+        {},
+        {GPU: "9" * 5000},
+        {},
+        LeftOutReason.UNKNOWN,
+        "allocatable nvidia.com/gpu is '999",
+    ),
 }
 
 
@@ -185,72 +221,84 @@ DEVICES = {
         labels({}, sku="A10G", **{f"{GPU}.sharing-strategy": "time-slicing", f"{GPU}.replicas": 10}),
         {GPU: "10"},
         {},
-        Why.SHARED,
+        LeftOutReason.SHARED,
         f"label {GPU}.sharing-strategy=time-slicing",
     ),
     "MPS": (
         labels({}, **{f"{GPU}.sharing-strategy": "mps", f"{GPU}.memory": 8155}),
         {GPU: "10"},
         {},
-        Why.SHARED,
+        LeftOutReason.SHARED,
         f"label {GPU}.sharing-strategy=mps",
     ),
-    "replicas alone": (labels({}, **{f"{GPU}.replicas": 4}), {GPU: "4"}, {}, Why.SHARED, f"{GPU}.replicas=4"),
-    "renamed": (labels({}), {f"{GPU}.shared": "4", GPU: "0"}, {}, Why.SHARED, f"offers 4 {GPU}.shared"),
+    "replicas alone": (
+        labels({}, **{f"{GPU}.replicas": 4}),
+        {GPU: "4"},
+        {},
+        LeftOutReason.SHARED,
+        f"{GPU}.replicas=4",
+    ),
+    "renamed": (
+        labels({}),
+        {f"{GPU}.shared": "4", GPU: "0"},
+        {},
+        LeftOutReason.SHARED,
+        f"offers 4 {GPU}.shared",
+    ),
     "renamed, the old name still there": (
         labels({}),
         {f"{GPU}.shared": "4", GPU: "1"},
         {},
-        Why.SHARED,
+        LeftOutReason.SHARED,
         f"offers 4 {GPU}.shared",
     ),
     "shared slices beside a whole GPU": (
         MIXED[0] | {f"{S1}.sharing-strategy": "time-slicing", f"{S1}.replicas": "3"},
         {GPU: "1", S1: "6", S3: "1"},
         {GPU: 1, S3: 1},
-        Why.SHARED,
+        LeftOutReason.SHARED,
         f"label {S1}.sharing-strategy=time-slicing",
     ),
     "renamed slices": (
         MIXED[0],
         {GPU: "1", f"{S1}.shared": "6", S3: "1"},
         {GPU: 1, S3: 1},
-        Why.SHARED,
+        LeftOutReason.SHARED,
         f"offers 6 {S1}.shared",
     ),
     "more slices than the label counts": (
         MIXED[0],
         {GPU: "1", S1: "6", S3: "1"},
         {GPU: 1, S3: 1},
-        Why.MIXED,
+        LeftOutReason.MIXED,
         f"label {S1}.count=2, and 6",
     ),
     "slices of another model": (
         MIXED[0] | {f"{S1}.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"},
         {GPU: "1", S1: "2", S3: "1"},
         {GPU: 1, S3: 1},
-        Why.MIXED,
+        LeftOutReason.MIXED,
         f"label {S1}.product=NVIDIA-A100-SXM4-80GB-MIG-1g.10gb",
     ),
     "slices that the board has not": (
         labels({}, {}),
         {GPU: "1", "nvidia.com/mig-1g.5gb": "2"},
         {GPU: 1},
-        Why.MIXED,
+        LeftOutReason.MIXED,
         "nvidia.com/mig-1g.5gb is no slice of H100-80GB-SXM",
     ),
     "cut GPUs that strategy none offers whole": (
         labels({}, {}, **{"nvidia.com/mig.strategy": "none", "nvidia.com/mig.config": "all-1g.10gb"}),
         {GPU: "2"},
         {},
-        Why.MIG_STRATEGY,
+        LeftOutReason.MIG_STRATEGY,
         "nvidia.com/mig.strategy=none and nvidia.com/mig.config=all-1g.10gb",
     ),
     "MIG without instances": (
         labels({}, {}, {}),
         {GPU: "1"},
         {GPU: 1},
-        Why.NOT_OFFERED,
+        LeftOutReason.NOT_OFFERED,
         "2 have MIG enabled",
     ),
 }
@@ -271,7 +319,7 @@ def test_an_unhealthy_device_is_left_out_and_the_others_stay():
 
     assert (node.usable, dict(node.allocatable)) == (True, {S1: 1, S3: 1})
     assert dict(node.unhealthy) == {GPU: 1, S1: 1}
-    assert [each.reason for each in node.left_out] == [Why.UNHEALTHY] * 2
+    assert [each.reason for each in node.left_out] == [LeftOutReason.UNHEALTHY] * 2
     assert any(f"{S1}: capacity 2, allocatable 1" in each.message for each in node.left_out)
 
 
@@ -292,7 +340,7 @@ def test_a_held_resource_is_closed_to_newcomers_and_its_neighbours_are_not(resou
     node = read(*MIXED, taints=(hold(resource),))
 
     assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, kept, True)
-    assert {each.reason for each in node.left_out} == {Why.HELD}
+    assert {each.reason for each in node.left_out} == {LeftOutReason.HELD}
     assert f"nvidia.com/{resource}" in {each.resource for each in node.left_out}
     assert f"left out: node n: taint hold.tangram.dev/{resource}: " in left_out_notes([node])[0]
 
@@ -306,14 +354,16 @@ def test_a_held_slice_keeps_its_place_in_the_layout_of_its_gpu():
 def test_a_hold_that_evicts_is_a_taint_like_any_other():
     node = read(*MIXED, taints=(hold("mig-1g.10gb", "NoExecute"),))
 
-    assert (node.usable, {each.reason for each in node.left_out}) == (False, {Why.TAINTED})
+    assert (node.usable, {each.reason for each in node.left_out}) == (False, {LeftOutReason.TAINTED})
 
 
 def test_a_taint_by_the_name_of_a_slice_is_tolerated_by_engines_on_that_slice_alone():
     node = read(*MIXED, taints=({"key": S1, "effect": "NoSchedule"},))
 
     assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, {S1: 2}, True)
-    assert {(each.reason, each.resource) for each in node.left_out} == {(Why.TAINTED, r) for r in (GPU, S3)}
+    assert {(each.reason, each.resource) for each in node.left_out} == {
+        (LeftOutReason.TAINTED, r) for r in (GPU, S3)
+    }
 
 
 @pytest.mark.parametrize(
@@ -413,29 +463,41 @@ def test_where_the_label_and_the_pool_disagree_the_label_counts():
 @pytest.mark.parametrize(
     ("told", "allocatable", "declared", "why", "words"),
     [
-        ({}, {GPU: 8}, (), Why.UNKNOWN, "or set sku in a GPUPool that selects the node"),
+        ({}, {GPU: 8}, (), LeftOutReason.UNKNOWN, "or set sku in a GPUPool that selects the node"),
         (
             {},
             {GPU: 8},
             ("A10", "L4"),
-            Why.UNKNOWN,
+            LeftOutReason.UNKNOWN,
             "its GPUPools declare A10 and L4; let one of them select it",
         ),
-        ({}, {S1: 7}, ("A10",), Why.MIXED, f"{S1} is no slice of A10"),
-        ({f"{S1}.product": "NVIDIA-A30-MIG-1g.10gb"}, {S1: 7}, ("H100-80GB-SXM",), Why.MIXED, "A30-MIG"),
+        ({}, {S1: 7}, ("A10",), LeftOutReason.MIXED, f"{S1} is no slice of A10"),
+        (
+            {f"{S1}.product": "NVIDIA-A30-MIG-1g.10gb"},
+            {S1: 7},
+            ("H100-80GB-SXM",),
+            LeftOutReason.MIXED,
+            "A30-MIG",
+        ),
         (
             {"cloud.google.com/gke-gpu-partition-size": "1g.10gb"},
-            *({GPU: 7}, ("H100-80GB-SXM",), Why.MIG_STRATEGY, "are MIG slices"),
+            *({GPU: 7}, ("H100-80GB-SXM",), LeftOutReason.MIG_STRATEGY, "are MIG slices"),
         ),
         (
             {"nvidia.com/gpu.memory": "10240"},
             {GPU: 7},
             ("A10",),
-            Why.VIRTUAL,
+            LeftOutReason.VIRTUAL,
             "or correct sku in its GPUPool",
         ),
-        ({"nvidia.com/gpu.replicas": "4"}, {GPU: 8}, ("A10",), Why.SHARED, "several pods share each device"),
-        ({}, {f"{GPU}.shared": 8}, ("A10",), Why.SHARED, "several pods share each device"),
+        (
+            {"nvidia.com/gpu.replicas": "4"},
+            {GPU: 8},
+            ("A10",),
+            LeftOutReason.SHARED,
+            "several pods share each device",
+        ),
+        ({}, {f"{GPU}.shared": 8}, ("A10",), LeftOutReason.SHARED, "several pods share each device"),
     ],
 )
 def test_a_declared_model_vouches_for_nothing_else(told, allocatable, declared, why, words):

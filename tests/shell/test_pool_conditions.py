@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tangram.eligibility.devices.device_rules import NodeFacts, Why
+from tangram.eligibility.devices.device_rules import LeftOutReason, NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import Claim, FleetSnapshot, LeftOut, Node, Pool
 from tangram.shell.report.pool_status import pool_statuses
@@ -65,7 +65,8 @@ def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected
         (node("a", declared=()), "has no label nvidia.com/gpu.product"),
         (
             replace(
-                node("a"), left_out=(LeftOut(Why.NOT_OFFERED, "offers 0, and 8 fewer than before", GPU),)
+                node("a"),
+                left_out=(LeftOut(LeftOutReason.NOT_OFFERED, "offers 0, and 8 fewer than before", GPU),),
             ),
             "8 fewer than before",
         ),

@@ -1,8 +1,8 @@
-"""CPU and memory of the host: what one engine pod asks for, and what it may.
+"""CPU and memory that one engine pod requests of its host, and the limits of the operator's settings.
 
-One formula for the pods' template, ResourceQuotas and the shapes that may be used. Defaults and limits of the
-operator's settings are for a whole GPU and follow the share of it that a replica takes: as many replicas as a
-GPU can carry never ask for more of its host than one on the whole GPU may.
+One formula for the pod template, ResourceQuotas and the shapes that may be used. Defaults and limits are for
+a whole GPU, and a replica gets its share of the GPU: all replicas that fit on a GPU never request more of the
+host than one replica on the whole GPU may.
 """
 
 import math
@@ -16,54 +16,58 @@ from tangram.fleet.quantity import cpu_quantity, memory_quantity
 _MIB = 2**20
 
 
-def cpu_cores(asked: HostResources, shape: Shape, needs: PodNeeds) -> float:
+def cpu_cores(requests: HostResources, shape: Shape, needs: PodNeeds) -> float:
     """Return the cores of one pod of `shape`, whole millicores, rounded up."""
-    if asked.cpu_milli is not None:
-        return asked.cpu_milli / 1000
+    if requests.cpu_milli is not None:
+        return requests.cpu_milli / 1000
     return math.ceil(round(needs.cpu_per_gpu * _share(shape) * 1000, 6)) / 1000
 
 
-def memory_bytes(asked: HostResources, shape: Shape, needs: PodNeeds) -> float:
+def memory_bytes(requests: HostResources, shape: Shape, needs: PodNeeds) -> float:
     """Return the bytes of one pod of `shape`, whole MiB, rounded up."""
-    if asked.memory_mib is not None:
-        return float(asked.memory_mib * _MIB)
+    if requests.memory_mib is not None:
+        return float(requests.memory_mib * _MIB)
     return float(math.ceil(needs.memory_per_gpu * _share(shape) / _MIB) * _MIB)
 
 
-def minimum_share(asked: HostResources, needs: PodNeeds) -> float:
-    """Return the share of a GPU above which a replica may ask for so much; from 1 on, no shape will do."""
-    return max((each.minimum_share for each in _limited(asked, needs)), default=0.0)
+def minimum_share(requests: HostResources, needs: PodNeeds) -> float:
+    """Return the share of a GPU above which a replica may request as much; from 1 on no shape suffices."""
+    return max((limit.minimum_share for limit in _limits(requests, needs)), default=0.0)
 
 
-def over_limit(asked: HostResources, needs: PodNeeds, share: float, where: str) -> str:
-    """Return what is more than the settings allow to a `share` of a GPU; the empty string: nothing is."""
+def over_limit(requests: HostResources, needs: PodNeeds, share: float, where: str) -> str:
+    """Return the requests that exceed what a `share` of a GPU allows; the empty string if none does."""
     return "; ".join(
-        f"engine.resources.requests.{each.field} is {each.text(each.amount)}, the operator's settings allow "
-        f"{each.text(each.most * share)} on {where} ({each.setting})"
-        for each in _limited(asked, needs)
-        if each.minimum_share >= share
+        f"engine.resources.requests.{limit.field} is {limit.text(limit.amount)}, the operator's settings "
+        f"allow {limit.text(limit.maximum * share)} on {where} ({limit.setting})"
+        for limit in _limits(requests, needs)
+        if limit.minimum_share >= share
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Limited:
+class HostLimit:
+    """One request of an engine pod, and its limit for a whole GPU."""
+
     field: str
     setting: str
-    amount: int  # millicores or MiB that are asked for
-    most: float  # the same, that a whole GPU allows
+    amount: int  # millicores or MiB that are requested
+    maximum: float  # the same, allowed on a whole GPU
     text: Callable[[float], str]
 
     @property
     def minimum_share(self) -> float:
         """Limits of a share are rounded up, as amounts are."""
-        return (self.amount - 1) / self.most if self.most > 0 else math.inf
+        return (self.amount - 1) / self.maximum if self.maximum > 0 else math.inf
 
 
-def _limited(asked: HostResources, needs: PodNeeds) -> Iterator[_Limited]:
-    if asked.cpu_milli is not None and needs.max_cpu_per_gpu is not None:
-        yield _Limited("cpu", "maxCPUPerGPU", asked.cpu_milli, needs.max_cpu_per_gpu * 1000, _cores)
-    if asked.memory_mib is not None and needs.max_memory_per_gpu is not None:
-        yield _Limited("memory", "maxMemoryPerGPU", asked.memory_mib, needs.max_memory_per_gpu / _MIB, _bytes)
+def _limits(requests: HostResources, needs: PodNeeds) -> Iterator[HostLimit]:
+    if requests.cpu_milli is not None and needs.max_cpu_per_gpu is not None:
+        yield HostLimit("cpu", "maxCPUPerGPU", requests.cpu_milli, needs.max_cpu_per_gpu * 1000, _cores)
+    if requests.memory_mib is not None and needs.max_memory_per_gpu is not None:
+        yield HostLimit(
+            "memory", "maxMemoryPerGPU", requests.memory_mib, needs.max_memory_per_gpu / _MIB, _bytes
+        )
 
 
 def _cores(milli: float) -> str:

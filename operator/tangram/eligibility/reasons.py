@@ -1,4 +1,4 @@
-"""The closed set of conditions' reasons. Dashboards and alerts match them: renaming one breaks users."""
+"""The closed set of reasons of conditions. Dashboards and alerts match them: renaming one breaks users."""
 
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ class Reason(StrEnum):
     PRIORITY_CLASS_UNKNOWN = "PriorityClassUnknown"  # the operator may not list them
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
     PRIORITY_CLASS_PREEMPTS = "PriorityClassPreempts"
-    # any condition that cannot be told before another one is true
+    # any condition that depends on another one that is not true yet
     NOT_ACCEPTED = "NotAccepted"
     WAITING_FOR_MODEL = "WaitingForModel"
     # ModelReady
@@ -32,7 +32,7 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "SLOUnreachable"
     OVER_BUDGET = "OverBudget"
     NOT_JUDGED = "NotJudged"
-    EVALUATING = "Evaluating"  # only a format that is not evaluated yet would serve
+    EVALUATING = "Evaluating"  # only a format without an evaluation report would serve
     QUOTA_EXCEEDED = "QuotaExceeded"
     FAILED_CREATE = "FailedCreate"
     UNSCHEDULABLE = "Unschedulable"
@@ -64,7 +64,7 @@ class Reason(StrEnum):
     ALL_REPLICAS_READY = "AllReplicasReady"
     MIN_REPLICAS_READY = "MinReplicasReady"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
-    # Placed, Available and Ready of what is set to no replica: as wanted, nothing runs
+    # Placed, Available and Ready of what is scaled to zero
     SCALED_TO_ZERO = "ScaledToZero"
 
 

@@ -1,4 +1,4 @@
-"""Devices of GPU nodes.
+"""Devices of GPU nodes: which new replicas may be given, and why the others are left out.
 
-In: a Node. Out: its GPUs and slices, those left out with the reason; taints that pods tolerate.
+In: labels, taints and resources of a Node. Out: its GPUs and slices, the reasons, and tolerations of pods.
 """

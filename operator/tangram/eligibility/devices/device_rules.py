@@ -1,4 +1,4 @@
-"""What a node says of its devices that makes them no whole GPUs or slices at rest, one rule for each way.
+"""Rules that leave out devices of a node: those that are no whole, unshared, settled GPUs or slices.
 
 Each rule names the label or resource with its value, and what to change. Sources of the labels:
 NVIDIA/k8s-device-plugin (docs/gpu-feature-discovery, internal/lm), mig-parted (cmd/nvidia-mig-manager),
@@ -34,14 +34,14 @@ SHARING_STRATEGIES = ("time-slicing", "mps")
 """Values of the label `RESOURCE.sharing-strategy` of devices that several pods share."""
 
 MAX_GPUS = 1024  # of a node; a label may hold any number
-MAX_UNITS = 16 * MAX_GPUS  # of one resource on a node
+MAX_DEVICES = 16 * MAX_GPUS  # of one resource on a node
 _MIG_PREFIX = "nvidia.com/mig-"
-# The node serves and takes pods in these; `upgrade-required` waits for its turn, which may take days.
-_UPGRADE_QUIET = ("", "upgrade-done", "upgrade-required")
-_SAME_MEMORY = 0.85  # boards of one SKU differ by a few per cent with ECC and drivers; shares by half
+# The node accepts pods in these states; `upgrade-required` may wait for days.
+_IDLE_UPGRADE_STATES = ("", "upgrade-done", "upgrade-required")
+_MIN_MEMORY_SHARE = 0.85  # boards of one SKU differ by a few per cent with ECC and drivers; vGPUs by half
 
 
-class Why(StrEnum):
+class LeftOutReason(StrEnum):
     """Why devices are left out, in one word: label of a metric, so renaming one breaks dashboards."""
 
     NOT_READY = "NotReady"
@@ -65,7 +65,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a Node object says of itself, checked for types and nothing else."""
+    """What a Node object holds about its devices, checked for types only."""
 
     name: str
     labels: Mapping[str, str]
@@ -93,12 +93,12 @@ def model_of(product: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabelledBoard:
-    """Which GPU the labels describe; without the product label, the one that GPUPools declare."""
+    """The GPU model that the labels describe; without the product label, the one that GPUPools declare."""
 
     product: str  # the label as it is
     model: str  # without the suffixes -MIG-… and -SHARED
     sku: str | None
-    gpus: int | None  # how many of this model; None: the label does not say
+    gpus: int | None  # of this model; None: no valid label
 
     @classmethod
     def of(cls, facts: NodeFacts) -> "LabelledBoard":
@@ -109,34 +109,30 @@ class LabelledBoard:
         if not product and len(facts.declared) == 1:
             sku = facts.declared[0]
         gpus = facts.number(COUNT_LABEL)
-        found = gpus if gpus is not None and 0 < gpus <= MAX_GPUS else None
-        return cls(product, model, sku, found)
+        return cls(product, model, sku, gpus if gpus is not None and 0 < gpus <= MAX_GPUS else None)
 
 
-Rule = Callable[[NodeFacts, LabelledBoard, Mapping[str, int]], Iterator[tuple[Why, str]]]
+LeftOutNotes = Iterator[tuple[LeftOutReason, str]]  # reason and message
+Rule = Callable[[NodeFacts, LabelledBoard, Mapping[str, int]], LeftOutNotes]
 
 
-def _away(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]) -> Iterator[tuple[Why, str]]:
+def _unschedulable(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]) -> LeftOutNotes:
     if not facts.ready:
-        yield Why.NOT_READY, "is not ready"
+        yield LeftOutReason.NOT_READY, "is not ready"
     if facts.unschedulable:
-        yield Why.CORDONED, "is cordoned; kubectl uncordon brings it back"
+        yield LeftOutReason.CORDONED, "is cordoned; kubectl uncordon brings it back"
 
 
-def _absent(
-    facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]
-) -> Iterator[tuple[Why, str]]:
+def _without_gpus(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]) -> LeftOutNotes:
     if facts.label(PRESENT_LABEL) == "false":
-        yield Why.NO_GPU, f"label {PRESENT_LABEL}=false; remove the label if it has GPUs"
+        yield LeftOutReason.NO_GPU, f"label {PRESENT_LABEL}=false; remove the label if it has GPUs"
 
 
-def _changing(
-    facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]
-) -> Iterator[tuple[Why, str]]:
+def _reconfigured(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]) -> LeftOutNotes:
     state = facts.label(STATE_LABEL)
     if state not in {"", "success"}:
         yield (
-            Why.MIG_CHANGING,
+            LeftOutReason.MIG_CHANGING,
             (
                 f"label {STATE_LABEL}={state}: mig-manager has not finished; wait for success, and where it"
                 f" does not come set {CONFIG_LABEL} to another value and back"
@@ -147,16 +143,16 @@ def _changing(
     )
     if paused:
         yield (
-            Why.PAUSED,
+            LeftOutReason.PAUSED,
             (
                 f"label {paused[0]}={facts.labels[paused[0]]}: the GPU Operator has paused its pods; if that"
                 f" stays, set its {len(paused)} paused labels {DEPLOY_PREFIX}* to true"
             ),
         )
     upgrade = facts.label(UPGRADE_LABEL)
-    if upgrade not in _UPGRADE_QUIET:
+    if upgrade not in _IDLE_UPGRADE_STATES:
         yield (
-            Why.DRIVER_UPGRADE,
+            LeftOutReason.DRIVER_UPGRADE,
             (
                 f"label {UPGRADE_LABEL}={upgrade}: its driver is being upgraded; wait for upgrade-done, or"
                 " look at the GPU Operator's events where it does not come"
@@ -164,87 +160,81 @@ def _changing(
         )
 
 
-def _virtual(
-    facts: NodeFacts, board: LabelledBoard, _capacity: Mapping[str, int]
-) -> Iterator[tuple[Why, str]]:
+def _virtualised(facts: NodeFacts, board: LabelledBoard, _capacity: Mapping[str, int]) -> LeftOutNotes:
     config = facts.label(WORKLOAD_LABEL)
     if config not in {"", "container"}:
         yield (
-            Why.VIRTUAL,
+            LeftOutReason.VIRTUAL,
             f"label {WORKLOAD_LABEL}={config}: its GPUs belong to virtual machines; set container",
         )
     if facts.label(VGPU_LABEL) == "true":
         yield (
-            Why.VIRTUAL,
+            LeftOutReason.VIRTUAL,
             (
                 f"label {VGPU_LABEL}=true: its GPUs are shares of boards (vGPU); pass whole GPUs through"
                 " to the virtual machine"
             ),
         )
-    memory, known = facts.number(MEMORY_LABEL), gpu(board.sku or "")
-    plain = board.product == board.model and _sharing(facts, WHOLE) is None
-    if memory and known is not None and plain and memory < _SAME_MEMORY * known.memory_mib:
+    memory, model = facts.number(MEMORY_LABEL), gpu(board.sku or "")
+    is_whole = board.product == board.model and _sharing(facts, WHOLE) is None
+    if memory and model is not None and is_whole and memory < _MIN_MEMORY_SHARE * model.memory_mib:
         yield (
-            Why.VIRTUAL,
+            LeftOutReason.VIRTUAL,
             (
-                f"label {MEMORY_LABEL}={memory} is less than the {known.memory_mib} MiB of a whole"
-                f" {known.sku}; give pods whole GPUs, or correct "
+                f"label {MEMORY_LABEL}={memory} is less than the {model.memory_mib} MiB of a whole"
+                f" {model.sku}; give pods whole GPUs, or correct "
                 + (f"the label {PRODUCT_LABEL}" if board.product else "sku in its GPUPool")
             ),
         )
 
 
-def _described(
-    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]
-) -> Iterator[tuple[Why, str]]:
+def _unsupported_model(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> LeftOutNotes:
     strategy = facts.label(STRATEGY_LABEL)
-    told = f"label {PRODUCT_LABEL}={board.product}"
+    label = f"label {PRODUCT_LABEL}={board.product}"
     if not board.product and not facts.label(GKE_PARTITION_LABEL):
         if capacity and board.sku is None:
-            yield Why.UNKNOWN, f"has no label {PRODUCT_LABEL}; {_remedy(facts)}"
+            yield LeftOutReason.UNKNOWN, f"has no label {PRODUCT_LABEL}; {_remedy(facts)}"
     elif board.product.removesuffix("-SHARED").endswith("-MIG-INVALID"):
         yield (
-            Why.MIG_INVALID,
+            LeftOutReason.MIG_INVALID,
             (
-                f"{told}: its GPUs are not all cut alike, as mig.strategy single demands; set"
+                f"{label}: its GPUs are not all cut alike, as mig.strategy single demands; set"
                 " mig.strategy mixed in the device plugin, or cut them alike"
             ),
         )
     elif "-MIG-" in board.product or facts.label(GKE_PARTITION_LABEL):
         if facts.label(GKE_PARTITION_LABEL):
-            told = f"label {GKE_PARTITION_LABEL}={facts.label(GKE_PARTITION_LABEL)}"
+            label = f"label {GKE_PARTITION_LABEL}={facts.label(GKE_PARTITION_LABEL)}"
         yield (
-            Why.MIG_STRATEGY,
-            (f"{told}: its {WHOLE} are MIG slices; set mig.strategy mixed in the device plugin"),
+            LeftOutReason.MIG_STRATEGY,
+            (f"{label}: its {WHOLE} are MIG slices; set mig.strategy mixed in the device plugin"),
         )
     elif board.sku is None:
         yield (
-            Why.UNKNOWN,
-            f"{told} is a GPU that the catalog does not know; `tangram gpus` lists those it does",
+            LeftOutReason.UNKNOWN,
+            f"{label} is a GPU that the catalog does not know; `tangram gpus` lists those it does",
         )
     if strategy not in {"", "none", "single", "mixed"}:
-        yield Why.MIG_INVALID, f"label {STRATEGY_LABEL}={strategy}; set mixed in the device plugin"
+        yield LeftOutReason.MIG_INVALID, f"label {STRATEGY_LABEL}={strategy}; set mixed in the device plugin"
 
 
 def _remedy(facts: NodeFacts) -> str:
-    """Return what makes the GPU model of a node without the product label known."""
+    """Return how to make the GPU model of a node without the product label known."""
     if facts.declared:
         return f"and its GPUPools declare {' and '.join(facts.declared)}; let one of them select it"
     return "deploy GPU feature discovery, or set sku in a GPUPool that selects the node"
 
 
-def _handed_out(
-    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]
-) -> Iterator[tuple[Why, str]]:
+def _shared_or_dra(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> LeftOutNotes:
     if board.product.endswith("-SHARED"):
-        yield Why.SHARED, _shared_message(f"label {PRODUCT_LABEL}={board.product}")
+        yield LeftOutReason.SHARED, _shared_message(f"label {PRODUCT_LABEL}={board.product}")
     clients = facts.number(GKE_CLIENTS_LABEL)
     if facts.label(GKE_STRATEGY_LABEL) or (clients is not None and clients > 1):
         key = GKE_STRATEGY_LABEL if facts.label(GKE_STRATEGY_LABEL) else GKE_CLIENTS_LABEL
-        yield Why.SHARED, _shared_message(f"label {key}={facts.label(key)}")
+        yield LeftOutReason.SHARED, _shared_message(f"label {key}={facts.label(key)}")
     if facts.label(DRA_LABEL) == "true" and capacity:
         yield (
-            Why.DRA,
+            LeftOutReason.DRA,
             (
                 f"label {DRA_LABEL}=true: a DRA driver hands out the same GPUs as the device plugin; disable"
                 " one of the two on this node"
@@ -252,17 +242,15 @@ def _handed_out(
         )
 
 
-def _counted(
-    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]
-) -> Iterator[tuple[Why, str]]:
-    """GPU feature discovery describes one model: more devices than it counts are shares, or other boards."""
+def _mixed_models(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> LeftOutNotes:
+    """GPU feature discovery counts one model: further devices are shares, or of another model."""
     if board.gpus is None or _sharing(facts, WHOLE) is not None:
         return
     whole, cut = capacity.get(WHOLE, 0), any(n and r.startswith(_MIG_PREFIX) for r, n in capacity.items())
     if whole + cut > board.gpus:
         beside = " beside MIG slices" if cut else ""
         yield (
-            Why.MIXED,
+            LeftOutReason.MIXED,
             (
                 f"label {COUNT_LABEL}={board.gpus}, and {whole} {WHOLE} are offered{beside}: they are shared,"
                 " or of several models; stop sharing, or put each model on nodes of its own"
@@ -270,55 +258,60 @@ def _counted(
         )
 
 
-NODE_RULES: tuple[Rule, ...] = (_away, _absent, _changing, _virtual, _described, _handed_out, _counted)
+NODE_RULES: tuple[Rule, ...] = (
+    _unschedulable,
+    _without_gpus,
+    _reconfigured,
+    _virtualised,
+    _unsupported_model,
+    _shared_or_dra,
+    _mixed_models,
+)
 
 
-def of_devices(
+def left_out_devices(
     facts: NodeFacts, board: LabelledBoard, offered: Mapping[str, int], capacity: Mapping[str, int]
 ) -> Iterator[LeftOut]:
-    """Return what is left out of the devices of a node that is not left out as a whole, by resource."""
+    """Return which devices are left out of a node that is not left out as a whole, by resource."""
     for resource, count in sorted(capacity.items()):
         if count:
-            yield from _of_resource(facts, board, resource, offered.get(resource, 0), count)
+            yield from _left_out_of_resource(facts, board, resource, offered.get(resource, 0), count)
     whole = capacity.get(WHOLE, 0)
     cut = any(n and r.startswith(_MIG_PREFIX) for r, n in capacity.items())
     renamed = f"{WHOLE}{SHARED_SUFFIX}" in capacity
     if board.gpus is not None and whole < board.gpus and not cut and not renamed:
         lost = board.gpus - whole
         yield LeftOut(
-            Why.NOT_OFFERED,
+            LeftOutReason.NOT_OFFERED,
             f"label {COUNT_LABEL}={board.gpus}, and {whole} are offered: {lost} have MIG enabled without"
             " instances, or failed; cut them, or disable MIG",
             WHOLE,
         )
 
 
-def _of_resource(
+def _left_out_of_resource(
     facts: NodeFacts, board: LabelledBoard, resource: str, offered: int, count: int
 ) -> Iterator[LeftOut]:
     base = resource.removesuffix(SHARED_SUFFIX)
     if base != resource:
         message = _shared_message(f"offers {count} {resource}")
-        yield LeftOut(Why.SHARED, message, resource)
-        yield LeftOut(Why.SHARED, message, base)  # the plugin has renamed it: what is left is stale
+        yield LeftOut(LeftOutReason.SHARED, message, resource)
+        yield LeftOut(
+            LeftOutReason.SHARED, message, base
+        )  # the plugin has renamed the resource: this one is stale
         return
-    why = _sharing(facts, resource)
-    if why is not None:
-        yield LeftOut(Why.SHARED, _shared_message(why), resource)
+    sharing = _sharing(facts, resource)
+    if sharing is not None:
+        yield LeftOut(LeftOutReason.SHARED, _shared_message(sharing), resource)
         return
-    if resource == WHOLE:
-        why = _cut_unseen(facts)
-        if why is not None:
-            yield LeftOut(Why.MIG_STRATEGY, why, resource)
-            return
-    else:
-        why = _other_board(facts, board, resource, count)
-        if why is not None:
-            yield LeftOut(Why.MIXED, why, resource)
-            return
+    is_whole = resource == WHOLE
+    mismatch = _hidden_slices(facts) if is_whole else _other_board(facts, board, resource, count)
+    if mismatch is not None:
+        yield LeftOut(LeftOutReason.MIG_STRATEGY if is_whole else LeftOutReason.MIXED, mismatch, resource)
+        return
     if offered < count:
         yield LeftOut(
-            Why.UNHEALTHY,
+            LeftOutReason.UNHEALTHY,
             f"{resource}: capacity {count}, allocatable {offered}: {count - offered} unhealthy, or the device"
             " plugin restarts; look at its log",
             resource,
@@ -326,7 +319,7 @@ def _of_resource(
 
 
 def _sharing(facts: NodeFacts, resource: str) -> str | None:
-    """Return the label that says that units of `resource` are shared, None where none does."""
+    """Return the label by which devices of `resource` are shared, None if there is none."""
     strategy, replicas = f"{resource}.sharing-strategy", f"{resource}.replicas"
     if facts.label(strategy) not in {"", "none"}:
         return f"label {strategy}={facts.label(strategy)}"
@@ -334,8 +327,8 @@ def _sharing(facts: NodeFacts, resource: str) -> str | None:
     return f"label {replicas}={number}" if number is not None and number > 1 else None
 
 
-def _cut_unseen(facts: NodeFacts) -> str | None:
-    """Strategy `none` offers a cut GPU as a whole one; only mig-manager's default configs tell by name."""
+def _hidden_slices(facts: NodeFacts) -> str | None:
+    """Strategy `none` offers a cut GPU as a whole one; names of mig-manager's default configs show it."""
     config = facts.label(CONFIG_LABEL)
     if facts.label(STRATEGY_LABEL) != "none" or not config.startswith("all-") or config == "all-disabled":
         return None
@@ -346,20 +339,19 @@ def _cut_unseen(facts: NodeFacts) -> str | None:
 
 
 def _other_board(facts: NodeFacts, board: LabelledBoard, resource: str, count: int) -> str | None:
-    """Return why a slice is none of the board that the node's labels describe, None where it is."""
+    """Return why a slice does not belong to the board that the labels describe, None if it does."""
     key = f"{resource}.product"
     product = facts.label(key).partition("-MIG-")[0]
-    same = product == board.model if board.model else match_product(product) == board.sku
-    if product and not same:
-        there = board.product or board.sku
-        return f"label {key}={facts.label(key)} on a node of {there}; put each model on nodes of its own"
+    is_same = product == board.model if board.model else match_product(product) == board.sku
+    if product and not is_same:
+        model = board.product or board.sku
+        return f"label {key}={facts.label(key)} on a node of {model}; put each model on nodes of its own"
     if board.sku is not None and profile_of_resource(board.sku, resource) is None:
         return f"{resource} is no slice of {board.sku}: the node has several models of GPU, or a new profile"
-    told = facts.number(f"{resource}.count")
-    if told and count > told:
-        return (
-            f"label {resource}.count={told}, and {count} are offered: they are shared, or of several models"
-        )
+    labelled = facts.number(f"{resource}.count")
+    if labelled and count > labelled:
+        label = f"label {resource}.count={labelled}"
+        return f"{label}, and {count} are offered: they are shared, or of several models"
     return None
 
 
@@ -368,23 +360,23 @@ def _shared_message(what: str) -> str:
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether a resource is whole GPUs or MIG slices, not shared by its name."""
+    """Whether a resource is GPUs or MIG slices, and its name does not mark them as shared."""
     return resource == WHOLE or (resource.startswith(_MIG_PREFIX) and not resource.endswith(SHARED_SUFFIX))
 
 
 def offered_devices(resources: Mapping[str, object]) -> dict[str, int]:
-    """Return GPUs and slices by resource, shared ones too; counts that cannot be are none."""
+    """Return GPUs and slices by resource, with shared ones; impossible counts are left away."""
     return {
         str(name): count
         for name, value in resources.items()
-        if is_gpu(str(name).removesuffix(SHARED_SUFFIX)) and (count := units(value)) is not None
+        if is_gpu(str(name).removesuffix(SHARED_SUFFIX)) and (count := device_count(value)) is not None
     }
 
 
-def units(value: object) -> int | None:
-    """Return a number of devices, None where it is none or more than a node can have."""
+def device_count(value: object) -> int | None:
+    """Return a number of devices, None for anything else or for more than a node can have."""
     count = count_of(value)
-    return count if count is not None and count <= MAX_UNITS else None
+    return count if count is not None and count <= MAX_DEVICES else None
 
 
 def count_of(value: object) -> int | None:

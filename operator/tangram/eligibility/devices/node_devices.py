@@ -1,4 +1,4 @@
-"""A Kubernetes Node as a GPU node: which devices newcomers may be given, and why not the others.
+"""A Kubernetes Node as a GPU node: which devices new replicas may be given, and why not the others.
 
 The operator and `tangram plan` read nodes here, so both leave out the same devices.
 """
@@ -10,12 +10,12 @@ from tangram.eligibility.devices.device_rules import (
     NODE_RULES,
     WHOLE,
     LabelledBoard,
+    LeftOutReason,
     NodeFacts,
-    Why,
+    device_count,
     is_gpu,
-    of_devices,
+    left_out_devices,
     offered_devices,
-    units,
 )
 from tangram.eligibility.devices.tolerations import (
     GPU_TAINTS,
@@ -30,20 +30,28 @@ from tangram.fleet.pod_requests import SHARED_SUFFIX
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
-PARTLY = frozenset({Why.UNHEALTHY, Why.NOT_OFFERED})
-"""Reasons that concern some devices of a resource: the others stay."""
+PARTLY = frozenset({LeftOutReason.UNHEALTHY, LeftOutReason.NOT_OFFERED})
+"""Reasons that leave out some devices of a resource, and not the others."""
 _FINAL = frozenset(
-    {Why.UNKNOWN, Why.MIXED, Why.NO_GPU, Why.VIRTUAL, Why.MIG_INVALID, Why.MIG_STRATEGY, Why.SHARED}
+    {
+        LeftOutReason.UNKNOWN,
+        LeftOutReason.MIXED,
+        LeftOutReason.NO_GPU,
+        LeftOutReason.VIRTUAL,
+        LeftOutReason.MIG_INVALID,
+        LeftOutReason.MIG_STRATEGY,
+        LeftOutReason.SHARED,
+    }
 )
+"""Reasons that make other ones needless: no device is what the labels describe."""
 
 
 def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Iterable[str] = ()) -> Node:
-    """Return the GPU node: its SKU, what newcomers may be given, what is left out.
+    """Return the GPU node: its SKU, the devices that new replicas may be given, and those that are left out.
 
-    Newcomers tolerate what every engine does, and what the settings have `added`.
-
-    Of its labels those whose keys are in `selected` are kept. `allocatable` of a node that is left out as a
-    whole is what it offers once it is back; of devices left out one by one it holds nothing.
+    Engine pods have their usual tolerations and those that the settings have `added`. Labels with keys in
+    `selected` are kept. `allocatable` of a node that is left out as a whole is what it offers once it is
+    back; it never holds devices that are left out one by one.
     """
     offered = offered_devices(facts.allocatable)
     capacity = offered_devices(facts.capacity) or offered
@@ -51,74 +59,73 @@ def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Itera
         r: n for r, n in capacity.items() if r not in offered
     }
     board = LabelledBoard.of(facts)
-    there = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
-    taints = tuple(_closing_taints(facts, board, capacity, tuple(added))) if there else ()
-    closed = (each for each in taints if not each.resource)
-    whole = (*closed, *_of_node(facts, board, capacity)) if there else ()
-    held = tuple(each for each in taints if each.resource)
-    single = () if any(map(_final, whole)) else (*held, *of_devices(facts, board, offered, capacity))
-    gone = {each.resource for each in single if each.reason not in PARTLY}
-    kept = {r: n for r, n in offered.items() if r not in gone and not r.endswith(SHARED_SUFFIX)}
+    has_gpus = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
+    taints = tuple(_closing_taints(facts, board, capacity, tuple(added))) if has_gpus else ()
+    on_node = tuple(left_out for left_out in taints if not left_out.resource)
+    on_devices = tuple(left_out for left_out in taints if left_out.resource)
+    if has_gpus:
+        on_node += tuple(_left_out_node(facts, board, capacity))
+    if any(left_out.reason in _FINAL for left_out in on_node):
+        on_devices = ()
+    else:
+        on_devices += tuple(left_out_devices(facts, board, offered, capacity))
+    unusable = {left_out.resource for left_out in on_devices if left_out.reason not in PARTLY}
+    allocatable = {
+        r: n for r, n in offered.items() if n and r not in unusable and not r.endswith(SHARED_SUFFIX)
+    }
     # A slice that is held has its place in the layout, like one that is unhealthy: neither given nor cut.
-    at_hand = {r: n for r, n in offered.items() if r not in {each.resource for each in held}}
+    held = {left_out.resource for left_out in taints if left_out.resource}
+    missing = {r: n - (0 if r in held else offered.get(r, 0)) for r, n in capacity.items() if is_gpu(r)}
     return Node(
         name=facts.name,
         sku=board.sku,
         product=board.product,
-        usable=facts.ready and not whole,
-        allocatable=tuple(sorted((r, n) for r, n in kept.items() if n)),
+        usable=facts.ready and not on_node,
+        allocatable=tuple(sorted(allocatable.items())),
         zone=facts.label(ZONE_LABEL),
         gpus=board.gpus,
         labels=tuple(sorted((key, facts.labels[key]) for key in set(selected) if key in facts.labels)),
-        unhealthy=tuple(
-            sorted(
-                (r, n - at_hand.get(r, 0)) for r, n in capacity.items() if is_gpu(r) and n > at_hand.get(r, 0)
-            )
-        ),
-        left_out=(*whole, *single),
+        unhealthy=tuple(sorted((r, n) for r, n in missing.items() if n > 0)),
+        left_out=(*on_node, *on_devices),
     )
 
 
 def holds_replicas(node: Node) -> bool:
-    """Whether the replicas on a node keep their places: newcomers may be kept away while these run on.
+    """Whether the replicas on a node keep their devices, even if no new replica may be given one.
 
-    Where the node is not ready, cordoned or tainted they are expected to go.
+    On a node that is not ready, cordoned or tainted, replicas are expected to end.
     """
-    leaving = any(each.reason in _LEAVING and not each.resource for each in node.left_out)
-    return node.usable or (bool(node.left_out) and not leaving)
+    is_leaving = any(each.reason in _LEAVING and not each.resource for each in node.left_out)
+    return node.usable or (bool(node.left_out) and not is_leaving)
 
 
-_LEAVING = frozenset({Why.NOT_READY, Why.CORDONED, Why.TAINTED})
+_LEAVING = frozenset({LeftOutReason.NOT_READY, LeftOutReason.CORDONED, LeftOutReason.TAINTED})
 
 
 def left_out_notes(nodes: Iterable[Node]) -> list[str]:
-    """Return one sentence for each reason, with the nodes that it is about: the first few by name."""
+    """Return one sentence for each reason, with the first few of its nodes by name."""
     names: dict[str, list[str]] = {}
-    for node in sorted(nodes, key=lambda each: each.name):
-        for each in node.left_out:
-            names.setdefault(each.message, []).append(node.name)
+    for node in sorted(nodes, key=lambda node: node.name):
+        for left_out in node.left_out:
+            names.setdefault(left_out.message, []).append(node.name)
     return [f"left out: {_listed(named)}: {message}" for message, named in names.items()]
 
 
-_MOST_NAMED = 3
+_MAX_NAMES = 3
 
 
 def _listed(names: list[str]) -> str:
     if len(names) == 1:
         return f"node {names[0]}"
-    more = len(names) - _MOST_NAMED
-    return f"nodes {', '.join(names[:_MOST_NAMED])}" + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return f"nodes {', '.join(names[:_MAX_NAMES])}" + (f" and {more} more" if more > 0 else "")
 
 
-def _of_node(
-    facts: NodeFacts,
-    board: LabelledBoard,
-    capacity: Mapping[str, int],
-) -> Iterator[LeftOut]:
+def _left_out_node(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> Iterator[LeftOut]:
     for resource, value in facts.allocatable.items():
-        if is_gpu(str(resource)) and units(value) is None:
-            said = f"allocatable {resource} is {str(value)[:40]!r}, no number of devices"
-            yield LeftOut(Why.UNKNOWN, f"{said}; look at the device plugin")
+        if is_gpu(str(resource)) and device_count(value) is None:
+            message = f"allocatable {resource} is {str(value)[:40]!r}, no number of devices"
+            yield LeftOut(LeftOutReason.UNKNOWN, f"{message}; look at the device plugin")
     for rule in NODE_RULES:
         for reason, message in rule(facts, board, capacity):
             yield LeftOut(reason, message)
@@ -127,29 +134,29 @@ def _of_node(
 def _closing_taints(
     facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int], added: tuple[Toleration, ...]
 ) -> Iterator[LeftOut]:
-    """Yield what taints close: the node, or single resources whose engines do not tolerate one."""
-    there = {r for r in capacity if is_gpu(r)}
+    """Yield what taints leave out: the node, or the resources whose engine pods do not tolerate them."""
+    resources = {r for r in capacity if is_gpu(r)}
     for taint in facts.taints:
         if taint.get("effect") not in _BLOCKING_EFFECTS:
             continue
         if facts.unschedulable and taint.get("key") == "node.kubernetes.io/unschedulable":
             continue
-        if any(tolerates(each, taint) for each in (*GPU_TAINTS, *added)):
-            continue  # by engines on every resource
+        if any(tolerates(toleration, taint) for toleration in (*GPU_TAINTS, *added)):
+            continue  # engine pods on every resource tolerate it
         held = held_resource(taint)
-        asked = there | ({held} if held else set()) or {WHOLE}
+        possible = resources | ({held} if held else set()) or {WHOLE}
         closed = sorted(
             resource
-            for resource in asked
+            for resource in possible
             if not any(tolerates(t, taint) for t in engine_tolerations(board.sku or "", resource, added))
         )
         if held:
-            yield from (LeftOut(Why.HELD, _held(taint, resource), resource) for resource in closed)
-        elif len(closed) == len(asked):
-            yield LeftOut(Why.TAINTED, f"engine pods {_untolerated(taint)}")
+            yield from (LeftOut(LeftOutReason.HELD, _held(taint, resource), resource) for resource in closed)
+        elif len(closed) == len(possible):
+            yield LeftOut(LeftOutReason.TAINTED, f"engine pods {_untolerated(taint)}")
         else:
             yield from (
-                LeftOut(Why.TAINTED, f"engines on {resource} {_untolerated(taint)}", resource)
+                LeftOut(LeftOutReason.TAINTED, f"engines on {resource} {_untolerated(taint)}", resource)
                 for resource in closed
             )
 
@@ -166,8 +173,3 @@ def _untolerated(taint: Mapping[str, Any]) -> str:
         f"do not tolerate its taint {taint.get('key', '')}{value}:{taint['effect']}; remove"
         " it, or add a toleration to the chart's value engine.tolerations"
     )
-
-
-def _final(each: LeftOut) -> bool:
-    """Whether the devices are not worth a further sentence: none of them is what the labels describe."""
-    return each.reason in _FINAL

@@ -1,9 +1,9 @@
-"""Which taints engine pods tolerate. The shell renders it, and nodes are read by it: both see one list.
+"""The tolerations of engine pods, one list for rendered pods and for the reading of nodes.
 
-The list is part of the pod template, and a pod template that changes rolls every engine. So nothing here is
-derived from the catalog: what a board can be cut into is written down, and a profile that joins the catalog
-later is not in the list of its board. A hold on such a profile closes its node to all newcomers, which is
-safe; the profile may be added here with another change of the template. A new board adds a line of its own.
+The list is part of the pod template, and a changed pod template replaces every pod. So nothing here is
+derived from the catalog: the profiles of a board are written down, and a profile that joins the catalog later
+is not in the list of its board. A hold on such a profile closes its node to all new replicas, which is safe;
+the profile may be added with another change of the template. A new board adds a line of its own.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,8 +17,8 @@ Toleration = Mapping[str, Any]
 
 
 HOLD_PREFIX = "hold.tangram.dev/"
-"""A NoSchedule taint `hold.tangram.dev/<resource without nvidia.com/>` closes a node to pods that ask for
-that resource, and to no others: slices can be cut beside replicas that run and newcomers that come.
+"""A NoSchedule taint `hold.tangram.dev/<resource without nvidia.com/>` closes a node to pods that request
+that resource, and to no others: slices can be cut while other replicas run and start on the node.
 """
 
 # NVIDIA's operator, GKE (nvidia.com/gpu=present), EKS with Karpenter (=true) and OpenShift taint GPU nodes by
@@ -32,7 +32,7 @@ GPU_TAINTS: tuple[Toleration, ...] = (
     MappingProxyType({"key": resource_name(WHOLE_GPU), "operator": "Exists", "effect": "NoSchedule"}),
     MappingProxyType({"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}),
 )
-"""What engine pods and inspect Jobs tolerate whatever the settings say."""
+"""Tolerations of engine pods and inspect Jobs under any settings."""
 
 _80GB = "1g.10gb 1g.10gb+me 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"
 HELD_PROFILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -56,7 +56,7 @@ HELD_PROFILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         }.items()
     }
 )
-"""What nodes of a board may be held for, beside whole GPUs, by SKU. Never add to a line that has shipped."""
+"""Profiles that nodes of a board may be held for, beside whole GPUs, by SKU. Never add to a released line."""
 
 
 def hold_taint(resource: str) -> str:
@@ -65,16 +65,16 @@ def hold_taint(resource: str) -> str:
 
 
 def held_resource(taint: Mapping[str, Any]) -> str:
-    """Return the resource that a taint holds its node for; empty: it is no hold."""
+    """Return the resource that a taint holds its node for; empty if it is no hold."""
     key = str(taint.get("key", ""))
     holds = key.startswith(HOLD_PREFIX) and taint.get("effect") == "NoSchedule"
     return NVIDIA_PREFIX + key.removeprefix(HOLD_PREFIX) if holds else ""
 
 
 def engine_tolerations(sku: str, resource: str, added: Iterable[Toleration]) -> tuple[Toleration, ...]:
-    """Return what an engine on `resource` of `sku` tolerates, those `added` by the settings last.
+    """Return the tolerations of an engine on `resource` of `sku`, those `added` by the settings last.
 
-    Node affinity keeps the pod on nodes of `sku`, so the holds of that board are all that it meets.
+    Node affinity keeps the pod on nodes of `sku`, so only holds of that board matter.
     """
     profiles = HELD_PROFILES.get(sku, ())
     held = [resource_name(profile) for profile in (WHOLE_GPU, *profiles)] if profiles else []
@@ -84,21 +84,21 @@ def engine_tolerations(sku: str, resource: str, added: Iterable[Toleration]) -> 
 
 
 def inspect_tolerations(added: Iterable[Toleration]) -> tuple[Toleration, ...]:
-    """Return what inspect Jobs tolerate: they ask for no device, so every hold of every board."""
+    """Return the tolerations of inspect Jobs: they request no device, so every hold of every board."""
     profiles = {profile for board in HELD_PROFILES.values() for profile in board}
     keys = sorted(hold_taint(resource_name(profile)) for profile in (WHOLE_GPU, *profiles))
     return (*GPU_TAINTS, *map(_any_value, keys), *added)
 
 
 def _any_value(key: str) -> Toleration:
-    """Tolerate a taint of this key. By the name of the pod's resource: as the admission controller
-    ExtendedResourceToleration adds it where it runs (kubernetes.io/docs/reference/access-authn-authz).
+    """Tolerate any taint of this key. For the pod's resource the admission controller
+    ExtendedResourceToleration adds the same one (kubernetes.io/docs/reference/access-authn-authz).
     """
     return {"key": key, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
-    """Whether a pod with `toleration` may come and stay on a node with `taint`."""
+    """Whether a pod with `toleration` may start and stay on a node with `taint`."""
     if toleration.get("tolerationSeconds") is not None:
         return False  # it would be evicted again
     if toleration.get("effect") and toleration["effect"] != taint.get("effect"):

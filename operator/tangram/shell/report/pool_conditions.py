@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tangram.eligibility.devices.device_rules import Why
+from tangram.eligibility.devices.device_rules import LeftOutReason
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import InvalidPool, Node, Pool
 from tangram.fleet.labels import PRODUCT_LABEL
@@ -12,7 +12,7 @@ Verdict = tuple[str, str, str]
 
 _MOST_NAMED = 3
 # A node that takes no newcomers by a person's will is Ready, and offers its GPUs.
-_KEPT_AWAY = frozenset({Why.CORDONED, Why.TAINTED})
+_KEPT_AWAY = frozenset({LeftOutReason.CORDONED, LeftOutReason.TAINTED})
 
 
 def accepted(pool: Pool | InvalidPool, members: Mapping[Node, list[str]]) -> Verdict:
@@ -81,7 +81,7 @@ def ready(pool: Pool | InvalidPool, mine: Sequence[Node]) -> Verdict:
 
 def is_ready(node: Node) -> bool:
     """Whether the condition Ready of a node is True."""
-    return all(each.reason != Why.NOT_READY for each in node.left_out)
+    return all(each.reason != LeftOutReason.NOT_READY for each in node.left_out)
 
 
 def offers(node: Node) -> bool:

@@ -9,7 +9,7 @@ devices are withheld here: what the capacity has lost, too, has been gone for lo
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tangram.eligibility.devices.device_rules import Why
+from tangram.eligibility.devices.device_rules import LeftOutReason
 from tangram.eligibility.devices.node_devices import PARTLY, holds_replicas
 from tangram.fleet import LeftOut, Node
 from tangram.fleet.times import rfc3339
@@ -96,4 +96,4 @@ def _note(resource: str, offered: int, offer: _OfferedCount) -> LeftOut:
         f"offers {offered} {resource}, and {missing} fewer than before {rfc3339(since)}: its device plugin is"
         " gone, or the devices failed; look at its log"
     )
-    return LeftOut(Why.NOT_OFFERED, message, resource)
+    return LeftOut(LeftOutReason.NOT_OFFERED, message, resource)
