@@ -1,4 +1,4 @@
-"""A GPU or one MIG slice of it, as the step-time model sees it."""
+"""A GPU or one MIG slice of it: memory, bandwidth, FLOP/s and links of one rank."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tangram.fleet import WHOLE_GPU
 
 # PCIe, one direction, x16: GB/s by generation (PCI-SIG encoded rates: gen 3 and later 128b/130b).
 PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
-# GPUs that NVLink joins where the catalog does not say: a board of eight. Beyond it ranks talk through
+# GPUs that NVLink joins where the catalog has no number: a board of eight. Beyond it ranks talk through
 # network cards, which sit behind PCIe and are about as fast (400 Gb/s against 63 GB/s).
 NODE = 8
 KERNELS_FROM = 8.0  # compute capability; the engine computes in plain torch on older GPUs
@@ -21,7 +21,7 @@ class Hardware:
 
     sku: str
     profile: str  # WHOLE_GPU or a MIG profile
-    memory_mib: int  # real size, 0 where nobody has published it
+    memory_mib: int  # real size, 0 where it is not published
     sms: int | None  # streaming multiprocessors; None: not published
     bandwidth: float  # bytes/s, data sheet
     flops: tuple[
@@ -46,35 +46,35 @@ class Hardware:
 def hardware(sku: str, profile_name: str = WHOLE_GPU, ranks: int = 1) -> Hardware:
     """Return the facts about a SKU or one of its slices, as one of `ranks` that share a replica.
 
-    Raises `InputError` for names nobody knows.
+    Raises `InputError` for unknown names.
     """
     board = gpu(sku)
     if board is None:
         raise InputError("sku", f"{sku!r} is not in the catalog; `tangram gpus` lists it")
     if profile_name == WHOLE_GPU:
         return _view(board, WHOLE_GPU, board.memory_mib, board.sms, 1.0, 1.0, board.unverified_facts, ranks)
-    found = profile(sku, profile_name)
-    if found is None:
+    mig_profile = profile(sku, profile_name)
+    if mig_profile is None:
         raise InputError(
             "profile", f"{sku} has no MIG profile {profile_name!r}; `tangram mig {sku}` lists them"
         )
-    unverified = tuple(sorted({*board.unverified_facts, *found.unverified_fields}))
-    memory, shares = found.memory_mib or 0, (found.memory_share, _compute(board, found))
-    return _view(board, found.name, memory, _sms(board, found), *shares, unverified)
+    unverified = tuple(sorted({*board.unverified_facts, *mig_profile.unverified_fields}))
+    memory, shares = mig_profile.memory_mib or 0, (mig_profile.memory_share, _compute(board, mig_profile))
+    return _view(board, mig_profile.name, memory, _sms(board, mig_profile), *shares, unverified)
 
 
-def _sms(board: GPU, found: Profile) -> int | None:
+def _sms(board: GPU, mig_profile: Profile) -> int | None:
     """SMs of a slice; where they are not published, its share of the board's, rounded up."""
-    if found.sm_count or board.sms is None:
-        return found.sm_count
-    return math.ceil(board.sms * found.compute_share)
+    if mig_profile.sm_count or board.sms is None:
+        return mig_profile.sm_count
+    return math.ceil(board.sms * mig_profile.compute_share)
 
 
-def _compute(board: GPU, found: Profile) -> float:
+def _compute(board: GPU, mig_profile: Profile) -> float:
     """Share of the SMs. From the table: an SM count is not sevenths of the board."""
-    if found.sm_count and board.sms:
-        return found.sm_count / board.sms
-    return found.compute_share
+    if mig_profile.sm_count and board.sms:
+        return mig_profile.sm_count / board.sms
+    return mig_profile.compute_share
 
 
 def _view(

@@ -1,4 +1,4 @@
-"""What a deployment that somebody measured must have been: it ran, whatever our rules say about it."""
+"""The footprint and cache of a measured deployment: it ran, so formats that do not fit are replaced."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tangram.catalog import Architecture, InputError
 from tangram.catalog.models.precision import precision
 
 # What engines do where a format cannot be had: weights in 8 bits are unpacked to 16 on a GPU that does not
-# multiply them, and checkpoints that would be cut within a block are padded by whoever made them.
+# multiply them, and checkpoints that would be cut within a block are padded when they are made.
 _INSTEAD = {
     "int4": ("int4_channel",),
     "int4_gptq": ("int4_gptq_channel",),
@@ -22,7 +22,7 @@ _INSTEAD = {
     "nvfp4": ("int4_channel",),
     "mxfp4": ("int4_channel",),
 }
-UTILISATIONS = (0.9, 0.98)  # of memory: the usual, and what people dare where that is too little
+UTILISATIONS = (0.9, 0.98)  # of memory: the default, and a higher one where that is too little
 
 
 def served(architecture: Architecture, weights: str, engine: str, ranks: int, on: Hardware) -> Footprint:
@@ -38,9 +38,9 @@ def served(architecture: Architecture, weights: str, engine: str, ranks: int, on
 
 
 def kv_tokens(foot: Footprint, on: Hardware, limits: EngineSettings) -> int:
-    """Return how many tokens its KV cache held: at least one request's, as it answered."""
+    """Return how many tokens the KV cache held: at least those of one request, since requests were served."""
     for share in UTILISATIONS:
-        found = memory_budget(foot, on, replace(limits, utilisation=share)).kv_tokens
-        if found >= limits.max_model_len:
-            return found
+        tokens = memory_budget(foot, on, replace(limits, utilisation=share)).kv_tokens
+        if tokens >= limits.max_model_len:
+            return tokens
     return limits.max_model_len

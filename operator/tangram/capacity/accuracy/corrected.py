@@ -2,7 +2,7 @@
 
 A combination (model, GPU, engine, precision) holds several deployments, which differ in tensor parallelism
 and engine version. A row is corrected by samples of its own deployment as a running replica would be
-(`calibration.correct`); where there are none, by those of its neighbours, and takes a share of what they say.
+(`calibration.correct`); where there are none, by those of its neighbours, by a share of their correction.
 """
 
 import math
@@ -12,18 +12,19 @@ from dataclasses import dataclass, replace
 from tangram.capacity.accuracy.points import Point
 from tangram.capacity.steps.calibration import Basis, CalibrationSample, correct
 
-# What deployments have in common of a correction, chosen on rows held out (benchmarks/calibrate/REPORT.md).
+# Share of a correction that deployments have in common, chosen on rows held out
+# (benchmarks/calibrate/REPORT.md).
 SAME_VERSION = 0.75
 OTHER_VERSION = 0.25
-# First-token times of few requests tell of prompts, not of queues: one sample speaks for this much at most,
-# counts half as much as one of TPOT, and for less with every request beyond those of the samples.
+# First-token times of few requests measure prompts, not queues: one sample corrects by these factors at
+# most, counts half as much as one of TPOT, and less with every request beyond those of the samples.
 TTFT_FACTORS = (0.7, 1.5)
 TTFT_DOUBT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A row beside its prediction (corrected, where asked for)."""
+    """A row beside its prediction, corrected or not."""
 
     point: Point
     ttft_s: float
@@ -43,28 +44,30 @@ class Scored:
         return _error(self.tpot_s, self.point.tpot_s)
 
 
-def corrected(found: Sequence[Scored], count: int) -> list[Scored]:
+def corrected(rows: Sequence[Scored], count: int) -> list[Scored]:
     """Leave the first `count` rows of each combination out and correct the others by them, in their order."""
     if not count:
-        return list(found)
+        return list(rows)
     samples: dict[str, list[Scored]] = {}
-    kept = []
-    for each in found:
-        first = samples.setdefault(each.point.key, [])
+    rest = []
+    for row in rows:
+        first = samples.setdefault(row.point.key, [])
         if len(first) < count:
-            first.append(each)
+            first.append(row)
         else:
-            kept.append(each)
-    return [_corrected(each, samples[each.point.key]) for each in kept]
+            rest.append(row)
+    return [_corrected(row, samples[row.point.key]) for row in rest]
 
 
 def _corrected(row: Scored, samples: Sequence[Scored]) -> Scored:
     near, share = _nearest(row, samples)
     expected = row.expected_error
-    tpot = correct(_samples(near, lambda each: (each.point.tpot_s, each.tpot_s)), expected)
-    first = [_bounded(each) for each in _samples(near, lambda each: (each.point.ttft_s, each.ttft_s))]
+    tpot = correct(_samples(near, lambda scored: (scored.point.tpot_s, scored.tpot_s)), expected)
+    first = [
+        _bounded(scored) for scored in _samples(near, lambda scored: (scored.point.ttft_s, scored.ttft_s))
+    ]
     ttft = correct(first, expected, TTFT_DOUBT)
-    most = max(each.point.concurrency for each in near)
+    most = max(scored.point.concurrency for scored in near)
     within = min(1.0, most / row.point.concurrency)
     return replace(
         row, tpot_s=row.tpot_s * tpot.factor**share, ttft_s=row.ttft_s * ttft.factor ** (share * within)
@@ -72,11 +75,11 @@ def _corrected(row: Scored, samples: Sequence[Scored]) -> Scored:
 
 
 def _nearest(row: Scored, samples: Sequence[Scored]) -> tuple[Sequence[Scored], float]:
-    """Return the samples that know most of a row, and the share of what they say that holds for it."""
-    own = [each for each in samples if each.point.deployment == row.point.deployment]
+    """Return the samples nearest to a row, and the share of their correction that holds for it."""
+    own = [sample for sample in samples if sample.point.deployment == row.point.deployment]
     if own:
         return own, 1.0
-    same = [each for each in samples if each.point.version == row.point.version]
+    same = [sample for sample in samples if sample.point.version == row.point.version]
     return (same, SAME_VERSION) if same else (samples, OTHER_VERSION)
 
 

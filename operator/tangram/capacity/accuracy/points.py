@@ -1,4 +1,4 @@
-"""Rows of anybody's measurements, read and judged: a benchmark at fixed concurrency per row."""
+"""Read measured rows of a CSV file: a benchmark at fixed concurrency per row."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ MOST_REQUESTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row. Times in seconds, None where the row does not tell."""
+    """One row. Times in seconds, None where the row has none."""
 
     line: int
     name: str
@@ -51,7 +51,7 @@ def points(rows: Iterable[Mapping[str, str | None]]) -> Iterator[Point]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of text; what cannot be read is told by line and column."""
+    """One row of text; errors name line and column."""
 
     line: int
     row: Mapping[str, str | None]
@@ -60,9 +60,9 @@ class _Row:
         return (self.row.get(column) or "").strip()
 
     def words(self, column: str) -> str:
-        if not (found := self.text(column)):
+        if not (text := self.text(column)):
             raise self.wrong(column, "is empty")
-        return found
+        return text
 
     def number(self, column: str, most: float = math.inf) -> float:
         text = self.words(column)

@@ -61,44 +61,44 @@ def score(rows: Iterable[Mapping[str, str | None]], model_of: ModelOf, correct_b
     """
     if correct_by < 0:
         raise InputError("--correct", f"must be 0 or more, not {correct_by}")
-    found = tuple(_predicted(points(rows), model_of))
-    if not found:
+    predicted = tuple(_predicted(points(rows), model_of))
+    if not predicted:
         raise InputError("points", "the file has no rows")
-    kept = corrected(found, correct_by)
-    if not kept:
+    scored = corrected(predicted, correct_by)
+    if not scored:
         raise InputError(
             "--correct", f"no combination has more than {correct_by} rows: nothing is left to score"
         )
     by_key: dict[str, list[Scored]] = {}
-    for each in kept:
-        by_key.setdefault(each.point.key, []).append(each)
+    for row in scored:
+        by_key.setdefault(row.point.key, []).append(row)
     scores = [_score(key, group) for key, group in by_key.items()]
-    return Scores((*scores, _score(OVERALL, kept)), tuple(kept))
+    return Scores((*scores, _score(OVERALL, scored)), tuple(scored))
 
 
 def predict(point: Point, architecture: Architecture, calibrated: Calibrated | None = None) -> Scored:
     """Predict one row. Raises `InputError` where the model cannot be split or computed like that."""
     on = hardware(point.sku, ranks=point.tensor_parallel)
-    found = calibrated or coefficients_for(
+    calibration = calibrated or coefficients_for(
         point.engine, point.version, point.precision, point.sku, point.model
     )
     foot = served(architecture, point.precision, point.engine, point.tensor_parallel, on)
-    model = StepModel(foot, on, found.coefficients)
+    model = StepModel(foot, on, calibration.coefficients)
     lengths = point.input_tokens, point.output_tokens
-    loop = closed_loop(model, _limits(model, point), *lengths, point.concurrency, found.burst)
-    ttft = loop.ttft_s + found.coefficients.request_s
+    loop = closed_loop(model, _limits(model, point), *lengths, point.concurrency, calibration.burst)
+    ttft = loop.ttft_s + calibration.coefficients.request_s
     return Scored(
         point,
         ttft,
         loop.tpot_s,
-        found.basis,
-        found.unverified or bool(on.unverified),
-        found.error_p50 or UNKNOWN_ERROR,
+        calibration.basis,
+        calibration.unverified or bool(on.unverified),
+        calibration.error_p50 or UNKNOWN_ERROR,
     )
 
 
 def _limits(model: StepModel, point: Point) -> EngineLimits:
-    """Engines are started for what they are measured with: as many running requests as are outstanding."""
+    """Return limits as benchmarks set them: as many running requests as are outstanding."""
     running = max(1, math.ceil(point.concurrency))
     batched = max(step_tokens(point.engine, model.hardware), running)
     length = math.ceil(point.input_tokens + point.output_tokens)
@@ -113,9 +113,9 @@ def step_tokens(name: str, on: Hardware) -> int:
     return 2048 if engine(name).name == "vllm" and small else 8192
 
 
-def _predicted(found: Iterable[Point], model_of: ModelOf) -> Iterator[Scored]:
+def _predicted(read_points: Iterable[Point], model_of: ModelOf) -> Iterator[Scored]:
     models: dict[str, Architecture] = {}
-    for point in found:
+    for point in read_points:
         try:
             if point.model not in models:
                 models[point.model] = model_of(point.model)
@@ -125,8 +125,8 @@ def _predicted(found: Iterable[Point], model_of: ModelOf) -> Iterator[Scored]:
 
 
 def _score(key: str, rows: Sequence[Scored]) -> Score:
-    tpot = [each.tpot_error for each in rows if each.tpot_error is not None]
-    ttft = [each.ttft_error for each in rows if each.ttft_error is not None]
+    tpot = [row.tpot_error for row in rows if row.tpot_error is not None]
+    ttft = [row.ttft_error for row in rows if row.ttft_error is not None]
     return Score(key, len(rows), _errors(tpot), _errors(ttft))
 
 

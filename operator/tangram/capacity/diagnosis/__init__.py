@@ -1,1 +1,4 @@
-"""The four questions of `diagnose`, one per file, and the readings that they are asked of."""
+"""Diagnosis of a running engine, one module per question.
+
+In: two readings of its /metrics, hardware, a step-time model. Out: findings with the numbers they rest on.
+"""

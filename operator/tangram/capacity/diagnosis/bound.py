@@ -1,8 +1,8 @@
-"""Compute or memory bound? What the mean step of an interval moved and computed, against the hardware.
+"""Compute or memory bound? Compare what the mean step of an interval moved and computed with the hardware.
 
-Three grounds, best first: the step-time model of the given model on the given hardware, whose largest part of
-the measured step wins; the engine's own estimates of FLOP and bytes; the tokens per step, which can at least
-rule compute out. What none of them carries is not said.
+Three kinds of evidence, best first: the step-time model of the given model on the given hardware, whose
+largest part of the measured step wins; the engine's own estimates of FLOP and bytes; the tokens per step,
+which can at least rule compute out. Without any of them the answer is "cannot tell".
 """
 
 from collections.abc import Mapping
@@ -40,13 +40,13 @@ _NEXT: Mapping[str, str] = {
     Wall.INTERCONNECT: "Use fewer GPUs per replica, or GPUs with NVLink between them.",
     NEITHER: "Look at the host first: CPU limits of the pod, --enforce-eager, tokenisation, a neighbour on "
     "the same GPU, power or clock limits (nvidia-smi -q -d PERFORMANCE).",
-    NOT_COMPUTE: "Pass --sku and --model to tell memory bandwidth from launch overhead.",
+    NOT_COMPUTE: "Pass --sku and --model to separate memory bandwidth from launch overhead.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What the interval's steps did. None: not told by the page."""
+    """What the steps of an interval computed. None: the page does not have it."""
 
     steps: float | None
     steps_counted: bool  # else estimated from the time between tokens, as if there were never a pause
@@ -66,7 +66,7 @@ class StepWork:
         return ratio(self.computed + self.decoded + self.drafted, self.steps)
 
     def busy_s(self, seconds: float) -> float:
-        """Of `seconds` (those of all engines), the part in which steps ran; all of them where nobody knows.
+        """Of `seconds` (those of all engines), the part in which steps ran; without a count all of them.
 
         A step without a decode row leaves no time between tokens, so there must be few of them.
         """
@@ -98,12 +98,12 @@ def work(interval: Interval) -> StepWork:
 
 
 def _since_start(interval: Interval, histogram: m.Names) -> float | None:
-    """No request ended in between: the mean since the engine's start says at least what is usual."""
+    """Return the mean since the engine's start: the usual value, where no request ended in between."""
     return ratio(interval.after.total(histogram, "_sum"), interval.after.total(histogram, "_count"))
 
 
 def bound(interval: Interval, hardware: Hardware | None, step: StepModel | None) -> Finding:
-    """Answer the question on the best ground there is."""
+    """Answer the question from the best evidence there is."""
     done = work(interval)
     if step is not None and (answer := _by_model(interval, done, step)):
         return answer
@@ -124,7 +124,7 @@ def _by_model(interval: Interval, done: StepWork, step: StepModel) -> Finding | 
     measured = ratio(busy_s, done.steps)
     if not measured:
         return None
-    found = (
+    evidence = (
         *_basics(done),
         *numbers(
             ("measured step, mean", measured * 1e3, "ms"),
@@ -136,7 +136,7 @@ def _by_model(interval: Interval, done: StepWork, step: StepModel) -> Finding | 
         *achieved.numbers,
     )
     if achieved.impossible:
-        return _impossible(achieved, found)
+        return _impossible(achieved, evidence)
     split: Mapping[str, float] = {
         Wall.MEMORY_BANDWIDTH: parts.weights_s + parts.kv_s,
         Wall.COMPUTE: parts.compute_s,
@@ -151,7 +151,7 @@ def _by_model(interval: Interval, done: StepWork, step: StepModel) -> Finding | 
         f"{achieved.used} are used"
     )
     missing = () if done.steps_counted else ("vllm:iteration_tokens_total (steps were estimated from ITL)",)
-    return Finding(QUESTION, str(verdict), reason, found, missing, _NEXT[verdict])
+    return Finding(QUESTION, str(verdict), reason, evidence, missing, _NEXT[verdict])
 
 
 _TAKES: Mapping[str, str] = {
@@ -208,10 +208,12 @@ class _Achieved:
         )
 
 
-def _impossible(achieved: _Achieved, found: tuple[Number, ...]) -> Finding:
+def _impossible(achieved: _Achieved, evidence: tuple[Number, ...]) -> Finding:
     worst = max(achieved.bandwidth, achieved.compute)
     reason = f"the numbers would be {worst:.0%} of the data sheet, which no GPU reaches: a flag does not fit"
-    return Finding(QUESTION, CANNOT_TELL, reason, found, ("--sku, --model, --tp and --weights as they are",))
+    return Finding(
+        QUESTION, CANNOT_TELL, reason, evidence, ("--sku, --model, --tp and --weights as they are",)
+    )
 
 
 def _by_estimates(
@@ -223,22 +225,22 @@ def _by_estimates(
     intensity = ratio(flops, moved)
     if not flops or not intensity:
         return None
-    found = (*_basics(done), Number("FLOP per byte, estimated by the engine", intensity))
+    evidence = (*_basics(done), Number("FLOP per byte, estimated by the engine", intensity))
     if hardware is None:
         lowest = min(ridges().values())
         if intensity > lowest * _ATTAINED:
-            return Finding(QUESTION, CANNOT_TELL, "it depends on the GPU", found, flags)
+            return Finding(QUESTION, CANNOT_TELL, "it depends on the GPU", evidence, flags)
         reason = f"{intensity:.0f} FLOP per byte; every GPU of the catalog does {lowest:.0f} or more"
-        return Finding(QUESTION, NOT_COMPUTE, reason, found, flags, _NEXT[NOT_COMPUTE])
+        return Finding(QUESTION, NOT_COMPUTE, reason, evidence, flags, _NEXT[NOT_COMPUTE])
     busy_s = done.busy_s(interval.seconds * interval.after.engines)
     achieved = _Achieved.of(moved, flops, busy_s, hardware, _usual_flops(hardware))
-    found = (*found, *achieved.numbers)
+    evidence = (*evidence, *achieved.numbers)
     if achieved.impossible:
-        return _impossible(achieved, found)
+        return _impossible(achieved, evidence)
     verdict = Wall.MEMORY_BANDWIDTH if achieved.bandwidth >= achieved.compute else Wall.COMPUTE
     if max(achieved.bandwidth, achieved.compute) < _IDLE_SHARE:
-        return Finding(QUESTION, NEITHER, _used(achieved), found, flags, _NEXT[NEITHER])
-    return Finding(QUESTION, str(verdict), _used(achieved), found, flags, _NEXT[verdict])
+        return Finding(QUESTION, NEITHER, _used(achieved), evidence, flags, _NEXT[NEITHER])
+    return Finding(QUESTION, str(verdict), _used(achieved), evidence, flags, _NEXT[verdict])
 
 
 def _used(achieved: _Achieved) -> str:
@@ -251,7 +253,7 @@ def _by_tokens(interval: Interval, done: StepWork, flags: tuple[str, ...]) -> Fi
     most = interval.share_at_most(m.STEP_TOKENS, lowest / _FLOP_PER_BYTE_AND_TOKEN)
     missing = (*flags, *_absent(interval, done))
     if most is None:
-        reason = "nothing on the page tells how large the steps were"
+        reason = "the page has no sizes of steps"
         return Finding(QUESTION, CANNOT_TELL, reason, _basics(done), missing)
     edge, share = most
     if share < _NEARLY_ALL_STEPS:
@@ -266,15 +268,15 @@ def _by_tokens(interval: Interval, done: StepWork, flags: tuple[str, ...]) -> Fi
 
 
 def _absent(interval: Interval, done: StepWork) -> tuple[str, ...]:
-    """Name the metrics that the better grounds need and the page lacks."""
-    wanted = {
+    """Name the metrics that better evidence needs and the page lacks."""
+    metrics = {
         "vllm:iteration_tokens_total": interval.after.total(m.STEP_TOKENS, "_count"),
         "vllm:prompt_tokens_total": done.computed,
         "vllm:generation_tokens_total": done.generated,
         "vllm:inter_token_latency_seconds": interval.after.total(m.ITL, "_count"),
         "vllm:request_prompt_tokens, vllm:request_generation_tokens (one finished request)": done.context,
     }
-    return tuple(name for name, value in wanted.items() if value is None)
+    return tuple(name for name, value in metrics.items() if value is None)
 
 
 def _basics(done: StepWork) -> tuple[Number, ...]:

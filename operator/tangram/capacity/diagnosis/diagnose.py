@@ -1,6 +1,6 @@
-"""What holds a running engine back, from two readings of its /metrics.
+"""Find what limits a running engine, from two readings of its /metrics.
 
-The questions are asked in this order, because each answer narrows the next: compute or memory bound? prefill,
+The questions come in this order, because each answer narrows the next: compute or memory bound? prefill,
 decode or queue? KV pressure? scheduler policy? An answer names the numbers it rests on; "cannot tell" names
 what is missing.
 """
@@ -33,13 +33,13 @@ def diagnose(
     if not 0 < seconds < float("inf"):
         raise ValueError("seconds between two readings are above 0")
     interval = Interval(before, after, seconds)
-    known = (limits or EngineFlags()).completed(after)
+    flags = (limits or EngineFlags()).completed(after)
     obstacle = _obstacle(interval)
     answers = (
         _unless(obstacle, bound.QUESTION) or bound.bound(interval, hardware, step),
         _unless(obstacle, phase.QUESTION) or phase.phase(interval),
         pressure.pressure(interval, restarted=interval.restart() is not None),
-        _unless(obstacle, policy.QUESTION) or policy.policy(interval, known),
+        _unless(obstacle, policy.QUESTION) or policy.policy(interval, flags),
     )
     model = next(iter(after.models), "")
     used = step.hardware if step else hardware
@@ -50,7 +50,7 @@ def diagnose(
 
 @dataclass(frozen=True, slots=True)
 class _UnusableInterval:
-    """Why an interval says nothing about an engine at work."""
+    """Why an interval is no evidence about a working engine."""
 
     reason: str
     missing: tuple[str, ...]
@@ -60,8 +60,8 @@ class _UnusableInterval:
 def _obstacle(interval: Interval) -> _UnusableInterval | None:
     if fallen := interval.restart():
         return _UnusableInterval(
-            f"the engine restarted between the readings, or they met two engines ({fallen})",
-            ("two readings of one engine's life",),
+            f"the engine restarted between the readings, or they are of two engines ({fallen})",
+            ("two readings of one engine process",),
             "Read again; read one pod, not a Service in front of several.",
         )
     if any(interval.increase(*counter) for counter in _PROGRESS):
@@ -96,11 +96,11 @@ def _unless(obstacle: _UnusableInterval | None, question: str) -> Finding | None
 
 
 def _notes(interval: Interval) -> tuple[str, ...]:
-    """What a person should know beside the answers."""
+    """Return notes for the reader beside the answers."""
     after = interval.after
     unusable = sorted({*interval.before.unusable, *after.unusable})
     usage = after.values(m.KV_USAGE)
-    found = (
+    notes = (
         unusable and f"left out, not a number an engine can mean: {', '.join(unusable[:8])}",
         after.engines > 1
         and f"{after.engines} engines: counts are added up, KV usage is that of the fullest"
@@ -109,4 +109,4 @@ def _notes(interval: Interval) -> tuple[str, ...]:
         and f"{refused:.0f} requests were refused by a queue limit",
         after.config("enable_prefix_caching") == "False" and "prefix caching is off",
     )
-    return tuple(str(note) for note in found if note)
+    return tuple(str(note) for note in notes if note)

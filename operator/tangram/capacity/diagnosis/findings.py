@@ -1,4 +1,4 @@
-"""The form of what `diagnose` finds: one answer per question, with its numbers."""
+"""Results of `diagnose`: one finding per question, with its numbers."""
 
 import math
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Finding:
     verdict: str
     reason: str
     numbers: tuple[Number, ...] = ()
-    missing: tuple[str, ...] = ()  # metrics or flags that would tell, or tell more
+    missing: tuple[str, ...] = ()  # metrics or flags that would settle the answer, or sharpen it
     next_step: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What two readings say, in the order in which to ask."""
+    """The findings of two readings, in the order of the questions."""
 
     model: str
     engines: int
@@ -39,8 +39,10 @@ class Diagnosis:
     unverified: tuple[str, ...] = ()  # facts of the hardware without a good source
 
 
-def numbers(*found: tuple[str, float | None, str]) -> tuple[Number, ...]:
+def numbers(*named_values: tuple[str, float | None, str]) -> tuple[Number, ...]:
     """Keep what is known, and finite, of (name, value, unit)."""
     return tuple(
-        Number(name, value, unit) for name, value, unit in found if value is not None and math.isfinite(value)
+        Number(name, value, unit)
+        for name, value, unit in named_values
+        if value is not None and math.isfinite(value)
     )

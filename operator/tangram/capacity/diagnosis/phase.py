@@ -1,4 +1,4 @@
-"""Prefill, decode or queue? Where the time of a request goes."""
+"""Prefill, decode or queue? Find where the time of a request goes."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ _NEXT: Mapping[str, str] = {
 
 
 def phase(interval: Interval) -> Finding:
-    """Where the time of a request goes, from the sums over requests that ended in between."""
+    """Return where the time of a request goes, from the sums over requests that ended in between."""
     queue, prefill, decode = (interval.increase(names, "_sum") for names in (m.QUEUE, m.PREFILL, m.DECODE))
     ended = interval.increase(m.E2E, "_count")
     if queue is None or prefill is None or decode is None or not queue + prefill + decode:
@@ -38,18 +38,18 @@ def phase(interval: Interval) -> Finding:
     reason = "of the time of the requests that ended, " + ", ".join(
         f"{value / whole:.0%} was {phase}" for phase, value in parts.items()
     )
-    each, done = interval.increase(m.QUEUE, "_count"), work(interval)
-    found = numbers(
+    requests, done = interval.increase(m.QUEUE, "_count"), work(interval)
+    evidence = numbers(
         ("requests that ended", ended, ""),
-        *((f"{phase} per request", ratio(value, each), "s") for phase, value in parts.items()),
+        *((f"{phase} per request", ratio(value, requests), "s") for phase, value in parts.items()),
         ("time to first token, mean", interval.mean(m.TTFT), "s"),
         ("time between tokens, mean", _milliseconds(interval.mean(m.ITL)), "ms"),
     )
     share = _prompt_share(done)
     if verdict == "decode" and share is not None:
         reason += f"; but {share:.0%} of the tokens in its steps were prompts of others"
-        return Finding(QUESTION, verdict, reason, found, (), _SHARED_STEPS)
-    return Finding(QUESTION, verdict, reason, found, (), _NEXT[verdict])
+        return Finding(QUESTION, verdict, reason, evidence, (), _SHARED_STEPS)
+    return Finding(QUESTION, verdict, reason, evidence, (), _NEXT[verdict])
 
 
 def _prompt_share(done: StepWork) -> float | None:
@@ -61,29 +61,33 @@ def _prompt_share(done: StepWork) -> float | None:
 
 
 def _by_tokens(interval: Interval) -> Finding:
-    """No request ended, or an old engine: what was booked as tokens came out."""
+    """Answer from the times of tokens: no request ended, or the engine is old."""
     first, later = interval.increase(m.TTFT, "_sum"), interval.increase(m.ITL, "_sum")
-    wanted = {
+    metrics = {
         "vllm:request_queue_time_seconds": m.QUEUE,
         "vllm:request_prefill_time_seconds": m.PREFILL,
         "vllm:request_decode_time_seconds": m.DECODE,
     }
-    absent = tuple(name for name, names in wanted.items() if interval.after.total(names, "_sum") is None)
+    absent = tuple(name for name, names in metrics.items() if interval.after.total(names, "_sum") is None)
     missing = absent or ("a request that ended between the readings (a longer --interval)",)
-    found = numbers(("until first tokens", first, "s"), ("between later tokens", later, "s"))
+    evidence = numbers(("until first tokens", first, "s"), ("between later tokens", later, "s"))
     if not first and not later:
-        return Finding(QUESTION, CANNOT_TELL, "no time of any phase was booked", found, missing)
+        return Finding(QUESTION, CANNOT_TELL, "no time of any phase was recorded", evidence, missing)
     before, after = first or 0.0, later or 0.0
     share = after / (before + after)
-    reason = f"{share:.0%} of the time booked was between the tokens of answers, the rest before their first"
+    reason = (
+        f"{share:.0%} of the recorded time was between the tokens of answers, the rest before their first"
+    )
     if share >= 0.5:
-        return Finding(QUESTION, "decode", reason, found, missing, _NEXT["decode"])
+        return Finding(QUESTION, "decode", reason, evidence, missing, _NEXT["decode"])
     waiting, running = interval.gauge(m.WAITING), interval.gauge(m.RUNNING)
     if waiting and running and min(waiting) > max(running):
-        return Finding(QUESTION, "queue", f"{reason}; more wait than run", found, missing, _NEXT["queue"])
+        return Finding(QUESTION, "queue", f"{reason}; more wait than run", evidence, missing, _NEXT["queue"])
     if waiting is not None and max(waiting) == 0:
-        return Finding(QUESTION, "prefill", f"{reason}; nobody waits", found, missing, _NEXT["prefill"])
-    return Finding(QUESTION, "queue or prefill", reason, found, missing, _NEXT["queue"])
+        return Finding(
+            QUESTION, "prefill", f"{reason}; no request waits", evidence, missing, _NEXT["prefill"]
+        )
+    return Finding(QUESTION, "queue or prefill", reason, evidence, missing, _NEXT["queue"])
 
 
 def _milliseconds(seconds: float | None) -> float | None:

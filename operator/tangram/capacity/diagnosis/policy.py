@@ -1,4 +1,4 @@
-"""Scheduler policy? What the engine holds requests back for, if it does."""
+"""Scheduler policy? Find the limit for which the engine holds requests back, if any."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ QUESTION = "scheduler policy?"
 
 _FULL_STEP = 0.9  # of the token budget
 _MOST_STEPS = 0.5
-_MORE_SEATS = "Raise --max-num-seqs while the KV cache has room and TPOT has slack; else add replicas."
+_MORE_SLOTS = "Raise --max-num-seqs while the KV cache has room and TPOT has slack; else add replicas."
 _MORE_TOKENS = (
     "Raise --max-num-batched-tokens if TPOT has slack: prompts then take fewer steps; else add replicas."
 )
@@ -20,13 +20,13 @@ _MORE_TOKENS = (
 
 @dataclass(frozen=True, slots=True)
 class EngineFlags:
-    """What the engine was started with, where the page does not tell it. None: unknown."""
+    """Flags of the engine that its page does not always have. None: unknown."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
 
     def completed(self, scrape: Scrape) -> "EngineFlags":
-        """Fill what the flags leave open from the page: our engine tells, vLLM does not."""
+        """Fill flags that are not set from the page: our engine exports them, vLLM does not."""
         seqs, tokens = (count(scrape.config(label)) for label in ("max_num_seqs", "max_num_batched_tokens"))
         return EngineFlags(
             self.max_num_seqs or (int(seqs) if seqs else None),
@@ -43,15 +43,17 @@ class _Held:
 
 
 def policy(interval: Interval, limits: EngineFlags) -> Finding:
-    """What the scheduler holds requests back for, if it does."""
+    """Return the limit for which the scheduler holds requests back, if any."""
     running, waiting = interval.gauge(m.RUNNING), interval.gauge(m.WAITING)
     if running is None or waiting is None:
         gauges = {"vllm:num_requests_running": running, "vllm:num_requests_waiting": waiting}
-        missing = tuple(name for name, found in gauges.items() if found is None)
-        return Finding(QUESTION, CANNOT_TELL, "the page does not say what runs and what waits", (), missing)
+        missing = tuple(name for name, value in gauges.items() if value is None)
+        return Finding(
+            QUESTION, CANNOT_TELL, "the page lacks the numbers of running and waiting requests", (), missing
+        )
     done = work(interval)
     full = _full_steps(interval, limits.max_num_batched_tokens)
-    found = numbers(
+    evidence = numbers(
         ("running, first reading", running[0], ""),
         ("running, second reading", running[1], ""),
         ("waiting, first reading", waiting[0], ""),
@@ -64,7 +66,7 @@ def policy(interval: Interval, limits: EngineFlags) -> Finding:
         ("requests refused", interval.increase(m.REJECTIONS), ""),
     )
     held = _held_by(interval, running, waiting, limits, full)
-    return Finding(QUESTION, held.verdict, held.reason, found, held.missing, held.next_step)
+    return Finding(QUESTION, held.verdict, held.reason, evidence, held.missing, held.next_step)
 
 
 def _held_by(
@@ -75,12 +77,12 @@ def _held_by(
     full: float | None,
 ) -> _Held:
     if max(waiting) == 0:
-        return _Held("admits at once", "nobody waited at either reading")
-    seats = (limits.max_num_seqs or 0) * interval.after.engines
+        return _Held("admits at once", "no request waited at either reading")
+    slots = (limits.max_num_seqs or 0) * interval.after.engines
     return (
         _by_cache(interval)
-        or _by_limits(max(running), seats, full, limits)
-        or _by_looks(running, waiting, seats, limits)
+        or _by_limits(max(running), slots, full, limits)
+        or _by_looks(running, waiting, slots, limits)
     )
 
 
@@ -91,10 +93,10 @@ def _by_cache(interval: Interval) -> _Held | None:
     return None
 
 
-def _by_limits(running: float, seats: int, full: float | None, limits: EngineFlags) -> _Held | None:
-    if seats and running >= seats:
-        reason = f"all {seats} places (--max-num-seqs) are taken while requests wait"
-        return _Held("held by sequence limit", reason, (), _MORE_SEATS)
+def _by_limits(running: float, slots: int, full: float | None, limits: EngineFlags) -> _Held | None:
+    if slots and running >= slots:
+        reason = f"all {slots} slots (--max-num-seqs) are taken while requests wait"
+        return _Held("held by sequence limit", reason, (), _MORE_SLOTS)
     if full is not None and full >= _MOST_STEPS:
         reason = f"{full:.0%} of the steps filled the token budget of {limits.max_num_batched_tokens}"
         return _Held("held by token budget", reason, _unknown(limits), _MORE_TOKENS)
@@ -102,20 +104,20 @@ def _by_limits(running: float, seats: int, full: float | None, limits: EngineFla
 
 
 def _by_looks(
-    running: tuple[float, float], waiting: tuple[float, float], seats: int, limits: EngineFlags
+    running: tuple[float, float], waiting: tuple[float, float], slots: int, limits: EngineFlags
 ) -> _Held:
-    """No limit is known to be met; the same number at both readings still speaks for one."""
+    """Return a verdict where no limit is known to be met; equal numbers at both readings suggest one."""
     if min(waiting) == 0:
         return _Held("waits now and then", "requests waited at one reading only", _unknown(limits))
-    if not seats and running[0] == running[1] > 0:
+    if not slots and running[0] == running[1] > 0:
         reason = f"exactly {running[0]:.0f} ran at both readings while requests waited; the KV cache had room"
-        return _Held("held by sequence limit, it seems", reason, _unknown(limits), _MORE_SEATS)
+        return _Held("held by sequence limit, it seems", reason, _unknown(limits), _MORE_SLOTS)
     reason = "requests wait at both readings, and neither the KV cache nor a known limit explains it"
     return _Held(CANNOT_TELL, reason, _unknown(limits), "Look for adapters, priorities or a stuck prefill.")
 
 
 def _unknown(limits: EngineFlags) -> tuple[str, ...]:
-    """Name the flags that would tell; vLLM exports neither."""
+    """Name the flags that are unknown; vLLM exports neither."""
     flags = {"--max-num-seqs": limits.max_num_seqs, "--max-num-batched-tokens": limits.max_num_batched_tokens}
     return tuple(flag for flag, value in flags.items() if value is None)
 
@@ -130,8 +132,8 @@ def _full_steps(interval: Interval, budget: int | None) -> float | None:
 
 def _hit_ratio(interval: Interval) -> float | None:
     hits, queries = interval.increase(m.CACHE_HITS), interval.increase(m.CACHE_QUERIES)
-    found = ratio(hits, queries)
-    return None if found is None else min(1.0, found)
+    share = ratio(hits, queries)
+    return None if share is None else min(1.0, share)
 
 
 def _percent(share: float | None) -> float | None:

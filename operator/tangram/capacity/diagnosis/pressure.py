@@ -1,4 +1,4 @@
-"""KV pressure? How full the KV cache is, and whether anybody pays for it."""
+"""KV pressure? Find how full the KV cache is, and whether requests suffer from it."""
 
 from tangram.capacity.diagnosis import scrape as m
 from tangram.capacity.diagnosis.findings import CANNOT_TELL, Finding, numbers
@@ -16,17 +16,17 @@ MORE_KV = (
 
 
 def pressure(interval: Interval, *, restarted: bool) -> Finding:
-    """How full the KV cache is, and whether anybody pays for it."""
+    """Return how full the KV cache is, and whether requests suffer from it."""
     usage = interval.highest(m.KV_USAGE)
     if usage is None:
         name = "vllm:kv_cache_usage_perc (before 0.9: vllm:gpu_cache_usage_perc)"
-        return Finding(QUESTION, CANNOT_TELL, "the page does not say how full the KV cache is", (), (name,))
+        return Finding(QUESTION, CANNOT_TELL, "the page lacks the usage of the KV cache", (), (name,))
     if max(usage) > 1:
         reason = f"the usage is given as {max(usage):g}, which is not a share of 1"
         return Finding(QUESTION, CANNOT_TELL, reason, (), ("a usage between 0 and 1",))
     preemptions = None if restarted else interval.increase(m.PREEMPTIONS)
     waiting = interval.gauge(m.WAITING)
-    found = numbers(
+    evidence = numbers(
         ("usage, first reading", usage[0] * 100, "%"),
         ("usage, second reading", usage[1] * 100, "%"),
         ("preemptions in between", preemptions, ""),
@@ -35,9 +35,9 @@ def pressure(interval: Interval, *, restarted: bool) -> Finding:
     )
     missing = () if preemptions is not None else ("vllm:num_preemptions_total",)
     if restarted:
-        missing = ("preemptions: the readings are not of one engine's life",)
+        missing = ("preemptions: the readings are not of one engine process",)
     verdict, reason, step = _verdict(usage, preemptions, waiting)
-    return Finding(QUESTION, verdict, reason, found, missing, step)
+    return Finding(QUESTION, verdict, reason, evidence, missing, step)
 
 
 def _verdict(
@@ -49,19 +49,19 @@ def _verdict(
     if min(usage) >= FULL and waiting and min(waiting) > 0:
         return "high", f"the cache is {min(usage):.0%} full or more, and requests wait", MORE_KV
     if max(usage) >= FILLING:
-        reason = f"the cache is up to {max(usage):.0%} full, but nobody lost blocks"
+        reason = f"the cache is up to {max(usage):.0%} full, but no sequence lost blocks"
         return "moderate", reason, "Watch the preemptions when the load grows."
     return "low", f"at most {max(usage):.0%} of the cache was in use at the two readings", ""
 
 
 def capacity_tokens(scrape: Scrape) -> float | None:
-    """Tokens that the KV cache of one engine holds; None where the page does not tell.
+    """Tokens that the KV cache of one engine holds; None where the page lacks it.
 
     vLLM's hybrid models allocate in blocks of several sizes; there only `kv_cache_size_tokens` is right.
     """
-    told = count(scrape.config("kv_cache_size_tokens"))
-    if told:
-        return told
+    tokens = count(scrape.config("kv_cache_size_tokens"))
+    if tokens:
+        return tokens
     blocks, size = count(scrape.config("num_gpu_blocks")), count(scrape.config("block_size"))
     return blocks * size if blocks and size else None
 

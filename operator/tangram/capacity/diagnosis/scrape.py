@@ -60,14 +60,14 @@ class MetricSample:
 
 @dataclass(frozen=True)
 class Scrape:
-    """One reading. Values that no engine can mean (NaN, infinite, negative) are left out and named."""
+    """One reading. Impossible values (NaN, infinite, negative) are left out and named."""
 
     samples: tuple[MetricSample, ...]
     unusable: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, samples: Iterable[MetricSample]) -> "Scrape":
-        """Sort out what can be used."""
+        """Separate usable samples from unusable ones."""
         good, bad = [], set()
         for sample in samples:
             if math.isfinite(sample.value) and 0 <= sample.value <= _ABSURD:
@@ -78,7 +78,7 @@ class Scrape:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The served models of the page: an engine with adapters, or a gateway, may tell of several."""
+        """The served models of the page: an engine with adapters, or a gateway, may have several."""
         return tuple(sorted({s.labels["model_name"] for s in self.samples if "model_name" in s.labels}))
 
     @property
@@ -88,8 +88,8 @@ class Scrape:
 
     def of_model(self, model: str) -> "Scrape":
         """Keep what concerns one model: its samples, and those without any model."""
-        kept = tuple(s for s in self.samples if s.labels.get("model_name", model) == model)
-        return Scrape(kept, self.unusable)
+        samples = tuple(s for s in self.samples if s.labels.get("model_name", model) == model)
+        return Scrape(samples, self.unusable)
 
     def values(self, names: Names, suffix: str = "") -> tuple[float, ...]:
         """Return the value of every series of the first name that is there."""
@@ -98,19 +98,19 @@ class Scrape:
     def series(self, names: Names, suffix: str = "") -> tuple[MetricSample, ...]:
         """Return the samples of the first name that is there; none if none is."""
         for name in names:
-            if found := self._by_name.get(name + suffix):
-                return tuple(found)
+            if samples := self._by_name.get(name + suffix):
+                return tuple(samples)
         return ()
 
     def total(self, names: Names, suffix: str = "") -> float | None:
         """Return the sum over series, None where the metric is missing."""
-        found = self.values(names, suffix)
-        return sum(found) if found else None
+        values = self.values(names, suffix)
+        return sum(values) if values else None
 
     def config(self, label: str) -> str | None:
-        """Return one setting from the information metrics of the cache; None: not told."""
-        told = {sample.labels[label] for sample in self.series(CACHE_CONFIG) if label in sample.labels}
-        return told.pop() if len(told) == 1 else None
+        """Return one setting from the information metrics of the cache; None: the page lacks it."""
+        settings = {sample.labels[label] for sample in self.series(CACHE_CONFIG) if label in sample.labels}
+        return settings.pop() if len(settings) == 1 else None
 
     @cached_property
     def _by_name(self) -> Mapping[str, list[MetricSample]]:
@@ -162,7 +162,7 @@ class Interval:
         return edge, min(1.0, count / buckets[-1][1])
 
     def restart(self) -> str | None:
-        """Say why the two readings are not of one engine's life, None if nothing speaks against it."""
+        """Return why the two readings are not of one engine process, None if they may be."""
         if set(self.before.values(START_TIME)) != set(self.after.values(START_TIME)):
             return "process_start_time_seconds changed"
         for names, suffix in _MONOTONIC:

@@ -1,9 +1,8 @@
-"""Means of continuous batching: step, wait and rate when so many requests decode.
+"""Means of continuous batching: step, wait and rate for a number of decoding requests.
 
-A request is answered over `gaps` steps, so of d decoding requests d / gaps end per step and as many prompts
-join.
-A prompt shares the token budget of its step with the decodes and with other prompts; what does not fit waits.
-Nothing here fluctuates: `queueing` adds what chance does.
+An answer takes `gaps` steps, so of d decoding requests d / gaps end per step and as many prompts join. A
+prompt shares the token budget of its step with the decodes and with other prompts; what does not fit waits.
+Nothing here fluctuates: `queueing` adds the effect of random arrivals.
 """
 
 import math
@@ -16,7 +15,7 @@ from tangram.capacity.steps.clock import Clock
 
 @dataclass(frozen=True)
 class UniformLoad:
-    """Requests of one kind on one replica. Functions of how many decode (need not be a whole number)."""
+    """Requests of one kind on one replica, as functions of how many decode (not always a whole number)."""
 
     clock: Clock  # of the model, at the tokens that a decoding request attends to, mean over its steps
     limits: EngineLimits
@@ -42,7 +41,7 @@ class UniformLoad:
         return self.clock(decoding, prompt_tokens, self.prompt_context)
 
     def step_s(self, decoding: float) -> float:
-        """Mean seconds of a step: now and then one with a prompt."""
+        """Mean seconds of a step, over steps with and without prompts."""
         prompt = self.input_tokens
         budget = max(1.0, self.limits.max_batched_tokens - decoding)
         share = min(budget, decoding / self.gaps * prompt)

@@ -1,14 +1,15 @@
 """Mean TTFT and TPOT of a closed loop: N requests outstanding, each replaced as soon as it finishes.
 
-What benchmark clients do. With W steps between a request and its first token, x prompts joining per step and
-d requests decoding, Little's law and one departure per answer say
+Benchmark clients work like this. With W steps between a request and its first token, x prompts joining per
+step and d requests decoding, Little's law and one departure per answer give
 
     N = d + x W        x = d / (output - 1)
 
-W is one step missed (the client hears of an answer's end when the next step has begun: that of the others),
+W is one step missed (an answer ends, and the next step begins before the client has sent its next request),
 the prompt's own steps, and a queue for the token budget of a step, which is one of M/D/m: a step serves m
-prompts. Requests beyond the slots wait for the rate of departures. Nobody's tokens wait for their own prompt,
-which is over by then: of N - 1 others a share d / N decodes beside it. Judged against `simulate` in tests.
+prompts. Requests beyond the slots wait for the rate of departures. A decoding
+request never waits for its own prompt: of the N - 1 others a share d / N decodes beside it. Tests compare
+this with `simulate`.
 """
 
 import math
@@ -19,7 +20,7 @@ from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.steps.clock import clock
 from tangram.capacity.steps.decode_times import Steps
 
-MISSED = 1.0  # steps that begin before a replacement arrives, if anybody is left to take them
+MISSED = 1.0  # steps that begin before a replacement arrives, if other requests run
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,12 @@ def _beside(shape: UniformLoad, running: float, decoding: float) -> float:
 
 
 def _wave(shape: UniformLoad, running: float) -> tuple[float, float]:
-    """Mean TTFT and TPOT if all come at once: steps full of prompts one after the other, then decodes."""
+    """Return mean TTFT and TPOT if all arrive at once: steps full of prompts first, then decodes."""
     budget = shape.budget(running / 2)
     steps = math.ceil(running * shape.input_tokens / budget)
     chunk = min(budget, running * shape.input_tokens)
     full = shape.mixed_s(running / 2 if steps > 1 else 0.0, chunk)
     first = (steps + 1) / 2 * full
-    # Whoever has a token waits for the prompts of the others before decoding goes on.
+    # A request with its first token waits for the prompts of the others before it decodes.
     others = (steps * full - first) / shape.output_tokens
     return first, shape.mixed_s(running, 0.0) + others

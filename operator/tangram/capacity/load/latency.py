@@ -1,6 +1,6 @@
 """TTFT and TPOT of one replica under open load, and the highest load that meets objectives.
 
-Means come from `batching`, what chance adds from the table of `queueing`.
+Means come from `batching`; the table of `queueing` adds the effect of random arrivals.
 """
 
 import math
@@ -44,7 +44,7 @@ NEVER = Percentiles(math.inf, math.inf, math.inf, math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What users of one replica see at a rate; infinite where the rate is beyond what it can carry."""
+    """Latency of one replica at a request rate; infinite where it cannot carry the rate."""
 
     ttft_s: Percentiles
     tpot_s: Percentiles
@@ -127,7 +127,7 @@ def _longest(limits: EngineLimits) -> int | None:
 
 
 def percentiles(values: "tuple[float, ...] | list[float]") -> Percentiles:
-    """Return mean and percentiles of what was seen; zeros if nothing was."""
+    """Return mean and percentiles of the values; zeros without values."""
     if not values:
         return Percentiles(0.0, 0.0, 0.0, 0.0, 0.0)
     ordered = sorted(values)
@@ -136,40 +136,45 @@ def percentiles(values: "tuple[float, ...] | list[float]") -> Percentiles:
 
 
 class ReplicaUnderLoad:
-    """One replica and its traffic: worked out once, asked about at many rates."""
+    """One replica and its traffic: prepared once, evaluated at many rates."""
 
     def __init__(
         self, model: Steps, limits: EngineLimits, prompts: Tokens, answers: Tokens, cv: float = 1.0
     ) -> None:
-        asked, answered = lengths_of(prompts), lengths_of(answers)
-        input_tokens, output_tokens = asked.mean, answered.mean
+        prompt_lengths, answer_lengths = lengths_of(prompts), lengths_of(answers)
+        input_tokens, output_tokens = prompt_lengths.mean, answer_lengths.mean
         # What runs is longer than what arrives: a long answer, or token of a long prompt, is met more often.
-        prompt_context = input_tokens * (1 + asked.cv2) / 2
-        context = input_tokens + output_tokens * (1 + answered.cv2) / 2
+        prompt_context = input_tokens * (1 + prompt_lengths.cv2) / 2
+        context = input_tokens + output_tokens * (1 + answer_lengths.cv2) / 2
         self.shape = UniformLoad(clock(model, context), limits, input_tokens, output_tokens, prompt_context)
         self.slots = limits.slots(context + limits.block_tokens / 2)
         self.cv = cv
-        self.cv2 = asked.cv2, answered.cv2
+        self.cv2 = prompt_lengths.cv2, answer_lengths.cv2
         self.outside_s = _outside_s(model)
         full = self.shape
-        short = 1 - self.slots / limits.slots(0)  # of slots, for want of cache: some prompts come twice
+        short = 1 - self.slots / limits.slots(
+            0
+        )  # share of slots that the cache is too small for: some prompts are computed twice
         if short:
             again = min(1.0, 4 * short) * _recomputed(input_tokens, output_tokens)
             full = replace(full, input_tokens=input_tokens + again)
         self.most = full.decoding_of(self.slots, 0.0) if self.slots >= 1 else 0.0
         self.full_s = full.step_s(self.most) if self.most else 0.0
         self.peak = full.prompts(self.most) / self.full_s if self.most else 0.0
-        self.prompts = (input_tokens, *(asked.quantile(each / 100) for each in PERCENTILES))
+        self.prompts = (
+            input_tokens,
+            *(prompt_lengths.quantile(percentile / 100) for percentile in PERCENTILES),
+        )
         self.shortest_s = self.shape.mixed_s(1.0, 0.0)  # no step is shorter than one request's alone
 
     @property
     def alone_s(self) -> float:
-        """Seconds of a request that nobody is beside."""
+        """Seconds of a request that is alone on the replica."""
         prompt = self.prompts[0]
         return self.shape.clock(0.0, prompt, prompt / 2) + self.shape.output_tokens * self.shortest_s
 
     def under(self, rate: float) -> Latency:
-        """Return what users see at `rate` requests per second."""
+        """Return the latency at `rate` requests per second."""
         if not self.peak or rate >= self.peak:
             used = rate / self.peak if self.peak else math.inf
             return Latency(NEVER, NEVER, used, self.most, self.peak)
@@ -203,16 +208,16 @@ class ReplicaUnderLoad:
 
     @cached_property
     def curve(self) -> Curve:
-        """What chance adds to a replica of this class."""
+        """What random arrivals add to the means of this replica."""
         plain = min(self.full_s, self.shape.mixed_s(self.most, 0.0))
         slope = 2 - 2 * self.shape.mixed_s(self.most / 2, 0.0) / plain  # near the peak, where it matters
         prefill = 1 - plain / self.full_s
-        asked, answered = self.cv2
+        prompt_cv2, answer_cv2 = self.cv2
         return table().curve(
             self.cv,
             BatchClass(self.slots, slope, prefill),
-            wait=_wait_ratio(self.cv, prefill * asked + (1 - prefill) * answered),
-            slowdown=math.sqrt((1 + prefill * asked + (1 - prefill) * LENGTH_CV2) / (1 + LENGTH_CV2)),
+            wait=_wait_ratio(self.cv, prefill * prompt_cv2 + (1 - prefill) * answer_cv2),
+            slowdown=math.sqrt((1 + prefill * prompt_cv2 + (1 - prefill) * LENGTH_CV2) / (1 + LENGTH_CV2)),
         )
 
     def at(self, decoding: float) -> "_Moment":
@@ -261,13 +266,13 @@ class _Moment:
         replica = self.replica
         own = replica.shape.own_s(self.decoding, replica.prompts[column])
         by_chance = (replica.curve.wait(self.utilisation, column) - wait_mean) / replica.peak
-        # Nobody is faster than the steps of a prompt of that length.
+        # No request is faster than the steps of a prompt of that length.
         return max(replica.outside_s + own, mean + _together(own - own_mean, by_chance))
 
     def _first_token(self) -> tuple[float, float, float]:
-        """Mean TTFT, its part in the steps of a mean prompt, and what chance adds, in times of departures."""
+        """Return mean TTFT, seconds of the steps of a mean prompt, and the mean wait in departures."""
         replica, shape = self.replica, self.replica.shape
-        busy = 1 - math.exp(-self.decoding)  # an engine without work lets nobody wait for the next step
+        busy = 1 - math.exp(-self.decoding)  # at an idle engine no request waits for the next step
         before = replica.outside_s + (busy / 2 + shape.queue_steps(self.decoding)) * self.step_s
         own = shape.own_s(self.decoding, replica.prompts[0])
         wait = replica.curve.wait(self.utilisation, 0)
@@ -286,7 +291,7 @@ class _Moment:
         return not ttft or self.ttft_s(_COLUMN[ttft.percentile]) <= ttft.seconds
 
 
-def _together(one: float, other: float) -> float:
+def _together(first: float, second: float) -> float:
     """Add two deviations from a mean: larger than each, smaller than their sum."""
-    size: float = (abs(one) ** ADD + abs(other) ** ADD) ** (1 / ADD)
-    return math.copysign(size, one + other)
+    size: float = (abs(first) ** ADD + abs(second) ** ADD) ** (1 / ADD)
+    return math.copysign(size, first + second)

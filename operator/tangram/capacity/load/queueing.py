@@ -1,7 +1,7 @@
-"""What chance adds to the means of continuous batching: a table, made by the step simulation.
+"""What random arrivals add to the means of continuous batching: a table, made by the step simulation.
 
 For a replica whose requests come at random, the table (queueing.yaml) gives by how much TTFT and TPOT exceed
-what `batching` says of a replica on which nothing fluctuates, as mean and percentiles. Its axes:
+what `batching` computes for a replica on which nothing fluctuates, as mean and percentiles. Its axes:
 
     utilisation    rate over the highest rate that the replica carries
     variability    coefficient of variation of the gaps between arrivals
@@ -37,7 +37,7 @@ _SCALES: tuple[_Scale, ...] = (math.log, math.log, float, float)  # variability 
 
 @dataclass(frozen=True, slots=True)
 class BatchClass:
-    """What of a replica decides its queue."""
+    """The properties of a replica that decide its queue."""
 
     slots: float
     slope: float
@@ -67,7 +67,7 @@ class Curve:
 
 
 class _Blend:
-    """Rows by load, 0 first, each the weighted sum of the rows of the classes around; made when asked for."""
+    """Rows by load, 0 first, each the weighted sum of rows of the nearest classes; computed on first use."""
 
     def __init__(self, corners: "Sequence[tuple[tuple[Row, ...], float]]", factor: float) -> None:
         self.corners = corners
@@ -76,14 +76,14 @@ class _Blend:
 
     def row(self, number: int) -> Row:
         """Return the row of a load: 0 is no load, 1 the first of the table."""
-        found = self.made.get(number)
-        if found is None:
+        computed = self.made.get(number)
+        if computed is None:
             sums = [0.0] * len(COLUMNS)
             for rows, weight in self.corners:
                 for column, value in enumerate(rows[number - 1]):
                     sums[column] += weight * value
-            found = self.made[number] = tuple(self.factor * value for value in sums)
-        return found
+            computed = self.made[number] = tuple(self.factor * value for value in sums)
+        return computed
 
     def between(self, knots: Row, value: float, column: int) -> float:
         """Interpolate between the rows at the knots around a value."""
@@ -95,7 +95,7 @@ class _Blend:
 
 @dataclass(frozen=True)
 class Table:
-    """The file, with its rows as text until they are asked for."""
+    """The file; rows stay text until they are used."""
 
     loads: Row
     axes: tuple[Row, ...]  # variability, slots, slope, prefill
@@ -110,7 +110,7 @@ class Table:
 
     @cached_property
     def classes(self) -> "dict[Row, tuple[tuple[Row, ...], tuple[Row, ...]]]":
-        """Waits and slowdowns of the classes that were asked for."""
+        """Waits and slowdowns of the classes parsed so far."""
         return {}
 
     def curve(self, variability: float, batch: BatchClass, wait: float = 1.0, slowdown: float = 1.0) -> Curve:
@@ -142,11 +142,11 @@ class Table:
         return [(self._class(key), weight) for key, weight in corners]
 
     def _class(self, key: Row) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-        found = self.classes.get(key)
-        if found is None:
+        curves = self.classes.get(key)
+        if curves is None:
             waits, slowdowns = self.rows[row_key(*key)]
-            found = self.classes[key] = (_parsed(waits), _parsed(slowdowns))
-        return found
+            curves = self.classes[key] = (_parsed(waits), _parsed(slowdowns))
+        return curves
 
 
 def row_key(variability: float, slots: float, slope: float, prefill: float) -> str:

@@ -3,7 +3,7 @@
 First come, first served. A step takes one token of every request that decodes and fills the rest of its token
 budget with prompts, in chunks. A request is admitted when a slot is free and the blocks of its whole prompt
 are; when decoding runs out of blocks, the request that came last gives its own back and is computed again.
-While nobody comes or goes, steps are taken all at once (`decode_times`).
+While the batch stays the same, its steps are taken all at once (`decode_times`).
 """
 
 import math
@@ -43,7 +43,7 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """What became of the requests, in their order, and where the replica's time went. Seconds."""
+    """Times of the requests, in their order, and the replica's time by kind of step. Seconds."""
 
     queue_s: tuple[float, ...]  # from arrival to admission
     ttft_s: tuple[float, ...]
@@ -170,7 +170,7 @@ class _Replica:
         if chunks:
             self._mixed_step(chunks)
         else:
-            # What was preempted may fit again a step later, and who left is replaced a step later.
+            # Preempted requests may fit again a step later, and ended ones are replaced a step later.
             self._decode_run(1 if preempted or self.heard else self.steps_at_once)
         return True
 
@@ -263,7 +263,7 @@ class _Replica:
             self._computed(request, chunk)
 
     def _decode_run(self, most: int) -> None:
-        """Take at most `most` steps, until somebody finishes, can be admitted, or lacks a block."""
+        """Take at most `most` steps, until a request finishes, can be admitted, or lacks a block."""
         decoding = len(self.epochs)
         most = self._steps_with_blocks(min(self.finishes[0][0] - self.decode_steps, most))
         until = math.inf
@@ -277,7 +277,7 @@ class _Replica:
     def _steps_with_blocks(self, most: int) -> int:
         if self._blocks_in(most) <= self.free:
             return most
-        low, high = 1, most  # one step has its blocks: `_make_room` saw to it
+        low, high = 1, most  # one step has its blocks: `_make_room` ensures it
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._blocks_in(middle) <= self.free else (low, middle)

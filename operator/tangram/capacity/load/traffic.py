@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRequest:
-    """What one user sends: prompt and answer in tokens."""
+    """One request: arrival, prompt and answer in tokens."""
 
     arrival_s: float
     input_tokens: int
@@ -77,17 +77,17 @@ def open_traffic(
     together are cut at `longest` tokens.
     """
     times = accumulate(_scaled(uniforms(seed), count, 1 / rate, lambda u: gap(u, 1 / rate, cv)))
-    asked, answered = lengths_of(input_tokens), lengths_of(output_tokens)
-    prompts = _scaled(uniforms(seed + 1), count, asked.mean, asked.quantile)
-    answers = _scaled(uniforms(seed + 2), count, answered.mean, answered.quantile)
+    prompt_lengths, answer_lengths = lengths_of(input_tokens), lengths_of(output_tokens)
+    prompts = _scaled(uniforms(seed + 1), count, prompt_lengths.mean, prompt_lengths.quantile)
+    answers = _scaled(uniforms(seed + 2), count, answer_lengths.mean, answer_lengths.quantile)
     requests = []
     for now, prompt, answer in zip(times, prompts, answers, strict=True):
-        ask = max(1, round(prompt))
-        tell = max(1, round(answer))
+        prompt_tokens = max(1, round(prompt))
+        answer_tokens = max(1, round(answer))
         if longest is not None:
-            ask = min(ask, longest - 1)
-            tell = min(tell, longest - ask)
-        requests.append(SimulatedRequest(now, ask, tell))
+            prompt_tokens = min(prompt_tokens, longest - 1)
+            answer_tokens = min(answer_tokens, longest - prompt_tokens)
+        requests.append(SimulatedRequest(now, prompt_tokens, answer_tokens))
     return requests
 
 

@@ -3,7 +3,8 @@
     KV cache = total - reserve - context - graphs - collectives - workspace - activations - weights
 
 Terms are those of one rank of the bundled engine, which measures at start what is predicted here. Sizes of
-tensors are exact; those that only a CUDA runtime could tell (`UNMEASURED`) are defaults scaled to the slice.
+tensors are exact; those that only a CUDA runtime could measure (`UNMEASURED`) are defaults, scaled to the
+slice.
 """
 
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class MemoryBudget:
     )
     activations: int  # peak of the largest step
     weights: int
-    unverified: tuple[str, ...]  # terms nobody has measured on silicon, and facts of the GPU without a source
+    unverified: tuple[str, ...]  # terms not measured on silicon, and facts of the GPU without a source
 
     @property
     def kv(self) -> int:
@@ -112,11 +113,11 @@ class MemoryBudget:
 def memory_budget(footprint: Footprint, hardware: Hardware, limits: EngineSettings) -> MemoryBudget:
     """Return what the memory of one rank on `hardware` is spent on.
 
-    A slice whose memory nobody has published has none: it fits nothing, and `unverified` says so.
+    A slice of unpublished memory size has none: nothing fits, and `unverified` names the size.
     """
     total = hardware.memory_mib * MIB
     limits = limits.on(hardware.sms)
-    kept, activations = (kernel_buffers if hardware.kernels else torch_buffers)(footprint, limits)
+    persistent, activations = (kernel_buffers if hardware.kernels else torch_buffers)(footprint, limits)
     return MemoryBudget(
         footprint=footprint,
         limits=limits,
@@ -125,7 +126,7 @@ def memory_budget(footprint: Footprint, hardware: Hardware, limits: EngineSettin
         context=CONTEXT_BYTES + int(CONTEXT_BYTES_PER_BOARD * share(hardware.sku, hardware.profile)),
         graphs=_graph_bytes(footprint, limits) if hardware.kernels else 0,
         collectives=COLLECTIVES_BYTES if footprint.tensor_parallel > 1 else 0,
-        workspace=kept + rows_bytes(footprint.vocab_size, limits) + footprint.dequantised_bytes,
+        workspace=persistent + rows_bytes(footprint.vocab_size, limits) + footprint.dequantised_bytes,
         activations=activations,
         weights=footprint.weight_bytes,
         unverified=(*UNMEASURED[: 3 if footprint.tensor_parallel > 1 else 2], *hardware.unverified),
@@ -146,7 +147,7 @@ def _gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def model_length(facts: CheckpointFacts, wanted: int | None) -> int:
-    """Return the length in tokens that is served: what is wanted, as far as the checkpoint goes."""
+def model_length(facts: CheckpointFacts, requested: int | None) -> int:
+    """Return the length in tokens that is served: `requested`, at most what the checkpoint allows."""
     limit = facts.max_position_embeddings
-    return limit if wanted is None else min(wanted, limit)
+    return limit if requested is None else min(requested, limit)

@@ -1,4 +1,4 @@
-"""What the bundled engine allocates beside weights and cache, by its own account.
+"""Buffers that the bundled engine allocates beside weights and KV cache.
 
 The engine has the same in tangram_engine/run/memory.py (`BufferSizes`) and tangram_engine/run/ladder.py, and
 measures the rest at start. Both are held to tests/contracts/memory_golden.json.
@@ -12,7 +12,7 @@ from tangram.fleet import DEFAULT_RUNNING_REQUESTS
 
 MIB = 1024 * 1024
 
-# What the engine takes of the memory unless told otherwise (`--gpu-memory-utilization`), as vLLM does.
+# What the engine takes of the memory unless `--gpu-memory-utilization` is set, as vLLM does.
 UTILISATION = 0.90
 # Tokens per step on a GPU (`--max-num-batched-tokens`), never fewer than running requests: the power of two
 # nearest to 62 an SM, so that a step takes as long on a slice as on its board.
@@ -88,14 +88,16 @@ def kernel_buffers(footprint: Footprint, limits: EngineSettings) -> tuple[int, i
     """
     element, layer = _element(footprint), _layer_kv_bytes(footprint)
     rope, block = 4 * limits.max_model_len * footprint.rope_dim, int(footprint.kv_bytes(limits.block_size))
-    kept = scratch_bytes(footprint, limits) + rope + layer * limits.stored(limits.max_model_len) + block
+    persistent = scratch_bytes(footprint, limits) + rope + layer * limits.stored(limits.max_model_len) + block
     hidden, inner, queries, packed = _widths(footprint)
     widest = element * (hidden + max(3 * inner, packed + 3 * queries))
     tokens = _tokens(limits)
     kinds = layer / (footprint.rope_dim * element)  # keys and values of all heads
     blocks = _blocks(limits) + 2 * tokens // limits.block_size  # of a long past; of many short requests
     fed = INPUT_BYTES * tokens + 8 * (kinds + 1) * blocks
-    return kept, int(max(widest * tokens + fed, SAMPLING_BYTES * footprint.vocab_size * limits.max_running))
+    return persistent, int(
+        max(widest * tokens + fed, SAMPLING_BYTES * footprint.vocab_size * limits.max_running)
+    )
 
 
 def graph_tensor_bytes(footprint: Footprint, limits: EngineSettings) -> int:
@@ -110,14 +112,16 @@ def torch_buffers(footprint: Footprint, limits: EngineSettings) -> tuple[int, in
     longest = limits.stored(limits.max_model_len)
     collected = max(longest, min(limits.max_running * longest, COLLECTED_BYTES // layer))
     rope = 2 * limits.max_model_len * footprint.rope_dim * element
-    kept = rope + layer * collected + COUNTER_BYTES * footprint.vocab_size
+    persistent = rope + layer * collected + COUNTER_BYTES * footprint.vocab_size
     hidden, inner, queries, packed = _widths(footprint)
     tokens = _tokens(limits)
     heads, kinds = queries / footprint.rope_dim, layer / (footprint.rope_dim * element)
     scores = min(min(tokens, limits.max_model_len) * limits.max_model_len * heads, SCORES)
     mlp = element * (hidden + 4 * inner) * tokens
     attending = element * 2 * (hidden + packed + queries) * tokens + scores / kinds * 2 * (1 + element)
-    return kept, int(max(mlp, attending, TORCH_SAMPLING_BYTES * footprint.vocab_size * limits.max_running))
+    return persistent, int(
+        max(mlp, attending, TORCH_SAMPLING_BYTES * footprint.vocab_size * limits.max_running)
+    )
 
 
 def scratch_bytes(footprint: Footprint, limits: EngineSettings) -> int:
@@ -129,9 +133,9 @@ def scratch_bytes(footprint: Footprint, limits: EngineSettings) -> int:
 
 def step_tokens(sms: int) -> int:
     """Token budget of a step on so many SMs."""
-    wanted = TOKENS_PER_SM * sms
-    below = 1 << (wanted.bit_length() - 1)
-    nearest = below if wanted * wanted < 2 * below * below else 2 * below
+    target = TOKENS_PER_SM * sms
+    below = 1 << (target.bit_length() - 1)
+    nearest = below if target * target < 2 * below * below else 2 * below
     return min(max(nearest, SMALLEST_STEP), LARGEST_STEP)
 
 
@@ -157,7 +161,7 @@ def _widths(footprint: Footprint) -> tuple[int, float, float, float]:
 
 
 def _tokens(limits: EngineSettings) -> int:
-    """Tokens of the largest step, as far as so many requests have them."""
+    """Tokens of the largest step: no more than the running requests have."""
     return min(limits.step_tokens, limits.max_running * limits.max_model_len)
 
 

@@ -1,4 +1,4 @@
-"""What one rank of a replica holds, reads and computes: between a model and the step-time model."""
+"""What one rank of a replica holds, reads and computes: the input of the step-time model."""
 
 from dataclasses import dataclass
 
@@ -74,7 +74,7 @@ def footprint(
     tensors = rank_tensors(architecture, form, tensor_parallel)
     experts = max(architecture.groups, key=lambda group: group.experts)
     held = weight_bytes(architecture, form, tensors, tensor_parallel)
-    # Of the input embedding one row is read per token: nothing. A vision tower runs once per image.
+    # One row of the input embedding is read per token: next to nothing. A vision tower runs once per image.
     idle = {TensorKind.EXPERT, TensorKind.OTHER} | (
         set() if architecture.tied_embeddings else {TensorKind.EMBEDDING}
     )
@@ -102,7 +102,7 @@ def footprint(
 def compute_type(form: Precision, hardware: Hardware | None) -> str:
     """Return the data type of the matrix products on this GPU. Raises `InputError` where it lacks all.
 
-    Every GPU computes in fp32; how fast, no data sheet says of matrix products: 16 bits is the bound then.
+    Every GPU computes in fp32; data sheets have no rate for its matrix products, so 16 bits is the bound.
     """
     if hardware is None or form.name == "fp32":
         return form.compute[0]
@@ -113,7 +113,7 @@ def compute_type(form: Precision, hardware: Hardware | None) -> str:
 
 
 def _kv(architecture: Architecture, element: int, tp: int) -> tuple[tuple[int, int | None], ...]:
-    found: dict[int | None, int] = {}
+    by_window: dict[int | None, int] = {}
     for group in architecture.groups:
         attention = group.attention
         if attention.latent is None:
@@ -121,43 +121,43 @@ def _kv(architecture: Architecture, element: int, tp: int) -> tuple[tuple[int, i
             elements = heads * (attention.head_dim + attention.v_head_dim)
         else:
             elements = attention.kv_elements  # the latent is shared by all heads: every rank keeps it
-        found[attention.window] = found.get(attention.window, 0) + group.count * elements * element
-    return tuple((per_token, window) for window, per_token in found.items())
+        by_window[attention.window] = by_window.get(attention.window, 0) + group.count * elements * element
+    return tuple((per_token, window) for window, per_token in by_window.items())
 
 
 def _largest_projection(architecture: Architecture) -> int:
     """Elements of the largest matrix of a layer; what shares an input is one: q, k and v, gate and up."""
-    found = 0
+    largest = 0
     for group in architecture.groups:
         attention = group.attention
         qkv = attention.heads * attention.head_dim + attention.kv_elements
         mlp = 2 * max(group.intermediate_size, group.shared_intermediate_size, group.expert_intermediate_size)
-        found = max(found, qkv, mlp)
-    return found * architecture.hidden_size
+        largest = max(largest, qkv, mlp)
+    return largest * architecture.hidden_size
 
 
 def _active_elements(tensors: tuple[RankTensor, ...], experts: LayerGroup) -> float:
     share = experts.experts_per_token / experts.experts if experts.experts else 0.0
     body = 0.0
-    for each in tensors:
-        if len(each.shape) == 2 and each.tensor.kind not in {TensorKind.EMBEDDING, TensorKind.HEAD}:
-            body += each.elements * (share if each.tensor.kind is TensorKind.EXPERT else 1.0)
+    for part in tensors:
+        if len(part.shape) == 2 and part.tensor.kind not in {TensorKind.EMBEDDING, TensorKind.HEAD}:
+            body += part.elements * (share if part.tensor.kind is TensorKind.EXPERT else 1.0)
     return body
 
 
 def _head_elements(architecture: Architecture, tensors: tuple[RankTensor, ...]) -> int:
     kind = TensorKind.EMBEDDING if architecture.tied_embeddings else TensorKind.HEAD
-    return sum(each.elements for each in tensors if each.tensor.kind is kind)
+    return sum(part.elements for part in tensors if part.tensor.kind is kind)
 
 
 def _attention_flops(architecture: Architecture, tp: int) -> tuple[tuple[float, int | None], ...]:
     """Two products per head and pair; MLA as decode does it, on the latent (weights absorbed)."""
-    found: dict[int | None, float] = {}
+    by_window: dict[int | None, float] = {}
     for group in architecture.groups:
         attention = group.attention
         widths = attention.head_dim + attention.v_head_dim
         if attention.latent is not None:
             widths = 2 * attention.latent + attention.rope_dim
         flops = 2.0 * group.count * (attention.heads / tp) * widths
-        found[attention.window] = found.get(attention.window, 0.0) + flops
-    return tuple((per_pair, window) for window, per_pair in found.items())
+        by_window[attention.window] = by_window.get(attention.window, 0.0) + flops
+    return tuple((per_pair, window) for window, per_pair in by_window.items())

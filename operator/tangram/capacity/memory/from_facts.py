@@ -1,4 +1,4 @@
-"""What `tangram-engine inspect` has read, counted with the formulas of `tangram size`."""
+"""The architecture and footprint of an inspected checkpoint (`tangram-engine inspect`)."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -49,11 +49,11 @@ def architecture_from_facts(facts: CheckpointFacts) -> Architecture:
     left = facts.parameters - bare.parameters
     per_feature = 3 * facts.layers * facts.hidden_size
     inner = max(1, round(left / per_feature))
-    found = replace(bare, groups=(LayerGroup(facts.layers, attention, inner),))
-    exact = found.parameters == facts.parameters
+    decoder = replace(bare, groups=(LayerGroup(facts.layers, attention, inner),))
+    exact = decoder.parameters == facts.parameters
     return replace(
-        found,
-        stored_tensors=_stored(found, facts),
+        decoder,
+        stored_tensors=_stored(decoder, facts),
         unverified=() if exact else (MLP_SIZE,),
     )
 
@@ -62,10 +62,10 @@ def _stored(architecture: Architecture, facts: CheckpointFacts) -> tuple[StoredT
     """Tensors that add up to the inspected bytes: the largest takes what single types differ by."""
     element = precision(facts.dtype).bits // 8
     stored = [
-        StoredTensor(each.name, facts.dtype, each.shape, each.count, each.elements * element)
-        for each in architecture.tensors
+        StoredTensor(tensor.name, facts.dtype, tensor.shape, tensor.count, tensor.elements * element)
+        for tensor in architecture.tensors
     ]
-    difference = facts.weight_bytes - sum(each.nbytes for each in stored)
+    difference = facts.weight_bytes - sum(tensor.nbytes for tensor in stored)
     largest = max(range(len(stored)), key=lambda index: stored[index].nbytes)
     stored[largest] = replace(stored[largest], nbytes=stored[largest].nbytes + difference)
     return tuple(stored)

@@ -1,4 +1,4 @@
-"""What would make a model fit: the smallest change of each kind that works, tried before it is told."""
+"""Changes that make a model fit: the smallest of each kind, each tried with the memory budget."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ _Kind = Callable[[ReplicaSetup, int], Iterator[Relief]]
 
 
 def _first(replica: ReplicaSetup, shortest: int, kinds: tuple[_Kind, ...]) -> tuple[Relief, ...]:
-    return tuple(found for kind in kinds if (found := next(kind(replica, shortest), None)) is not None)
+    return tuple(relief for kind in kinds if (relief := next(kind(replica, shortest), None)) is not None)
 
 
 def _fits(replica: ReplicaSetup) -> bool:
@@ -89,31 +89,31 @@ def _batch(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     chosen = replica.limits.on(hardware(replica.sku, replica.profile).sms).step_tokens
     for tokens in FEWER_TOKENS:
         if replica.limits.max_running <= tokens < chosen:
-            made = replace(replica, limits=replace(replica.limits, max_batched_tokens=tokens))
-            if _fits(made):
-                yield Relief((("max-num-batched-tokens", str(tokens)),), made)
+            changed = replace(replica, limits=replace(replica.limits, max_batched_tokens=tokens))
+            if _fits(changed):
+                yield Relief((("max-num-batched-tokens", str(tokens)),), changed)
 
 
 def _running(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     for most in FEWER_RUNNING:
         if most < replica.limits.max_running:
-            made = replace(replica, limits=replace(replica.limits, max_running=most))
-            if _fits(made):
-                yield Relief((("max-num-seqs", str(most)),), made)
+            changed = replace(replica, limits=replace(replica.limits, max_running=most))
+            if _fits(changed):
+                yield Relief((("max-num-seqs", str(most)),), changed)
 
 
 def _cache(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
-    made = replace(replica, kv="fp8")
-    if replica.kv != "fp8" and _fits(made):
-        yield Relief((("kv", "fp8"),), made)
+    changed = replace(replica, kv="fp8")
+    if replica.kv != "fp8" and _fits(changed):
+        yield Relief((("kv", "fp8"),), changed)
 
 
 def _format(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """The format with the most bits; it takes a quantised checkpoint."""
     for name in FORMATS:
-        made = replace(replica, weights=name)
-        if precision(name).bits < precision(replica.weights).bits and _fits(made):
-            yield Relief((("weights", name),), made)
+        changed = replace(replica, weights=name)
+        if precision(name).bits < precision(replica.weights).bits and _fits(changed):
+            yield Relief((("weights", name),), changed)
 
 
 def _format_and_length(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
@@ -127,9 +127,9 @@ def _format_and_length(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]
 def _share(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """More GPUs; slices have no links to share a model over."""
     for count in TENSOR_PARALLEL:
-        made = replace(replica, tensor_parallel=count)
-        if replica.profile == WHOLE_GPU and count > replica.tensor_parallel and _fits(made):
-            yield Relief((("tp", str(count)),), made)
+        changed = replace(replica, tensor_parallel=count)
+        if replica.profile == WHOLE_GPU and count > replica.tensor_parallel and _fits(changed):
+            yield Relief((("tp", str(count)),), changed)
 
 
 def _hardware(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
@@ -137,8 +137,10 @@ def _hardware(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     board = gpu(replica.sku)
     if board is None or replica.profile == WHOLE_GPU:
         return
-    known = sorted((p for p in board.profiles if p.memory_is_known), key=lambda p: (p.dominant_share, p.name))
-    for name in (*(profile.name for profile in known), WHOLE_GPU):
-        made = replace(replica, profile=name)
-        if _fits(made):
-            yield Relief((("profile", name),), made)
+    profiles = sorted(
+        (p for p in board.profiles if p.memory_is_known), key=lambda p: (p.dominant_share, p.name)
+    )
+    for name in (*(profile.name for profile in profiles), WHOLE_GPU):
+        changed = replace(replica, profile=name)
+        if _fits(changed):
+            yield Relief((("profile", name),), changed)

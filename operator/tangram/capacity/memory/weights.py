@@ -10,7 +10,7 @@ from tangram.catalog.models.architecture import Architecture, StoredTensor
 from tangram.catalog.models.precision import PRECISIONS, Precision, precision
 from tangram.catalog.models.tensors import Shard, Tensor, TensorKind
 
-OTHER_BYTES = 2  # per parameter outside the decoder: nobody quantises vision towers
+OTHER_BYTES = 2  # per parameter outside the decoder: vision towers are not quantised
 SMALL_BLOCK = 32  # of mxfp4; engines pad to it
 
 
@@ -45,12 +45,12 @@ def weight_bytes(
     """
     if architecture.stored_tensors is not None and _is_stored_as(architecture, weights):
         return _stored_bytes(architecture.stored_tensors, tensors, tensor_parallel)
-    found: dict[TensorKind, int] = {}
-    for each in tensors:
-        found[each.tensor.kind] = found.get(each.tensor.kind, 0) + each.nbytes
+    sizes: dict[TensorKind, int] = {}
+    for part in tensors:
+        sizes[part.tensor.kind] = sizes.get(part.tensor.kind, 0) + part.nbytes
     if architecture.other_parameters:
-        found[TensorKind.OTHER] = architecture.other_parameters * OTHER_BYTES
-    return found
+        sizes[TensorKind.OTHER] = architecture.other_parameters * OTHER_BYTES
+    return sizes
 
 
 def check_split(architecture: Architecture, weights: Precision, tensor_parallel: int) -> None:
@@ -102,30 +102,30 @@ def _stored_bytes(
     stored: tuple[StoredTensor, ...], tensors: tuple[RankTensor, ...], tp: int
 ) -> dict[TensorKind, int]:
     shares = _shares(tensors)
-    found: dict[TensorKind, float] = {}
-    for each in stored:
-        kind = kind_of(each.name)
-        share = shares.get(_module(each.name), shares.get(kind, 1.0)) if tp > 1 else 1.0
-        found[kind] = found.get(kind, 0.0) + each.nbytes * share
-    return {kind: math.ceil(size) for kind, size in found.items()}
+    sizes: dict[TensorKind, float] = {}
+    for tensor in stored:
+        kind = kind_of(tensor.name)
+        share = shares.get(_module(tensor.name), shares.get(kind, 1.0)) if tp > 1 else 1.0
+        sizes[kind] = sizes.get(kind, 0.0) + tensor.nbytes * share
+    return {kind: math.ceil(size) for kind, size in sizes.items()}
 
 
 def _shares(tensors: tuple[RankTensor, ...]) -> Mapping[str, float]:
-    """Part that one rank holds, by module (`q_proj`) and by kind, for modules we have no name for."""
+    """Part that one rank holds, by module (`q_proj`) and by kind, for modules without a formula."""
     whole: dict[str, int] = {}
     part: dict[str, int] = {}
-    for each in tensors:
-        keys = {str(each.tensor.kind)}
-        if each.tensor.shard is not Shard.REPLICATED or len(each.shape) == 2:
-            keys.add(_module(each.tensor.name))
+    for rank_tensor in tensors:
+        keys = {str(rank_tensor.tensor.kind)}
+        if rank_tensor.tensor.shard is not Shard.REPLICATED or len(rank_tensor.shape) == 2:
+            keys.add(_module(rank_tensor.tensor.name))
         for key in keys:
-            whole[key] = whole.get(key, 0) + each.tensor.elements
-            part[key] = part.get(key, 0) + each.elements
+            whole[key] = whole.get(key, 0) + rank_tensor.tensor.elements
+            part[key] = part.get(key, 0) + rank_tensor.elements
     return {key: part[key] / whole[key] for key in whole}
 
 
 def _module(name: str) -> str:
-    """`model.layers.*.self_attn.q_proj.qweight` -> `self_attn.q_proj`, with what tells experts apart."""
+    """`model.layers.*.self_attn.q_proj.qweight` -> `self_attn.q_proj`, experts marked as such."""
     return ".".join(name.split(".")[-3:-1]) if ".experts." not in name else "experts." + name.split(".")[-2]
 
 
@@ -143,5 +143,5 @@ _KINDS = (
 
 
 def kind_of(name: str) -> TensorKind:
-    """Tell from a stored tensor's name what it is for."""
+    """Return the kind of a stored tensor, by its name."""
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), TensorKind.OTHER)

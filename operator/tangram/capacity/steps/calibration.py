@@ -1,4 +1,4 @@
-"""Which coefficients hold for an engine, how sure they are, and how live measurements correct them.
+"""Coefficients of the step-time model for an engine, their certainty, and their correction by live samples.
 
 `coefficients.yaml` is written by `python -m benchmarks.calibrate` from published measurements. Its entries
 form a ladder: a version that was measured, else its engine, else what all engines have in common.
@@ -26,7 +26,7 @@ ROOFLINE = "roofline"  # as the name of an engine: the data sheet itself
 
 
 class Basis(StrEnum):
-    """How much is known about the engine asked for, best first."""
+    """The measurements behind the coefficients of an engine, best first."""
 
     VERSION = "version"  # this engine at this version was measured
     ENGINE = "engine"  # other versions of it were
@@ -36,7 +36,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Coefficients with the ground they stand on."""
+    """Coefficients, and the measurements behind them."""
 
     coefficients: Coefficients
     basis: Basis
@@ -44,7 +44,7 @@ class Calibrated:
     points: int  # measurements behind it
     error_p50: float | None  # relative TPOT error where it had to predict what it had not seen (0.1: 10 %);
     error_p90: float | None  # None: nothing is known of it
-    unverified: bool  # the engine asked for, this GPU or this weight format was never measured
+    unverified: bool  # this engine, GPU or weight format was never measured
     burst: float = 0.0  # share of requests that the benchmarks behind it sent, or the engine kept, in a burst
 
 
@@ -62,22 +62,22 @@ def coefficients_for(
     version: str | None = None,
     precision: str | None = None,
     gpu: str | None = None,
-    model: str | None = None,  # part of the question, not yet of an answer
+    model: str | None = None,  # not used yet
 ) -> Calibrated:
     """Return the best known coefficients.
 
-    `version` may be "" for measurements that do not tell theirs. `gpu` is a SKU and `precision` a weight
-    format; both only decide whether the answer is marked as unverified. So does an engine that is named but
-    unknown; without a name, all engines are what was asked for. Engine "roofline": the data sheet. Of
-    versions of 2023 and 2024 the overhead is larger than what was measured since (`engines.aged`).
+    `version` is "" for measurements without one. `gpu` is a SKU and `precision` a weight format; both only
+    decide whether the result is marked as unverified. So is an engine with an unknown name; without a name
+    the result is for all engines. Engine "roofline": the data sheet. Versions of 2023 and 2024 have a larger
+    overhead than was measured since (`engines.aged`).
     """
-    asked = engine_of(engine, version)
-    if asked.name == ROOFLINE:
+    engine_version = engine_of(engine, version)
+    if engine_version.name == ROOFLINE:
         return Calibrated(Coefficients(), Basis.ROOFLINE, ROOFLINE, 0, None, None, unverified=True)
     document = load()
-    basis, entry = _entry(document, asked)
-    measured, age = document["measured"], year(asked)
-    known = (gpu is None or gpu in measured["gpus"]) and (
+    basis, entry = _entry(document, engine_version)
+    measured, age = document["measured"], year(engine_version)
+    is_measured = (gpu is None or gpu in measured["gpus"]) and (
         precision is None or _name_of(precision) in measured["precisions"]
     )
     unseen = {} if gpu is None or gpu in measured["gpus"] else measured["other_gpu_error"]
@@ -88,22 +88,24 @@ def coefficients_for(
         entry["points"],
         max(entry["error"]["p50"], unseen.get("p50", 0.0)),
         max(entry["error"]["p90"], unseen.get("p90", 0.0)),
-        unverified=(basis is Basis.ALL and bool(asked.name)) or not known or age is not None,
+        unverified=(basis is Basis.ALL and bool(engine_version.name)) or not is_measured or age is not None,
         burst=entry["burst"],
     )
 
 
-def _entry(document: Mapping[str, Any], asked: EngineVersion) -> tuple[Basis, Mapping[str, Any]]:
-    version_key = "" if asked.version is None else f"{asked.name} {asked.version}".strip()
-    if found := document["versions"].get(version_key):
-        return Basis.VERSION, found
-    if found := document["engines"].get(asked.name):
-        return Basis.ENGINE, found
+def _entry(document: Mapping[str, Any], engine_version: EngineVersion) -> tuple[Basis, Mapping[str, Any]]:
+    version_key = (
+        "" if engine_version.version is None else f"{engine_version.name} {engine_version.version}".strip()
+    )
+    if entry := document["versions"].get(version_key):
+        return Basis.VERSION, entry
+    if entry := document["engines"].get(engine_version.name):
+        return Basis.ENGINE, entry
     return Basis.ALL, document["all"]
 
 
 def kv_precision(engine: str | None, weights: str) -> str:
-    """Return how the KV cache is kept where nobody says: fp8 beside fp8 and nvfp4 weights, else 16 bits.
+    """Return the default format of the KV cache: fp8 beside fp8 and nvfp4 weights, else 16 bits.
 
     So did TensorRT-LLM and vLLM in the campaigns behind the calibration, as Little's law shows on their rows.
     """
@@ -127,10 +129,10 @@ class CalibrationSample:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What measurements of one deployment (one replica shape, one engine version) say about its predictions.
+    """How measurements of one deployment (one replica shape, one engine version) correct its predictions.
 
-    How far that carries over to its neighbours, and for first-token times to other loads, is another matter:
-    `corrected`, which scores rows of several deployments, builds on this.
+    How far it holds for other deployments, and for first-token times at other loads, is decided by
+    `accuracy.corrected`.
     """
 
     factor: float = 1.0  # what a prediction is to be multiplied with
@@ -146,17 +148,17 @@ SIGMAS_OF_MEDIAN = 1.48
 
 
 def correct(samples: Iterable[CalibrationSample], expected_error: float, doubt: float = 1.0) -> Correction:
-    """Return the factor that the samples support: none without samples, most of what three of them say.
+    """Return the factor that the samples support: none without samples, most of their deviation with three.
 
     `expected_error`: median error of such predictions (`Calibrated.error_p50`): where they are usually right,
     a few samples that disagree count less. `doubt`: how much further than those of TPOT the samples stray,
     beside how far the predictions do. It is the posterior mean of a log-normal factor; a part per concurrency
-    was tried and did not help. Samples that are not positive numbers teach nothing.
+    was tried and did not help. Samples that are not positive numbers are ignored.
     """
     logs = [
-        math.log(each.measured / each.predicted)
-        for each in samples
-        if 0 < each.measured < math.inf and 0 < each.predicted < math.inf
+        math.log(sample.measured / sample.predicted)
+        for sample in samples
+        if 0 < sample.measured < math.inf and 0 < sample.predicted < math.inf
     ]
     if not logs or expected_error <= 0:
         return Correction()

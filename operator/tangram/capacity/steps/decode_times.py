@@ -54,10 +54,10 @@ class DecodeTimes:
                 inside = min(inside, math.ceil(self.breaks[piece] - context))
             base, slope = self._line(batch, piece)
             first = base + slope * context
-            taken = _steps_until(first, slope, inside, until - seconds)
-            seconds += taken * first + slope * taken * (taken - 1) / 2
-            steps += taken
-            context += taken
+            count = _steps_until(first, slope, inside, until - seconds)
+            seconds += count * first + slope * count * (count - 1) / 2
+            steps += count
+            context += count
         return steps, seconds
 
     def _line(self, batch: int, piece: int) -> tuple[float, float]:

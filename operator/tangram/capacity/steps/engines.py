@@ -1,4 +1,4 @@
-"""Which engine people mean, and how old it is: names and versions in anybody's spelling."""
+"""Engine names and versions in any spelling, and the overhead of old versions."""
 
 import re
 from dataclasses import replace
@@ -24,7 +24,7 @@ _YEAR = re.compile(r"20[12]\d")
 
 
 class EngineVersion(NamedTuple):
-    """Who runs the model: vllm, sglang, trtllm, tangram …, and its version where known ("": not told)."""
+    """An engine (vllm, sglang, trtllm, tangram …), and its version where known ("": measured without one)."""
 
     name: str
     version: str | None
@@ -33,12 +33,14 @@ class EngineVersion(NamedTuple):
 def engine(name: str | None, version: str | None = None) -> EngineVersion:
     """Return the engine by its usual name: `TensorRT-LLM`, `vLLM v0.6.3` and `vllm-0.6.3` are understood."""
     text = (name or "").strip().lower()
-    found = next((known for start, known in _NAMES if re.sub(r"[^a-z0-9]", "", text).startswith(start)), None)
-    told = None if version is None else version.strip().lower().partition("+")[0].removeprefix("v")
-    if found is None:
-        return EngineVersion(text, told)
+    usual_name = next(
+        (usual for start, usual in _NAMES if re.sub(r"[^a-z0-9]", "", text).startswith(start)), None
+    )
+    stated = None if version is None else version.strip().lower().partition("+")[0].removeprefix("v")
+    if usual_name is None:
+        return EngineVersion(text, stated)
     inside = re.search(rf"[\s_:=@-]{_VERSION.pattern}$", text)
-    return EngineVersion(found, told or (inside[1] if inside else told))
+    return EngineVersion(usual_name, stated or (inside[1] if inside else stated))
 
 
 # The first version of 2024 (with CUDA graphs) and of 2025 (whose scheduler works beside the GPU), by release
@@ -51,16 +53,16 @@ _FIRST = {
 }
 # What an engine spends beside its kernels, as a multiple of today. 2024: chosen by hand on token times
 # that Qwen (vLLM 0.6.3, A100) and Argonne (vLLM and TensorRT-LLM, A100 and H100) published; twice is near the
-# best of most. 2023: on Splitwise's, where A100 wants 6 and H100 wants 4.
+# best of most. 2023: on Splitwise's, where A100 fits 6 and H100 fits 4.
 OVERHEADS = {2023: 5.0, 2024: 2.0}
 
 
 def year(of: EngineVersion) -> int | None:
-    """Return 2023 or 2024 if the engine is as old as that; None: newer, or nobody knows."""
+    """Return 2023 or 2024 if the engine is as old as that; None: newer, or unknown."""
     version = of.version or ""
-    if told := _YEAR.match(version):
-        return int(told[0]) if of.name != "lmdeploy" and int(told[0]) in OVERHEADS else None
-    numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    if match := _YEAR.match(version):
+        return int(match[0]) if of.name != "lmdeploy" and int(match[0]) in OVERHEADS else None
+    numbers = tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])
     if of.name not in _FIRST or not numbers:
         return None
     of_2024, of_2025 = _FIRST[of.name]
@@ -68,7 +70,7 @@ def year(of: EngineVersion) -> int | None:
 
 
 def aged(coefficients: Coefficients, of_year: int | None) -> Coefficients:
-    """Return what an engine of that year would have had."""
+    """Return the coefficients with the overhead of engines of that year."""
     if of_year is None:
         return coefficients
     factor = OVERHEADS[of_year]

@@ -162,8 +162,8 @@ class StepModel:
     @property
     def flops_16(self) -> float:
         """FLOP/s in 16 bits, data sheet."""
-        found = self.hardware.flops_of("bf16") or self.hardware.flops_of("fp16")
-        return found or min(value for _, value in self.hardware.flops)
+        published = self.hardware.flops_of("bf16") or self.hardware.flops_of("fp16")
+        return published or min(value for _, value in self.hardware.flops)
 
 
 def _step_formula(model: StepModel) -> StepFormula:
