@@ -59,7 +59,7 @@ def test_a_narrow_terminal_loses_the_least_important_columns_and_says_so(width, 
 
     head, *_, last = capsys.readouterr().out.splitlines()
     assert [title for title in ("NAME", "SIZE", "WHERE") if title in head] == kept
-    assert ("wider" in last or "-o json" in last or "has all" in last) == (len(kept) < 3)
+    assert ("wider" in last or "-o json" in last or "shows all" in last) == (len(kept) < 3)
 
 
 def test_cells_are_printed_as_they_are(piped, capsys):
@@ -72,7 +72,7 @@ def test_cells_are_printed_as_they_are(piped, capsys):
     st.integers(20, 200), st.lists(st.tuples(*[st.text("abc*-", max_size=30)] * 3), min_size=1, max_size=5)
 )
 def test_no_line_of_a_table_is_longer_than_the_terminal_unless_it_must(columns, rows):
-    kept = output._that_fit(COLUMNS, rows, columns)
+    kept = output._fitting_columns(COLUMNS, rows, columns)
 
     sizes = [max(len(COLUMNS[i].title), *(len(row[i]) for row in rows)) for i in kept]
     assert kept[0] == 0

@@ -12,7 +12,7 @@ import yaml
 from e2e.cluster.apiserver import ControlPlane, free_port
 from e2e.cluster.binaries import need
 from tangram.catalog import InputError
-from tangram.cli.cluster.access import Access
+from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.reading import read_cluster
 from tangram.fleet import Intent
 from tangram.recommendation.documents.snapshot_file import read_snapshot
@@ -111,11 +111,11 @@ def refused(access):
 
 
 def test_a_cluster_without_the_crds_is_told_so(plane):
-    assert "Tangram's CRDs are not installed there" in refused(Access(str(plane.kubeconfig)))
+    assert "Tangram's CRDs are not installed there" in refused(ClusterAccess(str(plane.kubeconfig)))
 
 
 def test_everything_that_the_operator_sees_is_seen_without_it(plane, cluster):
-    seen = read_cluster(Access(str(plane.kubeconfig)))
+    seen = read_cluster(ClusterAccess(str(plane.kubeconfig)))
 
     assert [(n.name, n.sku, dict(n.allocatable)) for n in seen.fleet.nodes] == [
         ("node-a", "H100-80GB-SXM", {"nvidia.com/gpu": 4}),
@@ -128,7 +128,7 @@ def test_everything_that_the_operator_sees_is_seen_without_it(plane, cluster):
 
 
 def test_as_many_replicas_are_wanted_as_the_status_says_and_the_fewest_of_who_is_new(plane, cluster):
-    seen = read_cluster(Access(str(plane.kubeconfig)))
+    seen = read_cluster(ClusterAccess(str(plane.kubeconfig)))
 
     wanted = {i.name: dict(seen.fleet.desired)[i.uid] for i in seen.intents}
     assert wanted == {"chat": 3, "draft": 1}
@@ -146,8 +146,10 @@ ROLE = {
 def test_without_rights_the_first_thing_that_is_missing_is_named_with_a_way_round(plane, cluster):
     nobody = str(plane.kubeconfig_for("nobody"))
 
-    assert "you may not list configmaps in all namespaces" in refused(Access(nobody))
-    assert "in namespace tangram-system" in refused(Access(nobody, operator_namespace="tangram-system"))
+    assert "you may not list configmaps in all namespaces" in refused(ClusterAccess(nobody))
+    assert "in namespace tangram-system" in refused(
+        ClusterAccess(nobody, operator_namespace="tangram-system")
+    )
 
 
 def test_with_the_settings_in_a_file_all_kinds_that_may_not_be_listed_are_named_at_once(
@@ -156,7 +158,7 @@ def test_with_the_settings_in_a_file_all_kinds_that_may_not_be_listed_are_named_
     config = tmp_path / "config.yaml"
     config.write_text("engineImage: registry.example.com/engine:1\n")
 
-    line = refused(Access(str(plane.kubeconfig_for("nobody")), config=str(config)))
+    line = refused(ClusterAccess(str(plane.kubeconfig_for("nobody")), config=str(config)))
 
     for kind in ("deployments", "jobs", "llmdeployments", "nodes", "pods", "services"):
         assert kind in line
@@ -169,7 +171,7 @@ def test_the_documented_role_suffices(plane, cluster):
     )
     cluster.apply(role, ROLE | {"roleRef": ROLE["roleRef"] | {"name": role["metadata"]["name"]}})
 
-    seen = read_cluster(Access(str(plane.kubeconfig_for("rita"))))
+    seen = read_cluster(ClusterAccess(str(plane.kubeconfig_for("rita"))))
 
     assert len(seen.intents) == 2
 
@@ -184,16 +186,16 @@ def test_two_operators_are_a_choice_that_the_user_makes(plane, cluster):
     cluster.apply(other)
     try:
         assert "there are 2 operators: default/other, tangram-system/tangram" in refused(
-            Access(str(plane.kubeconfig))
+            ClusterAccess(str(plane.kubeconfig))
         )
-        seen = read_cluster(Access(str(plane.kubeconfig), operator_namespace="default"))
+        seen = read_cluster(ClusterAccess(str(plane.kubeconfig), operator_namespace="default"))
         assert seen.fleet.engine_image == "registry.example.com/other:2"
     finally:
         cluster.run("kubectl", "delete", "configmap", "other")
 
 
 def test_where_no_operator_is_installed_the_labels_are_named(plane, cluster):
-    line = refused(Access(str(plane.kubeconfig), operator_namespace="kube-public"))
+    line = refused(ClusterAccess(str(plane.kubeconfig), operator_namespace="kube-public"))
 
     assert "namespace kube-public has no ConfigMap with the labels app.kubernetes.io/part-of=tangram" in line
 
@@ -202,7 +204,7 @@ def test_settings_that_are_wrong_are_told_with_their_place(plane, cluster, tmp_p
     config = tmp_path / "config.yaml"
     config.write_text("engineImages: x\n")
 
-    line = refused(Access(str(plane.kubeconfig), config=str(config)))
+    line = refused(ClusterAccess(str(plane.kubeconfig), config=str(config)))
 
     assert line.startswith("operator's settings: ")
     assert "engineImages" in line
@@ -215,7 +217,7 @@ def test_a_server_that_does_not_answer_is_named(plane, tmp_path):
     path = tmp_path / "nowhere"
     path.write_text(json.dumps(config))
 
-    assert f"no answer from https://127.0.0.1:{port}" in refused(Access(str(path)))
+    assert f"no answer from https://127.0.0.1:{port}" in refused(ClusterAccess(str(path)))
 
 
 def test_credentials_that_the_server_does_not_know_are_told(plane, tmp_path):
@@ -224,7 +226,7 @@ def test_credentials_that_the_server_does_not_know_are_told(plane, tmp_path):
     path = tmp_path / "stranger"
     path.write_text(json.dumps(config))
 
-    assert "does not accept the kubeconfig's credentials" in refused(Access(str(path)))
+    assert "does not accept the kubeconfig's credentials" in refused(ClusterAccess(str(path)))
 
 
 def test_a_token_is_used_as_an_account_in_another_cluster_has_one(plane, cluster, tmp_path):
@@ -242,7 +244,7 @@ def test_a_token_is_used_as_an_account_in_another_cluster_has_one(plane, cluster
     path = tmp_path / "robot"
     path.write_text(json.dumps(config))
 
-    assert len(read_cluster(Access(str(path))).intents) == 2
+    assert len(read_cluster(ClusterAccess(str(path))).intents) == 2
 
 
 def test_what_a_credential_plug_in_says_is_passed_on(plane, tmp_path):
@@ -252,7 +254,7 @@ def test_what_a_credential_plug_in_says_is_passed_on(plane, tmp_path):
     path = tmp_path / "plug-in"
     path.write_text(json.dumps(config))
 
-    assert "please log in" in refused(Access(str(path)))
+    assert "please log in" in refused(ClusterAccess(str(path)))
 
 
 @pytest.mark.parametrize(
@@ -262,8 +264,8 @@ def test_a_file_that_is_no_kubeconfig_is_one_line(text, tmp_path):
     path = tmp_path / "broken"
     path.write_text(text)
 
-    assert refused(Access(str(path))).startswith("cluster: ")
-    assert refused(Access(str(path), context="x")).startswith("cluster: ")
+    assert refused(ClusterAccess(str(path))).startswith("cluster: ")
+    assert refused(ClusterAccess(str(path), context="x")).startswith("cluster: ")
 
 
 def test_a_context_is_chosen_by_name(plane, cluster, tmp_path):
@@ -273,9 +275,9 @@ def test_a_context_is_chosen_by_name(plane, cluster, tmp_path):
     path = tmp_path / "contexts"
     path.write_text(json.dumps(config))
 
-    assert len(read_cluster(Access(str(path), context="second")).intents) == 2
-    assert "gone" in refused(Access(str(path)))
-    assert "third" in refused(Access(str(path), context="third"))
+    assert len(read_cluster(ClusterAccess(str(path), context="second")).intents) == 2
+    assert "gone" in refused(ClusterAccess(str(path)))
+    assert "third" in refused(ClusterAccess(str(path), context="third"))
 
 
 def test_a_snapshot_is_the_cluster_in_a_file(plane, cluster, tmp_path):
@@ -289,14 +291,14 @@ def test_a_snapshot_is_the_cluster_in_a_file(plane, cluster, tmp_path):
     run("snapshot", "-o", other, *flags)
 
     assert yaml.safe_load(printed) == yaml.safe_load(path.read_text()) == json.loads(other.read_text())
-    seen = read_cluster(Access(str(plane.kubeconfig)))
+    seen = read_cluster(ClusterAccess(str(plane.kubeconfig)))
     assert read_snapshot(json.loads(other.read_text()), "it") == (seen.fleet, seen.intents)
 
 
 def test_the_plan_of_a_snapshot_is_that_of_the_cluster(plane, cluster, tmp_path):
     path = tmp_path / "fleet.yaml"
     run("snapshot", "-o", path, "--kubeconfig", plane.kubeconfig)
-    seen = read_cluster(Access(str(plane.kubeconfig)))
+    seen = read_cluster(ClusterAccess(str(plane.kubeconfig)))
 
     plan = json.loads(run("plan", "-f", path, "-o", "json")[1])
 

@@ -221,7 +221,7 @@ def test_a_dump_of_a_cluster_loses_what_only_the_cluster_writes(tmp_path, capsys
         "spec": {"model": {"uri": "image:///m"}, "scaling": {"maxReplicas": 2, "minReplicas": 1}},
     }
     assert yaml.safe_load(out)["items"] == [bare, bare]
-    assert "shop/chat: dropped what only the cluster writes: status, metadata.managedFields" in err
+    assert "shop/chat: dropped fields that only the cluster writes: status, metadata.managedFields" in err
 
 
 def test_a_priority_class_of_the_files_is_taken():
@@ -318,15 +318,15 @@ def test_a_pool_that_says_nothing_but_the_model_of_new_nodes_loses_its_section()
         ),
         (
             HEAD + "spec: {scaling: {min: 1, minReplicas: 2}}\n",
-            "spec.scaling.min: is there beside spec.scaling.",
+            "spec.scaling.min: is set as well as spec.scaling.",
         ),
         (
             HEAD + "spec: {placement: {budgetPerHour: .inf}}\n",
             "spec.placement.budgetPerHour: is .inf, not a dec",
         ),
         (HEAD + "spec: {priority: 1000000000}\n", "spec.priority: is 1000000000: its PriorityClass would h"),
-        (HEAD + "spec: {priority: 1, priorityClassName: a}\n", "is there beside spec.priorityClassName"),
-        (HEAD + "spec: {a: &s {min: 1}, scaling: *s}\n", "used in more than one place"),
+        (HEAD + "spec: {priority: 1, priorityClassName: a}\n", "is set as well as spec.priorityClassName"),
+        (HEAD + "spec: {a: &s {min: 1}, scaling: *s}\n", "uses a part of it in several places"),
         (HEAD + "spec: {a: &s {min: 1}, scaling: {<<: *s}}\n", "merged in with `<<`"),
         ("a: {{ .Values.b }}\n", "helm template"),
         ("a: 1\na: 2\n", "/f.yaml:2: not YAML: the key 'a' is there twice"),

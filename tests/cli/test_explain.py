@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
-from tangram.cli.explain.requested_name import asked
+from tangram.cli.explain.requested_name import requested_name
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document
@@ -191,15 +191,15 @@ TWO = (FLEET, llm(namespace="a"), llm(namespace="b"), llm("solo", namespace="b")
 NAMES = {
     "nearly": ((FLEET, llm()), "llmdep/caht", (), "there is no LLMDeployment caht; did you mean chat?"),
     "not at all": ((FLEET, llm()), "llmdep/zebra", (), "there is no LLMDeployment zebra; there are chat"),
-    "none": ((FLEET,), "llmdep/chat", (), "there is no LLMDeployment chat, nor any other"),
-    "two": (TWO, "llmdep/chat", (), "in each of the namespaces a, b: say which with -n"),
+    "none": ((FLEET,), "llmdep/chat", (), "there is no LLMDeployment chat; there are no LLMDeployments"),
+    "two": (TWO, "llmdep/chat", (), "namespaces a, b have an LLMDeployment chat each: choose one with -n"),
     "elsewhere": (TWO, "llmdep/solo", ("-n", "a"), "no LLMDeployment solo in namespace a; one is in b"),
     "nowhere": (TWO, "llmdep/sola", ("-n", "a"), "in namespace a; did you mean solo?"),
-    "another kind": ((FLEET, llm()), "pod/chat", (), "'pod/chat': only LLMDeployments are explained, as"),
+    "another kind": ((FLEET, llm()), "pod/chat", (), "'pod/chat': only LLMDeployments can be explained:"),
     "no name": ((FLEET, llm()), "llmdep/", (), "'llmdep/' is not llmdep/NAME"),
     "nothing": ((FLEET, llm()), "", (), "'' is not llmdep/NAME"),
     "too much": ((FLEET, llm()), "llmdep/a/b/c", (), "'llmdep/a/b/c' is not llmdep/NAME"),
-    "slashes": ((FLEET, llm()), "//", (), "LLMDeployments are explained, as"),
+    "slashes": ((FLEET, llm()), "//", (), "LLMDeployments can be explained:"),
     "no fleet": ((llm(),), "llmdep/zebra", (), "there is no LLMDeployment zebra"),
 }  # fmt: skip
 
@@ -242,4 +242,4 @@ words = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 def test_whatever_the_name_is_it_is_found_or_refused(what, namespace):
     known = [("default", "chat"), ("a", "chat"), ("a", "code")]
     with contextlib.suppress(InputError):
-        assert asked(what, namespace).among(known) in known
+        assert requested_name(what, namespace).among(known) in known

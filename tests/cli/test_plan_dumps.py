@@ -47,8 +47,8 @@ LEFT_OUT = {
     ),
     "no layout": (node("n", {S3: "3"}, labels={f"{GPU}.count": "1"}), "fit no layout"),
     "slices of another board": (node("n", {"nvidia.com/mig-1g.5gb": "3"}), "is no slice of H100"),
-    "no Node": ({"apiVersion": "v1", "kind": "Node", "metadata": "?"}, "this Node is passed over"),
-    "no name": ({"apiVersion": "v1", "kind": "Node", "metadata": {}}, "this Node is passed over"),
+    "no Node": ({"apiVersion": "v1", "kind": "Node", "metadata": "?"}, "this Node is skipped"),
+    "no name": ({"apiVersion": "v1", "kind": "Node", "metadata": {}}, "this Node is skipped"),
     "no text for a count": (node("n", {GPU: {"a": 1}}), "no number of devices"),
 }
 
@@ -88,9 +88,9 @@ def test_objects_of_other_projects_are_passed_over_and_counted(planner):
     plan = planner.plan(dump, request("r", "gpu", 1))
 
     assert planned_nodes(plan) == {"healthy"}
-    (kinds,) = (note for note in plan["notes"] if note.startswith("passed over"))
+    (kinds,) = (note for note in plan["notes"] if note.startswith("skipped"))
     assert "2 ConfigMap, 1 FleetPlan, 1 NodeMetrics, 1 Snapshot;" in kinds
-    assert any("items[6] is no object with a kind" in note for note in plan["notes"])
+    assert any("items[6] is not an object with a kind" in note for note in plan["notes"])
 
 
 def test_a_list_as_the_api_gives_it_has_no_kind_in_its_items(planner):
@@ -105,7 +105,7 @@ def test_a_list_as_the_api_gives_it_has_no_kind_in_its_items(planner):
 def test_a_kind_that_nobody_else_can_mean_is_a_typo(planner, version):
     line = planner.refused(HEALTHY, {"kind": "LLMDeploymnt"} | version)
 
-    assert "kind is 'LLMDeploymnt'; known are" in line
+    assert "kind is 'LLMDeploymnt'; supported are" in line
 
 
 def test_slices_of_sidecars_and_init_containers_are_held(planner):

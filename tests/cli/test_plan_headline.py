@@ -55,7 +55,7 @@ def test_without_a_bound_none_is_shown():
 
 
 def test_a_plan_to_which_not_all_steps_are_known_says_so_before_its_price():
-    assert headline(plan(stepsMissing={})).startswith("Proved best, but not all steps to it are known: ")
+    assert headline(plan(stepsMissing={})).startswith("Proved best, but some steps to it are blocked: ")
 
 
 @pytest.mark.parametrize("status", ["OPTIMAL", "FEASIBLE"])
@@ -73,6 +73,8 @@ def test_plans_that_mix_shapes_say_nothing_of_it():
 def test_a_fleet_that_stays_as_it_is_says_among_which_plans_nothing_better_was_found():
     found = plan("FALLBACK", oneShapePerDeployment={"text": "has a cost that is not known"})
 
-    assert headline(found).startswith("Nothing better with one shape per LLMDeployment was found in time: ")
+    assert headline(found).startswith("No better plan with one shape per LLMDeployment was found in time: ")
     assert one_shape(found) == "One shape per LLMDeployment has a cost that is not known."
-    assert headline(plan("FALLBACK")).startswith("Nothing better was found in time: what runs stays")
+    assert headline(plan("FALLBACK")).startswith(
+        "No better plan was found in time: replicas stay where they are"
+    )

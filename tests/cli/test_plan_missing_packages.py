@@ -36,7 +36,7 @@ def test_without_the_solver_a_plan_says_what_to_install(planner, without):
 
 def test_a_png_without_matplotlib_is_refused_before_anybody_thinks(planner, without, monkeypatch, tmp_path):
     without("matplotlib")
-    monkeypatch.setattr("tangram.cli.plan.command.plan_fleet", lambda *_: pytest.fail("it thought first"))
+    monkeypatch.setattr("tangram.cli.plan.document.plan_fleet", lambda *_: pytest.fail("it thought first"))
 
     line = planner.refused(FLEET, flags=("--picture", tmp_path / "fleet.png"))
 
@@ -44,7 +44,7 @@ def test_a_png_without_matplotlib_is_refused_before_anybody_thinks(planner, with
 
 
 def test_a_picture_of_another_format_is_refused_before_anybody_thinks(planner, monkeypatch, tmp_path):
-    monkeypatch.setattr("tangram.cli.plan.command.plan_fleet", lambda *_: pytest.fail("it thought first"))
+    monkeypatch.setattr("tangram.cli.plan.document.plan_fleet", lambda *_: pytest.fail("it thought first"))
 
     assert "must end in .svg or .png" in planner.refused(FLEET, flags=("--picture", tmp_path / "a.pdf"))
 
@@ -53,7 +53,7 @@ def test_a_fault_inside_our_own_is_no_package_to_install(planner, monkeypatch):
     def broken(*_):
         raise ModuleNotFoundError("No module named 'tangram.nowhere'", name="tangram.nowhere")
 
-    monkeypatch.setattr("tangram.cli.plan.command.plan_fleet", broken)
+    monkeypatch.setattr("tangram.cli.plan.document.plan_fleet", broken)
 
     with pytest.raises(ModuleNotFoundError):
         planner.run(FLEET)

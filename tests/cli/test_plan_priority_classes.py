@@ -59,7 +59,7 @@ def test_slice_requests_keep_their_number(planner):
         ([priority_class("gold", 5, preemptionPolicy="PreemptLowerPriority")], "has preemptionPolicy"),
         ([priority_class("gold", 5, metadata={"name": "gold"})], "has no label tangram.dev/priority-class"),
         ([priority_class("gold", "5")], "value must be a whole number"),
-        ([priority_class("gold", 5, apiVersion="scheduling.k8s.io/v1beta1")], "this reads scheduling"),
+        ([priority_class("gold", 5, apiVersion="scheduling.k8s.io/v1beta1")], "supported is scheduling"),
         ([priority_class("gold", 5), priority_class("gold", 6)], "is there more than once"),
     ],
 )

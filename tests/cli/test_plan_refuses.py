@@ -55,11 +55,11 @@ CASES = {
     ),
     "another version": (
         [{**request("r", "gpu", 1), "apiVersion": "tangram.dev/v2"}],
-        "SliceRequest: apiVersion: is 'tangram.dev/v2', this reads tangram.dev/v1alpha1",
+        "SliceRequest: apiVersion: is 'tangram.dev/v2'; supported is tangram.dev/v1alpha1",
     ),
     "another version of a Node": (
         [{"kind": "Node", "apiVersion": "v2", "metadata": {"name": "n"}}],
-        "Node: apiVersion: is 'v2', this reads v1",
+        "Node: apiVersion: is 'v2'; supported is v1",
     ),
     "price of 400 digits": ([inventory(ONE, prices={H100: 10**400})], "not a number of zero or more"),
     "move cost of 400 digits": ([inventory(ONE, moveCost=10**400)], "000..., not a number of zero or more"),
@@ -75,8 +75,8 @@ CASES = {
         [inventory({"id": "g", "sku": H100, "instances": [{"profile": "1g.10gb"}]})],
         "start: is missing",
     ),
-    "unknown kind": ([{"kind": "Job"}], "kind is 'Job'; known are Inventory"),
-    "no kind": ([["a", "list"]], "is no object with a kind"),
+    "unknown kind": ([{"kind": "Job"}], "kind is 'Job'; supported are Inventory"),
+    "no kind": ([["a", "list"]], "is not an object with a kind"),
     "two prices": (
         [inventory(prices={H100: 1}), inventory(prices={H100: 2})],
         "is 1.0 and 2.0 in two documents",
@@ -155,11 +155,11 @@ def test_bad_flags_are_refused_in_one_line(planner, flags, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "there is no document in it"),
+        ("", "the file has no document"),
         ("a: [", "not YAML"),
         ("{", "not YAML"),
         ("\x00", "not YAML"),
-        ("3", "no object"),
+        ("3", "not an object"),
     ],
 )
 def test_files_that_are_no_documents_are_refused(tmp_path, text, problem):

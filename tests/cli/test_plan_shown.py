@@ -128,7 +128,7 @@ def test_explain_tries_every_alternative_on_the_whole_fleet(planner):
 def test_the_explanation_is_a_table(planner):
     _, out, _ = planner.run(inventory(gpu("g0"), gpu("g1")), llm(), flags=("--explain", "chat"))
 
-    assert "chat: every other way that was looked at." in out
+    assert "chat: all alternatives that were evaluated." in out
     assert "REASON" in out
 
 

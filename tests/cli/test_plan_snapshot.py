@@ -166,7 +166,7 @@ NODE, POD = ({"kind": kind, "metadata": {"name": "z"}, "spec": {}} for kind in (
 BROKEN = {
     "another version": (
         cut("apiVersion", to="tangram.dev/v2"),
-        "apiVersion: is 'tangram.dev/v2', this reads",
+        "apiVersion: is 'tangram.dev/v2'; supported is",
     ),
     "no version": (cut("apiVersion"), "apiVersion: is None"),
     "no spec": (cut("spec"), "spec: is missing"),
@@ -178,8 +178,8 @@ BROKEN = {
 }
 NEIGHBOURS = {
     "two snapshots": ([document()], "is a second snapshot"),
-    "nodes": ([NODE], "has its Nodes and Pods already"),
-    "pods": ([POD], "has its Nodes and Pods already"),
+    "nodes": ([NODE], "already has Nodes and Pods"),
+    "pods": ([POD], "already has Nodes and Pods"),
     "one deployment twice": ([QWEN, QWEN], "LLMDeployment x: is there more than once"),
     "one pool twice": ([CHEAP, CHEAP], "GPUPool l4s: is there more than once"),
     "a wrong deployment": (

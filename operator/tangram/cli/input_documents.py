@@ -1,4 +1,4 @@
-"""YAML and JSON text as documents. What people write wrongly is one line that names file and line."""
+"""Read YAML and JSON files as documents. Every error is one line that names file and line."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ BOM = "\ufeff"
 
 
 def file_text(name: str, shown: str, option: str = "--file") -> str:
-    """Return the text of a file, `-` for standard input. Raises `InputError` for what cannot be read."""
+    """Return the text of a file, `-`: standard input. Raises `InputError`."""
     try:
         data = sys.stdin.buffer.read(LARGEST_FILE + 1) if name == "-" else _bytes(Path(name), shown, option)
         if len(data) > LARGEST_FILE:
@@ -36,18 +36,18 @@ def _bytes(path: Path, shown: str, option: str) -> bytes:
 
 
 def documents(text: str, shown: str) -> Iterator[Any]:
-    """Yield every document of `text`. Raises `InputError`: it is neither, nests too deep, has a key twice, or
-    its aliases make far more of it than is written.
+    """Yield every document of `text`. Raises `InputError` for text that is neither YAML nor JSON, nests too
+    deep, repeats a key, or grows without bound by its aliases.
     """
     if text.lstrip().startswith("{"):
-        try:  # ten times faster than YAML, of which JSON is a part
-            found = json.loads(text, object_pairs_hook=_object)
+        try:  # JSON is YAML, but its own parser is ten times faster
+            document = json.loads(text, object_pairs_hook=_object)
         except (ValueError, RecursionError):
             pass
         else:
-            if not _shallow(found):
+            if not _shallow(document):
                 raise InputError(shown, f"more than {DEEPEST} levels deep")
-            yield found
+            yield document
             return
     try:
         yield from load_all(text)
@@ -57,22 +57,22 @@ def documents(text: str, shown: str) -> Iterator[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError  # the YAML reader says where
-    return found
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise ValueError  # the YAML reader names the line
+    return keys
 
 
 def _shallow(value: Any) -> bool:
     """Whether a document has at most `DEEPEST` levels of objects and lists."""
     level = [value]
     for _ in range(DEEPEST + 1):
-        level = [inner for each in level for inner in _inside(each)]
+        level = [child for parent in level for child in _children(parent)]
         if not level:
             return True
     return False
 
 
-def _inside(value: Any) -> list[Any]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [each for each in inner if isinstance(each, dict | list)]
+def _children(value: Any) -> list[Any]:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [child for child in values if isinstance(child, dict | list)]

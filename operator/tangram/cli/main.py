@@ -1,4 +1,4 @@
-"""The `tangram` command: finds the subcommand, turns a person's errors into one line and exit status 2."""
+"""The `tangram` command: run a subcommand; print errors of the input as one line, with exit status 2."""
 
 import contextlib
 import importlib
@@ -11,40 +11,46 @@ from tangram.catalog import InputError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-_OF_THE_CLUSTER = {"aiohttp", "kubernetes"}  # packages that only commands which read a cluster need
+_CLUSTER_PACKAGES = {"aiohttp", "kubernetes"}  # needed only by commands that read a cluster
 
-# name -> (module:attribute, what it does). Imported when run: `tangram mig` must not pay for the simulation,
-# and `tangram --help` for nothing at all.
+# name -> (module:attribute, summary). A command is imported when it runs: `tangram mig` does not load the
+# simulation, and `tangram --help` loads no command.
 COMMANDS = {
-    "size": ("tangram.cli.size.command:size_command", "Rank the GPUs and slices that serve a model in time"),
-    "plan": ("tangram.cli.plan.command:plan", "Plan a whole fleet: which slice of which GPU serves what"),
+    "size": ("tangram.cli.size.command:size_command", "Rank the GPUs and MIG slices that serve a model"),
+    "plan": (
+        "tangram.cli.plan.command:plan",
+        "Plan which GPUs and slices of a fleet serve each LLMDeployment",
+    ),
     "explain": ("tangram.cli.explain.command:explain", "Explain what one LLMDeployment runs on, and why"),
-    "snapshot": ("tangram.cli.snapshot.command:snapshot", "Save what the operator sees, for tangram plan"),
-    "convert": ("tangram.cli.convert.command:convert", "Write files of an older API in its present form"),
+    "snapshot": (
+        "tangram.cli.snapshot.command:snapshot",
+        "Save the operator's view of a cluster for tangram plan",
+    ),
+    "convert": ("tangram.cli.convert.command:convert", "Convert files of an older form of the API"),
     "scale": (
         "tangram.cli.scale.command:scale",
-        "Set how many replicas one LLMDeployment has, or let Tangram scale",
+        "Set the replicas of one LLMDeployment, or let Tangram scale it",
     ),
     "explain-memory": (
         "tangram.cli.explain_memory.command:explain_memory",
-        "Show where a replica's memory goes",
+        "Show how a replica uses the memory of a GPU or slice",
     ),
-    "diagnose": ("tangram.cli.diagnose.command:diagnose", "Say what a running engine is waiting for"),
-    "predict": ("tangram.cli.predict.command:predict", "Score the model against measured points"),
+    "diagnose": ("tangram.cli.diagnose.command:diagnose", "Diagnose what limits a running engine"),
+    "predict": ("tangram.cli.predict.command:predict", "Score predicted latencies against measured ones"),
     "gpus": ("tangram.cli.gpus.command:gpus", "List the GPUs of the catalog, with prices and sources"),
     "mig": ("tangram.cli.gpus.command:mig", "List the MIG profiles of one GPU or all"),
 }
 
 
-class Lazy(click.Group):
-    """A group whose commands are imported when they are run."""
+class LazyGroup(click.Group):
+    """A group that imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which people meet them."""
+        """Return the names in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command, None if there is none of that name."""
+        """Import and return one command; None: no command has that name."""
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
@@ -57,21 +63,23 @@ class Lazy(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(package_name="tangram-operator", prog_name="tangram")
 def tangram() -> None:
-    """Size, plan, explain and diagnose LLM inference on GPUs and MIG slices. Most of it needs no cluster."""
+    """Size, plan, explain and diagnose LLM inference on GPUs and MIG slices, mostly without a cluster."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return the exit status: 0, 1 (our fault), 2 (the input's fault)."""
-    _print_whatever_the_locale()
+    """Run one command; return the exit status: 0, 1 (as the command defines it) or 2 (invalid input)."""
+    _replace_unprintable_characters()
     try:
         return int(tangram.main(args=argv, prog_name="tangram", standalone_mode=False) or 0)
     except InputError as error:
-        return _refuse(str(error))
+        return _print_error(str(error))
     except ModuleNotFoundError as error:
-        return _refuse(_to_install(error))
+        return _print_error(_install_hint(error))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return EXIT_USAGE
@@ -81,28 +89,28 @@ def main(argv: list[str] | None = None) -> int:
             if isinstance(error, click.UsageError) and error.ctx
             else ""
         )
-        return _refuse(error.format_message() + hint)
+        return _print_error(error.format_message() + hint)
     except click.Abort:
         return EXIT_INTERRUPTED
 
 
-def _to_install(error: ModuleNotFoundError) -> str:
-    """Say which optional package a command needs. A fault inside our own stays what it is."""
+def _install_hint(error: ModuleNotFoundError) -> str:
+    """Return how to install the optional package that a command needs; re-raise for a Tangram module."""
     package = (error.name or "").partition(".")[0]
     if package in {"", "tangram"}:
         raise error
-    extras = "operator,cli" if package in _OF_THE_CLUSTER else "cli"
+    extras = "operator,cli" if package in _CLUSTER_PACKAGES else "cli"
     return f"this needs the package {package}: pip install 'tangram-operator[{extras}]'"
 
 
-def _refuse(problem: str) -> int:
-    """One line, whatever the problem quotes."""
+def _print_error(problem: str) -> int:
+    """Print the problem in one line and return the exit status."""
     click.echo("tangram: " + " ".join(problem.split()), err=True)
     return EXIT_USAGE
 
 
-def _print_whatever_the_locale() -> None:
-    """A character that the terminal's encoding lacks becomes `?`, not a crash."""
+def _replace_unprintable_characters() -> None:
+    """Print `?` for a character that the encoding of the terminal lacks, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(ValueError):

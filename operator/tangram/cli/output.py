@@ -1,7 +1,7 @@
-"""How commands show what they found: tables for people, JSON or YAML for programs.
+"""Print tables for people, JSON or YAML for programs.
 
-In a terminal a table is as wide as the terminal: the least important columns are left out, and said so,
-rather than wrapped. Into a pipe or file every column goes, plain, one line a row.
+A table is at most as wide as the terminal: the least important columns are left out, and a note lists them.
+In a pipe or file a table has every column and one line per row, without colours.
 """
 
 import json
@@ -19,7 +19,7 @@ import yaml
 FORMATS = ("table", "json", "yaml")
 UNVERIFIED_MARK = "*"
 _GAP = 2  # blanks between columns
-_PROSE = 60  # columns of a terminal that prose asks for before others are left out
+_PROSE = 60  # columns that a prose column keeps before others are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Column:
 
     title: str
     right: bool = False  # numbers
-    rank: int = 0  # 0: always shown; the highest goes first where the terminal is narrow
-    prose: bool = False  # goes on in the next line where the terminal is narrow
+    rank: int = 0  # 0: always shown; in a narrow terminal the highest rank is left out first
+    prose: bool = False  # wrapped in a narrow terminal
 
 
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,18 +46,19 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def document(value: Mapping[str, Any] | Sequence[Any], fmt: str) -> None:
-    """Print a value as JSON or YAML. Numbers are plain and finite: NaN is an error of ours."""
+    """Print a value as JSON or YAML. NaN raises `ValueError`: it is a fault of the program."""
     text = json.dumps(value, indent=2, allow_nan=False)
-    if fmt == "yaml":
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        text = yaml.dump(
-            json.loads(text), Dumper=dumper, sort_keys=False, allow_unicode=True, width=100
-        ).rstrip()
-    click.echo(text)
+    click.echo(yaml_text(json.loads(text)).rstrip() if fmt == "yaml" else text)
+
+
+def yaml_text(value: Any) -> str:
+    """Return a value as YAML, keys in their order."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100))
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal (or of $COLUMNS); None: a pipe or file, where lines may be long."""
+    """Return the columns of the terminal, or $COLUMNS; None: a pipe or file, where lines may be long."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
         return int(columns)
@@ -65,15 +66,16 @@ def terminal_width() -> int | None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under their columns' titles."""
+    """Print rows under the titles of their columns, as many columns as fit the terminal."""
     width = terminal_width()
-    kept = _that_fit(columns, rows, width)
-    shown = [columns[i] for i in kept]
-    _render(shown, _wrapped(shown, [[row[i] for i in kept] for row in rows], width))
-    dropped = [column.title for i, column in enumerate(columns) if i not in kept]
+    fitting = _fitting_columns(columns, rows, width)
+    shown = [columns[i] for i in fitting]
+    _render(shown, _wrapped(shown, [[row[i] for i in fitting] for row in rows], width))
+    dropped = [column.title for i, column in enumerate(columns) if i not in fitting]
     if dropped:
         note(
-            f"Left out at {width} columns: {', '.join(dropped)}. A wider terminal, a pipe or -o json has all."
+            f"Left out at {width} columns: {', '.join(dropped)}. A wider terminal, a pipe or -o json"
+            " shows all."
         )
 
 
@@ -89,26 +91,28 @@ def note(text: str, indent: str = "") -> None:
 
 def notes(texts: Iterable[str]) -> None:
     """Print paragraphs below a table, set off by an empty line."""
-    found = list(texts)
-    if found:
+    paragraphs = list(texts)
+    if paragraphs:
         click.echo()
-    for text in found:
+    for text in paragraphs:
         note(text, indent="  ")
 
 
-def _that_fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
-    """Return the indices of the columns that fit, in order; those of rank 0 stay whatever happens."""
-    kept = list(range(len(columns)))
+def _fitting_columns(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
+) -> list[int]:
+    """Return the indices of the columns that fit, in order; those of rank 0 are always among them."""
+    fitting = list(range(len(columns)))
     if width is None:
-        return kept
+        return fitting
     sizes = [
         min(size, _PROSE) if c.prose else size for c, size in zip(columns, _sizes(columns, rows), strict=True)
     ]
-    for i in sorted(kept, key=lambda i: (-columns[i].rank, -i)):
-        if sum(sizes[k] + _GAP for k in kept) - _GAP <= width or columns[i].rank == 0:
+    for i in sorted(fitting, key=lambda i: (-columns[i].rank, -i)):
+        if sum(sizes[k] + _GAP for k in fitting) - _GAP <= width or columns[i].rank == 0:
             break
-        kept.remove(i)
-    return kept
+        fitting.remove(i)
+    return fitting
 
 
 def _sizes(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -121,28 +125,28 @@ def _sizes(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int
 def _wrapped(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
 ) -> list[Sequence[str]]:
-    """Return the rows with prose that is too wide as several, of which only the first has the rest."""
+    """Return the rows with the prose column wrapped; further lines have empty cells in the other columns."""
     sizes = _sizes(columns, rows)
     over = 0 if width is None else sum(sizes) + _GAP * (len(sizes) - 1) - width
     prose = next((i for i, column in enumerate(columns) if column.prose), None)
     if over <= 0 or prose is None:
         return list(rows)
-    room, found = max(sizes[prose] - over, _PROSE // 2), list[Sequence[str]]()
+    prose_width, wrapped = max(sizes[prose] - over, _PROSE // 2), list[Sequence[str]]()
     for row in rows:
-        lines = textwrap.wrap(row[prose], room, break_on_hyphens=False) or [""]
+        lines = textwrap.wrap(row[prose], prose_width, break_on_hyphens=False) or [""]
         for number, line in enumerate(lines):
             rest = row if number == 0 else [""] * len(row)
-            found.append([line if i == prose else text for i, text in enumerate(rest)])
-    return found
+            wrapped.append([line if i == prose else text for i, text in enumerate(rest)])
+    return wrapped
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return `1 move`, `2 moves`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _render(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - 60 ms that `-o json` does without
+    from rich.console import Console  # noqa: PLC0415 - takes 60 ms
     from rich.table import Table  # noqa: PLC0415
 
     grid = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
@@ -150,7 +154,7 @@ def _render(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         grid.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
     for row in rows:
         grid.add_row(*row)
-    # As wide as the rows need: what does not fit was left out before.
+    # Wide enough for every row: columns that do not fit are already left out.
     console = Console(width=10_000, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         console.print(grid)

@@ -1,4 +1,4 @@
-"""A cluster, read with the rights of the user.
+"""Read a cluster with the rights of the user.
 
-In: a kubeconfig. Out: a `FleetSnapshot`, the operator's settings.
+In: options that choose a cluster. Out: an `ObservedCluster`, the operator's settings, or a client.
 """

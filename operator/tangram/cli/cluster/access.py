@@ -1,4 +1,4 @@
-"""Options that say which cluster is read, and by whose rights. The reading itself: `reading`."""
+"""Options that choose a cluster, its credentials and the operator's settings; `reading` uses them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import click
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Which cluster, by whose rights, and where its operator's settings are. None: the usual place."""
+class ClusterAccess:
+    """The kubeconfig and context of a cluster, and the source of the operator's settings. None: default."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -18,7 +18,7 @@ class Access:
 
 
 def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which cluster; they arrive as `kubeconfig`, `context` and so on."""
+    """Add the options that fill a `ClusterAccess`; each arrives under the name of its field."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -35,7 +35,8 @@ _CLUSTER = (
     click.option(
         "--kubeconfig",
         metavar="FILE",
-        help="Default: $KUBECONFIG, then ~/.kube/config; in a pod its own account.",
+        help="File with credentials.  [default: $KUBECONFIG, then ~/.kube/config; in a pod, its"
+        " service account]",
     ),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig.  [default: the current one]"),
 )
@@ -44,9 +45,12 @@ _OPTIONS = (
     click.option(
         "--operator-namespace",
         metavar="NAME",
-        help="Where the operator's ConfigMap is, if there are more, or you may not look everywhere.",
+        help="Namespace of the operator's ConfigMap; needed if there are several or you may not list"
+        " all namespaces.",
     ),
     click.option(
-        "--config", metavar="FILE", help="The operator's settings from a file, not from its ConfigMap."
+        "--config",
+        metavar="FILE",
+        help="Read the operator's settings from this file instead of its ConfigMap.",
     ),
 )

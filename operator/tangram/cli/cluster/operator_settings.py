@@ -1,4 +1,4 @@
-"""The settings of a cluster's operator, from the ConfigMap that its chart made."""
+"""Read the settings of a cluster's operator from the ConfigMap of its Helm chart, or from a file."""
 
 from pathlib import Path
 
@@ -33,31 +33,28 @@ async def _config_map(client: ApiClient, namespace: str | None) -> tuple[str, st
     except ApiError as error:
         if error.status != 403:
             raise
-        where = (
-            f"in namespace {namespace}"
-            if namespace
-            else "in all namespaces: name it with --operator-namespace"
-        )
+        where = f"in namespace {namespace}" if namespace else "in all namespaces: give --operator-namespace"
         raise InputError(
             _FIELD,
             f"you may not list configmaps {where}, or give the settings with --config FILE",
         ) from error
-    found = {
+    settings = {
         "/".join(key_of(obj)): obj["data"][CONFIG_KEY]
         for obj in listing.items
         if CONFIG_KEY in (obj.get("data") or {})
     }
-    if len(found) == 1:
-        return next(iter(found.items()))
-    if found:
+    if len(settings) == 1:
+        return next(iter(settings.items()))
+    if settings:
         raise InputError(
             _FIELD,
-            f"there are {len(found)} operators: {', '.join(sorted(found))}; choose with --operator-namespace"
+            f"there are {len(settings)} operators: {', '.join(sorted(settings))}; choose with"
+            " --operator-namespace"
             " or --config",
         )
     where = f"namespace {namespace}" if namespace else "this cluster"
     raise InputError(
         _FIELD,
         f"{where} has no ConfigMap with the labels {CONFIG_SELECTOR}: is Tangram installed?"
-        " --config FILE does without",
+        " Else give --config FILE",
     )

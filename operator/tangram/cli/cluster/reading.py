@@ -1,10 +1,11 @@
-"""The cluster as the operator sees it, read once with the rights of whoever asks.
+"""Read a cluster once, as the operator does, with the rights of the user.
 
-The same sources, reductions and views as the operator's; its settings from its ConfigMap, and how many
-replicas are wanted from what it wrote into statuses. So it need not run.
+The operator need not run: its settings come from its ConfigMap, desired replicas from the statuses that it
+wrote. Objects are watched, reduced and parsed by the operator's own code.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from typing import TypeVar
 import yaml
 
 from tangram.catalog import InputError
-from tangram.cli.cluster.access import Access
+from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.operator_settings import operator_settings
 from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
 from tangram.shell.api_server.auth import (
@@ -43,28 +44,26 @@ _NEVER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ObservedCluster:
-    """A whole cluster at one instant."""
+    """A cluster at one instant."""
 
     fleet: FleetSnapshot
     intents: tuple[ParsedIntent, ...]
-    notes: tuple[str, ...] = ()  # what could not be understood
+    notes: tuple[str, ...] = ()  # one per object that could not be read
     namespace: str = "default"  # of the kubeconfig's context
 
 
-def read_cluster(access: Access) -> ObservedCluster:
-    """Read everything once. Raises `InputError` that says what is missing: credentials, rights, CRDs, an
-    answer.
-    """
-    return with_client(access, lambda client: _seen(client, access))
+def read_cluster(access: ClusterAccess) -> ObservedCluster:
+    """Read the cluster. Raises `InputError` without credentials, rights, CRDs or an answer."""
+    return with_client(access, lambda client: _observed_cluster(client, access))
 
 
-def with_client(access: Access, use: Callable[[ApiClient], Awaitable[Result]]) -> Result:
-    """Return what `use` makes of a client of the cluster. Raises `InputError`, as `read_cluster` does."""
+def with_client(access: ClusterAccess, use: Callable[[ApiClient], Awaitable[Result]]) -> Result:
+    """Return the result of `use` with a client of the cluster. Raises `InputError` as `read_cluster` does."""
     return asyncio.run(_with_client(_credentials(access), use))
 
 
-def context_namespace(access: Access) -> str:
-    """Return the namespace of the kubeconfig's context; of the pod, where this runs in one."""
+def context_namespace(access: ClusterAccess) -> str:
+    """Return the namespace of the kubeconfig's context; inside a pod without kubeconfig, that of the pod."""
     if access.kubeconfig is None and access.context is None and (SERVICE_ACCOUNT / "namespace").exists():
         return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
     from kubernetes import config  # noqa: PLC0415 - 20 MiB that a pod with a service account does not need
@@ -73,13 +72,13 @@ def context_namespace(access: Access) -> str:
         contexts, current = config.list_kube_config_contexts(access.kubeconfig)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError) as error:
         raise InputError(_CLUSTER, f"the kubeconfig cannot be read: {error}") from error
-    named = (each for each in contexts if each["name"] == access.context)
+    named = (context for context in contexts if context["name"] == access.context)
     chosen = current if access.context is None else next(named, {})
     return str((chosen or {}).get("context", {}).get("namespace") or "default")
 
 
-class _Heard(logging.Handler):
-    """Keeps what the official client only logs: why a credential plug-in failed."""
+class _LastErrorLog(logging.Handler):
+    """Keeps the last error that the official client only logs: why a credential plug-in failed."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -89,14 +88,14 @@ class _Heard(logging.Handler):
         self.last = record.getMessage()
 
 
-def _credentials(access: Access) -> Credentials:
-    heard = _Heard()
-    logging.getLogger().addHandler(heard)
+def _credentials(access: ClusterAccess) -> Credentials:
+    error_log = _LastErrorLog()
+    logging.getLogger().addHandler(error_log)
     try:
         if access.context is not None:
-            found: Credentials = load_kubeconfig(access.kubeconfig, access.context)
+            credentials: Credentials = load_kubeconfig(access.kubeconfig, access.context)
         else:
-            found = find_credentials(access.kubeconfig)
+            credentials = find_credentials(access.kubeconfig)
     except AuthError as error:
         raise InputError(_CLUSTER, str(error)) from error
     except (
@@ -105,13 +104,13 @@ def _credentials(access: Access) -> Credentials:
         KeyError,
         AttributeError,
         yaml.YAMLError,
-    ) as error:  # its own, of its contents
-        raise InputError(_CLUSTER, f"the kubeconfig is not one: {' '.join(str(error).split())}") from error
+    ) as error:  # raised by the client for invalid contents
+        raise InputError(_CLUSTER, f"the kubeconfig is invalid: {' '.join(str(error).split())}") from error
     finally:
-        logging.getLogger().removeHandler(heard)
-    if heard.last:
-        raise InputError(_CLUSTER, f"the kubeconfig's credentials: {heard.last}")
-    return found
+        logging.getLogger().removeHandler(error_log)
+    if error_log.last:
+        raise InputError(_CLUSTER, f"the kubeconfig's credentials: {error_log.last}")
+    return credentials
 
 
 async def _with_client(credentials: Credentials, use: Callable[[ApiClient], Awaitable[Result]]) -> Result:
@@ -124,12 +123,12 @@ async def _with_client(credentials: Credentials, use: Callable[[ApiClient], Awai
     try:
         return await use(client)
     except ApiError as error:
-        raise _explained(error, credentials.server) from error
+        raise _input_error(error, credentials.server) from error
     finally:
         await client.close()
 
 
-async def _seen(client: ApiClient, access: Access) -> ObservedCluster:
+async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> ObservedCluster:
     if not await client.served(LLM_DEPLOYMENTS):
         raise InputError(
             _CLUSTER,
@@ -146,32 +145,34 @@ async def _seen(client: ApiClient, access: Access) -> ObservedCluster:
         )
 
     now = time.time()
-    everyone = parsed_intents(view, skip, settings.default_priority_class_name)
-    told = SnapshotSettings(
+    intents = parsed_intents(view, skip, settings.default_priority_class_name)
+    snapshot_settings = SnapshotSettings(
         settings.engine_image,
         settings.tolerations,
         tuple(sorted(settings.prices.items())),
         settings.pod_needs,
         settings.default_priority_class_name,
     )
-    bare = fleet_snapshot(view, told, now, skip)
-    return ObservedCluster(_with_wishes(settings, view, bare, everyone, now), everyone, tuple(skipped))
+    fleet = fleet_snapshot(view, snapshot_settings, now, skip)
+    return ObservedCluster(
+        _with_desired_replicas(settings, view, fleet, intents, now), intents, tuple(skipped)
+    )
 
 
-def _with_wishes(
+def _with_desired_replicas(
     settings: Settings,
     view: MirrorView,
-    bare: FleetSnapshot,
-    everyone: tuple[ParsedIntent, ...],
+    fleet: FleetSnapshot,
+    intents: tuple[ParsedIntent, ...],
     now: float,
 ) -> FleetSnapshot:
-    """Add what the scaling law wants without a metric: what each status says, within present bounds."""
-    valid = tuple(intent for intent in everyone if isinstance(intent, Intent))
+    """Add the replicas of each status, within the present bounds: the scaling law without a metric."""
+    valid = tuple(intent for intent in intents if isinstance(intent, Intent))
     scaler = Scaler(params_of(settings), None)
-    scaled = scaler.decide(valid, bare.workloads, recorded_replicas(view), now, recorded_variants(view))
-    desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
-    back_offs = tuple(sorted(each for found in recorded_back_offs(view).values() for each in found))
-    return replace(bare, desired=desired, desired_of=scaler.counted(), back_offs=back_offs)
+    scaled = scaler.decide(valid, fleet.workloads, recorded_replicas(view), now, recorded_variants(view))
+    desired = tuple(sorted((uid, scaling.decision.replicas) for uid, scaling in scaled.items()))
+    back_offs = tuple(sorted(itertools.chain.from_iterable(recorded_back_offs(view).values())))
+    return replace(fleet, desired=desired, desired_of=scaler.counted(), back_offs=back_offs)
 
 
 async def _view(client: ApiClient, settings: Settings) -> MirrorView:
@@ -211,7 +212,7 @@ async def _refresh(mirror: Mirror) -> tuple[Mirror, ApiError | None]:
     return mirror, None
 
 
-def _explained(error: ApiError, server: str) -> InputError:
+def _input_error(error: ApiError, server: str) -> InputError:
     if error.status == 0:
         return InputError(_CLUSTER, f"no answer from {server}: {error.message}")
     if error.status == 401:

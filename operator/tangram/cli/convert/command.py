@@ -1,4 +1,4 @@
-"""`tangram convert`: files of an older form of the API in its present one."""
+"""`tangram convert`: rewrite files of an older form of the API in its present form."""
 
 import contextlib
 import os
@@ -21,9 +21,9 @@ _FILES = "FILE"
 
 @click.command(name="convert")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("-i", "--in-place", is_flag=True, help="Change the files instead of printing.")
+@click.option("-i", "--in-place", is_flag=True, help="Change the files instead of printing them.")
 @click.option(
-    "--check", is_flag=True, help="Change nothing; exit status 1 if a file is not in the present form."
+    "--check", is_flag=True, help="Change nothing; list old fields, with exit status 1 if there are any."
 )
 @click.option(
     "--default-priority",
@@ -31,50 +31,50 @@ _FILES = "FILE"
     default=CHART_DEFAULT_VALUE,
     show_default=True,
     metavar="VALUE",
-    help="Value of the PriorityClass of LLMDeployments that name none; 0 where the operator has no default.",
+    help="Priority of LLMDeployments that name no PriorityClass; 0 if the operator has no default.",
 )
 def convert(files: tuple[str, ...], in_place: bool, check: bool, default_priority: int) -> int:
-    """Write LLMDeployments and GPUPools of an older form in the present one.
+    """Convert LLMDeployments and GPUPools of an older form of the API to the present form.
 
-    FILE is YAML or JSON, with any number of documents and Lists, as kubectl applies and prints it; - is
-    standard input. Comments, order, quoting and all other documents stay as they are. A spec.priority N
-    becomes the name of a PriorityClass of the value N + --default-priority: one of the files, or one that is
-    added. Nothing is written unless all files can be converted.
+    FILE is YAML or JSON with any number of documents and Lists, as kubectl reads and prints it; - is standard
+    input. Comments, order, quoting and all other documents do not change. A spec.priority N becomes the name
+    of a PriorityClass of value N + --default-priority: one of the files, or a new one. No file is written
+    unless all files can be converted.
 
     \b
     tangram convert -i deploy/*.yaml
     kubectl get llmdeployments,gpupools -A -o yaml | tangram convert - > converted.yaml
     """
     if in_place and check:
-        raise click.UsageError("--in-place changes files and --check does not: give one of them")
+        raise click.UsageError("give either --in-place or --check")
     if in_place and "-" in files:
         raise click.UsageError("standard input cannot be changed in place: leave -i out")
-    found = _converted(_each_once(files) if in_place else files, default_priority)
-    for each in found:
-        for note in each.notes:
+    conversions = _converted(_without_duplicates(files) if in_place else files, default_priority)
+    for conversion in conversions:
+        for note in conversion.notes:
             click.echo(f"tangram: {note}", err=True)
     if check:
-        return _report(found)
+        return _report(conversions)
     if in_place:
-        _replace([each for each in found if each.after != each.before])
-        for each in found:
-            click.echo(f"{each.shown}: {counted(len(each.changed), 'field')} converted", err=True)
+        _replace([conversion for conversion in conversions if conversion.after != conversion.before])
+        for conversion in conversions:
+            click.echo(f"{conversion.shown}: {counted(len(conversion.changed), 'field')} converted", err=True)
     else:
-        _print(found)
+        _print(conversions)
     return 0
 
 
-def _each_once(files: Iterable[str]) -> tuple[str, ...]:
-    """Return the files without those that a link or another path names again: the second conversion would
-    replace the first, and a PriorityClass that is added is in the first alone.
+def _without_duplicates(files: Iterable[str]) -> tuple[str, ...]:
+    """Return each file once, also if links or several paths name it: the second conversion would replace the
+    first, and only the first has the new PriorityClasses.
     """
-    found: dict[object, str] = {}
+    by_path: dict[object, str] = {}
     for name in files:
         try:
-            found.setdefault(Path(name).resolve(), name)
-        except (OSError, ValueError, RuntimeError):  # reading it says what is wrong
-            found.setdefault(name, name)
-    return tuple(found.values())
+            by_path.setdefault(Path(name).resolve(), name)
+        except (OSError, ValueError, RuntimeError):  # reading the file reports the error
+            by_path.setdefault(name, name)
+    return tuple(by_path.values())
 
 
 def _converted(files: Sequence[str], default_priority: int) -> list[Conversion]:
@@ -88,20 +88,20 @@ def _converted(files: Sequence[str], default_priority: int) -> list[Conversion]:
     return [converter.convert(text, shown) for shown, text in texts]
 
 
-def _report(found: Iterable[Conversion]) -> int:
-    old = [each for each in found if each.after != each.before]
-    for each in old:
-        for line in each.changed:
+def _report(conversions: Iterable[Conversion]) -> int:
+    old = [conversion for conversion in conversions if conversion.after != conversion.before]
+    for conversion in old:
+        for line in conversion.changed:
             click.echo(line)
     return EXIT_OLD if old else 0
 
 
-def _print(found: Sequence[Conversion]) -> None:
-    """Print the files, bytes as they are; several as one stream of documents."""
+def _print(conversions: Sequence[Conversion]) -> None:
+    """Print one file byte by byte, several as one stream of documents."""
     out = sys.stdout.buffer
-    for i, each in enumerate(found):
-        text = each.after
-        if len(found) > 1:
+    for i, conversion in enumerate(conversions):
+        text = conversion.after
+        if len(conversions) > 1:
             text = text.removeprefix(BOM)
             if i and not text.startswith(("---", "%")):
                 text = f"---\n{text}"
@@ -110,33 +110,35 @@ def _print(found: Sequence[Conversion]) -> None:
     out.flush()
 
 
-def _replace(found: Iterable[Conversion]) -> None:
-    """Replace files, each at once; all new ones are on disk before the first old one goes."""
+def _replace(conversions: Iterable[Conversion]) -> None:
+    """Replace files atomically; all new files are on disk before the first old one is replaced."""
     with contextlib.ExitStack() as stack:
-        ready = [(stack.enter_context(_beside(each)), each) for each in found]
-        for path, each in ready:
+        ready = [(stack.enter_context(_temporary_copy(conversion)), conversion) for conversion in conversions]
+        for path, conversion in ready:
             try:
-                path.replace(Path(each.shown).resolve())
+                path.replace(Path(conversion.shown).resolve())
             except OSError as error:
-                raise InputError(_FILES, f"cannot replace {each.shown!r}: {error}") from error
+                raise InputError(_FILES, f"cannot replace {conversion.shown!r}: {error}") from error
 
 
 @contextlib.contextmanager
-def _beside(each: Conversion) -> Iterator[Path]:
-    """Write the new text into a file beside the old one, with its mode."""
-    target = Path(each.shown).resolve()  # a link stays one
+def _temporary_copy(conversion: Conversion) -> Iterator[Path]:
+    """Write the new text to a temporary file in the same directory, with the same mode."""
+    target = Path(conversion.shown).resolve()  # the target of a link
     temporary: Path | None = None
     try:
         try:
             descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
             temporary = Path(name)
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(each.after.encode())
+                stream.write(conversion.after.encode())
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.chmod(target.stat().st_mode & 0o7777)
         except OSError as error:
-            raise InputError(_FILES, f"cannot write {each.shown!r}: {error}; nothing was changed") from error
+            raise InputError(
+                _FILES, f"cannot write {conversion.shown!r}: {error}; nothing was changed"
+            ) from error
         yield temporary
     finally:
         if temporary is not None:

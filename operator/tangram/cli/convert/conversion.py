@@ -1,4 +1,4 @@
-"""Documents of the old form to documents of the new one: which edits and PriorityClasses that takes."""
+"""Convert documents of an old form: find the edits of each file and the PriorityClasses to add."""
 
 import json
 import re
@@ -44,8 +44,8 @@ from tangram.fleet import PriorityClass
 CONVERTED = ("LLMDeployment", "GPUPool")
 _WRITTEN_BY_TANGRAM = ("FleetPlan",)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-# What the API server and controllers write: applied again it would conflict, or claim what they own.
-_OF_THE_CLUSTER = (
+# Written by the API server and controllers: applied again it would conflict, or take over their fields.
+_SERVER_FIELDS = (
     ("status",),
     *(("metadata", key) for key in ("managedFields", "resourceVersion", "uid", "generation")),
     *(("metadata", key) for key in ("creationTimestamp", "selfLink")),
@@ -60,7 +60,7 @@ _TAG = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True, slots=True)
 class ObjectNode:
-    """One object of a file: where it is in its document, and how messages call it."""
+    """One object of a file: its place in the document and its name in messages."""
 
     kind: str
     name: str
@@ -69,16 +69,16 @@ class ObjectNode:
     file: str
 
     def where(self, path: Path = ()) -> str:
-        """Return file, line and object; with the path of one of its fields, that field's."""
-        found = entry(self.root, (*self.path, *path)) if path else None
-        mark = (found[1] if found else at(self.root, self.path)).start_mark
+        """Return file, line and object, or those of the field at `path`."""
+        field_entry = entry(self.root, (*self.path, *path)) if path else None
+        mark = (field_entry[1] if field_entry else at(self.root, self.path)).start_mark
         field_shown = f": {'.'.join(map(str, path))}" if path else ""
         return f"{self.file}:{mark.line + 1}: {self.kind} {self.name}".rstrip() + field_shown
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A file in the new form. `changed` has a line per field of the old one."""
+    """A file in its old and new form. `changed` has a line per converted field."""
 
     shown: str
     before: str
@@ -89,128 +89,128 @@ class Conversion:
 
 @dataclass(slots=True)
 class Converter:
-    """Converts the files of one call; PriorityClasses are known to, and made once for, all of them.
+    """Converts the files of one call, which share their PriorityClasses.
 
-    `default_priority`: value of the class that LLMDeployments have which name none.
+    `default_priority`: the priority of LLMDeployments that name no PriorityClass.
     """
 
     default_priority: int = CHART_DEFAULT_VALUE
     classes: list[PriorityClass] = field(default_factory=list)
-    made: dict[int, PriorityClass] = field(default_factory=dict)
+    added: dict[int, PriorityClass] = field(default_factory=dict)  # by the old spec.priority
 
     def read(self, text: str, shown: str) -> None:
-        """Take in the PriorityClasses of a file. Raises `InputError` for what is not YAML or JSON."""
-        for each in _objects_of(_roots(text, shown), shown):
-            if each.kind == "PriorityClass":
-                self.classes.append(_priority_class(tree(at(each.root, each.path))))
+        """Add the PriorityClasses of a file. Raises `InputError` for text that is neither YAML nor JSON."""
+        for obj in _objects_of(_roots(text, shown), shown):
+            if obj.kind == "PriorityClass":
+                self.classes.append(_priority_class(tree(at(obj.root, obj.path))))
 
     def convert(self, text: str, shown: str) -> Conversion:
-        """Return a file's new form. Raises `InputError` with file, line and path for what has none."""
+        """Return a file's new form. Raises `InputError` with file, line and path of a field without one."""
         mark = BOM if text.startswith(BOM) else ""
         text = text.removeprefix(BOM)
         roots = _roots(text, shown)
         edits: dict[int, list[Edit]] = {id(root): [] for root in roots}
         changed: list[str] = []
         notes: list[str] = []
-        made = len(self.made)
-        for each in _objects_of(roots, shown):
-            if each.kind in _WRITTEN_BY_TANGRAM:
-                notes.append(f"{each.where()} is written by the operator: left as it is, do not apply it")
-            elif each.kind in CONVERTED:
-                own, lines = self._converted(each)
-                dropped = list(_dropped(each))
-                edits[id(each.root)] += [*own, *dropped]
+        added_before = len(self.added)
+        for obj in _objects_of(roots, shown):
+            if obj.kind in _WRITTEN_BY_TANGRAM:
+                notes.append(f"{obj.where()} is written by the operator: not converted, do not apply it")
+            elif obj.kind in CONVERTED:
+                own, lines = self._converted(obj)
+                dropped = list(_dropped(obj))
+                edits[id(obj.root)] += [*own, *dropped]
                 changed += lines
                 if dropped:
-                    paths = ", ".join(".".join(map(str, edit.path[len(each.path) :])) for edit in dropped)
-                    notes.append(f"{each.where()}: dropped what only the cluster writes: {paths}")
+                    paths = ", ".join(".".join(map(str, edit.path[len(obj.path) :])) for edit in dropped)
+                    notes.append(f"{obj.where()}: dropped fields that only the cluster writes: {paths}")
         after = edited(text, [edits[id(root)] for root in roots], shown)
-        _nothing_old(after, shown)
-        for number, added in list(self.made.items())[made:]:
+        _check_nothing_old(after, shown)
+        for number, added in list(self.added.items())[added_before:]:
             after = with_object(after, _document(number, added))
             notes.append(
-                f"{shown}: PriorityClass {added.name} is added, as no file has one of value {added.value}"
+                f"{shown}: added PriorityClass {added.name}, as no file has one of value {added.value}"
             )
         return Conversion(shown, mark + text, mark + after, tuple(changed), tuple(notes))
 
-    def _converted(self, each: ObjectNode) -> tuple[list[Edit], list[str]]:
+    def _converted(self, obj: ObjectNode) -> tuple[list[Edit], list[str]]:
         edits: list[Edit] = []
         lines: list[str] = []
-        for form in forms_of(each.kind):
-            found = entry(each.root, (*each.path, *form.path))
-            if found is None or not form.is_old(_value(found[2])):
+        for form in forms_of(obj.kind):
+            field_entry = entry(obj.root, (*obj.path, *form.path))
+            if field_entry is None or not form.is_old(_value(field_entry[2])):
                 continue
-            edits += self._edits(each, form, found[2])
-            lines.append(f"{each.where(form.path)} {form.advice}")
+            edits += self._edits(obj, form, field_entry[2])
+            lines.append(f"{obj.where(form.path)} {form.advice}")
         return edits, lines
 
-    def _edits(self, each: ObjectNode, form: OldForm, value: Any) -> list[Edit]:
-        place = (*each.path, *form.path)
+    def _edits(self, obj: ObjectNode, form: OldForm, value: Any) -> list[Edit]:
+        place = (*obj.path, *form.path)
         if form.change is Change.DECIMAL:
-            return [Write(place, value=f'"{_decimal(each, form, value)}"')]
+            return [Write(place, value=f'"{_decimal(obj, form, value)}"')]
         if form.change is Change.LENGTH:
-            return [Write(place, value=_length(each, form, value))]
+            return [Write(place, value=_length(obj, form, value))]
         if form.change is Change.PRIORITY:
-            return [self._priority(each, form, value)]
-        return list(_moved(each, form, value))
+            return [self._priority(obj, form, value)]
+        return list(_moved(obj, form, value))
 
-    def _priority(self, each: ObjectNode, form: OldForm, value: Any) -> Edit:
-        place = (*each.path, *form.path)
+    def _priority(self, obj: ObjectNode, form: OldForm, value: Any) -> Edit:
+        place = (*obj.path, *form.path)
         number = _value(value)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            raise InputError(each.where(form.path), f"is {value.value!r}, not a whole number")
-        if at(each.root, (*each.path, *form.new_path)) is not None:
-            raise _beside(each, form)
+            raise InputError(obj.where(form.path), f"is {value.value!r}, not a whole number")
+        if at(obj.root, (*obj.path, *form.new_path)) is not None:
+            raise _both_set(obj, form)
         if not number:
             return Remove(place)
-        quote = _quote(each, form)
-        return Write(place, key=form.new_path[-1], value=f"{quote}{self._class(each, form, number)}{quote}")
+        quote = _quote(obj, form)
+        return Write(place, key=form.new_path[-1], value=f"{quote}{self._class(obj, form, number)}{quote}")
 
-    def _class(self, each: ObjectNode, form: OldForm, number: int) -> str:
-        """Return the name of the PriorityClass of a priority; where there is none it is made.
+    def _class(self, obj: ObjectNode, form: OldForm, number: int) -> str:
+        """Return the name of the PriorityClass for an old priority; add one if there is none.
 
-        LLMDeployments that named none had priority 0 and now have the value of the default class:
-        all values move by as much, so that their order stays.
+        LLMDeployments without a priority had 0 and now have the default priority: all values are raised by
+        that difference, which keeps their order.
         """
         value = self.default_priority + number
         if not -HIGHEST_VALUE <= value <= HIGHEST_VALUE:
             raise InputError(
-                each.where(form.path), f"is {number}: its PriorityClass would have the value {value}"
+                obj.where(form.path), f"is {number}: its PriorityClass would have the value {value}"
             )
-        usable = [one for one in self.classes if one.is_allowed and not one.preempts]
-        found = sorted(one.name for one in usable if one.value == value)
-        if found:
-            return found[0]
+        usable = [item for item in self.classes if item.is_allowed and not item.preempts]
+        names = sorted(item.name for item in usable if item.value == value)
+        if names:
+            return names[0]
         name = f"tangram-priority-{number}" if number > 0 else f"tangram-priority-minus-{-number}"
-        if any(one.name == name for one in self.classes):
+        if any(item.name == name for item in self.classes):
             raise InputError(
-                each.where(form.path),
-                f"needs a PriorityClass, and the {name} of the files cannot be it: give it value {value},"
+                obj.where(form.path),
+                f"needs a PriorityClass, and {name} of the files does not fit: give it value {value},"
                 f' the label {PRIORITY_CLASS_LABEL}: "true" and preemptionPolicy Never',
             )
-        self.made.setdefault(number, PriorityClass(name, value, is_allowed=True, preempts=False))
+        self.added.setdefault(number, PriorityClass(name, value, is_allowed=True, preempts=False))
         return name
 
 
-def _moved(each: ObjectNode, form: OldForm, value: Any) -> Iterator[Edit]:
-    """Yield how a value gets its new key, in the same object or the one around it."""
-    place, new = (*each.path, *form.path), (*each.path, *form.new_path)
-    there = at(each.root, new)
-    if there is not None:
-        if tree(there) != tree(value):
-            raise _beside(each, form)
+def _moved(obj: ObjectNode, form: OldForm, value: Any) -> Iterator[Edit]:
+    """Yield the edits that move a value to its new key, in the same object or its parent."""
+    place, new = (*obj.path, *form.path), (*obj.path, *form.new_path)
+    new_value = at(obj.root, new)
+    if new_value is not None:
+        if tree(new_value) != tree(value):
+            raise _both_set(obj, form)
         yield Remove(place)
     elif form.change is Change.RENAMED:
         yield Write(place, key=form.new_path[-1])
-    elif len(at(each.root, place[:-1]).value) == 1:  # nothing else is in there: the one takes its place
-        yield Write(place[:-1], key=form.new_path[-1], value=_scalar(each, form, value))
+    elif len(at(obj.root, place[:-1]).value) == 1:  # the only key of its parent: it replaces the parent
+        yield Write(place[:-1], key=form.new_path[-1], value=_scalar(obj, form, value))
     else:
         yield Insert(place[:-1], form.new_path[-1], place)
         yield Remove(place)
 
 
-def _beside(each: ObjectNode, form: OldForm) -> InputError:
-    return InputError(each.where(form.path), f"is there beside {'.'.join(form.new_path)}: keep one of them")
+def _both_set(obj: ObjectNode, form: OldForm) -> InputError:
+    return InputError(obj.where(form.path), f"is set as well as {'.'.join(form.new_path)}: keep one of them")
 
 
 def with_object(text: str, document: Mapping[str, Any]) -> str:
@@ -236,13 +236,13 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _document(number: int, made: PriorityClass) -> dict[str, Any]:
+def _document(number: int, added: PriorityClass) -> dict[str, Any]:
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": {"name": made.name, "labels": {PRIORITY_CLASS_LABEL: "true"}},
+        "metadata": {"name": added.name, "labels": {PRIORITY_CLASS_LABEL: "true"}},
         # No globalDefault: the API server drops `false`, and tools that compare would apply it for ever.
-        "value": made.value,
+        "value": added.value,
         "preemptionPolicy": NEVER,
         "description": f"LLMDeployments that had spec.priority {number}.",
     }
@@ -250,7 +250,7 @@ def _document(number: int, made: PriorityClass) -> dict[str, Any]:
 
 def _roots(text: str, shown: str) -> list[Any]:
     try:
-        for _ in load_all(text):  # bounds, and keys that are there twice
+        for _ in load_all(text):  # checks size limits and repeated keys
             pass
         return list(compose_all(text))
     except ERRORS as error:
@@ -265,7 +265,7 @@ def _objects_of(roots: Sequence[Any], shown: str) -> Iterator[ObjectNode]:
 
 
 def _objects(root: Any, path: Path, shown: str, of: Mapping[str, str], depth: int) -> Iterator[ObjectNode]:
-    """Yield the objects of this API and the PriorityClasses, those of Lists too."""
+    """Yield the objects of this API and PriorityClasses, also those inside Lists."""
     node = at(root, path)
     if not isinstance(node, yaml.MappingNode):
         return
@@ -279,18 +279,18 @@ def _objects(root: Any, path: Path, shown: str, of: Mapping[str, str], depth: in
             yield from _objects(root, (*path, "items", i), shown, inner, depth + 1)
     elif (kind in (*CONVERTED, *_WRITTEN_BY_TANGRAM) and belongs(version)) or kind == "PriorityClass":
         meta = {step: at(root, (*path, "metadata", step)) for step in ("namespace", "name")}
-        name = "/".join(each.value for each in meta.values() if isinstance(each, yaml.ScalarNode))
+        name = "/".join(part.value for part in meta.values() if isinstance(part, yaml.ScalarNode))
         yield ObjectNode(kind, name, path, root, shown)
 
 
-def _dropped(each: ObjectNode) -> Iterator[Remove]:
-    for path in _OF_THE_CLUSTER:
-        if entry(each.root, (*each.path, *path)) is not None:
-            yield Remove((*each.path, *path))
+def _dropped(obj: ObjectNode) -> Iterator[Remove]:
+    for path in _SERVER_FIELDS:
+        if entry(obj.root, (*obj.path, *path)) is not None:
+            yield Remove((*obj.path, *path))
 
 
 def _value(node: Any) -> Any:
-    """Return a scalar as Kubernetes reads it; of anything else only that it is an object or a list."""
+    """Return a scalar as Kubernetes reads it, else an empty object or list."""
     if not isinstance(node, yaml.ScalarNode):
         return {} if isinstance(node, yaml.MappingNode) else []
     tag = node.tag.removeprefix(_TAG)
@@ -305,47 +305,47 @@ def _value(node: Any) -> Any:
     return node.value
 
 
-def _decimal(each: ObjectNode, form: OldForm, node: Any) -> str:
-    """Return a float as it is written, but for exponents, dots without digits, and too many digits."""
+def _decimal(obj: ObjectNode, form: OldForm, node: Any) -> str:
+    """Return a float as it is written, or without exponent and excess digits."""
     text = str(node.value)
     if _PLAIN_DECIMAL.fullmatch(text) and len(text) <= LONGEST_DECIMAL:
         return text
     if not _NUMBER.fullmatch(text) or abs(int((text.lower().partition("e")[2]) or 0)) > _LARGEST_EXPONENT:
-        raise InputError(each.where(form.path), f"is {text}, not a decimal: write it as in {form.new}")
+        raise InputError(obj.where(form.path), f"is {text}, not a decimal: write it as in {form.new}")
     plain = f"{Decimal(text).normalize():f}"
     if len(plain) > LONGEST_DECIMAL:
         places = max(LONGEST_DECIMAL - 1 - len(plain.partition(".")[0]), 0)
         plain = f"{Decimal(f'{Decimal(text):.{places}f}').normalize():f}"
     if len(plain) > LONGEST_DECIMAL or not Decimal(plain):
-        raise InputError(each.where(form.path), f"is {text}, not a decimal of {LONGEST_DECIMAL} characters")
+        raise InputError(obj.where(form.path), f"is {text}, not a decimal of {LONGEST_DECIMAL} characters")
     return plain
 
 
-def _length(each: ObjectNode, form: OldForm, node: Any) -> str:
+def _length(obj: ObjectNode, form: OldForm, node: Any) -> str:
     value = _value(node)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(each.where(form.path), f"is not a number of tokens: write it as in {form.new}")
-    quote = _quote(each, form)
+        raise InputError(obj.where(form.path), f"is not a number of tokens: write it as in {form.new}")
+    quote = _quote(obj, form)
     return f"{{{quote}mean{quote}: {value}}}"
 
 
-def _quote(each: ObjectNode, form: OldForm) -> str:
+def _quote(obj: ObjectNode, form: OldForm) -> str:
     """Return the quotes of JSON where the text is JSON, else none."""
-    found = entry(each.root, (*each.path, *form.path))
-    return '"' if found and found[1].style == '"' else ""
+    field_entry = entry(obj.root, (*obj.path, *form.path))
+    return '"' if field_entry and field_entry[1].style == '"' else ""
 
 
-def _scalar(each: ObjectNode, form: OldForm, node: Any) -> str:
+def _scalar(obj: ObjectNode, form: OldForm, node: Any) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise InputError(each.where(form.path), "is not a name")
-    if node.style == '"' or _quote(each, form):
+        raise InputError(obj.where(form.path), "is not a name")
+    if node.style == '"' or _quote(obj, form):
         return json.dumps(node.value)
     return f"'{node.value}'" if node.style == "'" else str(node.value)
 
 
-def _priority_class(found: Any) -> PriorityClass:
+def _priority_class(manifest: Any) -> PriorityClass:
     def text(*path: str) -> str:
-        value = value_at(found, path)
+        value = value_at(manifest, path)
         return value[1] if isinstance(value, tuple) else ""
 
     number = text("value")
@@ -358,15 +358,15 @@ def _priority_class(found: Any) -> PriorityClass:
     )
 
 
-def _nothing_old(text: str, shown: str) -> None:
-    """Raise `InputError` for what has the old form still, as a merge (`<<`) takes it from elsewhere."""
+def _check_nothing_old(text: str, shown: str) -> None:
+    """Raise `InputError` for a field that still has the old form because a merge (`<<`) inserts it."""
     for document in load_all(text):
-        for kind, found in _plain_objects(document):
-            for form in old_parts(kind, found):
-                name = value_at(found, ("metadata", "name"))
-                called = f"{kind} {'' if name is MISSING else name}".rstrip()
+        for kind, manifest in _plain_objects(document):
+            for form in old_parts(kind, manifest):
+                name = value_at(manifest, ("metadata", "name"))
+                object_name = f"{kind} {'' if name is MISSING else name}".rstrip()
                 raise InputError(
-                    f"{shown}: {called}: {form.shown}",
+                    f"{shown}: {object_name}: {form.shown}",
                     f"{form.advice}; it is merged in with `<<`: write it out first",
                 )
 
@@ -376,7 +376,7 @@ def _plain_objects(document: Any, depth: int = 0) -> Iterable[tuple[str, Mapping
         return
     kind, items = document.get("kind"), document.get("items")
     if isinstance(items, list) and depth < _DEEPEST_LIST:
-        for each in items:
-            yield from _plain_objects(each, depth + 1)
+        for item in items:
+            yield from _plain_objects(item, depth + 1)
     elif kind in CONVERTED and belongs(document.get("apiVersion")):
         yield kind, document

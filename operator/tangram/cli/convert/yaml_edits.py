@@ -1,8 +1,8 @@
-"""Changes of YAML or JSON text that leave every other byte as it is.
+"""Edit YAML or JSON text in place: every byte outside the edits stays the same.
 
-The positions of the nodes in the text say where to edit; nothing is written anew from data, so comments,
-order, quoting, indentation and line ends stay. What the edited text says is then compared with what the
-changes mean: anchors, aliases and merges can make one place of the text stand for several of the document.
+The positions of the parsed nodes say where to edit, so comments, order, quoting, indentation and line ends
+stay. The edited text is parsed again and compared with the expected document, because anchors, aliases and
+merges can use one place of the text for several places of the document.
 """
 
 import re
@@ -29,7 +29,7 @@ _COMMENT = re.compile(r"[ \t]*#[^\r\n]*")
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Another key, another value, or both, at `path`. `value` is one line of YAML; None: as it is."""
+    """A new key, a new value, or both, at `path`. `value` is one line of YAML; None: unchanged."""
 
     path: Path
     key: str | None = None
@@ -38,7 +38,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A new entry with the value that is at `source`, before the entry at `path`."""
+    """A new entry with a copy of the value at `source`, before the entry at `path`."""
 
     path: Path
     key: str
@@ -47,7 +47,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The entry at `path` goes, and with it what is empty then."""
+    """Remove the entry at `path`, and mappings that become empty."""
 
     path: Path
 
@@ -87,43 +87,43 @@ def at(root: Any, path: Path) -> Any:
 
 
 def tree(node: Any) -> Tree:
-    """Return what a node says, aliases written out."""
+    """Return the content of a node with its aliases expanded."""
     if isinstance(node, yaml.MappingNode):
         return {
             tree(key) if not isinstance(key, yaml.ScalarNode) else key.value: tree(value)
             for key, value in node.value
         }
     if isinstance(node, yaml.SequenceNode):
-        return [tree(each) for each in node.value]
+        return [tree(item) for item in node.value]
     return None if node is None else (node.tag, node.value)
 
 
 def edited(text: str, edits: Sequence[Sequence[Edit]], shown: str) -> str:
     """Return `text` with the edits of each of its documents made.
 
-    Raises `InputError` where an anchor, an alias or the layout of the text does not let them be made alone.
+    Raises `InputError` where an anchor, an alias or the layout of the text prevents it.
     """
     roots = list(compose_all(text))
     splices: set[_Splice] = set()
-    wanted: list[Tree] = []
+    expected: list[Tree] = []
     for root, own in zip(roots, edits, strict=True):
-        meant = tree(root)
-        removed = _emptied(meant, [each.path for each in own if isinstance(each, Remove)])
+        content = tree(root)
+        removed = _removed_paths(content, [edit.path for edit in own if isinstance(edit, Remove)])
         splices.update(_splices(text, root, own, removed))
-        wanted.append(_meant(meant, own, removed))
+        expected.append(_edited_tree(content, own, removed))
     new = _spliced(text, splices, shown)
     try:
-        found = [tree(root) for root in compose_all(new)]
+        result = [tree(root) for root in compose_all(new)]
     except ERRORS as error:
         line, problem = told(error)
         raise _refusal(f"{shown}{line}", problem) from error
-    for root, before, after in zip(roots, wanted, found, strict=False):
+    for root, before, after in zip(roots, expected, result, strict=False):
         if before != after:
             raise _refusal(
-                f"{shown}:{root.start_mark.line + 1}", "a part of it is used in more than one place"
+                f"{shown}:{root.start_mark.line + 1}", "an anchor uses a part of it in several places"
             )
-    if len(found) != len(wanted):
-        raise _refusal(shown, "its documents are not told apart")
+    if len(result) != len(expected):
+        raise _refusal(shown, "its documents cannot be separated")
     return new
 
 
@@ -133,47 +133,47 @@ def _refusal(where: str, problem: str) -> InputError:
     )
 
 
-def _emptied(meant: Tree, paths: Iterable[Path]) -> list[Path]:
-    """Return the paths of what goes, where a mapping of which nothing stays goes as a whole."""
+def _removed_paths(content: Tree, paths: Iterable[Path]) -> list[Path]:
+    """Return the paths to remove: a mapping as a whole if all of its keys are removed."""
     removed = set(paths)
     while True:
         parents = {path[:-1] for path in removed if len(path) > 1 and isinstance(path[-2], str)}
         empty = {
-            parent for parent in parents if all((*parent, key) in removed for key in _value(meant, parent))
+            parent for parent in parents if all((*parent, key) in removed for key in _value(content, parent))
         }
         if not empty:
             return sorted(removed, key=str)
         removed = {path for path in removed if path[:-1] not in empty} | empty
 
 
-def _value(meant: Tree, path: Path) -> Any:
+def _value(content: Tree, path: Path) -> Any:
     for step in path:
-        meant = meant[step]
-    return meant
+        content = content[step]
+    return content
 
 
-def _meant(meant: Tree, edits: Iterable[Edit], removed: Iterable[Path]) -> Tree:
-    """Return what a document says once it is edited."""
-    for each in edits:
-        if isinstance(each, Insert):
-            _value(meant, each.path[:-1])[each.key] = _value(meant, each.source)
+def _edited_tree(content: Tree, edits: Iterable[Edit], removed: Iterable[Path]) -> Tree:
+    """Return the content of a document after the edits."""
+    for edit in edits:
+        if isinstance(edit, Insert):
+            _value(content, edit.path[:-1])[edit.key] = _value(content, edit.source)
     for path in removed:
-        _value(meant, path[:-1]).pop(path[-1])
-    for each in edits:
-        if isinstance(each, Write):
-            parent = _value(meant, each.path[:-1])
-            value = parent.pop(each.path[-1])
-            key = each.path[-1] if each.key is None else each.key
-            parent[key] = value if each.value is None else tree(next(iter(compose_all(each.value))))
-    return meant
+        _value(content, path[:-1]).pop(path[-1])
+    for edit in edits:
+        if isinstance(edit, Write):
+            parent = _value(content, edit.path[:-1])
+            value = parent.pop(edit.path[-1])
+            key = edit.path[-1] if edit.key is None else edit.key
+            parent[key] = value if edit.value is None else tree(next(iter(compose_all(edit.value))))
+    return content
 
 
 def _splices(text: str, root: Any, edits: Iterable[Edit], removed: Iterable[Path]) -> Iterable[_Splice]:
-    for each in edits:
-        if isinstance(each, Write):
-            yield from _write(text, root, each)
-        elif isinstance(each, Insert):
-            yield _insertion(text, root, each)
+    for edit in edits:
+        if isinstance(edit, Write):
+            yield from _write(text, root, edit)
+        elif isinstance(edit, Insert):
+            yield _insertion(text, root, edit)
     gone: dict[Path, set[int | str]] = {}
     for path in removed:
         gone.setdefault(path[:-1], set()).add(path[-1])
@@ -182,10 +182,10 @@ def _splices(text: str, root: Any, edits: Iterable[Edit], removed: Iterable[Path
 
 
 def _write(text: str, root: Any, edit: Write) -> Iterable[_Splice]:
-    found = entry(root, edit.path)
-    if found is None:
+    edited_entry = entry(root, edit.path)
+    if edited_entry is None:
         raise KeyError(edit.path)
-    _, key, value = found
+    _, key, value = edited_entry
     if edit.key is not None:
         yield _Splice(*_marks(key), _quoted(text, key, edit.key))
     if edit.value is not None:
@@ -205,10 +205,10 @@ def _has_anchor(text: str, start: int) -> bool:
 
 
 def _insertion(text: str, root: Any, edit: Insert) -> _Splice:
-    found, source = entry(root, edit.path), entry(root, edit.source)
-    if found is None or source is None:
+    successor, source = entry(root, edit.path), entry(root, edit.source)
+    if successor is None or source is None:
         raise KeyError(edit.path)
-    mapping, key, _ = found
+    mapping, key, _ = successor
     start, end = _span(text, *source[1:])
     new = f"{_quoted(text, key, edit.key)}: {text[start:end]}"
     place = key.start_mark.index
@@ -264,15 +264,15 @@ def _without_comments(text: str, start: int, end: int) -> int:
 def _removals(text: str, mapping: Any, keys: set[int | str]) -> Iterable[_Splice]:
     entries = mapping.value
     gone = [key.value in keys for key, _ in entries]
-    kept = max((i for i, each in enumerate(gone) if not each), default=-1)
+    last_kept = max((i for i, is_gone in enumerate(gone) if not is_gone), default=-1)
     for i, (key, value) in enumerate(entries):
         if not gone[i]:
             continue
         start, end = key.start_mark.index, _span(text, key, value)[1]
         before = text[max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1 : start]
-        if mapping.flow_style and i > kept >= 0:
-            if i == kept + 1:
-                yield _Splice(_span(text, *entries[kept])[1], _span(text, *entries[-1])[1], "")
+        if mapping.flow_style and i > last_kept >= 0:
+            if i == last_kept + 1:
+                yield _Splice(_span(text, *entries[last_kept])[1], _span(text, *entries[-1])[1], "")
         elif i + 1 < len(entries) and (mapping.flow_style or before.strip()):
             yield _Splice(start, entries[i + 1][0].start_mark.index, "")
         elif before.strip() or mapping.flow_style:
@@ -290,10 +290,10 @@ def _line_removal(text: str, start: int, end: int) -> _Splice:
 
 def _spliced(text: str, splices: Iterable[_Splice], shown: str) -> str:
     parts, place = [], 0
-    for each in sorted(splices, key=lambda each: (each.start, each.end)):
-        if each.start < place:
-            line = text.count("\n", 0, each.start) + 1
-            raise _refusal(f"{shown}:{line}", "two changes meet there")
-        parts += [text[place : each.start], each.new]
-        place = each.end
+    for splice in sorted(splices, key=lambda splice: (splice.start, splice.end)):
+        if splice.start < place:
+            line = text.count("\n", 0, splice.start) + 1
+            raise _refusal(f"{shown}:{line}", "two edits overlap there")
+        parts += [text[place : splice.start], splice.new]
+        place = splice.end
     return "".join((*parts, text[place:]))

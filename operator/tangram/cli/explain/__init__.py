@@ -1,4 +1,4 @@
 """`tangram explain`.
 
-In: a cluster or files, and a name. Out: why that LLMDeployment runs where it runs.
+In: a cluster or files, and the name of an LLMDeployment. Out: its devices, the reasons, and the alternatives.
 """

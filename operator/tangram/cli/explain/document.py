@@ -1,24 +1,67 @@
-"""One LLMDeployment explained, as a document: what it asks, where it runs, what becomes of it and why."""
+"""The explanation of one LLMDeployment as JSON and YAML show it: requirements, devices, decision and plan."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.cli.plan.applied_documents import Observed
+from tangram.cli.options.planning import explained_deployment
+from tangram.cli.plan.applied_documents import AppliedSnapshot
 from tangram.cli.plan.headline import distance, one_shape, proof
-from tangram.eligibility.shapes.serving_requirements import ServingRequirements
-from tangram.fleet import WHOLE_GPU, Alternative, ParsedIntent, Shape
-from tangram.planner import plan as decide
-from tangram.recommendation.recommend import PlannedFleet
+from tangram.cli.plan.input_files import PlanSource
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
+from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, Shape
+from tangram.planner import plan as operator_plan
+from tangram.recommendation.problem.pack import PlanTimeLimit
+from tangram.recommendation.recommend import PlannedFleet, inputs_hash, plan_fleet
 
-_PLAN = ("status", "gap", "gpusInUse", "costPerHour")
+_FLEET_KEYS = ("status", "gap", "gpusInUse", "costPerHour")
 
 
-def asks(wanted: ServingRequirements) -> dict[str, Any]:
-    """Return what is asked, defaults filled in; what nobody limits is left out."""
-    request = wanted.request
-    found: dict[str, Any] = {
-        "requestsPerSecond": wanted.rps,
+def explanation_document(
+    source: PlanSource, namespace: str, name: str, limits: PlanTimeLimit
+) -> dict[str, Any]:
+    """Return the explanation of one LLMDeployment of `source`."""
+    fleet_input, demand_id = source.fleet_input, identity(namespace, name)
+    explanation: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "inputsHash": inputs_hash(fleet_input),
+    }
+    requirements = next(
+        (deployment for deployment in fleet_input.deployments if deployment.id == demand_id), None
+    )
+    if requirements is not None:
+        explanation |= {"model": requirements.architecture.name, "asks": _requirements(requirements)}
+    if source.cluster is not None:
+        intents = {(intent.namespace, intent.name): intent for intent in source.cluster.intents}
+        intent = intents[namespace, name]
+        explanation |= {"modelURI": intent.model_uri} if isinstance(intent, Intent) else {}
+        explanation["operator"] = _decision(source.cluster, intent, time.time())
+    plan = plan_fleet(fleet_input, limits)
+    explanation["runsOn"] = _runs_on(plan, demand_id)
+    if requirements is not None:
+        explained = explained_deployment(plan, demand_id, limits)
+        explanation["plan"] = _plan(plan, explained, demand_id)
+        explanation["alternatives"] = explained["alternatives"]
+        explanation["because"] = explained.get("because", [])
+        explanation["relaxations"] = explained.get("relaxations", [])
+    explanation["notes"] = [
+        text
+        for deployment in plan.document["deployments"]
+        if (deployment["namespace"], deployment["name"]) == (namespace, name)
+        for text in deployment["notes"]
+    ]
+    explanation["notes"] += [text for text in fleet_input.notes if text.startswith(f"{demand_id} ")]
+    return explanation
+
+
+def _requirements(requirements: ServingRequirements) -> dict[str, Any]:
+    """Return traffic, objectives and limits with their defaults, without what is not set."""
+    request = requirements.request
+    spread = {"node": requirements.spread.node, "zone": requirements.spread.zone}
+    settings: dict[str, Any] = {
+        "requestsPerSecond": requirements.rps,
         "inputTokens": round(request.prompts.mean),
         "inputTokensP90": round(request.prompts.p90),
         "outputTokens": round(request.answers.mean),
@@ -26,79 +69,75 @@ def asks(wanted: ServingRequirements) -> dict[str, Any]:
         "percentile": request.percentile,
         "ttftMilliseconds": request.ttft_ms,
         "tpotMilliseconds": request.tpot_ms,
-        "replicas": {"min": wanted.least, "max": wanted.most},
-        "priority": wanted.priority,
-        "precision": wanted.precision,
-        "mig": str(wanted.mig),
-        "allowedSKUs": list(wanted.allowed_skus),
-        "deniedSKUs": list(wanted.denied_skus),
-        "pools": list(wanted.pools),
-        "budgetPerHour": wanted.budget_per_hour,
-        "spread": {key: share for key, share in _spread(wanted).items() if share < 1},
-        "paused": wanted.paused,
+        "replicas": {"min": requirements.least, "max": requirements.most},
+        "priority": requirements.priority,
+        "precision": requirements.precision,
+        "mig": str(requirements.mig),
+        "allowedSKUs": list(requirements.allowed_skus),
+        "deniedSKUs": list(requirements.denied_skus),
+        "pools": list(requirements.pools),
+        "budgetPerHour": requirements.budget_per_hour,
+        "spread": {place: share for place, share in spread.items() if share < 1},
+        "paused": requirements.paused,
     }
-    return {key: value for key, value in found.items() if value is not None and value not in ([], {})}
+    return {key: value for key, value in settings.items() if value is not None and value not in ([], {})}
 
 
-def _spread(wanted: ServingRequirements) -> dict[str, float]:
-    return {"node": wanted.spread.node, "zone": wanted.spread.zone}
-
-
-def runs_on(plan: PlannedFleet, who: str) -> list[dict[str, Any]]:
-    """Return what it holds now, by kind of slice and node; the GPUs of one replica count once."""
-    found: Counter[tuple[str, str, int, str]] = Counter()
+def _runs_on(plan: PlannedFleet, demand_id: str) -> list[dict[str, Any]]:
+    """Return the replicas that run now, by device and node."""
+    replicas: Counter[tuple[str, str, int, str]] = Counter()
     gangs: Counter[tuple[str, str, str]] = Counter()
     for gpu in plan.asked.problem.gpus:
         for instance in gpu.instances:
-            if instance.owner != who:
+            if instance.owner != demand_id:
                 continue
             if instance.gang is None:
-                found[gpu.sku, instance.profile, 1, gpu.node] += 1
+                replicas[gpu.sku, instance.profile, 1, gpu.node] += 1
             else:
                 gangs[gpu.sku, instance.gang, gpu.node] += 1
     for (sku, _, node), size in gangs.items():
-        found[sku, WHOLE_GPU, size, node] += 1
+        replicas[sku, WHOLE_GPU, size, node] += 1
     return [
         {"sku": sku, "profile": profile, "tensorParallel": size, "node": node, "replicas": count}
-        for (sku, profile, size, node), count in sorted(found.items())
+        for (sku, profile, size, node), count in sorted(replicas.items())
     ]
 
 
-def planned_for(plan: PlannedFleet, told: Mapping[str, Any], who: str) -> dict[str, Any]:
-    """Return what the plan of the whole fleet makes of it. `told`: its document, alternatives tried."""
+def _plan(plan: PlannedFleet, explained: Mapping[str, Any], demand_id: str) -> dict[str, Any]:
+    """Return the devices, cost and moves of one LLMDeployment in the plan of the whole fleet."""
     document = plan.document
-    nodes = sorted({g["node"] for g in document["gpus"] for i in g["instances"] if i["owner"] == who})
+    nodes = sorted({g["node"] for g in document["gpus"] for i in g["instances"] if i["owner"] == demand_id})
     return {
-        "fleet": {key: document[key] for key in _PLAN} | _claims(document),
-        "chosen": told["chosen"],
+        "fleet": {key: document[key] for key in _FLEET_KEYS} | _claims(document),
+        "chosen": explained["chosen"],
         "nodes": nodes,
-        "costPerHour": told["costPerHour"],
-        "unmet": told["unmet"],
-        "moves": [move for move in document["moves"] if move["owner"] == who],
-        "unmetReason": next((u["reason"] for u in document["unmet"] if u["name"] == who), ""),
+        "costPerHour": explained["costPerHour"],
+        "unmet": explained["unmet"],
+        "moves": [move for move in document["moves"] if move["owner"] == demand_id],
+        "unmetReason": next((u["reason"] for u in document["unmet"] if u["name"] == demand_id), ""),
     }
 
 
 def _claims(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is proved of the plan of the whole fleet, and what one shape per LLMDeployment costs."""
+    """Return what is proved of the fleet's plan, and the cost of one shape per LLMDeployment."""
     mixes = one_shape(document)
     claims = {"proof": proof(document), "distance": distance(document)}
     return claims if mixes is None else claims | {"oneShapePerDeployment": mixes}
 
 
-def decided(seen: Observed, intent: ParsedIntent, now: float) -> dict[str, Any]:
-    """Return what the operator does with it at `now`: on what there is, cutting and moving nothing."""
-    made = decide(seen.snapshot, seen.intents, now)
-    found = next(each for each in made.decisions if each.owner_uid == intent.uid)
+def _decision(cluster: AppliedSnapshot, intent: ParsedIntent, now: float) -> dict[str, Any]:
+    """Return the operator's decision at `now`, on the devices that exist and without moves."""
+    decisions = operator_plan(cluster.snapshot, cluster.intents, now).decisions
+    decision = next(decision for decision in decisions if decision.owner_uid == intent.uid)
     return {
-        "accepted": {"reason": found.accepted_reason, "message": found.accepted_message},
-        "modelReady": {"reason": found.model_reason, "message": found.model_message},
-        "placed": {"reason": found.placed_reason, "message": found.placed_message},
-        "desired": found.desired,
-        "replicas": found.placed,
-        "costPerHour": round(found.price_per_hour, 6),
-        "alternatives": [_alternative(each) for each in found.alternatives],
-    } | ({} if found.shape is None else {"shape": _shape(found.shape)})
+        "accepted": {"reason": decision.accepted_reason, "message": decision.accepted_message},
+        "modelReady": {"reason": decision.model_reason, "message": decision.model_message},
+        "placed": {"reason": decision.placed_reason, "message": decision.placed_message},
+        "desired": decision.desired,
+        "replicas": decision.placed,
+        "costPerHour": round(decision.price_per_hour, 6),
+        "alternatives": [_alternative(other) for other in decision.alternatives],
+    } | ({} if decision.shape is None else {"shape": _shape(decision.shape)})
 
 
 def _shape(shape: Shape) -> dict[str, Any]:

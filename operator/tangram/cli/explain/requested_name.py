@@ -1,4 +1,4 @@
-"""`llmdep/NAME`: which LLMDeployment is meant, and what to say when there is none or more than one."""
+"""Parse `llmdep/NAME` and find the LLMDeployment of that name among those that exist."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,58 +11,57 @@ _KINDS = ("llmdep", "llmdeployment", "llmdeployments", "llmdeployments.tangram.d
 _FORMS = "llmdep/NAME or llmdep/NAMESPACE/NAME"
 _MOST_NAMES = 8
 
-Known = tuple[str, str]
-"""Namespace and name."""
+NamespacedName = tuple[str, str]
+"""Namespace and name of an LLMDeployment."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedName:
-    """What somebody typed, understood without looking at any fleet."""
+    """The name that the user typed."""
 
     name: str
-    namespace: str | None  # None: whichever has it
+    namespace: str | None  # None: not given
 
-    def among(self, known: Sequence[Known]) -> Known:
-        """Return the one LLMDeployment that is meant.
+    def among(self, deployments: Sequence[NamespacedName]) -> NamespacedName:
+        """Return the LLMDeployment of this name.
 
-        Raises `InputError`: with the nearest names where there is none, with the namespaces where
-        there are more.
+        Raises `InputError`: if there is none, with the nearest names; if several, with their namespaces.
         """
-        name, where = self.name, self.namespace
-        found = [each for each in known if each[1] == name and where in {None, each[0]}]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            places = ", ".join(sorted(each[0] for each in found))
+        name, namespace = self.name, self.namespace
+        matches = [pair for pair in deployments if pair[1] == name and namespace in {None, pair[0]}]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            namespaces = ", ".join(sorted(match[0] for match in matches))
             raise InputError(
-                FIELD, f"{name} is an LLMDeployment in each of the namespaces {places}: say which with -n"
+                FIELD, f"namespaces {namespaces} have an LLMDeployment {name} each: choose one with -n"
             )
-        raise InputError(FIELD, _nothing(name, where, known))
+        raise InputError(FIELD, _not_found(name, namespace, deployments))
 
 
-def asked(words: Sequence[str], namespace: str | None) -> RequestedName:
-    """Read `llmdep/NAME`, `llmdep/NAMESPACE/NAME`, `llmdep NAME` or `NAME`; `InputError` for the rest."""
+def requested_name(words: Sequence[str], namespace: str | None) -> RequestedName:
+    """Parse `llmdep/NAME`, `llmdep/NAMESPACE/NAME`, `llmdep NAME` or `NAME`. Raises `InputError`."""
     text = "/".join(words)
     kind, slash, rest = text.partition("/")
     if slash and kind.lower() not in _KINDS:
-        raise InputError(FIELD, f"{text!r}: only LLMDeployments are explained, as {_FORMS}")
+        raise InputError(FIELD, f"{text!r}: only LLMDeployments can be explained: {_FORMS}")
     where, slash, name = (rest if slash else text).rpartition("/")
     if not name or "/" in where or (slash and not where):
         raise InputError(FIELD, f"{text!r} is not {_FORMS}")
     return RequestedName(name, where or namespace)
 
 
-def _nothing(name: str, where: str | None, known: Sequence[Known]) -> str:
-    place = f" in namespace {where}" if where is not None else ""
+def _not_found(name: str, namespace: str | None, deployments: Sequence[NamespacedName]) -> str:
+    place = f" in namespace {namespace}" if namespace is not None else ""
     problem = f"there is no LLMDeployment {name}{place}"
-    elsewhere = sorted(each[0] for each in known if each[1] == name)
+    elsewhere = sorted(space for space, known_name in deployments if known_name == name)
     if elsewhere:
         return f"{problem}; one is in {', '.join(elsewhere)}"
-    names = sorted({each[1] for each in known})
+    names = sorted({known_name for _, known_name in deployments})
     near = get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
         return f"{problem}; did you mean {' or '.join(near)}?"
     if not names:
-        return f"{problem}, nor any other"
+        return f"{problem}; there are no LLMDeployments"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{problem}; there are {', '.join(names[:_MOST_NAMES])}{more}"

@@ -1,4 +1,4 @@
-"""An explanation as people read it: a few lines of what and why, then a table of what else there was."""
+"""An explanation as people read it: lines of facts and reasons, then a table of the alternatives."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,32 +10,32 @@ from tangram.cli.output import terminal_width
 from tangram.cli.plan.headline import money
 from tangram.cli.plan.table import MARK, shape_name
 
-_WIDTH = 100  # of a pipe or file, where lines are wrapped all the same: this is prose
+_WIDTH = 100  # columns in a pipe or file
 _LABEL = 10
-_NARROWEST = 20  # of the reasons beside the table
+_NARROWEST = 20  # columns of WHY NOT
 _CENT = 0.005
 _MOST_NODES = 4
 _LIMITS = {"NotEnoughGPUs", "MaxReplicas", "Budget"}
 
 
-def show(found: Mapping[str, Any]) -> None:
-    """Print it."""
-    click.echo(click.style(_title(found), bold=terminal_width() is not None))
-    for label, text in _lines(found):
+def show(explanation: Mapping[str, Any]) -> None:
+    """Print an explanation."""
+    click.echo(click.style(_title(explanation), bold=terminal_width() is not None))
+    for label, text in _lines(explanation):
         for line in _wrapped(label, text):
             click.echo(line)
-    if found.get("alternatives"):
+    if explanation.get("alternatives"):
         click.echo()
-        for line in _table(found["alternatives"]):
+        for line in _table(explanation["alternatives"]):
             click.echo(line)
-    for note in _notes(found):
+    for note in _notes(explanation):
         click.echo()
         click.echo(textwrap.fill(note, _width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _title(found: Mapping[str, Any]) -> str:
-    model = found.get("modelURI", found.get("model", ""))
-    return f"{found['namespace']}/{found['name']}" + (f": {model}" if model else "")
+def _title(explanation: Mapping[str, Any]) -> str:
+    model = explanation.get("modelURI", explanation.get("model", ""))
+    return f"{explanation['namespace']}/{explanation['name']}" + (f": {model}" if model else "")
 
 
 def _width() -> int:
@@ -47,53 +47,55 @@ def _wrapped(label: str, text: str) -> list[str]:
     return [f"{label if i == 0 else '':<{_LABEL}}{line}" for i, line in enumerate(lines)]
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if "asks" in found:
-        yield "asks", _asks(found["asks"])
-    yield "runs on", _runs_on(found["runsOn"])
-    if "operator" in found:
-        yield "operator", _operator(found["operator"])
-    if "plan" not in found:
+def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "asks" in explanation:
+        yield "asks", _asks(explanation["asks"])
+    yield "runs on", _runs_on(explanation["runsOn"])
+    if "operator" in explanation:
+        yield "operator", _operator(explanation["operator"])
+    if "plan" not in explanation:
         return
-    plan = found["plan"]
+    plan = explanation["plan"]
     yield "plan", _plan(plan)
-    why = _why(plan, found["alternatives"])
+    why = _why(plan, explanation["alternatives"])
     if why:
         yield "why", why
     if plan["unmet"]:
-        yield "short", _short(plan, found["because"])
-        for i, change in enumerate(found["relaxations"]):
+        yield "unmet", _short(plan, explanation["because"])
+        for i, change in enumerate(explanation["relaxations"]):
             yield (
                 "" if i else "helps",
                 f"{change['text']}: the fleet then costs {money(change['fleetCostPerHour'])} $/h",
             )
 
 
-def _asks(asked: Mapping[str, Any]) -> str:
-    rate = asked.get("requestsPerSecond")
-    tokens = f"{asked['inputTokens']} + {asked['outputTokens']} tokens"
-    parts = [f"{rate:g} requests/s of {tokens}" if rate else f"requests of {tokens}, rate not stated"]
+def _asks(requirements: Mapping[str, Any]) -> str:
+    rate = requirements.get("requestsPerSecond")
+    tokens = f"{requirements['inputTokens']} + {requirements['outputTokens']} tokens"
+    parts = [f"{rate:g} requests/s of {tokens}" if rate else f"requests of {tokens}, rate not set"]
     limits = [
-        f"{name} {asked[key]:g} ms"
+        f"{name} {requirements[key]:g} ms"
         for name, key in (("TTFT", "ttftMilliseconds"), ("TPOT", "tpotMilliseconds"))
-        if key in asked
+        if key in requirements
     ]
     if limits:
-        parts.append(f"P{asked['percentile']} of {' and '.join(limits)}")
-    parts.append(_replicas(asked["replicas"]))
-    if "budgetPerHour" in asked:
-        parts.append(f"at most {money(asked['budgetPerHour'])} $/h")
-    if "pools" in asked:
-        parts.append(f"in {' or '.join(asked['pools'])}")
-    if "allowedSKUs" in asked:
-        parts.append(f"on {' or '.join(asked['allowedSKUs'])}")
-    if "deniedSKUs" in asked:
-        parts.append(f"not on {' or '.join(asked['deniedSKUs'])}")
-    if asked["mig"] != "Allowed":
-        parts.append(f"slices {asked['mig'].lower()}")
-    parts += [f"at most {share:.0%} on one {place}" for place, share in asked.get("spread", {}).items()]
-    if asked["priority"]:
-        parts.append(f"priority {asked['priority']}")
+        parts.append(f"P{requirements['percentile']} of {' and '.join(limits)}")
+    parts.append(_replicas(requirements["replicas"]))
+    if "budgetPerHour" in requirements:
+        parts.append(f"at most {money(requirements['budgetPerHour'])} $/h")
+    if "pools" in requirements:
+        parts.append(f"in {' or '.join(requirements['pools'])}")
+    if "allowedSKUs" in requirements:
+        parts.append(f"on {' or '.join(requirements['allowedSKUs'])}")
+    if "deniedSKUs" in requirements:
+        parts.append(f"not on {' or '.join(requirements['deniedSKUs'])}")
+    if requirements["mig"] != "Allowed":
+        parts.append(f"slices {requirements['mig'].lower()}")
+    parts += [
+        f"at most {share:.0%} on one {place}" for place, share in requirements.get("spread", {}).items()
+    ]
+    if requirements["priority"]:
+        parts.append(f"priority {requirements['priority']}")
     return "; ".join(parts)
 
 
@@ -112,12 +114,12 @@ def _runs_on(parts: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{part['replicas']} x {shape_name(part)} on {part['node']}" for part in parts)
 
 
-def _operator(told: Mapping[str, Any]) -> str:
-    if told["accepted"]["reason"] != "Valid":
-        return f"{told['accepted']['reason']}: {told['accepted']['message']}"
-    placed = told["placed"]
+def _operator(decision: Mapping[str, Any]) -> str:
+    if decision["accepted"]["reason"] != "Valid":
+        return f"{decision['accepted']['reason']}: {decision['accepted']['message']}"
+    placed = decision["placed"]
     if placed["reason"] == "WaitingForModel":
-        return f"{told['modelReady']['reason']}: {told['modelReady']['message']}"
+        return f"{decision['modelReady']['reason']}: {decision['modelReady']['message']}"
     return f"{placed['reason']}: {placed['message']}"
 
 
@@ -146,12 +148,14 @@ def _at(nodes: Sequence[str]) -> str:
 def _why(plan: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     fleet = plan["fleet"]
     claims = [f"for the whole fleet: {_proof(fleet)}"]
-    claims += [text for each in others if (text := _cheaper(each, plan))][:2]
-    dearer = [each for each in others if each["rejectedBecause"] == "Dearer"]
+    claims += [text for other in others if (text := _cheaper(other, plan))][:2]
+    dearer = [other for other in others if other["rejectedBecause"] == "Dearer"]
     if dearer:
-        nearest = min(dearer, key=lambda each: each["costPerHour"])
+        nearest = min(dearer, key=lambda other: other["costPerHour"])
         more = nearest["costPerHour"] - plan["costPerHour"]
-        claims.append(f"the next by price, {_names(nearest)}, takes {money(more)} $/h more of its GPUs")
+        claims.append(
+            f"the next by price, {_names(nearest)}, costs {money(more)} $/h more by its share of GPUs"
+        )
     text = "; ".join(claims)
     return text[0].upper() + text[1:] + "."
 
@@ -162,7 +166,7 @@ def _proof(fleet: Mapping[str, Any]) -> str:
 
 
 def _cheaper(other: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """Say why it is not another that costs less by itself, the empty string where that does not."""
+    """Say why an alternative that costs less by itself was not chosen; empty for any other."""
     if not other["costPerHour"] or other["costPerHour"] >= plan["costPerHour"] + _CENT:
         return ""
     less = f"{_names(other)} would cost {money(other['costPerHour'])} $/h by its share of GPUs, but"
@@ -171,7 +175,7 @@ def _cheaper(other: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     if other["rejectedBecause"] != "Fleet" or "fleetCostPerHour" not in other:
         return ""
     if other["unmetChange"] > 0:
-        return f"{less} others would go short"
+        return f"{less} less demand of others would be served"
     fleet, instead = plan["fleet"]["costPerHour"], other["fleetCostPerHour"]
     return f"{less} the fleet {money(instead)} and not {money(fleet)}" if instead > fleet + _CENT else ""
 
@@ -186,7 +190,7 @@ def _short(plan: Mapping[str, Any], because: Sequence[str]) -> str:
 
 
 def _table(others: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = [_row(each) for each in others]
+    rows = [_row(other) for other in others]
     head = ["INSTEAD", "REPL", "$/h", "FLEET $/h"]
     sizes = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     indent = sum(sizes) + 2 * len(sizes)
@@ -220,17 +224,17 @@ def _row(other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _notes(found: Mapping[str, Any]) -> list[str]:
-    notes = list(found["notes"])
-    chosen = found["plan"]["chosen"] if "plan" in found else ()
+def _notes(explanation: Mapping[str, Any]) -> list[str]:
+    notes = list(explanation["notes"])
+    chosen = explanation["plan"]["chosen"] if "plan" in explanation else ()
     marks = {word for shape in chosen for word in shape.get("unverified", ())}
     if marks:
-        notes.append(f"{MARK} not measured, or in no source: {', '.join(sorted(marks))}.")
-    if "plan" in found:
-        fleet = found["plan"]["fleet"]
+        notes.append(f"{MARK} Not measured, or without a cited source: {', '.join(sorted(marks))}.")
+    if "plan" in explanation:
+        fleet = explanation["plan"]["fleet"]
         notes += [fleet["oneShapePerDeployment"]] if "oneShapePerDeployment" in fleet else []
         notes.append(
             f"The whole fleet: {money(fleet['costPerHour'])} $/h for {fleet['gpusInUse']} GPUs in use."
-            " FLEET $/h: what all of it would cost with that instead."
+            " FLEET $/h: its cost with this alternative instead."
         )
     return notes

@@ -21,7 +21,7 @@ class Segment:
 
 def bar(segments: Sequence[Segment], total: int) -> None:
     """Print the parts to scale; if they exceed `total`, a second line marks the end of the memory."""
-    from rich.console import Console  # noqa: PLC0415 - 60 ms that `-o json` does without
+    from rich.console import Console  # noqa: PLC0415 - takes 60 ms
     from rich.text import Text  # noqa: PLC0415
 
     width = max(NARROWEST, min(WIDTH, (terminal_width() or WIDTH) - 1))

@@ -1,4 +1,4 @@
-"""Options that several commands share.
+"""Options that several commands share, and the files that they name.
 
-In: what a user types. Out: checked values.
+In: option values and files of the user. Out: checked values, or an `InputError` with option, file and line.
 """

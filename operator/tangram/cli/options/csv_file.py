@@ -1,4 +1,4 @@
-"""Reads a CSV file of anybody's measurements, compressed or not; a defect is one line with its place."""
+"""Read a CSV file of measurements, plain or gzip. Every error is one line that names file and line."""
 
 import csv
 import io
@@ -38,23 +38,23 @@ def _content(path: Path, shown: str) -> bytes:
 
 
 def _unpacked(raw: bytes, shown: str) -> bytes:
-    """Unpack gzip by its first bytes, whatever the name; never more than the limit, however well it packs."""
-    found = bytearray()
-    while raw.startswith(_GZIP):  # members may follow each other
+    """Unpack gzip data, recognised by its first bytes, up to the size limit."""
+    content = bytearray()
+    while raw.startswith(_GZIP):  # a file may have several members
         unpack = zlib.decompressobj(wbits=31)
         try:
-            found += unpack.decompress(raw, MAX_BYTES + 1 - len(found))
+            content += unpack.decompress(raw, MAX_BYTES + 1 - len(content))
         except zlib.error:
             raise InputError(shown, "begins like gzip, but cannot be unpacked") from None
-        if len(found) > MAX_BYTES:
+        if len(content) > MAX_BYTES:
             raise InputError(shown, f"is larger than {MAX_BYTES // 2**20} MiB when unpacked")
         if not unpack.eof:
             raise InputError(shown, "is cut off: the gzip data has no end")
         raw = unpack.unused_data.lstrip(b"\0")  # padding
         if not raw:
-            return bytes(found)
-    if found:
-        raise InputError(shown, "has something behind its gzip data")
+            return bytes(content)
+    if content:
+        raise InputError(shown, "has other data after its gzip data")
     return raw
 
 
@@ -77,7 +77,7 @@ def _rows(text: str, shown: str, required: tuple[str, ...]) -> Iterator[dict[str
         if len(cells) != len(header):
             raise InputError(where, f"has {len(cells)} cells under {len(header)} columns")
         if reader.line_num != number:
-            raise InputError(where, "has a cell of several lines; no column of measurements needs that")
+            raise InputError(where, "has a cell of several lines")
         if number > MAX_ROWS:
             raise InputError(shown, f"has more than {MAX_ROWS:,} lines")
         yield dict(zip(header, (cell.strip() for cell in cells), strict=True))

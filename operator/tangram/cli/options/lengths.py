@@ -1,4 +1,4 @@
-"""Lengths of prompts and answers on the command line: mean and P90, all alike, or as counted in a file."""
+"""Lengths of prompts and answers from options and files: mean and P90, one length, or a histogram."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,13 +11,13 @@ from tangram.cli.options.csv_file import read_csv
 from tangram.fleet import Lengths
 from tangram.fleet.lengths import MOST_P90, around, counted
 
-LONGEST_TOKENS = 1_048_576  # as `traffic.inputTokens` has it
-MOST_REQUESTS = 10**12  # of one length
+LONGEST_TOKENS = 1_048_576  # the maximum of `traffic.inputTokens`
+MOST_REQUESTS = 10**12  # largest count of one length
 FIELDS = ("inputTokens", "outputTokens")
 
 
 def read_histogram(path: Path) -> Lengths:
-    """Return lengths as counted in a CSV file with columns `tokens` and `count` (without it: 1).
+    """Return the lengths of a CSV file with columns `tokens` and `count` (default 1).
 
     Raises `InputError` naming file and line.
     """
@@ -38,40 +38,40 @@ def _whole(text: str, where: str, least: int, most: int) -> int:
     return int(text)
 
 
-def resolved(
+def with_histogram_means(
     body: Mapping[str, Any], folder: Path, where: str
 ) -> tuple[Mapping[str, Any], dict[str, Lengths]]:
-    """Return an LLMDeployment with the mean in the place of each histogram, and what the histograms hold.
+    """Return an LLMDeployment with each histogram replaced by its mean, and the histograms' lengths by field.
 
-    Names of files are relative to `folder`, where the YAML file lies. Raises `InputError`.
+    File names are relative to `folder`, that of the YAML file. Raises `InputError`.
     """
     spec = body.get("spec")
     traffic = spec.get("traffic") if isinstance(spec, Mapping) else None
     if not isinstance(spec, Mapping) or not isinstance(traffic, Mapping):
         return body, {}
-    found: dict[str, Lengths] = {}
+    histograms: dict[str, Lengths] = {}
     means: dict[str, Any] = {}
     for name in FIELDS:
-        given = traffic.get(name)
-        if not isinstance(given, Mapping) or "histogram" not in given:
+        setting = traffic.get(name)
+        if not isinstance(setting, Mapping) or "histogram" not in setting:
             continue
         path = f"{where}: spec.traffic.{name}"
-        if len(given) > 1:
+        if len(setting) > 1:
             raise InputError(path, "exactly one of mean, fixed and histogram must be set")
-        file = given["histogram"]
+        file = setting["histogram"]
         if not isinstance(file, str) or not file:
             raise InputError(f"{path}.histogram", "must be the name of a CSV file")
         try:
-            found[name] = read_histogram(folder / file)
+            histograms[name] = read_histogram(folder / file)
         except InputError as error:
             raise InputError(f"{path}.histogram: {error.field}", error.problem) from error
-        means[name] = {"mean": max(1, round(found[name].mean))}
-    if not found:
+        means[name] = {"mean": max(1, round(histograms[name].mean))}
+    if not histograms:
         return body, {}
-    return {**body, "spec": {**spec, "traffic": {**traffic, **means}}}, found
+    return {**body, "spec": {**spec, "traffic": {**traffic, **means}}}, histograms
 
 
-def lengths_options(what: str, name: str, mean: int) -> Callable[[Any], Any]:
+def lengths_options(label: str, name: str, mean: int) -> Callable[[Any], Any]:
     """Add the options of one kind of lengths: `--NAME`, `--NAME-p90`, `--NAME-histogram`."""
 
     def add(command: Any) -> Any:
@@ -79,15 +79,15 @@ def lengths_options(what: str, name: str, mean: int) -> Callable[[Any], Any]:
             click.option(
                 f"--{name}-histogram",
                 type=click.Path(path_type=Path),
-                help=f"{what}, tokens as counted: a CSV file with columns tokens and count.",
+                help=f"{label}: CSV file with the columns tokens and count.",
             ),
             click.option(
                 f"--{name}-p90",
                 type=int,
-                help=f"{what}, tokens that a tenth exceed; the mean: all alike.  [default: 2 x mean]",
+                help=f"{label}: P90 of tokens; equal to the mean: one length.  [default: 2 x mean]",
             ),
             click.option(
-                f"--{name}", f"{name}_tokens", type=int, help=f"{what}, mean tokens.  [default: {mean}]"
+                f"--{name}", f"{name}_tokens", type=int, help=f"{label}: mean tokens.  [default: {mean}]"
             ),
         ):
             command = option(command)
@@ -99,10 +99,10 @@ def lengths_options(what: str, name: str, mean: int) -> Callable[[Any], Any]:
 def lengths_given(
     name: str, default: int, mean: int | None, p90: int | None, histogram: Path | None
 ) -> Lengths:
-    """Return the lengths that the options of `lengths_options` say. Raises `InputError`."""
+    """Return the lengths that the options of `lengths_options` set. Raises `InputError`."""
     if histogram is not None:
         if mean is not None or p90 is not None:
-            raise InputError(f"--{name}-histogram", f"says it all: leave --{name} and --{name}-p90 out")
+            raise InputError(f"--{name}-histogram", f"excludes --{name} and --{name}-p90")
         return read_histogram(histogram)
     tokens = default if mean is None else mean
     if p90 is None or tokens < 1:
@@ -110,7 +110,7 @@ def lengths_given(
     if not tokens <= p90 <= MOST_P90 * tokens:
         raise InputError(
             f"--{name}-p90",
-            f"must be from 1 to {MOST_P90} times --{name}, {tokens}, not {p90}; longer tails go into "
+            f"must be from 1 to {MOST_P90} times --{name}, {tokens}, not {p90}; for longer tails use "
             f"--{name}-histogram",
         )
     return Lengths(float(tokens), float(p90))

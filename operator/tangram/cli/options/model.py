@@ -1,4 +1,4 @@
-"""`--model` and its friends: a directory, a config.json, a well-known name, or sizes alone."""
+"""`--model` and its alternatives: a directory, a config.json, a well-known name, or sizes alone."""
 
 import difflib
 import functools
@@ -19,7 +19,7 @@ _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 @dataclass(frozen=True, slots=True)
 class ModelOption:
-    """What a person said about the model."""
+    """The options that describe a model."""
 
     model: str | None = None
     parameters: str | None = None
@@ -31,44 +31,44 @@ class ModelOption:
 
 _OPTIONS = (
     click.option("--model", help="Directory, config.json, or the name of a well-known model."),
-    click.option("--parameters", help="Instead of --model: how many parameters, as 70e9 or 70B."),
-    click.option("--layers", type=int, help="With --parameters: transformer layers."),
+    click.option("--parameters", help="Instead of --model: number of parameters, such as 70e9 or 70B."),
+    click.option("--layers", type=int, help="With --parameters: number of transformer layers."),
     click.option("--hidden-size", type=int, help="With --parameters: width of the hidden state."),
-    click.option("--kv-heads", type=int, help="With --parameters: KV heads."),
-    click.option("--vocab-size", type=int, help="With --parameters: tokens of the vocabulary."),
+    click.option("--kv-heads", type=int, help="With --parameters: number of KV heads."),
+    click.option("--vocab-size", type=int, help="With --parameters: size of the vocabulary."),
 )
 
 
 def model_options(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options; the command gets `model: ModelSource`, None where nothing is said nor `required`."""
+    """Add the options; the command gets `model: ModelOption`, None without any option unless `required`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def run(**given: Any) -> Any:
-            source = ModelOption(**{each.name: given.pop(each.name) for each in fields(ModelOption)})
+        def run(**arguments: Any) -> Any:
+            source = ModelOption(**{field.name: arguments.pop(field.name) for field in fields(ModelOption)})
             if source != ModelOption():
-                return command(model=source, **given)
+                return command(model=source, **arguments)
             if required:
                 raise InputError("--model", "is missing: a directory, a config.json, a name; or --parameters")
-            return command(model=None, **given)
+            return command(model=None, **arguments)
 
-        found: Callable[..., Any] = run
+        decorated: Callable[..., Any] = run
         for option in reversed(_OPTIONS):
-            found = option(found)
-        return found
+            decorated = option(decorated)
+        return decorated
 
     return decorate
 
 
 def read_model(source: ModelOption) -> Architecture:
-    """Return the model that is meant. Raises `InputError` naming the option or the file and its key."""
+    """Return the model of the options. Raises `InputError` naming the option, or the file and its key."""
     if source.model is not None:
         for name in ("parameters", "layers", "hidden_size", "kv_heads", "vocab_size"):
             if getattr(source, name) is not None:
-                raise InputError(f"--{name.replace('_', '-')}", "contradicts --model, which says it already")
+                raise InputError(f"--{name.replace('_', '-')}", "contradicts --model, which sets it")
         return named_model(source.model)
     if source.parameters is None:
-        raise InputError("--parameters", "is missing; sizes without it, or without --model, are no model")
+        raise InputError("--parameters", "is missing: sizes alone do not describe a model")
     return architecture_from_size(
         Sizes(
             _number(source.parameters), source.layers, source.hidden_size, source.kv_heads, source.vocab_size
@@ -77,19 +77,19 @@ def read_model(source: ModelOption) -> Architecture:
 
 
 def named_model(name: str, field: str = "--model") -> Architecture:
-    """Return a model by path or by well-known name; a path that is there wins. Raises `InputError`."""
+    """Return a model by an existing path, else by well-known name. Raises `InputError`."""
     path = Path(name)
     try:
-        there = bool(name.strip()) and path.exists()
+        is_path = bool(name.strip()) and path.exists()
     except (OSError, ValueError):  # longer than a path may be, or with a NUL
-        there = False
-    if there:
+        is_path = False
+    if is_path:
         return read_architecture(path)
-    known = known_model(name)
-    if known is not None:
-        return known
-    near = difflib.get_close_matches(name.lower(), [each.lower() for each in known_models()], n=3)
-    similar = [each for each in known_models() if each.lower() in near]
+    architecture = known_model(name)
+    if architecture is not None:
+        return architecture
+    near = difflib.get_close_matches(name.lower(), [model.lower() for model in known_models()], n=3)
+    similar = [model for model in known_models() if model.lower() in near]
     hint = (
         f"; similar: {', '.join(similar)}" if similar else f"; for example {', '.join(known_models()[::8])}"
     )

@@ -1,4 +1,4 @@
-"""Read a model's config.json and, where they lie beside it, the headers of its safetensors files."""
+"""Read a model's config.json and the headers of the safetensors files beside it."""
 
 import json
 import os
@@ -24,21 +24,23 @@ _PREFIX = 8  # bytes: the header's length, little-endian
 
 
 def read_architecture(path: Path) -> Architecture:
-    """Return the model in a directory, or of a config file alone. Raises `InputError` naming file and key."""
+    """Return the model of a directory or of a config file. Raises `InputError` naming file and key."""
     if not path.is_dir():
         return architecture_from_config(_object(path), path.parent.name or path.name, str(path))
     config = path / CONFIG
     if not config.is_file():
-        raise InputError(str(path), f"has no {CONFIG}{_what_it_is(path)}")
-    found = architecture_from_config(_with_modelopt(path, _object(config)), path.resolve().name, str(config))
+        raise InputError(str(path), f"has no {CONFIG}{_other_content(path)}")
+    architecture = architecture_from_config(
+        _with_modelopt(path, _object(config)), path.resolve().name, str(config)
+    )
     if (path / INDEX).is_file() and not any(path.glob("*.safetensors")):
-        return with_index_alone(found, _object(path / INDEX), str(path / INDEX))
+        return with_index_alone(architecture, _object(path / INDEX), str(path / INDEX))
     stored = _stored(path)
-    return found if stored is None else with_stored_tensors(found, stored)
+    return architecture if stored is None else with_stored_tensors(architecture, stored)
 
 
-def _what_it_is(directory: Path) -> str:
-    """Say what people take for a model's directory."""
+def _other_content(directory: Path) -> str:
+    """Return what a directory without a config.json holds instead, if that is recognised."""
     for pattern, what in (
         ("adapter_config.json", "it is a LoRA adapter: name its base model"),
         ("model_index.json", "it is a diffusers pipeline, not a language model"),
@@ -50,30 +52,30 @@ def _what_it_is(directory: Path) -> str:
 
 
 def _with_modelopt(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Older exports of NVIDIA ModelOpt tell the weight format in a file of their own."""
+    """Add the weight format that older exports of NVIDIA ModelOpt keep in a file of its own."""
     path = directory / MODELOPT
     if config.get("quantization_config") is not None or not path.is_file():
         return config
-    told = _object(path).get("quantization")
-    if not isinstance(told, dict):
+    quantization = _object(path).get("quantization")
+    if not isinstance(quantization, dict):
         raise InputError(f"{path}: quantization", "is missing")
-    return config | {"quantization_config": told | {"quant_method": "modelopt"}}
+    return config | {"quantization_config": quantization | {"quant_method": "modelopt"}}
 
 
 def _stored(directory: Path) -> dict[str, Entry] | None:
-    """Tensors of the checkpoint; None where there are no files of weights."""
+    """Return the tensors of the checkpoint; None: the directory holds no weights."""
     index = directory / INDEX
     if not index.is_file():
         files = sorted(directory.glob("model*.safetensors"))
         return {name: entry for file in files for name, entry in _header(file).items()} if files else None
-    found: dict[str, Entry] = {}
+    tensors: dict[str, Entry] = {}
     for file, names in shards(_object(index), str(index)).items():
-        there = _header(directory / file, f"{index}: weight_map")
+        header = _header(directory / file, f"{index}: weight_map")
         for name in names:
-            if name not in there:
+            if name not in header:
                 raise InputError(f"{index}: weight_map", f"{file} holds no tensor {name[:200]!r}")
-            found[name] = there[name]
-    return found
+            tensors[name] = header[name]
+    return tensors
 
 
 def _header(path: Path, named_by: str = "") -> dict[str, Entry]:
@@ -95,7 +97,7 @@ def _header(path: Path, named_by: str = "") -> dict[str, Entry]:
 def _object(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            text = file.read(_JSON_LIMIT + 1)  # of pipes and devices nobody knows the size
+            text = file.read(_JSON_LIMIT + 1)  # pipes and devices have no known size
         if len(text) > _JSON_LIMIT:
             raise InputError(str(path), f"is larger than {_JSON_LIMIT >> 20} MiB")
         return _parse(text, path)
@@ -105,11 +107,11 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _parse(text: bytes, path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except RecursionError:
         raise InputError(str(path), "is nested too deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
         raise InputError(str(path), f"is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InputError(str(path), "is not a JSON object")
-    return found
+    return document

@@ -1,4 +1,4 @@
-"""What `tangram plan` and `tangram explain` share: options, and asking a plan about one LLMDeployment."""
+"""Options and the explanation of one LLMDeployment that `tangram plan` and `tangram explain` share."""
 
 import time
 from collections.abc import Callable
@@ -15,26 +15,28 @@ from tangram.recommendation.recommend import PlannedFleet
 LONGEST_S = 86_400
 
 
-def explained(plan: PlannedFleet, who: str, limits: PlanTimeLimit) -> dict[str, Any]:
-    """Return the document of LLMDeployment `who`, with every alternative tried on the whole fleet and, where
-    it goes short, what rules it out and what would help.
+def explained_deployment(plan: PlannedFleet, demand_id: str, limits: PlanTimeLimit) -> dict[str, Any]:
+    """Return the plan's document of one LLMDeployment with the fleet cost of every alternative and, where
+    part of it is not served, the reasons and the changes with which it is.
     """
-    number = [each.id for each in plan.asked.given.deployments].index(who)
-    mine = plan.document["deployments"][number]
-    if "because" not in mine:  # a plan explains only the most important of many
-        mine = mine | unmet_explanation(plan.asked, plan.packing, who)
-    return with_alternative_costs(plan.asked, plan.document, mine, lambda other: pack(other, limits), who)
+    index = [deployment.id for deployment in plan.asked.given.deployments].index(demand_id)
+    deployment_document = plan.document["deployments"][index]
+    if "because" not in deployment_document:  # a plan explains only the most important ones
+        deployment_document |= unmet_explanation(plan.asked, plan.packing, demand_id)
+    return with_alternative_costs(
+        plan.asked, plan.document, deployment_document, lambda problem: pack(problem, limits), demand_id
+    )
 
 
 def time_limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--time-limit`; the value arrives as `limits: Limits`."""
+    """Add `--time-limit`; the value arrives as `limits: PlanTimeLimit`."""
     return click.option(
         "--time-limit",
         "limits",
         type=float,
         metavar="SECONDS",
         callback=lambda _context, _option, seconds: _limits(seconds),
-        help="Think no longer; the best plan until then is shown, with its gap.",
+        help="Stop planning after this time and show the best plan so far, with its gap.",
     )(command)
 
 
@@ -53,18 +55,18 @@ def facts_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "facts",
         multiple=True,
         metavar="NAME=MODEL",
-        callback=lambda _context, _option, said: _models(said),
-        help="What an LLMDeployment serves: a directory with config.json, or a well-known model; repeatable.",
+        callback=lambda _context, _option, values: _models(values),
+        help="Model of an LLMDeployment: a directory with config.json, or a well-known model; repeatable.",
     )(command)
 
 
-def _models(facts: tuple[str, ...]) -> dict[str, Architecture]:
-    found = {}
-    for each in facts:
-        from tangram.cli.options.model import named_model  # noqa: PLC0415 - only for whoever says so
+def _models(values: tuple[str, ...]) -> dict[str, Architecture]:
+    models = {}
+    for value in values:
+        from tangram.cli.options.model import named_model  # noqa: PLC0415 - only for --model-facts
 
-        name, equals, source = each.partition("=")
+        name, equals, source = value.partition("=")
         if not (name and equals and source):
-            raise InputError("--model-facts", f"{each!r} is not NAME=MODEL")
-        found[name] = named_model(source, "--model-facts")
-    return found
+            raise InputError("--model-facts", f"{value!r} is not NAME=MODEL")
+        models[name] = named_model(source, "--model-facts")
+    return models

@@ -1,4 +1,4 @@
-"""`--prices FILE`: the user's own prices instead of the catalog's list prices."""
+"""`--prices FILE`: prices of the user instead of the catalog's list prices."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def prices_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--prices",
         metavar="FILE",
         callback=lambda _context, _option, path: read_prices(path),
-        help="YAML of your own prices, one line each: `SKU: usd_per_gpu_hour`.",
+        help="YAML file with your prices, one line each: `SKU: usd_per_gpu_hour`.",
     )(command)
 
 

@@ -1,4 +1,4 @@
 """`tangram plan`.
 
-In: files of a fleet. Out: its cheapest layout as a table, a document or a picture.
+In: files that describe a fleet. Out: its cheapest layout as a table, a document or a picture.
 """

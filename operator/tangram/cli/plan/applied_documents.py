@@ -1,6 +1,6 @@
-"""A cluster's snapshot with more documents beside it: what would be, were they applied, too.
+"""Apply documents to the snapshot of a cluster, as `kubectl apply` would.
 
-An LLMDeployment or a GPUPool takes the place of the one of its name, as `kubectl apply` has it.
+An LLMDeployment, GPUPool or PriorityClass replaces the one of its name, or is added.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,66 +34,76 @@ from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
 from tangram.recommendation.documents.snapshot_file import read_snapshot
 
-__all__ = ["SNAPSHOT", "Document", "Observed", "applied", "beside", "read_class", "told_of"]
+__all__ = [
+    "SNAPSHOT",
+    "AppliedSnapshot",
+    "InputDocument",
+    "models_by_uid",
+    "read_priority_class",
+    "with_documents_applied",
+    "with_further_input",
+]
 
 _APPLIED = ("LLMDeployment", "GPUPool", "PriorityClass")
 Models = Mapping[str, Architecture]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class InputDocument:
     """One document of a file."""
 
     kind: str
     body: Mapping[str, Any]
     where: str  # file, number and kind
-    counted: Mapping[str, Lengths] = field(default_factory=dict)  # lengths that its histograms hold, by field
+    counted_lengths: Mapping[str, Lengths] = field(default_factory=dict)  # of its histograms, by field
 
     @property
-    def applies(self) -> bool:
-        """Whether it replaces or adds an object of the cluster."""
+    def is_applied(self) -> bool:
+        """Whether the document replaces or adds an object of the cluster."""
         return self.kind in _APPLIED
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """A cluster at one instant."""
+class AppliedSnapshot:
+    """The snapshot of a cluster after documents were applied."""
 
     snapshot: FleetSnapshot
     intents: tuple[ParsedIntent, ...]
-    told: Models  # models that nobody has inspected, by uid
+    models: Models  # by uid of LLMDeployments without an inspected model
     notes: tuple[str, ...] = ()
 
 
-def applied(snapshot: Document, documents: Iterable[Document], models: Models) -> Observed:
-    """Return the cluster as it would be with `documents` applied. Raises `InputError`."""
-    fleet, everyone = read_snapshot(snapshot.body, snapshot.where)
-    told = told_of(everyone, models)
+def with_documents_applied(
+    snapshot: InputDocument, documents: Iterable[InputDocument], models: Models
+) -> AppliedSnapshot:
+    """Return the cluster after `documents` are applied. Raises `InputError`."""
+    fleet, snapshot_intents = read_snapshot(snapshot.body, snapshot.where)
+    uid_models = models_by_uid(snapshot_intents, models)
     named: set[tuple[str, ...]] = set()
     notes: list[str] = []
-    given = tuple(documents)
-    changed = tuple(read_class(each, named) for each in given if each.kind == "PriorityClass")
+    applied = tuple(documents)
+    changed = tuple(read_priority_class(d, named) for d in applied if d.kind == "PriorityClass")
     fleet = _with_classes(fleet, changed)
-    known = priority_classes(fleet.priority_classes, fleet.default_priority_class)
-    classes = replace(known, in_files=True)
-    intents = {(i.namespace, i.name): _prioritized(i, classes, changed) for i in everyone}
-    for each in given:
-        if each.kind == "GPUPool":
-            fleet = _with_pool(fleet, each, named, notes)
-        elif each.kind == "LLMDeployment":
-            intent, model = _intent(each, fleet, intents, models, classes)
+    classes = priority_classes(fleet.priority_classes, fleet.default_priority_class)
+    classes = replace(classes, in_files=True)
+    intents = {(i.namespace, i.name): _prioritized(i, classes, changed) for i in snapshot_intents}
+    for document in applied:
+        if document.kind == "GPUPool":
+            fleet = _with_pool(fleet, document, named, notes)
+        elif document.kind == "LLMDeployment":
+            intent, model = _intent(document, fleet, intents, models, classes)
             _once(named, "LLMDeployment", identity(intent.namespace, intent.name))
             intents[intent.namespace, intent.name] = intent
-            told |= {} if model is None else {intent.uid: model}
-    return Observed(fleet, tuple(intents.values()), told, tuple(notes))
+            uid_models |= {} if model is None else {intent.uid: model}
+    return AppliedSnapshot(fleet, tuple(intents.values()), uid_models, tuple(notes))
 
 
-def told_of(intents: Iterable[ParsedIntent], models: Models) -> dict[str, Architecture]:
-    """Return the models that somebody says by name, by the uid of their LLMDeployment."""
+def models_by_uid(intents: Iterable[ParsedIntent], models: Models) -> dict[str, Architecture]:
+    """Return `models`, given by NAME or NAMESPACE/NAME, by the uid of their LLMDeployment."""
     return {
-        each.uid: models[name]
-        for each in intents
-        for name in (each.name, identity(each.namespace, each.name))
+        intent.uid: models[name]
+        for intent in intents
+        for name in (intent.name, identity(intent.namespace, intent.name))
         if name in models
     }
 
@@ -104,113 +114,115 @@ def _once(named: set[tuple[str, ...]], kind: str, name: str) -> None:
     named.add((kind, name))
 
 
-def read_class(document: Document, named: set[tuple[str, ...]]) -> PriorityClass:
-    """Return a PriorityClass that is not among those `named` yet. Raises `InputError`."""
+def read_priority_class(document: InputDocument, named: set[tuple[str, ...]]) -> PriorityClass:
+    """Return a PriorityClass and add it to `named`. Raises `InputError` if it is there already."""
     try:
-        found = parse_priority_class(document.body)
+        priority_class = parse_priority_class(document.body)
     except ValueError as error:
         raise InputError(document.where, str(error)) from error
-    _once(named, "PriorityClass", found.name)
-    return found
+    _once(named, "PriorityClass", priority_class.name)
+    return priority_class
 
 
 def _with_classes(fleet: FleetSnapshot, changed: tuple[PriorityClass, ...]) -> FleetSnapshot:
-    by_name = {each.name: each for each in (*fleet.priority_classes, *changed)}
+    by_name = {item.name: item for item in (*fleet.priority_classes, *changed)}
     return replace(fleet, priority_classes=tuple(sorted(by_name.values())))
 
 
 def _prioritized(
     intent: ParsedIntent, classes: PriorityClasses, changed: tuple[PriorityClass, ...]
 ) -> ParsedIntent:
-    """Return what is wanted with the PriorityClasses that are `changed`."""
+    """Return the intent with the priority of its class, if that is among `changed`."""
     name = getattr(intent, "priority_class_name", "") or classes.default
-    if isinstance(intent, InvalidIntent) or name not in {each.name for each in changed}:
+    if isinstance(intent, InvalidIntent) or name not in {item.name for item in changed}:
         return intent
     return with_priority(intent, classes.resolve(None if name == classes.default else name))
 
 
 def _with_pool(
-    fleet: FleetSnapshot, document: Document, named: set[tuple[str, ...]], notes: list[str]
+    fleet: FleetSnapshot, document: InputDocument, named: set[tuple[str, ...]], notes: list[str]
 ) -> FleetSnapshot:
-    found = parse_pool(dict(document.body))
-    if isinstance(found, InvalidPool):
-        raise InputError(f"{document.where} {found.name}", found.message)
-    _once(named, "GPUPool", found.name)
-    told = {key for node in fleet.nodes for key, _ in node.labels}
-    unknown = sorted({key for key, _ in found.selector} - told)
+    pool = parse_pool(dict(document.body))
+    if isinstance(pool, InvalidPool):
+        raise InputError(f"{document.where} {pool.name}", pool.message)
+    _once(named, "GPUPool", pool.name)
+    labels = {key for node in fleet.nodes for key, _ in node.labels}
+    unknown = sorted({key for key, _ in pool.selector} - labels)
     if unknown:
         notes.append(
-            f"GPUPool {found.name} selects by {', '.join(unknown)}, which no node of the snapshot has:"
-            " it holds only labels by which some GPUPool selected when it was taken"
+            f"GPUPool {pool.name} selects by {', '.join(unknown)}, which no node of the snapshot has:"
+            " a snapshot holds only labels by which some GPUPool selects when it is taken"
         )
     unread = sorted(
         node.name
         for node in fleet.nodes
-        if found.sku not in (None, node.sku) and not node.product and found.selects(dict(node.labels))
+        if pool.sku not in (None, node.sku) and not node.product and pool.selects(dict(node.labels))
     )
     if unread:
         notes.append(
-            f"GPUPool {found.name} declares {found.sku} for node {unread[0]}"
+            f"GPUPool {pool.name} declares {pool.sku} for node {unread[0]}"
             + (f" and {len(unread) - 1} more" if unread[1:] else "")
-            + ", which the snapshot holds as read without that: take a snapshot with the GPUPool applied"
+            + ", which the snapshot was taken without: take a snapshot after applying the GPUPool"
         )
-    others = [pool for pool in fleet.pools if pool.name != found.name]
+    others = [other for other in fleet.pools if other.name != pool.name]
     return replace(
         fleet,
-        pools=tuple(sorted((*others, found), key=lambda pool: pool.name)),
-        invalid_pools=tuple(pool for pool in fleet.invalid_pools if pool.name != found.name),
+        pools=tuple(sorted((*others, pool), key=lambda p: p.name)),
+        invalid_pools=tuple(other for other in fleet.invalid_pools if other.name != pool.name),
     )
 
 
 def _intent(
-    document: Document,
+    document: InputDocument,
     fleet: FleetSnapshot,
-    there: Mapping[tuple[str, str], ParsedIntent],
+    intents: Mapping[tuple[str, str], ParsedIntent],
     models: Models,
     classes: PriorityClasses,
 ) -> tuple[Intent, Architecture | None]:
-    """Return what would be wanted and, where no inspection says it, of which model."""
+    """Return the intent of an LLMDeployment, and its model unless that was inspected."""
     meta = document.body.get("metadata")
     meta = dict(meta) if isinstance(meta, Mapping) else {}
     name, namespace = str(meta.get("name", "")), str(meta.get("namespace") or "default")
-    before = there.get((namespace, name))
+    before = intents.get((namespace, name))
     inspected = _inspected(document, namespace, fleet)
-    known = {identity(namespace, name): inspected} if inspected is not None else {}
-    told = known | dict(models)
-    # Checks every key, too.
-    asked = read_llm_deployment(document.body, document.where, told, classes, document.counted)
-    model = asked.architecture
-    youngest = max((each.created_at for each in there.values()), default=0.0)
+    own_model = {identity(namespace, name): inspected} if inspected is not None else {}
+    requirements = read_llm_deployment(  # checks every key, too
+        document.body, document.where, own_model | dict(models), classes, document.counted_lengths
+    )
+    model = requirements.architecture
+    youngest = max((intent.created_at for intent in intents.values()), default=0.0)
     meta |= {"namespace": namespace, "uid": f"new:{namespace}/{name}", "generation": 1}
-    found = parse({"metadata": meta | {"creationTimestamp": _EPOCH}, "spec": document.body["spec"]}, classes)
-    if isinstance(found, InvalidIntent):
-        raise InputError(f"{document.where} {identity(namespace, name)}", found.message)
-    found = replace(found, traffic=counted_lengths(found.traffic, document.counted))
+    intent = parse({"metadata": meta | {"creationTimestamp": _EPOCH}, "spec": document.body["spec"]}, classes)
+    if isinstance(intent, InvalidIntent):
+        raise InputError(f"{document.where} {identity(namespace, name)}", intent.message)
+    intent = replace(intent, traffic=counted_lengths(intent.traffic, document.counted_lengths))
     if before is None:
-        found = replace(found, created_at=youngest + 1)
+        intent = replace(intent, created_at=youngest + 1)
     else:
-        found = replace(found, uid=before.uid, generation=before.generation + 1, created_at=before.created_at)
-    return found, None if model is inspected else model
+        intent = replace(
+            intent, uid=before.uid, generation=before.generation + 1, created_at=before.created_at
+        )
+    return intent, None if model is inspected else model
 
 
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-def _inspected(document: Document, namespace: str, fleet: FleetSnapshot) -> Architecture | None:
+def _inspected(document: InputDocument, namespace: str, fleet: FleetSnapshot) -> Architecture | None:
     spec = document.body.get("spec")
     model = spec.get("model") if isinstance(spec, Mapping) else None
     uri = model.get("uri") if isinstance(model, Mapping) else None
-    found = dict(fleet.facts).get(FactsKey(namespace, str(uri), fleet.engine_image))
-    return None if found is None else architecture_from_facts(found)
+    facts = dict(fleet.facts).get(FactsKey(namespace, str(uri), fleet.engine_image))
+    return None if facts is None else architecture_from_facts(facts)
 
 
-def beside(base: FleetInput, more: list[FleetInput]) -> FleetInput:
-    """Return the observed fleet with the GPUs and requests of other documents. Raises `InputError`."""
+def with_further_input(base: FleetInput, more: list[FleetInput]) -> FleetInput:
+    """Return the input of a snapshot with the GPUs and requests of further documents. Raises `InputError`."""
     if not more:
         return base
     if any(part.nodes or part.pods_told for part in more):
         raise InputError(
-            "--file", f"a {SNAPSHOT} has its Nodes and Pods already; more GPUs go into an Inventory"
+            "--file", f"a {SNAPSHOT} already has Nodes and Pods: add further GPUs by an Inventory"
         )
     others = merged_input([FleetInput(pools=base.pools), *more])
     twice = sorted({gpu.id for gpu in base.gpus} & {gpu.id for gpu in others.gpus})

@@ -1,25 +1,20 @@
-"""`tangram plan`: the cheapest layout of a whole fleet that serves what is asked, without a cluster."""
+"""`tangram plan`: the layout of a fleet that serves its LLMDeployments at the least cost, from files."""
 
-from functools import reduce
 from pathlib import Path
 
 import click
 
 from tangram.catalog import Architecture
 from tangram.catalog.prices import Prices
-from tangram.cli.options.planning import explained, facts_option, time_limit_option
+from tangram.cli.options.planning import facts_option, time_limit_option
 from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
+from tangram.cli.plan.document import plan_document
 from tangram.cli.plan.input_files import read_fleet
 from tangram.cli.plan.table import show
 from tangram.recommendation.documents.command_line_terms import with_command_line_terms
 from tangram.recommendation.documents.fleet_input import PlanTerms
-from tangram.recommendation.documents.what_if import with_change
-from tangram.recommendation.explanation.alternative_costs import deployment_id
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import inputs_hash, plan_fleet
-
-_COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet")
 
 
 @click.command(name="plan")
@@ -31,12 +26,14 @@ _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet"
     required=True,
     metavar="FILE",
     help="Snapshot, Inventory, SliceRequest, GPUPool, LLMDeployment, PriorityClass, Node, Pod; YAML or JSON;"
-    " repeatable; - is stdin.",
+    " repeatable; - is standard input.",
 )
 @facts_option
-@click.option("--move-cost", type=float, help="USD of moving an instance that no LLMDeployment owns.")
-@click.option("--move-budget", type=int, help="Most replicas that may move.")
-@click.option("--horizon", type=float, help="Hours over which a saving pays for moves.  [default: 1]")
+@click.option("--move-cost", type=float, help="USD for a move of an instance that no LLMDeployment owns.")
+@click.option("--move-budget", type=int, help="Largest number of replicas that may move.")
+@click.option(
+    "--horizon", type=float, help="Hours of savings that are weighed against the cost of moves.  [default: 1]"
+)
 @time_limit_option
 @click.option(
     "--what-if",
@@ -47,9 +44,9 @@ _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet"
     " objective=NAME:ttft=MS (or tpot) or traffic=NAME:rps=N; repeatable.",
 )
 @click.option(
-    "--explain", metavar="NAME", help="Try every alternative of this LLMDeployment on the whole fleet."
+    "--explain", metavar="NAME", help="Plan the fleet again for every alternative of this LLMDeployment."
 )
-@click.option("--picture", metavar="FILE", help="Draw every GPU's slices into a file: .svg or .png.")
+@click.option("--picture", metavar="FILE", help="Draw the slices of every GPU into a file: .svg or .png.")
 @prices_option
 @output_option
 def plan(
@@ -65,34 +62,27 @@ def plan(
     prices: Prices,
     fmt: str,
 ) -> None:
-    """Plan a whole fleet: which slice of which GPU serves what, at the least cost.
+    """Plan a whole fleet: the GPUs and slices on which each LLMDeployment runs, at the least cost.
 
     \b
     tangram plan -f inventory.yaml -f deployments.yaml
-    tangram snapshot -o fleet.yaml && tangram plan -f fleet.yaml -f what-if-i-apply-this-too.yaml
+    tangram snapshot -o fleet.yaml && tangram plan -f fleet.yaml -f new-model.yaml
     kubectl get nodes,pods -A -o yaml | tangram plan -f - -f deployments.yaml -o json
     """
     if picture is not None:
-        from tangram.cli.plan.picture import check  # noqa: PLC0415 - only for whoever asks
+        from tangram.cli.plan.picture import check_picture  # noqa: PLC0415 - only for --picture
 
-        check(Path(picture))
-    read = read_fleet(files, facts)
-    given = with_command_line_terms(
-        read.given, PlanTerms(tuple(prices.overrides.items()), move_cost, move_budget, horizon)
+        check_picture(Path(picture))
+    source = read_fleet(files, facts)
+    terms = PlanTerms(tuple(prices.overrides.items()), move_cost, move_budget, horizon)
+    plan_of_fleet = plan_document(
+        with_command_line_terms(source.fleet_input, terms), limits, changes, explain
     )
-    if changes:
-        before, given = plan_fleet(given, limits).document, reduce(with_change, changes, given)
-    made = plan_fleet(given, limits)
-    found = {"inputsHash": inputs_hash(given)} | made.document
-    if changes:
-        found["whatIf"] = {"changes": list(changes), "before": {key: before[key] for key in _COMPARED}}
-    if explain is not None:
-        found["explained"] = explained(made, deployment_id(made.asked, explain), limits)
     if picture is not None:
-        from tangram.cli.plan.picture import draw  # noqa: PLC0415 - only for whoever asks
+        from tangram.cli.plan.picture import draw  # noqa: PLC0415 - only for --picture
 
-        draw(Path(picture), found)
+        draw(Path(picture), plan_of_fleet)
     if fmt == "table":
-        show(found, observed=read.observed is not None)
+        show(plan_of_fleet, observed=source.cluster is not None)
     else:
-        document(found, fmt)
+        document(plan_of_fleet, fmt)

@@ -1,4 +1,4 @@
-"""Each GPU of a plan as a row of blocks over its memory slices: what terminal and pictures draw."""
+"""Each GPU of a plan as a strip of blocks over its memory slices, which the table and the picture draw."""
 
 import re
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ from typing import Any
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import board
 
-_UNITS = 8  # that a board which MIG cannot cut is drawn with
+_UNITS = 8  # width of a GPU without MIG
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One slice, or a stretch that is not cut."""
+    """One slice, or memory slices without a GPU instance."""
 
     start: int  # in memory slices
     size: int
-    profile: str  # "": not cut
+    profile: str  # "": no GPU instance
     owner: str | None
     moved: bool = False
 
@@ -34,20 +34,21 @@ class Strip:
     inferred: bool
 
     @property
-    def alike(self) -> tuple[Any, ...]:
-        """Equal for GPUs that look the same."""
+    def layout_key(self) -> tuple[Any, ...]:
+        """Equal for GPUs with equal layouts."""
         return self.sku, self.blocks, self.inferred
 
 
 def strips(plan: Mapping[str, Any]) -> list[Strip]:
-    """Return the GPUs of a plan document, by node, as people count: g9 before g10."""
+    """Return the GPUs of a plan document by node and id, numbers in numeric order: g9 before g10."""
     moved = {(m["to"]["gpu"], m["to"]["start"]) for m in plan["moves"]}
     return sorted(
-        (_strip(gpu, moved) for gpu in plan["gpus"]), key=lambda s: (_counted(s.node), _counted(s.id))
+        (_strip(gpu, moved) for gpu in plan["gpus"]),
+        key=lambda s: (_natural_order(s.node), _natural_order(s.id)),
     )
 
 
-def _counted(name: str) -> tuple[tuple[int, str], ...]:
+def _natural_order(name: str) -> tuple[tuple[int, str], ...]:
     parts = re.findall(r"\d+|\D+", name)
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
@@ -56,25 +57,25 @@ def _strip(gpu: Mapping[str, Any], moved: set[tuple[str, int]]) -> Strip:
     cut = board(gpu["sku"])
     units = cut.memory_slices if cut else _UNITS
     blocks = []
-    for each in (*gpu["instances"], *gpu["free"]):
-        option = cut.option(each["profile"], each["start"]) if cut else None
-        size = units if each["profile"] == WHOLE_GPU or option is None else option.mask.bit_count()
-        start, owner = each["start"], each.get("owner")
-        blocks.append(Block(start, size, each["profile"], owner, (gpu["id"], start) in moved))
+    for instance in (*gpu["instances"], *gpu["free"]):
+        option = cut.option(instance["profile"], instance["start"]) if cut else None
+        size = units if instance["profile"] == WHOLE_GPU or option is None else option.mask.bit_count()
+        start, owner = instance["start"], instance.get("owner")
+        blocks.append(Block(start, size, instance["profile"], owner, (gpu["id"], start) in moved))
     return Strip(gpu["id"], gpu["node"], gpu["sku"], units, tuple(_filled(blocks, units)), gpu["inferred"])
 
 
 def _filled(blocks: list[Block], units: int) -> list[Block]:
-    """Add what lies between slices."""
-    found, reached = [], 0
+    """Add blocks for the memory slices without a GPU instance."""
+    filled, reached = [], 0
     for block in sorted(blocks, key=lambda b: b.start):
         if block.start > reached:
-            found.append(Block(reached, block.start - reached, "", None))
-        found.append(block)
+            filled.append(Block(reached, block.start - reached, "", None))
+        filled.append(block)
         reached = block.start + block.size
-    return found if reached >= units else [*found, Block(reached, units - reached, "", None)]
+    return filled if reached >= units else [*filled, Block(reached, units - reached, "", None)]
 
 
 def owners(plan: Mapping[str, Any]) -> list[str]:
-    """Return everybody who holds something, sorted: the order of colours."""
+    """Return the owners of slices, sorted; the order of colours."""
     return sorted({i["owner"] for gpu in plan["gpus"] for i in gpu["instances"]})

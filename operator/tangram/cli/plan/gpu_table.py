@@ -1,4 +1,4 @@
-"""GPUs of a plan in the terminal: a line for each, or for as many as look the same."""
+"""The GPUs of a plan in the terminal: one line for all GPUs of the same layout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,10 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", 
 
 
 def show_strips(plan: Mapping[str, Any]) -> None:
-    """Print the layouts: owner and profile of each slice, `.` where it is free, blank where it is not cut."""
+    """Print the layouts: owner and profile of each slice; `.`: free; blank: no GPU instance."""
     groups: dict[tuple[Any, ...], list[Strip]] = {}
     for strip in strips(plan):
-        groups.setdefault(strip.alike, []).append(strip)
+        groups.setdefault(strip.layout_key, []).append(strip)
     busy = [group for group in groups.values() if any(block.profile for block in group[0].blocks)]
     empty = [group for group in groups.values() if group not in busy]
     colours = {owner: _COLOURS[i % len(_COLOURS)] for i, owner in enumerate(owners(plan))}

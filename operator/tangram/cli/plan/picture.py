@@ -1,4 +1,4 @@
-"""A plan as a picture, SVG or PNG: every node a row, every GPU a bar of slices, every owner a colour."""
+"""Draw a plan as SVG or PNG: a row per node, a bar of slices per GPU, a colour per owner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ EXTRA = "tangram-operator[cli]"
 _PER_ROW = 8
 _BAR, _GAP, _LINE, _TOP, _LEFT = 220, 14, 62, 58, 16
 _INK, _MUTED, _EDGE, _FREE, _UNCUT = "#1a1a19", "#5f5e5b", "#8a8984", "#efeeea", "#ffffff"
-# Colours that people with colour-blindness tell apart (Okabe and Ito), lightened for text on them.
+# Okabe and Ito, safe for colour-blind readers, lightened for text on them.
 _COLOURS = ("#7fb8dc", "#eeae80", "#7fcdb4", "#e4b9d0", "#a9d8f2", "#f2cd80", "#b49dd0", "#c9c7bf")
 _LETTER = 6.1  # px of a letter of 10 px
 _TALLEST_PNG = 20_000  # px
@@ -48,7 +48,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that is drawn, in pixels from the top left."""
+    """The boxes and texts of a picture, in pixels from the top left."""
 
     width: float
     height: float
@@ -56,27 +56,27 @@ class Scene:
     words: tuple[Words, ...]
 
 
-def check(path: Path) -> None:
-    """Raise `InputError` for what cannot be drawn, before anybody thinks about what to draw."""
+def check_picture(path: Path) -> None:
+    """Raise `InputError` for a format that cannot be drawn."""
     if path.suffix.lower() not in FORMATS:
         raise InputError("--picture", f"{str(path)!r} must end in {' or '.join(FORMATS)}")
     if path.suffix.lower() == ".png":
         try:
             import_module("matplotlib")
         except ImportError:
-            problem = f"a PNG needs matplotlib: pip install '{EXTRA}'; an .svg needs nothing"
+            problem = f"a PNG needs matplotlib: pip install '{EXTRA}'; an .svg needs no package"
             raise InputError("--picture", problem) from None
 
 
 def draw(path: Path, plan: Mapping[str, Any]) -> None:
-    """Write the picture. Raises `InputError` for places that cannot be written."""
-    check(path)
-    found = scene(plan)
+    """Write the picture. Raises `InputError` if the file cannot be written."""
+    check_picture(path)
+    drawing = scene(plan)
     try:
         if path.suffix.lower() == ".svg":
-            path.write_text(svg(found), encoding="utf-8")
+            path.write_text(svg(drawing), encoding="utf-8")
         else:
-            _png(path, found)
+            _png(path, drawing)
     except OSError as error:
         raise InputError("--picture", f"cannot write {str(path)!r}: {error.strerror or error}") from error
 
@@ -108,14 +108,14 @@ def _title(plan: Mapping[str, Any]) -> str:
 
 def _subtitle(plan: Mapping[str, Any]) -> str:
     moves = f", {len(plan['moves'])} moves (dashed)" if plan["moves"] else ""
-    return f"{plan['status']}, gap {plan['gap']:.2%}{moves}; grey is free, white is not cut"
+    return f"{plan['status']}, gap {plan['gap']:.2%}{moves}; grey is free, white has no GPU instance"
 
 
 def _box(block: Block, strip: Strip, x: float, y: float, colours: Mapping[str, str]) -> Box:
     unit = _BAR / strip.units
     fill = _UNCUT if not block.profile else _FREE if block.owner is None else colours[block.owner]
     width = block.size * unit
-    title = f"{block.profile}@{block.start} {block.owner or 'free'}" if block.profile else "not cut"
+    title = f"{block.profile}@{block.start} {block.owner or 'free'}" if block.profile else "no GPU instance"
     text = _fitting(block, width)
     return Box(x + block.start * unit, y, width, 26, fill, text, f"{strip.id}: {title}", block.moved)
 
@@ -128,15 +128,15 @@ def _fitting(block: Block, width: float) -> str:
     return (block.owner or block.profile)[:letters]
 
 
-def svg(found: Scene) -> str:
-    """Return the scene as SVG, the same bytes for the same scene."""
+def svg(drawing: Scene) -> str:
+    """Return the scene as SVG; equal scenes give equal bytes."""
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{found.width:g}" height="{found.height:g}"'
-        f' viewBox="0 0 {found.width:g} {found.height:g}" font-family="sans-serif">',
-        f'<rect width="{found.width:g}" height="{found.height:g}" fill="#ffffff"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawing.width:g}" height="{drawing.height:g}"'
+        f' viewBox="0 0 {drawing.width:g} {drawing.height:g}" font-family="sans-serif">',
+        f'<rect width="{drawing.width:g}" height="{drawing.height:g}" fill="#ffffff"/>',
     ]
-    lines += [_svg_box(box) for box in found.boxes]
-    lines += [_svg_text(w.x, w.y, w.text, w.size, w.colour) for w in found.words]
+    lines += [_svg_box(box) for box in drawing.boxes]
+    lines += [_svg_text(w.x, w.y, w.text, w.size, w.colour) for w in drawing.words]
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
@@ -154,26 +154,26 @@ def _svg_text(x: float, y: float, text: str, size: float, colour: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}">{escape(text)}</text>'
 
 
-def _png(path: Path, found: Scene) -> None:
-    if found.height > _TALLEST_PNG:
-        raise InputError("--picture", f"{len(found.boxes)} slices are too many for a PNG; write an .svg")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - a second that others save
+def _png(path: Path, drawing: Scene) -> None:
+    if drawing.height > _TALLEST_PNG:
+        raise InputError("--picture", f"{len(drawing.boxes)} slices are too many for a PNG; write an .svg")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes a second
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.patches import Rectangle  # noqa: PLC0415
 
     points = 100.0  # pixels an inch
-    figure = Figure(figsize=(found.width / points, found.height / points), dpi=points)
+    figure = Figure(figsize=(drawing.width / points, drawing.height / points), dpi=points)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, found.width)
-    axes.set_ylim(found.height, 0)
+    axes.set_xlim(0, drawing.width)
+    axes.set_ylim(drawing.height, 0)
     axes.set_axis_off()
-    for box in found.boxes:
+    for box in drawing.boxes:
         edge = Rectangle((box.x, box.y), box.width, box.height, facecolor=box.fill, linewidth=0.8)
         edge.set_edgecolor(_INK if box.dashed else _EDGE)
         edge.set_linestyle("--" if box.dashed else "-")
         axes.add_patch(edge)
         axes.text(box.x + 3, box.y + 17, box.text, fontsize=7, color=_INK, parse_math=False)
-    for word in found.words:
+    for word in drawing.words:
         axes.text(word.x, word.y, word.text, fontsize=word.size * 0.72, color=word.colour, parse_math=False)
     figure.savefig(path, format="png", metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""The steps of a plan in the terminal: the first of them, and what is missing where they do not suffice."""
+"""The steps of a plan in the terminal: the first ones, and what blocks the others."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +13,14 @@ _MOST_BLOCKED = 3
 
 
 def show_steps(plan: Mapping[str, Any]) -> None:
-    """Print what has to be done, in an order that works."""
+    """Print the steps in an executable order, or what blocks them."""
     steps, missing = plan.get("steps", ()), plan.get("stepsMissing")
     if steps:
         click.echo()
         columns = (
             Column("STEPS", right=True),
-            Column("DO"),
-            Column("WHO"),
+            Column("ACTION"),
+            Column("OWNER"),
             Column("WHERE", prose=True),
             Column("AFTER", rank=1),
         )
@@ -32,11 +32,15 @@ def show_steps(plan: Mapping[str, Any]) -> None:
         blocked = missing["blocked"]
         more = f" and {len(blocked) - _MOST_BLOCKED} more" if len(blocked) > _MOST_BLOCKED else ""
         what = ", ".join(blocked[:_MOST_BLOCKED]) or "some replicas"
-        note(f"No order of steps brings {what}{more} there. What would help: {missing['text']}.", indent="  ")
+        note(
+            f"No order of steps reaches the layout: {what}{more} cannot move. It would with"
+            f" {missing['text']}.",
+            indent="  ",
+        )
 
 
 def _row(step: Mapping[str, Any]) -> list[str]:
-    marks = " (for a while)" * step.get("temporary", False) + " (restart)" * step.get("restart", False)
+    marks = " (temporary)" * step.get("temporary", False) + " (restart)" * step.get("restart", False)
     after = " ".join(map(str, step["after"][-4:]))
     return [str(step["number"]), step["kind"] + marks, step.get("owner", ""), _where(step), after]
 
@@ -44,7 +48,7 @@ def _row(step: Mapping[str, Any]) -> list[str]:
 def _where(step: Mapping[str, Any]) -> str:
     gpus = " ".join(step.get("gpus", ())) or step["node"]
     if "layout" in step:
-        return f"{gpus} {' '.join('{profile}@{start}'.format(**each) for each in step['layout'])}"
+        return f"{gpus} {' '.join('{profile}@{start}'.format(**slot) for slot in step['layout'])}"
     if "migEnabled" in step:
         return f"{gpus} MIG {'on' if step['migEnabled'] else 'off'}"
     profile = step.get("profile", WHOLE_GPU)

@@ -1,4 +1,4 @@
-"""A plan as people read it: what it costs, what each demand runs on and where, moves, what is not served."""
+"""A plan as people read it: cost, devices of each demand, layouts, moves, steps, and what is not served."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _MOST_MOVES = 20
 
 
 def show(plan: Mapping[str, Any], *, observed: bool = False) -> None:
-    """Print the plan. `observed`: of a cluster, where FleetPlans have its name."""
+    """Print the plan. `observed`: its input is a cluster, which may have a FleetPlan of it."""
     note(headline(plan), indent="  ")
     if (mixes := one_shape(plan)) is not None:
         note(mixes, indent="  ")
@@ -26,7 +26,10 @@ def show(plan: Mapping[str, Any], *, observed: bool = False) -> None:
         section(plan)
     _explained(plan)
     notes(
-        [*_notes(plan), *([f"These inputs are those of FleetPlan {plan['inputsHash']}."] if observed else [])]
+        [
+            *_notes(plan),
+            *([f"FleetPlan {plan['inputsHash']} of the operator has the same input."] if observed else []),
+        ]
     )
 
 
@@ -38,7 +41,7 @@ def shape_name(shape: Mapping[str, Any]) -> str:
 
 def _compared(plan: Mapping[str, Any]) -> str:
     before = plan["whatIf"]["before"]
-    unmet = [sum(u["share"] for u in each["unmet"]) for each in (before, plan)]
+    unmet = [sum(u["share"] for u in document["unmet"]) for document in (before, plan)]
     less = f", unmet {unmet[0]:.2f} -> {unmet[1]:.2f} deployments" if unmet[0] != unmet[1] else ""
     return (
         f"With {', '.join(plan['whatIf']['changes'])}: {money(before['costPerHour'])} ->"
@@ -47,17 +50,20 @@ def _compared(plan: Mapping[str, Any]) -> str:
 
 
 def _explained(plan: Mapping[str, Any]) -> None:
-    each = plan.get("explained")
-    if each is None:
+    deployment = plan.get("explained")
+    if deployment is None:
         return
     click.echo()
-    if each.get("because"):
-        note(f"{each['name']} goes short because of {' and '.join(each['because'])}.", indent="  ")
-    for change in each.get("relaxations", ()):
+    if deployment.get("because"):
         note(
-            f"It is served whole with {change['text']}: {money(change['fleetCostPerHour'])} $/h.", indent="  "
+            f"{deployment['name']} is not fully served because of {' and '.join(deployment['because'])}.",
+            indent="  ",
         )
-    note(f"{each['name']}: every other way that was looked at.")
+    for change in deployment.get("relaxations", ()):
+        note(
+            f"It is fully served with {change['text']}: {money(change['fleetCostPerHour'])} $/h.", indent="  "
+        )
+    note(f"{deployment['name']}: all alternatives that were evaluated.")
     columns = (
         Column("ALTERNATIVE"),
         Column("PREC", rank=3),
@@ -68,7 +74,7 @@ def _explained(plan: Mapping[str, Any]) -> None:
         Column("WHY", prose=True),
     )
     rows = []
-    for other in each["alternatives"]:
+    for other in deployment["alternatives"]:
         shape = other["chosen"][0]
         helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
         short = other.get("unmetChange", 0) > 0
@@ -101,17 +107,20 @@ def _deployments(plan: Mapping[str, Any]) -> None:
         Column("$/h", right=True),
         Column("UNMET", right=True, rank=2),
     )
-    table(columns, [row for each in plan["deployments"] for row in _rows(each)])
+    table(columns, [row for deployment in plan["deployments"] for row in _rows(deployment)])
 
 
-def _rows(each: Mapping[str, Any]) -> list[list[str]]:
-    cost, unmet = money(each["costPerHour"]), f"{each['unmet']:.0%}" if each["unmet"] else ""
-    if not each["chosen"]:
-        return [[each["name"], each["model"], "-", "", "0", "", cost, unmet]]
+def _rows(deployment: Mapping[str, Any]) -> list[list[str]]:
+    cost, unmet = (
+        money(deployment["costPerHour"]),
+        f"{deployment['unmet']:.0%}" if deployment["unmet"] else "",
+    )
+    if not deployment["chosen"]:
+        return [[deployment["name"], deployment["model"], "-", "", "0", "", cost, unmet]]
     return [
         [
-            each["name"] if first else "",
-            each["model"] if first else "",
+            deployment["name"] if first else "",
+            deployment["model"] if first else "",
             shape_name(shape) + (MARK if shape.get("unverified") else ""),
             shape["precision"],
             str(shape["replicas"]),
@@ -119,7 +128,7 @@ def _rows(each: Mapping[str, Any]) -> list[list[str]]:
             cost if first else "",
             unmet if first else "",
         ]
-        for first, shape in ((i == 0, shape) for i, shape in enumerate(each["chosen"]))
+        for first, shape in ((i == 0, shape) for i, shape in enumerate(deployment["chosen"]))
     ]
 
 
@@ -130,7 +139,7 @@ def _requests(plan: Mapping[str, Any]) -> None:
     columns = (
         Column("SLICEREQUEST"),
         Column("PROFILE"),
-        Column("WANTED", right=True),
+        Column("REQUESTED", right=True),
         Column("PLACED", right=True),
     )
     rows = [[r["name"], r["profile"], str(r["count"]), str(r["placed"])] for r in plan["requests"]]
@@ -185,18 +194,25 @@ def _unmet(plan: Mapping[str, Any]) -> None:
 
 def _notes(plan: Mapping[str, Any]) -> list[str]:
     reasons = {(u["name"], u["reason"]) for u in plan["unmet"]}
-    found = [
-        f"{each['name']}: {text}"
-        for each in plan["deployments"]
-        for text in each["notes"]
-        if (each["name"], text) not in reasons
+    texts = [
+        f"{deployment['name']}: {text}"
+        for deployment in plan["deployments"]
+        for text in deployment["notes"]
+        if (deployment["name"], text) not in reasons
     ]
-    found += plan["notes"]
+    texts += plan["notes"]
     if plan["moves"]:
-        found.append("> stands where it moves to.")
-    marks = {word for each in plan["deployments"] for s in each["chosen"] for word in s.get("unverified", ())}
+        texts.append("> marks a replica at the device to which it moves.")
+    marks = {
+        word
+        for deployment in plan["deployments"]
+        for s in deployment["chosen"]
+        for word in s.get("unverified", ())
+    }
     if marks:
-        found.append(f"{MARK} not measured, or in no source: {', '.join(sorted(marks))}.")
+        texts.append(f"{MARK} Not measured, or without a cited source: {', '.join(sorted(marks))}.")
     if any(gpu["inferred"] for gpu in plan["gpus"]):
-        found.append("? the layout is inferred from what the node offers: it tells counts, not places.")
-    return found
+        texts.append(
+            "? The layout is inferred from the resources of the node: counts are exact, placements are not."
+        )
+    return texts

@@ -1,4 +1,4 @@
 """`tangram scale`.
 
-In: a name and a number. Out: `spec.replicas` of one LLMDeployment, set or removed.
+In: an LLMDeployment and a number of replicas, or none. Out: its changed spec.replicas and one sentence.
 """

@@ -1,10 +1,10 @@
-"""Writes spec.replicas of one LLMDeployment in a cluster, and says what that means."""
+"""Write spec.replicas of one LLMDeployment in a cluster and report the effect."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tangram.api import parse
 from tangram.catalog import InputError
-from tangram.cli.cluster.access import Access
+from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.reading import context_namespace, with_client
 from tangram.fleet import Intent
 from tangram.shell.api_server.client import ApiClient, ApiError
@@ -16,36 +16,35 @@ _NOT_FOUND, _DOES_NOT_APPLY = 404, (400, 422)
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
-    """What is asked for: so many `replicas` of one LLMDeployment; None: as many as Tangram finds right."""
+class ScaleRequest:
+    """The replicas that one LLMDeployment is to have; None: Tangram scales it."""
 
     name: str
     namespace: str | None  # None: that of the kubeconfig's context
     replicas: int | None
 
 
-def scaled(access: Access, asked: Scaling) -> str:
-    """Carry it out and return what became of it, in a sentence. Raises `InputError`."""
-    where = context_namespace(access) if asked.namespace is None else asked.namespace
-    asked = replace(asked, namespace=where)
-    return with_client(access, lambda client: _scaled(client, asked, where))
+def scale_deployment(access: ClusterAccess, request: ScaleRequest) -> str:
+    """Write the replicas and return one sentence on the effect. Raises `InputError`."""
+    namespace = context_namespace(access) if request.namespace is None else request.namespace
+    return with_client(access, lambda client: _scale(client, request, namespace))
 
 
-async def _scaled(client: ApiClient, asked: Scaling, namespace: str) -> str:
-    name = f"{namespace}/{asked.name}"
-    there = await client.get(LLM_DEPLOYMENTS, namespace, asked.name)
-    if there is None:
+async def _scale(client: ApiClient, request: ScaleRequest, namespace: str) -> str:
+    name = f"{namespace}/{request.name}"
+    deployment = await client.get(LLM_DEPLOYMENTS, namespace, request.name)
+    if deployment is None:
         if not await client.served(LLM_DEPLOYMENTS):
             raise InputError(_FIELD, "Tangram's CRDs are not installed in this cluster")
-        raise InputError(_FIELD, f"there is no LLMDeployment {asked.name} in namespace {namespace}")
-    before = there.get("spec", {}).get("replicas")
+        raise InputError(_FIELD, f"there is no LLMDeployment {request.name} in namespace {namespace}")
+    before = deployment.get("spec", {}).get("replicas")
     try:
-        if asked.replicas is not None:
-            return f"{name}: {await _set(client, namespace, asked.name, before, asked.replicas)}"
-        return f"{name}: {await _unset(client, there)}"
+        if request.replicas is not None:
+            return f"{name}: {await _set(client, namespace, request.name, before, request.replicas)}"
+        return f"{name}: {await _unset(client, deployment)}"
     except ApiError as error:
         if error.status == _NOT_FOUND:
-            raise InputError(_FIELD, f"LLMDeployment {name} was deleted meanwhile") from error
+            raise InputError(_FIELD, f"LLMDeployment {name} was deleted in the meantime") from error
         raise
 
 
@@ -59,9 +58,9 @@ async def _set(client: ApiClient, namespace: str, name: str, before: int | None,
     return f"spec.replicas is {replicas} now ({was}); tangram scale {name} -n {namespace} --auto undoes it"
 
 
-async def _unset(client: ApiClient, there: Object) -> str:
-    meta, bounds = there["metadata"], _bounds(there)
-    if "replicas" not in there.get("spec", {}):
+async def _unset(client: ApiClient, deployment: Object) -> str:
+    meta, bounds = deployment["metadata"], _bounds(deployment)
+    if "replicas" not in deployment.get("spec", {}):
         return f"spec.replicas is not set: Tangram scales it already, {bounds}"
     remove = [{"op": "remove", "path": "/spec/replicas"}]
     try:
@@ -75,15 +74,15 @@ async def _unset(client: ApiClient, there: Object) -> str:
     return f"Tangram scales it now, {bounds}"
 
 
-def _bounds(there: Object) -> str:
-    """Say between which bounds Tangram scales it."""
-    spec = {key: value for key, value in there.get("spec", {}).items() if key != "replicas"}
-    intent = parse({**there, "spec": spec})
+def _bounds(deployment: Object) -> str:
+    """Return the bounds between which Tangram scales it."""
+    spec = {key: value for key, value in deployment.get("spec", {}).items() if key != "replicas"}
+    intent = parse({**deployment, "spec": spec})
     if not isinstance(intent, Intent):
         return f"once it is accepted ({intent.message})"
     low, high = intent.min_replicas, intent.max_replicas
     return (
         f"from {low} to {high} replicas"
         if low < high
-        else f"which means {low} of them: scaling allows no other"
+        else f"to {low} replicas, the only number that its bounds allow"
     )

@@ -131,8 +131,12 @@ def _row_notes(architecture: Architecture, sizing: Sizing, shown: int, prices: P
     rest = len(sizing.rows) - shown
     if rest:
         yield f"{rest} more shapes serve: shown is the cheapest of each GPU and slice; --all shows all."
-    both = (sizing.request.prompts, sizing.request.answers)
-    usual = " (twice the mean)" if all(lengths.p90 == USUAL_P90 * lengths.mean for lengths in both) else ""
+    request_lengths = (sizing.request.prompts, sizing.request.answers)
+    usual = (
+        " (twice the mean)"
+        if all(lengths.p90 == USUAL_P90 * lengths.mean for lengths in request_lengths)
+        else ""
+    )
     yield (
         "GiB of one GPU: weights + KV cache of the running requests (average) + buffers and reserve + free KV"
         f" cache. CONC: requests of P90 length{usual} that fit at once. REQ/S: the most that one replica"

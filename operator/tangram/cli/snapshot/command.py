@@ -1,15 +1,14 @@
-"""`tangram snapshot`: what the operator sees of a cluster, as a file that `tangram plan -f` reads."""
+"""`tangram snapshot`: save the operator's view of a cluster as a file that `tangram plan -f` reads."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from tangram.catalog import InputError
-from tangram.cli.cluster.access import Access, access_options
-from tangram.cli.output import counted
+from tangram.cli.cluster.access import ClusterAccess, access_options
+from tangram.cli.output import counted, yaml_text
 
 
 @click.command(name="snapshot")
@@ -17,41 +16,42 @@ from tangram.cli.output import counted
     "-o",
     "--output",
     metavar="FILE",
-    help="Write there instead of printing; a name in .json gives JSON, else YAML.",
+    help="Write to this file instead of printing: JSON if the name ends in .json, else YAML.",
 )
 @access_options
 def snapshot(output: str | None, **access: str | None) -> None:
-    """Save what the operator sees: nodes, pods that hold GPUs, LLMDeployments, GPUPools, its settings.
+    """Save the operator's view: nodes, pods that hold GPUs, LLMDeployments, GPUPools and its settings.
 
-    Reads with your own rights and changes nothing; the operator need not run. `tangram plan -f FILE` makes of
-    it the very same plan as the operator's FleetPlan, anywhere.
+    Reads with the rights of your kubeconfig and changes nothing; the operator need not run. From the file,
+    `tangram plan -f FILE` makes the same plan as the operator's FleetPlan, without the cluster.
 
     \b
     tangram snapshot -o fleet.yaml
     tangram plan -f fleet.yaml
-    tangram plan -f fleet.yaml -f new-model.yaml     # what if I apply this, too?
+    tangram plan -f fleet.yaml -f new-model.yaml     # what if I apply this?
     """
     from tangram.cli.cluster.reading import read_cluster  # noqa: PLC0415 - loads the cluster's client
     from tangram.recommendation.documents.snapshot_file import snapshot_document  # noqa: PLC0415
 
-    seen = read_cluster(Access(**access))
-    document = snapshot_document(seen.fleet, seen.intents)
-    for each in seen.notes:
-        click.echo(f"tangram: {each}", err=True)
+    cluster = read_cluster(ClusterAccess(**access))
+    document = snapshot_document(cluster.fleet, cluster.intents)
+    for text in cluster.notes:
+        click.echo(f"tangram: {text}", err=True)
     if output is None:
         click.echo(_text(document, as_json=False), nl=False)
         return
     _write(Path(output), _text(document, as_json=output.endswith(".json")))
-    pools = len(seen.fleet.pools) + len(seen.fleet.invalid_pools)
-    held = ((len(seen.fleet.nodes), "GPU node"), (pools, "GPUPool"), (len(seen.intents), "LLMDeployment"))
-    click.echo(f"{output}: {', '.join(counted(*each) for each in held)}", err=True)
+    pools = len(cluster.fleet.pools) + len(cluster.fleet.invalid_pools)
+    counts = (
+        (len(cluster.fleet.nodes), "GPU node"),
+        (pools, "GPUPool"),
+        (len(cluster.intents), "LLMDeployment"),
+    )
+    click.echo(f"{output}: {', '.join(counted(*count) for count in counts)}", err=True)
 
 
 def _text(document: dict[str, Any], *, as_json: bool) -> str:
-    if as_json:
-        return json.dumps(document, indent=1, allow_nan=False) + "\n"
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100))
+    return json.dumps(document, indent=1, allow_nan=False) + "\n" if as_json else yaml_text(document)
 
 
 def _write(path: Path, text: str) -> None:
