@@ -69,19 +69,19 @@ async def test_an_event_that_cannot_be_posted_stops_nothing() -> None:
 
 def test_delays_grow_end_with_success_and_know_the_next_instant() -> None:
     retries = RetrySchedule()
-    instants = [retries.fail("a", 100.0) for _ in range(7)]
+    instants = [retries.record_failure("a", 100.0) for _ in range(7)]
 
     assert instants == [101.0, 102.0, 105.0, 110.0, 130.0, 130.0, 130.0]
     assert retries.blocked("a", 129.0)
     assert not retries.blocked("b", 100.0)
     assert retries.next_due(100.0) == 130.0
-    retries.succeed("a")
+    retries.record_success("a")
     assert not retries.blocked("a", 100.0)
-    assert retries.fail("a", 0.0) == 1.0
+    assert retries.record_failure("a", 0.0) == 1.0
 
 
 def test_a_servers_retry_after_is_kept() -> None:
-    assert RetrySchedule().fail("a", 0.0, at_least_s=20.0) == 20.0
+    assert RetrySchedule().record_failure("a", 0.0, at_least_s=20.0) == 20.0
 
 
 def test_backoff_is_jittered_bounded_and_endless() -> None:
@@ -98,13 +98,13 @@ def test_an_expectation_is_met_by_the_mirror_or_given_up() -> None:
     store.replace([], 5)
     expectations = Expectations(lambda _kind, _namespace: store)
     meta = {"namespace": "ns", "name": "d", "uid": "u", "resourceVersion": "7"}
-    expectations.written(DEPLOYMENTS, {"metadata": meta}, now=0.0)
+    expectations.expect_write(DEPLOYMENTS, {"metadata": meta}, now=0.0)
     assert len(expectations.open()) == 1
 
     store.upsert({"metadata": meta})
     assert expectations.open() == ()
 
-    expectations.deleted(DEPLOYMENTS, ("ns", "d"), "u", now=10.0)
+    expectations.expect_deletion(DEPLOYMENTS, ("ns", "d"), "u", now=10.0)
     assert len(expectations.open()) == 1
     assert expectations.overdue(10.0 + OWN_WRITE_TIMEOUT_S - 0.1) == ()
     assert len(expectations.overdue(10.0 + OWN_WRITE_TIMEOUT_S)) == 1

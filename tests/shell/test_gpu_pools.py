@@ -211,33 +211,33 @@ def of(api: Api, optional: bool = True) -> Mirror:
 async def test_a_kind_that_is_not_served_is_empty_and_found_once_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "ABSENT_S", 0.01)
+    monkeypatch.setattr(module, "UNAVAILABLE_RETRY_S", 0.01)
     one = of(Api(NOT_FOUND, NOT_FOUND, NOT_FOUND, SOME))
     task = asyncio.create_task(one.run())
     with caplog.at_level(logging.INFO):
         await one.wait_synced()
-        assert (len(one.store), one.absent) == (0, True)
+        assert (len(one.store), one.unavailable) == (0, True)
         assert await one.wait_for(lambda store: len(store) == 1, 10)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
-    assert not one.absent
+    assert not one.unavailable
     said = [record.getMessage() for record in caplog.records]
-    assert len([text for text in said if "going on without" in text]) == 1
+    assert len([text for text in said if "continuing without" in text]) == 1
 
 
 async def test_what_may_no_longer_be_seen_is_taken_to_be_as_it_was() -> None:
     one = of(Api(SOME, FORBIDDEN, NOT_FOUND))
-    await one.refresh_if_there()
-    await one.refresh_if_there()
+    await one.refresh_if_available()
+    await one.refresh_if_available()
     assert len(one.store) == 1
-    await one.refresh_if_there()
+    await one.refresh_if_available()
     assert len(one.store) == 0
 
 
 async def test_what_must_be_there_is_an_error_when_it_is_not() -> None:
     with pytest.raises(ApiError):
-        await of(Api(NOT_FOUND), optional=False).refresh_if_there()
+        await of(Api(NOT_FOUND), optional=False).refresh_if_available()
 
 
 async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest.MonkeyPatch) -> None:

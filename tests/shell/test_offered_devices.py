@@ -60,7 +60,7 @@ def test_what_stays_away_is_lost_with_the_node_and_the_resource_as_the_reason() 
     (note,) = looked((NOW, offering(8)), (NOW + 1, offering(0)), (GONE + 1, offering(0))).left_out
     assert isinstance(note, LeftOut)
     assert (note.reason, note.resource) == ("NotOffered", GPU)
-    assert "offers 0 nvidia.com/gpu, and 8 fewer than before" in note.message
+    assert "offers 0 nvidia.com/gpu, 8 fewer than before" in note.message
 
 
 def test_gpus_that_were_cut_anew_are_not_missed() -> None:
@@ -142,7 +142,7 @@ def test_what_does_not_come_back_is_lost_and_said(running: int) -> None:
 
     stuck = replace(M, allowed_skus=("H100-80GB-SXM",))
     message = decision(plan(restarting(running, WITHHELD_S), (stuck,), NOW)).placed_message
-    assert "node n1: offers 0 nvidia.com/gpu, and 3 fewer than before" in message
+    assert "node n1: offers 0 nvidia.com/gpu, 3 fewer than before" in message
 
 
 def test_newcomers_and_growth_are_not_given_what_is_withheld() -> None:

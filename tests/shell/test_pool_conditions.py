@@ -66,7 +66,7 @@ def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected
         (
             replace(
                 node("a"),
-                left_out=(LeftOut(LeftOutReason.NOT_OFFERED, "offers 0, and 8 fewer than before", GPU),),
+                left_out=(LeftOut(LeftOutReason.NOT_OFFERED, "offers 0, 8 fewer than before", GPU),),
             ),
             "8 fewer than before",
         ),

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from tangram.shell.api_server import client as client_module
-from tangram.shell.api_server.client import LIST_CHUNK, PAGE_TRIES, RESTARTS, ApiError
+from tangram.shell.api_server.client import LIST_CHUNK, PAGE_ATTEMPTS, RESTARTS, ApiError
 from tangram.shell.api_server.response_body import MAX_BODY_BYTES
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects import manifests
@@ -60,7 +60,7 @@ async def test_a_list_lasts_as_long_as_its_pages_come_and_says_so(monkeypatch: p
     collection = Collection(50 * LIST_CHUNK, fault=slow)
     async with served(collection.serve) as (client, _):
         began = asyncio.get_running_loop().time()
-        listing = await client.list(PODS, paged=lambda: pages.append(1))
+        listing = await client.list(PODS, on_page=lambda: pages.append(1))
         assert asyncio.get_running_loop().time() - began > 3 * 0.3
     assert len(listing.items) == 50 * LIST_CHUNK
     assert len(pages) == len(collection.asked) == 50
@@ -98,7 +98,7 @@ async def test_a_page_that_never_comes_ends_the_list_with_an_error() -> None:
     async with served(collection.serve) as (client, _):
         with pytest.raises(ApiError):
             await client.list(PODS)
-    assert len(collection.asked) == 1 + PAGE_TRIES
+    assert len(collection.asked) == 1 + PAGE_ATTEMPTS
 
 
 @pytest.mark.parametrize("expires", [1, RESTARTS])
@@ -233,4 +233,4 @@ async def test_one_object_that_cannot_be_reduced_does_not_end_the_mirror(
         mirror = Mirror(client, MirrorSource(PODS, picky), changed=lambda: None, clock=lambda: 0.0)
         await mirror.refresh()
         assert sorted(obj["metadata"]["name"] for obj in mirror.store) == ["o0", "o2"]
-    assert "o1 is left out" in caplog.text
+    assert "o1 is unreadable and left out" in caplog.text

@@ -258,7 +258,7 @@ async def test_the_heart_beats_with_each_write() -> None:
     await writer.perform((APPLY,), {"new": replace(INTENT, uid="new")})
 
     assert len(beats) == 1  # the second waits: its LLMDeployment has a penalty
-    writer.retries.succeed("new")
+    writer.retries.record_success("new")
     await writer.perform((APPLY,), {"new": INTENT})
     assert len(beats) == 2
 

@@ -1,4 +1,4 @@
-"""The Kubernetes API.
+"""The client of the Kubernetes API: requests, credentials, and delays between retries.
 
-In: calls. Out: raw JSON, bounded in size and time; back-off between attempts.
+In: calls. Out: parsed JSON, bounded in size and time. It decides nothing.
 """

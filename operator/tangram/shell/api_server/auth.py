@@ -1,4 +1,4 @@
-"""Who we are to the API server: the pod's service account, or a kubeconfig."""
+"""Credentials for the API server: the service account of the pod, or a kubeconfig."""
 
 import os
 import ssl
@@ -13,11 +13,11 @@ TOKEN_REREAD_S = 60.0  # projected tokens are rotated by the kubelet; client-go 
 
 
 class AuthError(Exception):
-    """There are no usable credentials; the message says where they were looked for."""
+    """There are no usable credentials; the message names the searched files."""
 
 
 class Credentials(Protocol):
-    """Where the API server is and how to speak to it."""
+    """The address of the API server, with the token and certificates for it."""
 
     server: str
     ca_path: str | None
@@ -26,7 +26,7 @@ class Credentials(Protocol):
     insecure: bool
 
     def token(self, *, fresh: bool = False) -> str | None:
-        """Return the bearer token; `fresh` after a 401 asks for one that was just read."""
+        """Return the bearer token; `fresh` (after a 401) reads it again."""
 
 
 def ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
@@ -44,7 +44,7 @@ def ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
 
 @dataclass(slots=True)
 class InClusterCredentials:
-    """The token and CA that the kubelet mounts, read again as they rotate."""
+    """The token and CA that the kubelet mounts; the token is read again as it rotates."""
 
     server: str
     directory: Path = SERVICE_ACCOUNT
@@ -85,16 +85,16 @@ class KubeconfigCredentials:
     insecure: bool
 
     def token(self, *, fresh: bool = False) -> str | None:
-        """Return the bearer token; the client's refresh hook renews it when it expires."""
-        del fresh  # the hook of the official client decides by the token's expiry
+        """Return the bearer token; the official client renews it when it expires."""
+        del fresh  # the official client renews the token by its expiry
         # `BearerToken` since version 36 of the client, `authorization` before.
         value: str | None = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return value.removeprefix("Bearer ") if value else None
 
 
 def load_kubeconfig(path: str | None = None, context: str | None = None) -> KubeconfigCredentials:
-    """Parse a kubeconfig (default: $KUBECONFIG, then ~/.kube/config), of it `context` (default: the current
-    one). Raises AuthError.
+    """Parse a kubeconfig (default: $KUBECONFIG, then ~/.kube/config) and take `context` of it (default: the
+    current one). Raises AuthError.
     """
     from kubernetes import (  # noqa: PLC0415 - 20 MiB that a pod with a service account does not need
         client,

@@ -1,9 +1,8 @@
-"""A small asynchronous client of the Kubernetes API: raw JSON in and out, every call bounded, every call
-counted.
+"""A small asynchronous client of the Kubernetes API: parsed JSON in and out, every call bounded and counted.
 
-It never retries on its own, but for 429 with a short Retry-After (the server did nothing), once after a 401
-(the token had rotated), and for the pages of a LIST: each has its own deadline and tries, the whole has none.
-Endless patience belongs to the loops that call it.
+It retries a call only after 429 with a short Retry-After (the server did nothing) and once after a 401 (the
+token had rotated). Each page of a LIST has its own deadline and attempts; the LIST as a whole has none.
+Callers retry for as long as they need.
 """
 
 import asyncio
@@ -15,41 +14,40 @@ from typing import Any, Literal
 import aiohttp
 
 from tangram.shell.api_server.auth import Credentials, ssl_context
-from tangram.shell.api_server.response_body import limited, lines, parsed
+from tangram.shell.api_server.response_body import parse_json, read_limited, watch_lines
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import Kind, Object
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
-LIST_CHUNK = 500  # objects a page, of ordinary size
+LIST_CHUNK = 500  # objects in a page, where they are of ordinary size
 PAGE_BYTES = 8 * 2**20  # pages of larger objects hold fewer of them: bounds memory here and latency there
-PAGE_TRIES = 5  # of one page; a page that arrived makes progress, and the next has all of them again
+PAGE_ATTEMPTS = 5  # for one page; each page starts with all of them
 RESTARTS = 3  # of a LIST whose continue token expired (the API server keeps versions for five minutes)
-WATCH_INACTIVITY_S = 70.0  # bookmarks come about each minute; silence beyond that is a dead connection
+WATCH_INACTIVITY_S = 70.0  # bookmarks arrive about every minute; without any, the connection is dead
 MAX_RETRY_AFTER_S = 5.0
-THROTTLED_TRIES = 3
+THROTTLED_ATTEMPTS = 3
 
 Guard = Callable[[], float]
-"""Seconds for which the caller may still write; raises when it may not."""
+"""Returns the seconds for which the caller may still write; raises when it may not."""
 
-Count = Callable[[str, str, str], None]
-"""Told (verb, plural, code) after every call; the code is `error` when no answer came."""
+CallCounter = Callable[[str, str, str], None]
+"""Called with (verb, plural, code) after every call; the code is `error` without a response."""
 
-
-Page = Callable[[], None]
-"""Told after every page of a LIST: it makes progress."""
+PageListener = Callable[[], None]
+"""Called after every page of a LIST: it makes progress."""
 
 
 class ApiError(Exception):
-    """The API server answered with an error, or not at all (`status` 0)."""
+    """The API server responded with an error, or not at all (`status` 0)."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(f"{status or 'no answer'} {reason}: {message}")
+        super().__init__(f"{status or 'no response'} {reason}: {message}")
         self.status, self.reason, self.message, self.retry_after_s = status, reason, message, retry_after_s
 
     @property
     def transient(self) -> bool:
-        """Whether the same call may succeed later without anyone changing anything."""
+        """Whether the same call may succeed later without a change of the object or of rights."""
         return self.status in (0, 401, 408, 429) or self.status >= 500
 
 
@@ -66,7 +64,7 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A whole LIST: every object, and the version of the collection at which it is true."""
+    """A complete LIST: every object, and the version of the collection that it shows."""
 
     items: list[Object]
     resource_version: str
@@ -85,9 +83,9 @@ class _Call:
 
 
 class ApiClient:
-    """Calls of one operator. Create it inside the running event loop; close it at the end."""
+    """The API calls of one operator. Create it inside the running event loop; close it at the end."""
 
-    def __init__(self, credentials: Credentials, count: Count = lambda _verb, _plural, _code: None) -> None:
+    def __init__(self, credentials: Credentials, count: CallCounter = lambda *_call: None) -> None:
         self.credentials = credentials
         self._count = count
         self._session = aiohttp.ClientSession(
@@ -110,7 +108,7 @@ class ApiClient:
             raise
 
     async def served(self, kind: Kind) -> bool:
-        """Say whether the API server serves this kind at all (for our own: is the CRD installed)."""
+        """Say whether the API server serves this kind (for Tangram's: whether the CRD is installed)."""
         path = f"/apis/{kind.group}/{kind.version}"
         try:
             document = await self._call(_Call("get", "GET", kind, path, {}))
@@ -126,16 +124,16 @@ class ApiClient:
         namespace: str = "",
         selector: str = "",
         keep: Callable[[Object], Object | None] | None = None,
-        paged: Page = lambda: None,
+        on_page: PageListener = lambda: None,
     ) -> Listing:
         """Return a consistent LIST, fetched in pages. `keep` reduces each object at once (None drops it).
 
-        It may take as long as pages come. A page that does not come is asked for again, then a smaller one;
-        where the continue token has expired, the LIST begins anew.
+        It has no deadline while pages arrive. A page that fails is requested again, then a smaller one; where
+        the continue token has expired, the LIST starts again.
         """
         for attempt in range(1, RESTARTS + 1):
             try:
-                return await self._list(kind, namespace, selector, keep, paged)
+                return await self._list(kind, namespace, selector, keep, on_page)
             except ApiError as error:
                 if error.status != 410 or attempt == RESTARTS:
                     raise
@@ -147,7 +145,7 @@ class ApiClient:
         namespace: str,
         selector: str,
         keep: Callable[[Object], Object | None] | None,
-        paged: Page,
+        on_page: PageListener,
     ) -> Listing:
         items: list[Object] = []
         params = {"labelSelector": selector} if selector else {}
@@ -155,33 +153,33 @@ class ApiClient:
         while True:
             call = _Call("list", "GET", kind, kind.path(namespace), params)
             page = await self._page(call, pages)
-            paged()
+            on_page()
             for item in _items(page, kind):
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.kind)
-                kept = keep(item) if keep else item
-                if kept is not None:
-                    items.append(kept)
+                reduced = keep(item) if keep else item
+                if reduced is not None:
+                    items.append(reduced)
             meta = page.get("metadata") or {}
             if not meta.get("continue"):
                 return Listing(items, str(meta.get("resourceVersion", "")))
             params = params | {"continue": str(meta["continue"])}
 
     async def _page(self, call: _Call, pages: "_PageSize") -> Object:
-        """Return the next page of a LIST; tries again while that may help."""
-        backoff = RetryDelays()
-        for attempt in range(1, PAGE_TRIES + 1):
+        """Return the next page of a LIST, with PAGE_ATTEMPTS for transient errors."""
+        delays = RetryDelays()
+        for attempt in range(1, PAGE_ATTEMPTS + 1):
             sized = replace(call, params={**call.params, "limit": str(pages.limit)})
             try:
-                page = await self._call(sized, pages.arrived)
+                page = await self._call(sized, pages.record_bytes)
             except ApiError as error:
-                if not error.transient or error.status == 401 or attempt == PAGE_TRIES:
+                if not error.transient or error.status == 401 or attempt == PAGE_ATTEMPTS:
                     raise
                 if error.status in (0, 504):
                     pages.limit = max(1, pages.limit // 4)  # too large, too slow, or cut off
-                await asyncio.sleep(max(backoff.next_s(), min(error.retry_after_s, MAX_RETRY_AFTER_S)))
+                await asyncio.sleep(max(delays.next_s(), min(error.retry_after_s, MAX_RETRY_AFTER_S)))
             else:
-                pages.took(len(page.get("items") or ()))
+                pages.record_objects(len(page.get("items") or ()))
                 return page
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -193,7 +191,7 @@ class ApiClient:
         selector: str = "",
         server_timeout_s: int = 300,
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Yield events after `resource_version` until the server ends the stream or it goes silent
+        """Yield events after `resource_version` until the server ends the stream, or is silent for too long
         (ApiError 0).
         """
         params = {
@@ -211,11 +209,11 @@ class ApiClient:
                 if response.status >= 400:
                     raise await self._error(call, response)
                 self._count("watch", kind.plural, str(response.status))
-                async for line in lines(response.content):
+                async for line in watch_lines(response.content):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count("watch", kind.plural, "error")
-            raise ApiError(0, "Unreachable", f"watch of {kind.plural}: {_say(error)}") from error
+            raise ApiError(0, "Unreachable", f"watch of {kind.plural}: {_text_of(error)}") from error
 
     async def create(self, kind: Kind, obj: Object, *, manager: str, guard: Guard | None = None) -> Object:
         """POST an object: it must not exist (ApiError 409 AlreadyExists)."""
@@ -233,7 +231,7 @@ class ApiClient:
         subresource: str = "",
         guard: Guard | None = None,
     ) -> Object:
-        """Server-side apply. With `metadata.uid` in `obj` it only ever touches that very object."""
+        """Server-side apply. With `metadata.uid` in `obj` it changes no other object of that name."""
         meta = obj["metadata"]
         path = kind.path(meta.get("namespace", ""), meta["name"], subresource)
         params = {"fieldManager": manager, "force": "true" if force else "false"}
@@ -281,8 +279,8 @@ class ApiClient:
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
         guard: Guard | None = None,
     ) -> bool:
-        """Delete the very object with this UID (and version). False when it is gone already; 409 when it
-        is another.
+        """Delete the object with this UID (and version). False when it does not exist; ApiError 409 for
+        another object of that name.
         """
         preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
         options = {
@@ -301,38 +299,38 @@ class ApiClient:
             raise
         return True
 
-    async def _call(self, call: _Call, arrived: Callable[[int], None] = lambda _bytes: None) -> Object:
-        for attempt in range(1, THROTTLED_TRIES + 1):
+    async def _call(self, call: _Call, on_bytes: Callable[[int], None] = lambda _bytes: None) -> Object:
+        for attempt in range(1, THROTTLED_ATTEMPTS + 1):
             try:
-                return await self._once(call, arrived, fresh_token=False)
+                return await self._once(call, on_bytes, fresh_token=False)
             except ApiError as error:
                 if error.status == 401 and attempt == 1:
-                    return await self._once(call, arrived, fresh_token=True)
+                    return await self._once(call, on_bytes, fresh_token=True)
                 short = 0 < error.retry_after_s <= MAX_RETRY_AFTER_S
-                if error.status != 429 or not short or attempt == THROTTLED_TRIES:
+                if error.status != 429 or not short or attempt == THROTTLED_ATTEMPTS:
                     raise
                 await asyncio.sleep(error.retry_after_s)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _once(self, call: _Call, arrived: Callable[[int], None], *, fresh_token: bool) -> Object:
+    async def _once(self, call: _Call, on_bytes: Callable[[int], None], *, fresh_token: bool) -> Object:
         total_s = REQUEST_TIMEOUT_S if call.guard is None else min(REQUEST_TIMEOUT_S, call.guard())
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=min(CONNECT_TIMEOUT_S, total_s))
         try:
             async with self._send(call, timeout, fresh_token=fresh_token) as response:
                 if response.status >= 400:
                     raise await self._error(call, response)
-                raw = await limited(response.content)
-                arrived(len(raw))
-                document = parsed(raw)
+                raw = await read_limited(response.content)
+                on_bytes(len(raw))
+                document = parse_json(raw)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count(call.verb, call.kind.plural, "error")
-            raise ApiError(0, "Unreachable", f"{call.verb} {call.path}: {_say(error)}") from error
+            raise ApiError(0, "Unreachable", f"{call.verb} {call.path}: {_text_of(error)}") from error
         except (ValueError, RecursionError) as error:
             self._count(call.verb, call.kind.plural, "error")
-            raise ApiError(0, "Garbled", f"{call.verb} {call.path}: the answer is not JSON") from error
+            raise ApiError(0, "Garbled", f"{call.verb} {call.path}: the response is not JSON") from error
         self._count(call.verb, call.kind.plural, str(response.status))
         if not isinstance(document, dict):
-            raise ApiError(0, "Garbled", f"{call.verb} {call.path}: the answer is not an object")
+            raise ApiError(0, "Garbled", f"{call.verb} {call.path}: the response is not an object")
         return document
 
     def _send(self, call: _Call, timeout: aiohttp.ClientTimeout, *, fresh_token: bool = False) -> Any:
@@ -354,9 +352,9 @@ class ApiClient:
 
     async def _error(self, call: _Call, response: aiohttp.ClientResponse) -> ApiError:
         self._count(call.verb, call.kind.plural, str(response.status))
-        raw = await limited(response.content, 2**20)
+        raw = await read_limited(response.content, 2**20)
         try:
-            status = parsed(raw)
+            status = parse_json(raw)
             reason, message = str(status.get("reason") or response.reason), str(status.get("message", ""))
         except (ValueError, AttributeError, RecursionError):
             reason, message = str(response.reason), raw[:200].decode("utf-8", "replace")
@@ -365,26 +363,26 @@ class ApiClient:
 
 @dataclass(slots=True)
 class _PageSize:
-    """How many objects the next page of a LIST holds: pages stay near PAGE_BYTES, whatever objects weigh."""
+    """The number of objects in the next page of a LIST: pages stay near PAGE_BYTES, whatever their size."""
 
     limit: int = LIST_CHUNK
     _bytes: int = 0
 
-    def arrived(self, size: int) -> None:
-        """Note the bytes of a page."""
+    def record_bytes(self, size: int) -> None:
+        """Record the bytes of a page."""
         self._bytes = size
 
-    def took(self, objects: int) -> None:
-        """Note the objects of the page; the next grows by a factor of two at most."""
+    def record_objects(self, objects: int) -> None:
+        """Record the objects of the page and size the next one, at most twice as large."""
         fits = PAGE_BYTES * max(1, objects) // max(1, self._bytes)
         self.limit = max(1, min(LIST_CHUNK, 2 * self.limit, fits))
 
 
 def _items(page: Object, kind: Kind) -> list[Object]:
-    """Return the objects of a page. Raises ApiError for what is none."""
+    """Return the objects of a page. Raises ApiError where an item is not an object."""
     items = page.get("items") or []
     if not isinstance(items, list) or not all(_is_object(item) for item in items):
-        raise ApiError(0, "Garbled", f"list of {kind.plural}: a page holds what is no object")
+        raise ApiError(0, "Garbled", f"list of {kind.plural}: an item of a page is not an object")
     return items
 
 
@@ -402,7 +400,7 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
 
 def _event(line: bytes) -> WatchEvent:
     try:
-        document = parsed(line)
+        document = parse_json(line)
         event = WatchEvent(str(document["type"]), document["object"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ApiError(0, "Garbled", "a watch event is not JSON with type and object") from error
@@ -411,5 +409,5 @@ def _event(line: bytes) -> WatchEvent:
     return event
 
 
-def _say(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Bytes of the API server's answers: read within a limit, split into lines, parsed however deep they nest."""
+"""Read response bodies of the API server: within a size limit, by line, at any depth of nesting."""
 
 import json
 import re
@@ -14,17 +14,17 @@ _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]|[a-z0-9.+-]+')
 _NESTING = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
-async def limited(stream: aiohttp.StreamReader, limit: int = MAX_BODY_BYTES) -> bytearray:
-    """Read an answer. Raises `aiohttp.ClientPayloadError` beyond `limit` bytes."""
+async def read_limited(stream: aiohttp.StreamReader, limit: int = MAX_BODY_BYTES) -> bytearray:
+    """Read a response body. Raises `aiohttp.ClientPayloadError` beyond `limit` bytes."""
     body = bytearray()
     async for chunk in stream.iter_any():
         body += chunk
         if len(body) > limit:
-            raise aiohttp.ClientPayloadError(f"an answer of more than {limit} bytes")
+            raise aiohttp.ClientPayloadError(f"a response of more than {limit} bytes")
     return body
 
 
-async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def watch_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Split a watch into lines of any length up to MAX_BODY_BYTES (objects may be larger than aiohttp's
     line limit).
     """
@@ -42,11 +42,11 @@ async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield line
 
 
-def parsed(raw: bytes | bytearray) -> Any:
-    """JSON of the API server. Raises ValueError, and RecursionError where even that nests too deep.
+def parse_json(raw: bytes | bytearray) -> Any:
+    """Parse JSON of the API server. Raises ValueError, and RecursionError for other JSON that nests too deep.
 
-    A tenant may nest the field sets of an object's managedFields 10,000 levels deep: the API server accepts
-    that and Python's parser does not, so one such pod would end every list. They are not read here.
+    A tenant may nest the field sets in an object's managedFields 10,000 levels deep: the API server accepts
+    that and Python's parser does not, so one such pod would end every LIST. They are replaced by null.
     """
     try:
         return json.loads(raw)
@@ -55,12 +55,12 @@ def parsed(raw: bytes | bytearray) -> Any:
 
 
 def _without_field_sets(raw: bytes) -> bytes:
-    kept, at = [], 0
-    while (found := raw.find(_FIELD_SET, at)) >= 0:
-        begin = found + len(_FIELD_SET)
-        kept += [raw[at:begin], b"null"]
-        at = _end_of_value(raw, begin)
-    return b"".join([*kept, raw[at:]])
+    parts, position = [], 0
+    while (match := raw.find(_FIELD_SET, position)) >= 0:
+        begin = match + len(_FIELD_SET)
+        parts += [raw[position:begin], b"null"]
+        position = _end_of_value(raw, begin)
+    return b"".join([*parts, raw[position:]])
 
 
 def _end_of_value(raw: bytes, begin: int) -> int:

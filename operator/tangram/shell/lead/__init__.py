@@ -1,4 +1,4 @@
-"""Leadership.
+"""Leader election, and the order of writes.
 
-In: a Lease. Out: whether this process may write, and in which order objects are written.
+In: a Lease. Out: whether and for how long this process may write, and which namespace is written next.
 """

@@ -1,4 +1,4 @@
-"""Whose objects are written first: namespaces take turns, and a round writes for a bounded time. Pure."""
+"""The order of writes in a round: namespaces alternate, and a round writes for a bounded time. Pure."""
 
 from collections.abc import Callable, Iterable
 from itertools import chain, zip_longest
@@ -7,17 +7,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ROUND_WRITE_S = 10.0
-"""How long a round begins writes of one kind. What is left comes in the next round, which sees new wishes."""
+"""For how long a round starts writes of one kind. The rest is left to the next round, with a new plan."""
 
 _NONE = object()
 
 
-def in_turn(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
-    """Order `items` so that namespaces take turns; within one their order stays. A namespace with thousands
-    of LLMDeployments delays another by no more than the other has itself.
+def round_robin(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
+    """Order `items` so that namespaces alternate; within one their order stays. A namespace with thousands of
+    LLMDeployments delays each item of another namespace by at most as many items as that one has.
     """
     by_namespace: dict[str, list[T]] = {}
     for item in items:
         by_namespace.setdefault(namespace(item), []).append(item)
-    turns = chain.from_iterable(zip_longest(*by_namespace.values(), fillvalue=_NONE))
-    return [item for item in turns if item is not _NONE]  # type: ignore[misc]
+    ordered = chain.from_iterable(zip_longest(*by_namespace.values(), fillvalue=_NONE))
+    return [item for item in ordered if item is not _NONE]  # type: ignore[misc]

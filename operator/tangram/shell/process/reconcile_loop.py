@@ -224,12 +224,12 @@ class Reconciler:
         deadline = self.clock() + OWN_WRITE_TIMEOUT_S
         for expectation in self.expectations.open():
             mirror = self.mirrors.of(expectation.kind, expectation.key[0])
-            await mirror.wait_for(expectation.met, max(0.01, deadline - self.clock()))
+            await mirror.wait_for(expectation.is_met, max(0.01, deadline - self.clock()))
         late = self.expectations.overdue(self.clock())
         for expectation in late:
             log.warning("own write of %s %s not seen: listing again", expectation.kind.kind, expectation.key)
             self.metrics.overdue.inc()
-            self.mirrors.of(expectation.kind, expectation.key[0]).want_relist()
+            self.mirrors.of(expectation.kind, expectation.key[0]).request_relist()
         return not late and not self.expectations.open()
 
     def _forget(self, living: set[str], pools: set[str]) -> None:
@@ -237,7 +237,7 @@ class Reconciler:
         self.statuses.forget(living | pools)
         self.pool_pacer.forget(pools)
         kept = {f"status {uid}" for uid in living | pools} | set(map(evaluation_retry_key, living))
-        self.retries.keep(living | kept | {""})
+        self.retries.retain(living | kept | {""})
 
     def _observe(
         self, view: MirrorView, valid: tuple[Intent, ...], now: float

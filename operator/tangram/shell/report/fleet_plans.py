@@ -61,17 +61,17 @@ class FleetPlans:
         try:
             await self._write(wanted, guard)
         except ApiError as error:
-            self.retries.fail(_WRITES, self.clock(), error.retry_after_s)
+            self.retries.record_failure(_WRITES, self.clock(), error.retry_after_s)
             self._tell(f"not written: {error}")
         else:
-            self.retries.succeed(_WRITES)
+            self.retries.record_success(_WRITES)
 
     def _may_write(self) -> bool:
         """Whether the mirror shows what is there, our own last writes included."""
-        if not self.mirror.synced or self.mirror.absent:
+        if not self.mirror.synced or self.mirror.unavailable:
             return False
         if self._expectations.overdue(self.clock()):
-            self.mirror.want_relist()
+            self.mirror.request_relist()
         return not self._expectations.open() and not self.retries.blocked(_WRITES, self.clock())
 
     async def _write(self, wanted: RecommendationResult, guard: Guard) -> None:
@@ -113,7 +113,7 @@ class FleetPlans:
             if error.status != 409:
                 raise
             return await self.client.get(FLEET_PLANS, "", wanted.name)
-        self._expectations.written(FLEET_PLANS, made, self.clock())
+        self._expectations.expect_write(FLEET_PLANS, made, self.clock())
         return made
 
     async def _status(self, plan: Object, state: str, figures: Object, guard: Guard) -> bool:
@@ -142,7 +142,7 @@ class FleetPlans:
             if error.status == 404 or (error.status == 409 and "uid" in error.message.lower()):
                 return False  # deleted, or deleted and made again: the mirror will tell
             raise
-        self._expectations.written(FLEET_PLANS, result, self.clock())
+        self._expectations.expect_write(FLEET_PLANS, result, self.clock())
         if figures:
             self._completed = meta["uid"]
         return changes
@@ -165,7 +165,7 @@ class FleetPlans:
             if error.status != 409:
                 raise
             return  # another object has the name by now
-        self._expectations.deleted(FLEET_PLANS, key_of(plan), uid_of(plan), self.clock())
+        self._expectations.expect_deletion(FLEET_PLANS, key_of(plan), uid_of(plan), self.clock())
 
     def _labels(self) -> dict[str, str]:
         return {MANAGED_BY_LABEL: MANAGED_BY, OPERATOR_LABEL: self.operator}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.lead.write_order import ROUND_WRITE_S, in_turn
+from tangram.shell.lead.write_order import ROUND_WRITE_S, round_robin
 from tangram.shell.measure.fault_log import Failed, name_of
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
 from tangram.shell.watch.expectations import Expectations
@@ -67,13 +67,13 @@ class StatusWriter:
                 except NotLeader:
                     raise
                 except Exception as error:  # noqa: BLE001 - a bug of ours costs this object alone
-                    self.retries.fail(_key(new), self.clock())
+                    self.retries.record_failure(_key(new), self.clock())
                     self.failed("status", name_of(new.obj), "", error)
                     return None
                 self.written()
                 return new if done else None
 
-        turns = in_turn(filter(self._needed, statuses), lambda new: key_of(new.obj)[0])
+        turns = round_robin(filter(self._needed, statuses), lambda new: key_of(new.obj)[0])
         written = await asyncio.gather(*(one(new) for new in turns))
         return [new for new in written if new is not None]
 
@@ -106,16 +106,16 @@ class StatusWriter:
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and "uid" in error.message.lower()):
                 return False  # deleted, or deleted and created again: the mirror will tell
-            self.retries.fail(_key(new), self.clock(), error.retry_after_s)
+            self.retries.record_failure(_key(new), self.clock(), error.retry_after_s)
             self._tell(new, error)
             return False
         self._refused.pop(uid_of(new.obj), None)
-        self.expectations.written(kind, result, self.clock())
+        self.expectations.expect_write(kind, result, self.clock())
         if whole:
-            self.retries.succeed(_key(new))
+            self.retries.record_success(_key(new))
             self._sent[uid_of(new.obj)] = (new.status, result.get("status") or {})
         else:  # the rest is tried again: CRDs may be upgraded at any time
-            self.retries.fail(_key(new), self.clock())
+            self.retries.record_failure(_key(new), self.clock())
         return True
 
     async def _apply(self, kind: Kind, body: Object) -> tuple[Object, bool]:

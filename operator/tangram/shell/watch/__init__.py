@@ -1,4 +1,5 @@
-"""The view of the cluster.
+"""Local copies of Kubernetes objects, kept current by list and watch.
 
-In: list and watch. Out: mirrored objects, expectations, a `FleetSnapshot`.
+In: LISTs and watch events. Out: a `MirrorView` of all kinds at one instant.
+Expectations say whether the copies already show the operator's own writes.
 """

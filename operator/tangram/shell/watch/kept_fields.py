@@ -1,4 +1,7 @@
-"""What the mirrors keep of each object: only fields that a decision or a message needs. Pure."""
+"""The fields that mirrors keep of each kind: those that a plan or a message needs. Pure.
+
+Each function takes an object from the API server and returns the kept part, None where nothing is needed.
+"""
 
 import sys
 from typing import Any
@@ -12,29 +15,31 @@ from tangram.shell.objects.kinds import (
     TEMPLATE_LABEL,
     VARIANT_LABEL,
     Object,
+    annotations_of,
     controller_of,
     is_controlled_by,
+    labels_of,
 )
 from tangram.shell.watch.quota_scopes import counts_engines, priority_class_terms
 
 OUR_PREFIX = f"{LLM_DEPLOYMENTS.group}/"
 OUR_LABELS = {MANAGED_BY_LABEL, COMPONENT_LABEL, OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL}
-MAX_VALUES = 2000  # of a spec or status of a child
+MAX_VALUES = 2000  # in a spec or status of an owned object
 MAX_CHARACTERS = 64 * 1024
-MAX_CONTAINERS = 16  # of a pod: ours have one, and what is injected beside it
+MAX_CONTAINERS = 16  # of a pod: engine pods have one, and injected ones
 MAX_MESSAGE = 8192  # of a termination message; the contract allows 4096 bytes, the kubelet 4096 as well
 
 
 def _meta(obj: Object, *fields: str) -> Object:
     meta = obj.get("metadata", {})
-    wanted = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields)
-    return {name: meta[name] for name in wanted if meta.get(name) is not None}
+    kept = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields)
+    return {name: meta[name] for name in kept if meta.get(name) is not None}
 
 
 def custom_resource(obj: Object) -> Object:
-    """Keep what a person wrote into an object of our own kinds, and our status. Its CRD bounds both; labels,
-    annotations and references of others, which nothing bounds but the API server, go. Of managedFields the
-    client stays that set spec.replicas.
+    """Keep spec and status of an object of a Tangram kind; its CRD bounds both. Foreign labels, annotations
+    and references, which only the API server bounds, are dropped. Of managedFields, the client that set
+    spec.replicas is kept.
     """
     return {
         **reduced(obj),
@@ -44,57 +49,58 @@ def custom_resource(obj: Object) -> Object:
 
 
 def owned_object(obj: Object) -> Object | None:
-    """Keep a Deployment, Service or Job of an LLMDeployment: of its metadata what we write ourselves, and
-    of its spec next to nothing where it weighs far more than what we render.
+    """Keep a Deployment, Service or Job of an LLMDeployment: the metadata that the operator writes, and the
+    spec, unless it is far larger than a rendered one.
     """
     if not is_controlled_by(obj, LLM_DEPLOYMENTS):
         return None
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
     return {
         **{key: obj[key] for key in ("apiVersion", "kind") if key in obj},
         "metadata": _meta(obj, "generation", "creationTimestamp")
         | {
-            "labels": {k: v for k, v in (meta.get("labels") or {}).items() if k in OUR_LABELS},
+            "labels": {k: v for k, v in labels_of(obj).items() if k in OUR_LABELS},
             "annotations": _annotations(obj),
             "ownerReferences": [controller_of(obj)],
         },
-        "spec": spec if _is_light(spec) else _bare(spec),
+        "spec": spec if _is_light(spec) else _minimal_spec(spec),
         "status": status if _is_light(status) else {},
     }
 
 
 def _annotations(obj: Object) -> dict[str, str]:
-    """Return the annotations in our own name space."""
-    annotations: dict[str, str] = obj.get("metadata", {}).get("annotations") or {}
-    return {k: v for k, v in annotations.items() if k.startswith(OUR_PREFIX) and len(v) <= MAX_MESSAGE}
+    """Return the annotations with Tangram's prefix."""
+    return {
+        k: v for k, v in annotations_of(obj).items() if k.startswith(OUR_PREFIX) and len(v) <= MAX_MESSAGE
+    }
 
 
-def _bare(spec: Object) -> Object:
-    """Return what of a spec is read before it is compared: it then differs, and is applied again."""
+def _minimal_spec(spec: Object) -> Object:
+    """Return the part of a spec that is read before the comparison; it then differs and is applied again."""
     kept = {k: spec[k] for k in ("replicas", "selector", "strategy") if k in spec and _is_light(spec[k])}
     return kept | {"template": {"metadata": {}, "spec": {"containers": []}}}
 
 
 def _is_light(value: Any) -> bool:
-    """Say whether a part of an object has few values and short ones: a rendered spec has some 200."""
-    values, characters, waiting = 0, 0, [value]
-    while waiting:
-        part = waiting.pop()
+    """Say whether a part of an object has few and short values: a rendered spec has some 200 of them."""
+    values, characters, unvisited = 0, 0, [value]
+    while unvisited:
+        part = unvisited.pop()
         values += 1
         if isinstance(part, dict):
-            waiting.extend(part.values())
+            unvisited.extend(part.values())
             characters += sum(map(len, part))
         elif isinstance(part, list):
-            waiting.extend(part)
+            unvisited.extend(part)
         elif isinstance(part, str):
             characters += len(part)
-        if values + len(waiting) > MAX_VALUES or characters > MAX_CHARACTERS:
+        if values + len(unvisited) > MAX_VALUES or characters > MAX_CHARACTERS:
             return False
     return True
 
 
 def node(obj: Object) -> Object:
-    """Keep what says whether GPU pods may run there, how many, and to which GPUPools it may belong."""
+    """Keep the devices of a node, its conditions and taints, and the labels by which GPUPools select."""
     status = obj.get("status", {})
     allocatable, capacity = _devices(status, "allocatable"), _devices(status, "capacity")
     ready = next(
@@ -115,17 +121,17 @@ def _devices(status: Object, key: str) -> Object:
 
 
 def _gpu_labels(obj: Object, devices: Object) -> dict[str, str]:
-    """Keep every label of a GPU node: any of them may be what a GPUPool selects by. Thousands of nodes carry
-    the same dozens, so each text is kept once.
+    """Keep every label of a GPU node: a GPUPool may select by any of them. Thousands of nodes carry the same
+    dozens, so each text is stored once.
     """
-    labels: dict[str, str] = obj.get("metadata", {}).get("labels") or {}
+    labels = labels_of(obj)
     if not devices and not any(key.startswith(NVIDIA_PREFIX) for key in labels):
         return {}
     return {sys.intern(str(key)): sys.intern(str(value)) for key, value in labels.items()}
 
 
 def fleet_plan(obj: Object) -> Object:
-    """Keep who wrote a FleetPlan, when, and its status; the decision itself is long and never changes."""
+    """Keep the author, the time and the status of a FleetPlan; its long spec never changes."""
     return {
         "metadata": _meta(obj, "labels", "creationTimestamp"),
         "status": obj.get("status") or {},
@@ -133,17 +139,16 @@ def fleet_plan(obj: Object) -> Object:
 
 
 def priority_class(obj: Object) -> Object:
-    """Keep what makes a priority of a PriorityClass, and whether it may be used."""
-    labels = obj.get("metadata", {}).get("labels") or {}
-    kept = {k: v for k, v in labels.items() if k == PRIORITY_CLASS_LABEL}
+    """Keep the priority of a PriorityClass, and whether LLMDeployments may use it."""
+    labels = {k: v for k, v in labels_of(obj).items() if k == PRIORITY_CLASS_LABEL}
     return {
         **{key: obj[key] for key in ("value", "preemptionPolicy", "globalDefault") if key in obj},
-        "metadata": _meta(obj) | {"labels": kept},
+        "metadata": _meta(obj) | {"labels": labels},
     }
 
 
 def resource_quota(obj: Object) -> Object | None:
-    """Keep what is enforced: hard and used. Quotas that concern no pod like ours are left out."""
+    """Keep the enforced limits of a quota that may count engine pods: hard and used."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if not counts_engines(spec):
         return None
@@ -157,8 +162,8 @@ def resource_quota(obj: Object) -> Object | None:
 
 
 def pod(obj: Object) -> Object | None:
-    """Keep pods that hold NVIDIA resources or are ours; the rest of the cluster is none of our business."""
-    labels = obj.get("metadata", {}).get("labels") or {}
+    """Keep the pods that hold NVIDIA resources or belong to the operator."""
+    labels = labels_of(obj)
     requests = gpu_requests(obj.get("spec", {}))
     if not requests and labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
         return None

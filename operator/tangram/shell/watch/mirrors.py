@@ -1,4 +1,4 @@
-"""All mirrors of the operator, and the view they give together."""
+"""All mirrors of the operator, and one view over their objects."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -13,28 +13,28 @@ from tangram.shell.watch.store import Store
 
 
 def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
-    """Return what is copied. Nodes and pods are always those of the whole cluster: anyone's pod may hold a
-    GPU. GPUPools may be missing: LLMDeployments are served without one. Without the right to see
-    PriorityClasses, LLMDeployments that name one are refused.
+    """Return the sources of all mirrors. Nodes and pods are those of the whole cluster: a pod of any
+    namespace may hold a GPU. GPUPools are optional: LLMDeployments need none. Without the right to list
+    PriorityClasses, LLMDeployments that name one are invalid.
     """
-    where = namespaces or ("",)
-    own = [
-        MirrorSource(kind, kept, namespace, selector)
-        for kind, kept, selector in (
+    watched = namespaces or ("",)
+    namespaced = [
+        MirrorSource(kind, keep, namespace, selector)
+        for kind, keep, selector in (
             (kinds.LLM_DEPLOYMENTS, kept_fields.custom_resource, ""),
             (kinds.DEPLOYMENTS, kept_fields.owned_object, kinds.OURS_SELECTOR),
             (kinds.SERVICES, kept_fields.owned_object, kinds.OURS_SELECTOR),
             (kinds.JOBS, kept_fields.owned_object, kinds.OURS_SELECTOR),
         )
-        for namespace in where
+        for namespace in watched
     ]
-    # An older chart gives no right to see quotas: without it, pods that are refused tell as much, later.
+    # An older chart grants no right to list quotas: then only rejected pods show their limits.
     quotas = [
         MirrorSource(kinds.RESOURCE_QUOTAS, kept_fields.resource_quota, namespace, optional=True)
-        for namespace in where
+        for namespace in watched
     ]
     return (
-        *own,
+        *namespaced,
         *quotas,
         MirrorSource(kinds.NODES, kept_fields.node),
         MirrorSource(kinds.PODS, kept_fields.pod),
@@ -63,7 +63,7 @@ class Mirrors:
 
     @property
     def synced(self) -> bool:
-        """Whether every mirror has taken a whole LIST."""
+        """Whether every mirror has completed a LIST."""
         return all(mirror.synced for mirror in self.all)
 
     @property
@@ -76,11 +76,11 @@ class Mirrors:
         return next(m for m in self.all if m.source.kind == kind and m.source.namespace in ("", namespace))
 
     def store(self, kind: Kind, namespace: str) -> Store:
-        """Return what is known about `kind` in `namespace`."""
+        """Return the copy of `kind` in `namespace`."""
         return self.of(kind, namespace).store
 
     def view(self) -> MirrorView:
-        """Return everything at this instant. The objects are shared: read them, never change them."""
+        """Return all objects at this instant. They are shared: never change them."""
         return MirrorView(
             llm_deployments=tuple(self._objects(kinds.LLM_DEPLOYMENTS)),
             nodes=tuple(self._objects(kinds.NODES)),
@@ -97,18 +97,18 @@ class Mirrors:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds since the mirror that has waited longest heard anything."""
+        """Seconds since the last response to the mirror that has waited longest."""
         return max(mirror.stalled_s for mirror in self.all)
 
     async def refresh(self, since: float) -> None:
-        """Make every copy one of a LIST that was begun after `since` (raises ApiError)."""
-        tried = (mirror.refresh_if_there(since) for mirror in self.all)
-        for failure in await asyncio.gather(*tried, return_exceptions=True):
+        """Replace every copy whose last LIST began before `since` by a new LIST (raises ApiError)."""
+        refreshes = (mirror.refresh_if_available(since) for mirror in self.all)
+        for failure in await asyncio.gather(*refreshes, return_exceptions=True):
             if isinstance(failure, BaseException):
                 raise failure
 
     async def run(self) -> None:
-        """Keep all copies true until cancelled."""
+        """Keep all copies current until cancelled."""
         async with asyncio.TaskGroup() as group:
             for mirror in self.all:
                 group.create_task(mirror.run(), name=f"mirror of {mirror.source}")

@@ -1,4 +1,4 @@
-"""What one mirror holds: the last known objects of a kind. No I/O, so that a model test can drive it."""
+"""The objects of one mirror, changed by LISTs and watch events. No I/O, so that a model test can drive it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tangram.shell.objects.kinds import Key, Object, key_of, uid_of
 
 KeepFields = Callable[[Object], Object | None]
-"""Keeps the needed fields of an object; None when nothing of it is needed."""
+"""Returns an object with the needed fields only, None where the object is not needed."""
 
 
 def version_of(obj: Object) -> int:
@@ -21,7 +21,7 @@ def as_version(text: str) -> int:
 
 @dataclass(slots=True)
 class Store:
-    """Objects by (namespace, name), and the version of the collection up to which they are true."""
+    """Objects by (namespace, name), and the resource version up to which they are current."""
 
     keep: KeepFields
     version: int = -1
@@ -29,7 +29,7 @@ class Store:
 
     @property
     def listed(self) -> bool:
-        """Whether a whole LIST has ever been taken."""
+        """Whether a LIST was ever completed."""
         return self.version >= 0
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class Store:
         return self._objects.get(key)
 
     def replace(self, items: list[Object], version: int) -> bool:
-        """Take a whole LIST of reduced objects as the truth. Say whether anything that matters changed."""
+        """Replace all objects by a LIST (of kept fields). Say whether anything but versions changed."""
         fresh = {key_of(item): item for item in items}
         changed = fresh.keys() != self._objects.keys() or any(
             _differs(self._objects[key], item) for key, item in fresh.items()
@@ -53,22 +53,22 @@ class Store:
         return changed
 
     def upsert(self, obj: Object) -> bool:
-        """Take an ADDED or MODIFIED event. A watch is ordered: what is not newer than the store is a
-        replay.
+        """Apply an ADDED or MODIFIED event. A watch is ordered: an object not newer than the store is a
+        replay and ignored.
         """
         key, version = key_of(obj), version_of(obj)
         if -1 < version <= self.version:
             return False
-        known = self._objects.get(key)
+        before = self._objects.get(key)
         self.version = max(self.version, version)
-        reduced = self.keep(obj)
-        if reduced is None:
+        kept = self.keep(obj)
+        if kept is None:
             return self._drop(key)
-        self._objects[key] = reduced
-        return known is None or _differs(known, reduced)
+        self._objects[key] = kept
+        return before is None or _differs(before, kept)
 
     def remove(self, obj: Object) -> bool:
-        """Take a DELETED event (its version is that of the deletion). Replays are ignored."""
+        """Apply a DELETED event (its version is that of the deletion). Replays are ignored."""
         version = version_of(obj)
         if -1 < version <= self.version:
             return False
@@ -76,33 +76,33 @@ class Store:
         return self._drop(key_of(obj))
 
     def advance(self, version: int) -> None:
-        """Take a bookmark: everything up to `version` has been seen."""
+        """Apply a bookmark: the store is current up to `version`."""
         self.version = max(self.version, version)
 
     def mismatches(self, items: list[Object]) -> dict[Key, tuple[str, int]]:
-        """Compare with a LIST: the keys that differ, with the (uid, version) this store has for them ("",
-        -1: none).
+        """Compare with a LIST: return the keys that differ, with the (uid, version) in this store ("", -1:
+        none).
         """
         fresh = {key_of(item): item for item in items}
-        found: dict[Key, tuple[str, int]] = {}
+        mismatches: dict[Key, tuple[str, int]] = {}
         for key in fresh.keys() | self._objects.keys():
-            listed, known = fresh.get(key), self._objects.get(key)
-            if listed is None or known is None or version_of(listed) != version_of(known):
-                found[key] = self.identity(key)
-        return found
+            listed, stored = fresh.get(key), self._objects.get(key)
+            if listed is None or stored is None or version_of(listed) != version_of(stored):
+                mismatches[key] = self.identity(key)
+        return mismatches
 
     def identity(self, key: Key) -> tuple[str, int]:
-        """Return (uid, version) of what is known under `key`."""
-        known = self._objects.get(key)
-        return ("", -1) if known is None else (uid_of(known), version_of(known))
+        """Return (uid, version) of the object under `key`, ("", -1) where there is none."""
+        obj = self._objects.get(key)
+        return ("", -1) if obj is None else (uid_of(obj), version_of(obj))
 
     def _drop(self, key: Key) -> bool:
         return self._objects.pop(key, None) is not None
 
 
-def _differs(one: Object, other: Object) -> bool:
-    """Compare all but the resourceVersion: reduced objects that only got a new version need no new plan."""
-    return _without_version(one) != _without_version(other)
+def _differs(before: Object, after: Object) -> bool:
+    """Compare all but the resourceVersion: a new version of the same kept fields needs no new plan."""
+    return _without_version(before) != _without_version(after)
 
 
 def _without_version(obj: Object) -> Object:

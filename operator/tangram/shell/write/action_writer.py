@@ -30,7 +30,7 @@ from tangram.fleet import (
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.lead.write_order import ROUND_WRITE_S, in_turn
+from tangram.shell.lead.write_order import ROUND_WRITE_S, round_robin
 from tangram.shell.measure.fault_log import Failed
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import DEPLOYMENTS, SERVICES, Object
@@ -100,7 +100,7 @@ class ActionWriter:
         def namespace(item: tuple[str, list[Action]]) -> str:
             return intents[item[0]].namespace if item[0] in intents else ""
 
-        await asyncio.gather(*(perform_for(*item) for item in in_turn(by_owner.items(), namespace)))
+        await asyncio.gather(*(perform_for(*item) for item in round_robin(by_owner.items(), namespace)))
         if refusals:
             raise refusals[0]
 
@@ -127,19 +127,19 @@ class ActionWriter:
             self.written()
             log.warning("%s: %s", name, error)
             retry_after_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
-            self.retries.fail(uid, self.clock(), retry_after_s)
+            self.retries.record_failure(uid, self.clock(), retry_after_s)
             problem = write_problem(uid, error)
             if problem is not None:
                 self.problems[uid] = problem
         except NotLeader:
             raise
         except Exception as error:  # noqa: BLE001 - a bug of ours stops this LLMDeployment alone
-            self.retries.fail(uid, self.clock())
+            self.retries.record_failure(uid, self.clock())
             self.failed("write", name, uid, error)
             message = f"its objects could not be written ({describe(error)}); please report this"
             self.problems[uid] = WriteProblem(uid, "NotJudged", message)
         else:
-            self.retries.succeed(uid)
+            self.retries.record_success(uid)
             self.problems.pop(uid, None)
 
     async def _confirm_removals(
@@ -205,10 +205,10 @@ class ActionWriter:
             if problem is None:
                 raise
             log.warning("%s/%s: evaluate Job: %s", intent.namespace, intent.name, error)
-            self.retries.fail(key, self.clock())
+            self.retries.record_failure(key, self.clock())
             self.evaluation_problems[intent.uid] = problem
         else:
-            self.retries.succeed(key)
+            self.retries.record_success(key)
             self.evaluation_problems.pop(intent.uid, None)
 
 

@@ -77,7 +77,7 @@ class ObjectWriter:
             live = await self.client.get(LLM_DEPLOYMENTS, owner.namespace, owner.name)
             mirrored = self.mirrors.store(LLM_DEPLOYMENTS, owner.namespace).get(owner[:2])
             if live is not None and (mirrored is None or _generation(mirrored) != _generation(live)):
-                self.expectations.written(LLM_DEPLOYMENTS, live, self.clock())
+                self.expectations.expect_write(LLM_DEPLOYMENTS, live, self.clock())
                 return
         await self.remove(JOBS, action, job)
 
@@ -99,7 +99,7 @@ class ObjectWriter:
             if error.status == 409:
                 return  # changed since it was read: the next round decides again
             raise
-        self.expectations.deleted(kind, (action.namespace, action.name), action.uid, self.clock())
+        self.expectations.expect_deletion(kind, (action.namespace, action.name), action.uid, self.clock())
 
     async def scale_down(self, action: ScaleDeployment, live: Object | None) -> None:
         """Lower the replicas of `live` in exactly this version, if it is the object that `action` names."""
@@ -172,7 +172,7 @@ class ObjectWriter:
         )
 
     def _expect(self, kind: Kind, result: Object) -> None:
-        self.expectations.written(kind, result, self.clock())
+        self.expectations.expect_write(kind, result, self.clock())
 
 
 def _is_target(

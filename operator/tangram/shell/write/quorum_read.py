@@ -67,10 +67,10 @@ async def unchanged_deployments(
     owner = planned.identity
     live = await client.get(LLM_DEPLOYMENTS, owner.namespace, owner.name)
     if live is None or identity_of(live) != owner or live["metadata"].get("deletionTimestamp"):
-        expectations.deleted(LLM_DEPLOYMENTS, owner[:2], owner.uid, now)
+        expectations.expect_deletion(LLM_DEPLOYMENTS, owner[:2], owner.uid, now)
         return None
     if live["metadata"].get("generation") != planned.intent.generation:
-        expectations.written(LLM_DEPLOYMENTS, live, now)
+        expectations.expect_write(LLM_DEPLOYMENTS, live, now)
         return None
     selector = f"{OURS_SELECTOR},{OWNER_LABEL}={owner.name}"
     listing = await client.list(DEPLOYMENTS, owner.namespace, selector)
@@ -83,9 +83,9 @@ async def unchanged_deployments(
     ]
     deleted = [workload for uid, workload in workloads.items() if uid not in deployments]
     for obj in changed:
-        expectations.written(DEPLOYMENTS, obj, now)
+        expectations.expect_write(DEPLOYMENTS, obj, now)
     for workload in deleted:
-        expectations.deleted(DEPLOYMENTS, (workload.namespace, workload.name), workload.uid, now)
+        expectations.expect_deletion(DEPLOYMENTS, (workload.namespace, workload.name), workload.uid, now)
     return None if changed or deleted else deployments
 
 
