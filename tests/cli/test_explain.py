@@ -157,7 +157,7 @@ def test_a_paused_one_keeps_what_it_has(planner):
     found = told(planner, document(replace(CHAT, paused=True), CODE))
 
     assert found["plan"]["chosen"] == []
-    assert found["notes"] == ["paused: it keeps what it has"]
+    assert found["notes"] == ["paused: its replicas stay as they are"]
     assert found["runsOn"]
 
 

@@ -210,7 +210,7 @@ def test_a_paused_deployment_keeps_what_it_has(planner):
     plan = planner.plan(inventory(gpu("g0", "3g.40gb@4=chat"), gpu("g1", "3g.40gb@4=x")), chat(paused=True))
 
     assert ("g0", "3g.40gb", 4, "chat") in held(plan)
-    assert of(plan)["notes"] == ["paused: it keeps what it has"]
+    assert of(plan)["notes"] == ["paused: its replicas stay as they are"]
 
 
 def test_replicas_above_min_without_a_max_are_told(planner):
@@ -287,7 +287,7 @@ def test_one_that_is_set_to_none_takes_nothing_and_leaves_what_it_has(planner):
     there = inventory(gpu("g0", "gpu@0=chat"), gpu("g1", "gpu@0=chat"))
     plan = planner.plan(there, chat(replicas=0), chat("other", rps=1))
 
-    assert (of(plan)["chosen"], of(plan)["notes"]) == ([], ["spec.replicas is 0: nothing of it runs"])
+    assert (of(plan)["chosen"], of(plan)["notes"]) == ([], ["spec.replicas is 0: no replica runs"])
     assert replicas(of(plan, "other")) == 1
     assert "chat" not in held(plan)
     assert plan["unmet"] == []

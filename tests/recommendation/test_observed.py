@@ -20,11 +20,11 @@ from tangram.fleet import (
 )
 from tangram.fleet.lengths import around
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.inputs_hash import planner_version
+from tangram.recommendation.inputs_hash import inputs_hash, planner_version
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import fleet_problem
-from tangram.recommendation.recommend import inputs_hash, recommend
+from tangram.recommendation.recommend import recommend
 from tests.support.fleet import claims, intent, node, shape, snapshot, tpot, workload
 
 H100 = "H100-80GB-SXM"

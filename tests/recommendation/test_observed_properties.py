@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tangram.catalog import InputError
 from tangram.packing import validate
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.problem import fleet_problem
-from tangram.recommendation.recommend import inputs_hash, recommend
+from tangram.recommendation.recommend import recommend
 from tests.support.observed_fleets import fleets
 
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,49 +1,39 @@
-"""What the whole fleet should become: cut, moved and grown as far as pools allow. Only recommended.
+"""Plan the whole fleet: solve, explain, and write the plan as a document. Nothing is carried out here.
 
-The same function plans what the operator sees and what a file holds: equal inputs give equal documents.
+One function plans both an observed fleet and documents: equal inputs give equal plans.
 """
 
-import hashlib
-import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.eligibility.isolation import Faulted, isolated
 from tangram.eligibility.shapes.serving_requirements import identity
-from tangram.fleet import (
-    LAYOUT,
-    Advice,
-    FleetSnapshot,
-    ParsedIntent,
-    RecommendedChange,
-)
+from tangram.fleet import Advice, FleetSnapshot, ParsedIntent
 from tangram.packing import GPUState, Packing, validate
-from tangram.packing.problem.codec import to_json
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.executable_packing import executable_packing
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document
 from tangram.recommendation.explanation.steps import steps_document
 from tangram.recommendation.explanation.unmet_demand import unmet_explanations
-from tangram.recommendation.inputs_hash import planner_version
+from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.problem.problem import FleetProblem, fleet_problem
+from tangram.recommendation.result.advice import advice_by_deployment, needs_changes
 from tangram.recommendation.result.plan_document import plan_document
 
-_HASH_DIGITS = 12
-# Of the time there is: until when the solver may think, think again, reasons be looked for, and free mixes be
-# compared; and how long steps may take. Counts bound all of them first: they matter where time is short.
-_SOLVING, _AGAIN, _EXPLAINING, _MIXING, _STEPS = 0.6, 0.72, 0.8, 0.9, 0.1
-_FREELY = PlanTimeLimit()
+# Shares of the time limit at which the first solve, the solve without moves, explanations and free mixes end,
+# and the share that steps may take. Counted work bounds each of them first, unless the limit is short.
+_FIRST_SOLVE, _SECOND_SOLVE, _EXPLANATIONS, _FREE_MIXES, _STEPS = 0.6, 0.72, 0.8, 0.9, 0.1
+_UNLIMITED = PlanTimeLimit()
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFleet:
-    """A plan, with what it was made from."""
+    """The problem of a fleet, its packing and the plan document."""
 
-    asked: FleetProblem
+    fleet: FleetProblem
     packing: Packing
     document: dict[str, Any]
 
@@ -55,152 +45,92 @@ class Recommendation:
     inputs_hash: str
     document: dict[str, Any]  # as `tangram plan -o json` prints it
     current_cost_per_hour: float  # USD: GPUs in use now
-    better: bool  # it takes cuts, moves or new nodes: the operator alone does not get there
-    advice: tuple[tuple[str, Advice], ...]  # by uid, sorted: who goes short, and who is to move
-
-
-def inputs_hash(given: FleetInput) -> str:
-    """Return what names the plan: equal inputs to the same Tangram, equal hash."""
-    asked = {"given": to_json(given), "edition": planner_version()}
-    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), default=sorted)
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+    better: bool  # re-cuts, moves, new nodes or stops: more than the operator does by itself
+    advice: tuple[
+        tuple[str, Advice], ...
+    ]  # by uid, sorted: LLMDeployments that are unmet, moved or newly placed
 
 
 def recommend(
-    snapshot: FleetSnapshot, intents: Iterable[ParsedIntent], limits: PlanTimeLimit = _FREELY
+    snapshot: FleetSnapshot, intents: Iterable[ParsedIntent], limits: PlanTimeLimit = _UNLIMITED
 ) -> Recommendation:
-    """Return the best plan of the whole fleet. `limits.wall_s` bounds all of it; the solver gets 60 %.
+    """Return the best plan of an observed fleet. `limits.wall_s` bounds all of it; the solver gets 60 %.
 
-    Without limits equal inputs give equal plans, byte for byte. Raises `InputError` for what contradicts
-    itself; what a cluster shows never does.
+    Without limits equal inputs give equal plans, byte for byte. Raises `InputError` where the input
+    contradicts itself, which an observed fleet never does.
     """
-    everyone = tuple(intents)
-    given = snapshot_input(snapshot, everyone)
+    parsed = tuple(intents)
+    inputs = snapshot_input(snapshot, parsed)
     try:
-        plan = plan_fleet(given, limits)
+        plan = plan_fleet(inputs, limits)
     except Exception:  # noqa: BLE001 - raised again where no LLMDeployment is the cause
-        plan = plan_fleet(without_faulty(given), limits)
-    current = cost_per_hour(plan.asked)
-    name = inputs_hash(given)
-    ids = {identity(intent.namespace, intent.name): intent.uid for intent in everyone}
+        plan = plan_fleet(without_faulty(inputs), limits)
+    current_cost, name = cost_per_hour(plan.fleet), inputs_hash(inputs)
+    uids = {identity(intent.namespace, intent.name): intent.uid for intent in parsed}
+    advice = advice_by_deployment(plan.fleet, plan.packing, plan.document, name, current_cost)
     return Recommendation(
         inputs_hash=name,
         document=plan.document,
-        current_cost_per_hour=current,
-        better=_changes(plan.packing) or _takes_away(plan),
-        advice=tuple(sorted((ids[who], told) for who, told in _advice(plan, name, current))),
+        current_cost_per_hour=current_cost,
+        better=needs_changes(plan.fleet, plan.packing),
+        advice=tuple(sorted((uids[deployment], item) for deployment, item in advice)),
     )
 
 
-def without_faulty(given: FleetInput) -> FleetInput:
-    """Return the input without the LLMDeployments of which no problem can be made, and a note about each.
+def without_faulty(inputs: FleetInput) -> FleetInput:
+    """Return the input without the LLMDeployments whose requirements raise, and a note about each.
 
-    What they run stays where it is. Raises what the problem raises without any LLMDeployment, too.
+    Their running replicas stay in place. Raises what the problem raises without any LLMDeployment.
     """
 
-    def attempt(still: Faulted) -> FleetInput:
-        left = replace(
-            given,
-            deployments=tuple(each for each in given.deployments if each.id not in still),
-            gpus=tuple(_standing(gpu, still) for gpu in given.gpus),
+    def attempt(faulted: Faulted) -> FleetInput:
+        reduced = replace(
+            inputs,
+            deployments=tuple(d for d in inputs.deployments if d.id not in faulted),
+            gpus=tuple(_without_moves_of(gpu, faulted) for gpu in inputs.gpus),
         )
-        validate(fleet_problem(left).problem)
-        return left
+        validate(fleet_problem(reduced).problem)
+        return reduced
 
-    made, faults = isolated(attempt, (wanted.id for wanted in given.deployments))
+    planned_input, faults = isolated(attempt, (deployment.id for deployment in inputs.deployments))
     notes = (f"{fault.owner_uid} is not planned: {fault.error}; please report this" for fault in faults)
-    return replace(made, notes=(*made.notes, *notes))
+    return replace(planned_input, notes=(*planned_input.notes, *notes))
 
 
-def _standing(gpu: GPUState, still: Faulted) -> GPUState:
-    if not any(instance.owner in still for instance in gpu.instances):
+def _without_moves_of(gpu: GPUState, owners: Faulted) -> GPUState:
+    if not any(instance.owner in owners for instance in gpu.instances):
         return gpu
-    stays = (replace(i, movable=i.movable and i.owner not in still) for i in gpu.instances)
-    return replace(gpu, instances=tuple(stays))
+    instances = (replace(i, movable=i.movable and i.owner not in owners) for i in gpu.instances)
+    return replace(gpu, instances=tuple(instances))
 
 
-def plan_fleet(given: FleetInput, limits: PlanTimeLimit = _FREELY) -> PlannedFleet:
-    """Plan a fleet whole: layout, steps and, for those who go short, what rules it out and what would help.
+def plan_fleet(inputs: FleetInput, limits: PlanTimeLimit = _UNLIMITED) -> PlannedFleet:
+    """Return a fleet's plan: layout, steps, and the causes of unmet demand with changes that would serve it.
 
-    Raises `InputError` for what contradicts itself.
+    Raises `InputError` where the input contradicts itself.
     """
-    watch = limits.started()
-    asked = fleet_problem(given)
-    first = pack(asked, watch.part(_SOLVING))
-    way = executable_packing(
-        asked,
-        first,
-        solved=lambda other: pack(other, watch.part(_AGAIN)),
-        steps_of=lambda found: steps_document(asked, found, limits.times(_STEPS)),
+    stopwatch = limits.started()
+    fleet = fleet_problem(inputs)
+    executable = executable_packing(
+        fleet,
+        pack(fleet, stopwatch.until(_FIRST_SOLVE)),
+        solve=lambda changed: pack(changed, stopwatch.until(_SECOND_SOLVE)),
+        steps_of=lambda packing: steps_document(fleet, packing, limits.times(_STEPS)),
     )
-    packing = way.packing
-    document = plan_document(asked, packing)
-    document["notes"] += way.notes
-    told = unmet_explanations(asked, packing, watch.part(_EXPLAINING))
-    document |= way.steps
-    for wanted, found in zip(given.deployments, document["deployments"], strict=True):
-        found.update(told.get(wanted.id, {}))
-    left = None if watch.late() else watch.part(_MIXING)
-    if (mixes := one_shape_document(asked, packing, left)) is not None:
-        document["oneShapePerDeployment"] = mixes
-    return PlannedFleet(asked, packing, document)
+    packing = executable.packing
+    document = plan_document(fleet, packing)
+    document["notes"] += executable.notes
+    explanations = unmet_explanations(fleet, packing, stopwatch.until(_EXPLANATIONS))
+    document |= executable.steps
+    for deployment, shown in zip(inputs.deployments, document["deployments"], strict=True):
+        shown.update(explanations.get(deployment.id, {}))
+    remaining = None if stopwatch.expired() else stopwatch.until(_FREE_MIXES)
+    if (one_shape := one_shape_document(fleet, packing, remaining)) is not None:
+        document["oneShapePerDeployment"] = one_shape
+    return PlannedFleet(fleet, packing, document)
 
 
-def cost_per_hour(asked: FleetProblem) -> float:
-    """Return USD per hour of the GPUs that somebody uses now."""
-    problem = asked.problem
+def cost_per_hour(fleet: FleetProblem) -> float:
+    """Return USD per hour of the GPUs in use now."""
+    problem = fleet.problem
     return sum(problem.price(g) for g in problem.gpus if any(i.owner is not None for i in g.instances))
-
-
-def _changes(packing: Packing) -> bool:
-    return bool(packing.moves or packing.grown) or any(layout.recut for layout in packing.layouts)
-
-
-def _takes_away(plan: PlannedFleet) -> bool:
-    """Whether somebody who goes short is to lose what runs: the operator alone does not do that."""
-    short = {item.demand for item in plan.packing.unmet}
-    now = Counter(i.owner for gpu in plan.asked.problem.gpus for i in gpu.instances if i.owner in short)
-    then = Counter(p.owner for at in plan.packing.layouts for p in at.instances if p.owner in short)
-    return any(then[owner] < count for owner, count in now.items())
-
-
-def _advice(plan: PlannedFleet, name: str, current: float) -> Iterable[tuple[str, Advice]]:
-    saves = round(current - plan.packing.cost_per_hour, 4) + 0.0  # never -0.0
-    missed = {item.demand: item.share for item in plan.packing.unmet}
-    moved = {move.owner for move in plan.packing.moves}
-    anew = _on_new_ground(plan)
-    for wanted, found in zip(plan.asked.given.deployments, plan.document["deployments"], strict=True):
-        if wanted.id in missed.keys() | moved | anew:
-            told = [
-                RecommendedChange(each["dimension"], each["text"]) for each in found.get("relaxations", ())
-            ]
-            if wanted.id in anew:
-                told.insert(
-                    0, RecommendedChange(LAYOUT, _layout(plan.packing, name, missed.get(wanted.id, 0.0)))
-                )
-            yield wanted.id, Advice(name, saves, tuple(found.get("because", ())), tuple(told))
-
-
-def _on_new_ground(plan: PlannedFleet) -> set[str]:
-    """Owners of replicas on GPUs that are cut anew, and on nodes that are still to come."""
-    there = {gpu.id for gpu in plan.asked.problem.gpus}
-    return {
-        placed.owner
-        for layout in plan.packing.layouts
-        if layout.recut or layout.id not in there
-        for placed in layout.instances
-        if placed.owner is not None
-    }
-
-
-def _layout(packing: Packing, name: str, missed: float) -> str:
-    """Say what carrying the plan out would do for one that has no place on the slices that exist."""
-    recut, moves, nodes = (
-        sum(layout.recut for layout in packing.layouts),
-        len(packing.moves),
-        sum(count for _, count in packing.grown),
-    )
-    counts = (("GPUs cut anew", recut), ("replicas moved", moves), ("new nodes", nodes))
-    steps = [f"{what}: {count}" for what, count in counts if count]
-    whole = "serves it whole" if missed <= 0 else f"serves {1 - missed:.0%} of it"
-    return f"FleetPlan {name} {whole}: {', '.join(steps)}"

@@ -12,8 +12,9 @@ from tangram.cli.plan.input_files import PlanSource
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
 from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, Shape
 from tangram.planner import plan as operator_plan
+from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import PlannedFleet, inputs_hash, plan_fleet
+from tangram.recommendation.recommend import PlannedFleet, plan_fleet
 
 _FLEET_KEYS = ("status", "gap", "gpusInUse", "costPerHour")
 
@@ -87,7 +88,7 @@ def _runs_on(plan: PlannedFleet, demand_id: str) -> list[dict[str, Any]]:
     """Return the replicas that run now, by device and node."""
     replicas: Counter[tuple[str, str, int, str]] = Counter()
     gangs: Counter[tuple[str, str, str]] = Counter()
-    for gpu in plan.asked.problem.gpus:
+    for gpu in plan.fleet.problem.gpus:
         for instance in gpu.instances:
             if instance.owner != demand_id:
                 continue

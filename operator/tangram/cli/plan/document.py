@@ -8,8 +8,9 @@ from tangram.cli.options.planning import explained_deployment
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.what_if import with_change
 from tangram.recommendation.explanation.alternative_costs import deployment_id
+from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import inputs_hash, plan_fleet
+from tangram.recommendation.recommend import plan_fleet
 
 _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet")
 
@@ -25,5 +26,5 @@ def plan_document(
     if changes:
         document["whatIf"] = {"changes": list(changes), "before": {key: before[key] for key in _COMPARED}}
     if explain is not None:
-        document["explained"] = explained_deployment(plan, deployment_id(plan.asked, explain), limits)
+        document["explained"] = explained_deployment(plan, deployment_id(plan.fleet, explain), limits)
     return document

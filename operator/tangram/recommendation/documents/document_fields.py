@@ -47,10 +47,10 @@ def objects(fields: Fields, key: str) -> tuple[Fields, ...]:
         return ()
     if not isinstance(value, list | tuple):
         raise fields.error(key, "must be a list")
-    for i, each in enumerate(value):
-        if not isinstance(each, Mapping):
+    for i, entry in enumerate(value):
+        if not isinstance(entry, Mapping):
             raise fields.error(f"{key}[{i}]", "must be an object")
-    return tuple(Fields(each, f"{fields.where}: {key}[{i}]") for i, each in enumerate(value))
+    return tuple(Fields(entry, f"{fields.where}: {key}[{i}]") for i, entry in enumerate(value))
 
 
 def word(fields: Fields, key: str, default: str | None = None) -> str:
@@ -70,10 +70,10 @@ def optional_word(fields: Fields, key: str) -> str | None:
 
 def sku_of(name: str, field: str) -> str:
     """Return the catalog's name of a GPU in any usual spelling. Raises `InputError(field, ...)`."""
-    found = gpu(name) or find_gpu(name)
-    if found is None:
+    facts = gpu(name) or find_gpu(name)
+    if facts is None:
         raise InputError(field, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
-    return found.sku
+    return facts.sku
 
 
 def sku(fields: Fields, key: str = "sku") -> str:
@@ -86,10 +86,10 @@ def has_nvlink(name: str) -> bool:
 
     Boards in pairs with bridges are no such domain: which GPUs of a node are a pair, nobody tells.
     """
-    found = gpu(name)
-    if found is None or not found.nvlink_gbps:
+    facts = gpu(name)
+    if facts is None or not facts.nvlink_gbps:
         return False
-    return found.nvlink_gpus is None or found.nvlink_gpus >= max(TENSOR_PARALLEL)
+    return facts.nvlink_gpus is None or facts.nvlink_gpus >= max(TENSOR_PARALLEL)
 
 
 def price(fields: Fields, key: str) -> float | None:
@@ -106,17 +106,19 @@ def price(fields: Fields, key: str) -> float | None:
 
 def prices(fields: Fields, key: str = "prices") -> tuple[tuple[str, float], ...]:
     """Return (SKU, USD per GPU-hour), sorted."""
-    given = fields.under(key)
-    if given is None:
+    listed = fields.under(key)
+    if listed is None:
         return ()
-    found: dict[str, float] = {}
-    for name in given.values:
-        value = price(given, name)
-        known = sku_of(str(name), given.error(str(name), "").field)
-        if value is None or known in found:
-            raise given.error(str(name), "has no price" if value is None else f"{known} has a price already")
-        found[known] = value
-    return tuple(sorted(found.items()))
+    by_sku: dict[str, float] = {}
+    for name in listed.values:
+        value = price(listed, name)
+        sku_name = sku_of(str(name), listed.error(str(name), "").field)
+        if value is None or sku_name in by_sku:
+            raise listed.error(
+                str(name), "has no price" if value is None else f"{sku_name} has a price already"
+            )
+        by_sku[sku_name] = value
+    return tuple(sorted(by_sku.items()))
 
 
 def body(document: Mapping[str, Any], where: str) -> Fields:

@@ -28,15 +28,15 @@ def read_inventory(document: Mapping[str, Any], where: str) -> FleetInput:
     read.closed(fields, ("gpus", "headroom", *_TERMS))
     entries = read.objects(fields, "gpus")
     return FleetInput(
-        gpus=tuple(_gpu(each) for each in entries),
-        headroom=tuple(_headroom(each) for each in read.objects(fields, "headroom")),
+        gpus=tuple(_gpu(entry) for entry in entries),
+        headroom=tuple(_headroom(entry) for entry in read.objects(fields, "headroom")),
         terms=PlanTerms(
             prices=read.prices(fields),
             move_cost=read.move_cost(fields),
             move_budget=fields.size("moveBudget", 0, minimum=0) if fields.has("moveBudget") else None,
             horizon_h=_horizon(fields),
         ),
-        inferred=frozenset(read.word(each, "id") for each in entries if each.flag("inferred")),
+        inferred=frozenset(read.word(entry, "id") for entry in entries if entry.flag("inferred")),
     )
 
 
@@ -68,15 +68,15 @@ def _gpu(fields: Fields) -> GPUState:
     read.closed(fields, _GPU_KEYS)
     gpu_id = read.word(fields, "id")
     sku = read.sku(fields)
-    instances = [_instance(each, sku) for each in read.objects(fields, "instances")]
-    instances += [_instance(each, sku) for each in read.objects(fields, "free")]
+    instances = [_instance(instance, sku) for instance in read.objects(fields, "instances")]
+    instances += [_instance(instance, sku) for instance in read.objects(fields, "free")]
     _apart(fields, gpu_id, sku, instances)
     backend = read.optional_word(fields, "backend") or "nvml"
     if backend not in _BACKENDS:
         raise fields.error("backend", f"is {backend!r}, must be {' or '.join(_BACKENDS)}")
     cuttable = fields.flag("cuttable", default=True)
-    told = fields.has("migEnabled")
-    cut = any(each.profile != WHOLE_GPU for each in instances)
+    states_mode = fields.has("migEnabled")
+    cut = any(instance.profile != WHOLE_GPU for instance in instances)
     return GPUState(
         id=gpu_id,
         node=read.optional_word(fields, "node") or gpu_id,
@@ -84,9 +84,9 @@ def _gpu(fields: Fields) -> GPUState:
         zone=read.optional_word(fields, "zone") or "",
         pool=read.optional_word(fields, "pool") or "",
         cuttable=cuttable,
-        mig_enabled=fields.flag("migEnabled") if told else cut,
+        mig_enabled=fields.flag("migEnabled") if states_mode else cut,
         # An empty GPU of which nobody said how it is set may be used whole or be cut.
-        convertible=not told and not instances and cuttable and board(sku) is not None,
+        convertible=not states_mode and not instances and cuttable and board(sku) is not None,
         backend="nvml" if backend == "nvml" else "mig-manager",
         nvlink=fields.flag("nvlink", default=read.has_nvlink(sku)),
         price_per_hour=read.price(fields, "pricePerGPUHour"),
@@ -97,22 +97,22 @@ def _gpu(fields: Fields) -> GPUState:
 def _apart(fields: Fields, gpu_id: str, sku: str, instances: list[Instance]) -> None:
     """Raise `InputError` naming the first two instances that share memory slices."""
     used = 0
-    seen: list[Instance] = []
-    for each in sorted(instances, key=lambda i: (i.start, i.profile)):
-        mask = _covers(sku, each)
+    earlier: list[Instance] = []
+    for instance in sorted(instances, key=lambda i: (i.start, i.profile)):
+        mask = _covers(sku, instance)
         if used & mask:
-            other = next(one for one in seen if _covers(sku, one) & mask)
-            raise fields.error("instances", f"GPU {gpu_id}: {_told(each)} overlaps {_told(other)}")
+            other = next(candidate for candidate in earlier if _covers(sku, candidate) & mask)
+            raise fields.error("instances", f"GPU {gpu_id}: {_told(instance)} overlaps {_told(other)}")
         used |= mask
-        seen.append(each)
+        earlier.append(instance)
 
 
 def _covers(sku: str, instance: Instance) -> int:
     """Return memory slices as bits: all of them for a whole GPU, none for what no board has there."""
     if instance.profile == WHOLE_GPU:
         return -1
-    cut = board(sku)
-    option = cut.option(instance.profile, instance.start) if cut else None
+    mig_board = board(sku)
+    option = mig_board.option(instance.profile, instance.start) if mig_board else None
     return option.mask if option else 0
 
 

@@ -34,9 +34,9 @@ _CLASSES = classes_of_files(())
 def read_llm_deployment(
     document: Mapping[str, Any],
     where: str,
-    told: Mapping[str, Architecture],
+    models: Mapping[str, Architecture],
     classes: PriorityClasses = _CLASSES,
-    counted: Mapping[str, Lengths] = MappingProxyType({}),
+    length_counts: Mapping[str, Lengths] = MappingProxyType({}),
 ) -> ServingRequirements:
     """Read one LLMDeployment. `told`: models by the name or id of their LLMDeployment, over what it says.
     `classes`: the PriorityClasses that it may name. `counted`: lengths of its requests, over their means.
@@ -53,19 +53,19 @@ def read_llm_deployment(
     known.refuse_old_forms("LLMDeployment", document, where)
     known.refuse_unknown_keys(spec)
     intent, notes = _intent(document, name, namespace, where, classes)
-    intent = replace(intent, traffic=counted_lengths(intent.traffic, counted))
+    intent = replace(intent, traffic=counted_lengths(intent.traffic, length_counts))
     architecture = (
-        told.get(identity(namespace, name)) or told.get(name) or _architecture(document, intent, where)
+        models.get(identity(namespace, name)) or models.get(name) or _architecture(document, intent, where)
     )
     try:
-        found = from_intent(intent, architecture)
+        requirements = from_intent(intent, architecture)
     except InputError as error:
         raise InputError(f"{where}: {error.field}", error.problem) from error
     scaling = spec.under("scaling")
-    has_most = found.rps is None or (scaling is not None and scaling.has("maxReplicas"))
+    limits_replicas = requirements.rps is None or (scaling is not None and scaling.has("maxReplicas"))
     if intent.replicas is not None:
         notes = (*notes, f"spec.replicas is {intent.replicas}: scaling and traffic decide no number")
-    return replace(found, most=found.most if has_most else None, notes=notes)
+    return replace(requirements, most=requirements.most if limits_replicas else None, notes=notes)
 
 
 def _intent(
@@ -81,14 +81,14 @@ def _intent(
         spec = {**spec, "model": {**model, "uri": _STAND_IN}}
         notes.append(f"the operator does not fetch {uri.split('://')[0]}:// yet")
     try:
-        found = parse({"metadata": meta, "spec": spec}, classes)
+        intent = parse({"metadata": meta, "spec": spec}, classes)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{where}: metadata", str(error)) from error
-    if isinstance(found, InvalidIntent):
-        raise InputError(where, found.message)
-    if found.refusal is not None:
-        raise InputError(where, found.refusal.message)
-    return found, tuple(notes)
+    if isinstance(intent, InvalidIntent):
+        raise InputError(where, intent.message)
+    if intent.refusal is not None:
+        raise InputError(where, intent.refusal.message)
+    return intent, tuple(notes)
 
 
 def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Architecture:
@@ -105,11 +105,11 @@ def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Ar
             raise InputError(f"{where}: {path}", first["msg"]) from error
     uri = str(document["spec"]["model"]["uri"])
     name = uri.rstrip("/").rsplit("/", 1)[-1]
-    found = known_model(name)
-    if found is None:
+    architecture = known_model(name)
+    if architecture is None:
         raise InputError(
             f"{where}: spec.model.uri",
             f"{name!r} is no well-known model, and nobody has inspected it: say what it is with"
             f" --model-facts {intent.name}=DIRECTORY_OR_KNOWN_NAME",
         )
-    return found
+    return architecture

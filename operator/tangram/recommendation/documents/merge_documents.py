@@ -23,22 +23,22 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
     deployments = tuple(sorted((d for part in parts for d in part.deployments), key=lambda d: d.id))
     _once("LLMDeployment", [each.id for each in deployments])
     gpus = [gpu for part in parts for gpu in part.gpus]
-    seen = [
+    node_gpus = [
         replace(gpu, pool=pool)
         for seen_node in nodes
         for pool in [pool_of(seen_node.node, pools)]
         for gpu in seen_node.gpus
     ]
-    told = any(part.pods_told for part in parts)
-    away = {each.name for each in nodes if not each.gpus}
-    holders = [pod for part in parts for pod in part.pods if pod.node not in away]
+    pods_listed = any(part.pods_told for part in parts)
+    left_out = {each.name for each in nodes if not each.gpus}
+    holders = [pod for part in parts for pod in part.pods if pod.node not in left_out]
     holders += [each for seen_node in nodes if seen_node.gpus for each in unhealthy_devices(seen_node.node)]
-    seen, notes = with_holders(seen, holders)
-    if not told:  # a slice may be in use: nothing that might be is destroyed
-        seen = [replace(gpu, cuttable=False, convertible=False) for gpu in seen]
-        notes += [_UNKNOWN] if seen else []
-    gpus += seen
-    inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in seen})
+    node_gpus, notes = with_holders(node_gpus, holders)
+    if not pods_listed:  # a slice may be in use: nothing that might be is destroyed
+        node_gpus = [replace(gpu, cuttable=False, convertible=False) for gpu in node_gpus]
+        notes += [_UNKNOWN] if node_gpus else []
+    gpus += node_gpus
+    inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in node_gpus})
     _once("GPU", [gpu.id for gpu in gpus])
     return FleetInput(
         gpus=tuple(sorted((under_pool_policy(gpu, by_name) for gpu in gpus), key=lambda gpu: gpu.id)),
@@ -71,20 +71,22 @@ def _named(requests: list[SliceRequest]) -> tuple[SliceRequest, ...]:
 
 def _terms(all_terms: list[PlanTerms]) -> PlanTerms:
     def one(name: str, key: str) -> Any:
-        said = {getattr(terms, name) for terms in all_terms} - {None}
-        if len(said) > 1:
+        values = {getattr(terms, name) for terms in all_terms} - {None}
+        if len(values) > 1:
             raise InputError(
-                f"Inventory: {key}", f"is {' and '.join(map(str, sorted(said)))} in two documents"
+                f"Inventory: {key}", f"is {' and '.join(map(str, sorted(values)))} in two documents"
             )
-        return next(iter(said), None)
+        return next(iter(values), None)
 
-    found: dict[str, float] = {}
+    prices: dict[str, float] = {}
     for terms in all_terms:
         for sku, price in terms.prices:
-            if found.setdefault(sku, price) != price:
-                raise InputError(f"Inventory: prices: {sku}", f"is {found[sku]} and {price} in two documents")
+            if prices.setdefault(sku, price) != price:
+                raise InputError(
+                    f"Inventory: prices: {sku}", f"is {prices[sku]} and {price} in two documents"
+                )
     return PlanTerms(
-        prices=tuple(sorted(found.items())),
+        prices=tuple(sorted(prices.items())),
         move_cost=one("move_cost", "moveCost"),
         move_budget=one("move_budget", "moveBudget"),
         horizon_h=one("horizon_h", "horizonHours"),

@@ -65,30 +65,30 @@ def read_node(document: Mapping[str, Any], where: str) -> InferredNode:
     return replace(_seen(facts, where), facts=facts, where=where)
 
 
-def with_declared_sku(seen: InferredNode, pools: Iterable[Pool]) -> InferredNode:
+def with_declared_sku(inferred: InferredNode, pools: Iterable[Pool]) -> InferredNode:
     """Return a node as it is among `pools`: they may declare which GPU it has."""
-    facts = seen.facts
+    facts = inferred.facts
     if facts is None:
-        return seen
+        return inferred
     declared = declared_skus(facts.labels, pools)
     if not declared:
-        return replace(seen, facts=None, where="")
-    return _seen(replace(facts, declared=declared), seen.where)
+        return replace(inferred, facts=None, where="")
+    return _seen(replace(facts, declared=declared), inferred.where)
 
 
 def _seen(facts: NodeFacts, where: str) -> InferredNode:
-    found = gpu_node(facts, (), facts.labels)
-    if not (found.usable and found.allocatable):
-        return InferredNode(found, ())
+    node = gpu_node(facts, (), facts.labels)
+    if not (node.usable and node.allocatable):
+        return InferredNode(node, ())
     try:
-        return InferredNode(found, inferred_gpus(found, where))
+        return InferredNode(node, inferred_gpus(node, where))
     except InputError as error:
-        return InferredNode(found, (), f"{error.field} {error.problem}; its GPUs are left out")
+        return InferredNode(node, (), f"{error.field} {error.problem}; its GPUs are left out")
 
 
 def _values(fields: Fields, key: str) -> Mapping[str, Any]:
-    found = fields.under(key)
-    return {} if found is None else found.values
+    inner = fields.under(key)
+    return {} if inner is None else inner.values
 
 
 def _is_gpu(resource: str) -> bool:
@@ -111,10 +111,12 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
         if profile is None:
             raise InputError(f"{where}: {node.name}: {resource}", f"is no slice of {sku}")
         slices[profile.name] = n
-    sick = dict(node.unhealthy)
-    told = node.gpus is not None and node.gpus <= MOST_PER_NODE
-    cut = node.gpus - whole - sick.get(resource_name(WHOLE_GPU), 0) if told and node.gpus else None
-    layouts = _layouts_of(node, slices, cut, f"{where}: {node.name}") if slices else ()
+    unhealthy = dict(node.unhealthy)
+    is_counted = node.gpus is not None and node.gpus <= MOST_PER_NODE
+    cut_gpus = (
+        node.gpus - whole - unhealthy.get(resource_name(WHOLE_GPU), 0) if is_counted and node.gpus else None
+    )
+    layouts = _layouts_of(node, slices, cut_gpus, f"{where}: {node.name}") if slices else ()
     states = [(False, ())] * whole + [(True, layout) for layout in layouts]
     return tuple(
         GPUState(
@@ -133,82 +135,86 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
 
 
 def _layouts_of(
-    node: Node, slices: Mapping[str, int], cut: int | None, where: str
+    node: Node, slices: Mapping[str, int], gpus: int | None, where: str
 ) -> tuple[tuple[Instance, ...], ...]:
     """Return one layout per cut GPU, with the slices that are unhealthy.
 
     A resource of which nothing is allocatable may be what was there before the GPU was cut anew: the kubelet
     counts it for some minutes. It is left away where it does not fit beside the others.
     """
-    sku, there = node.sku or "", dict(slices)
+    sku, all_slices = node.sku or "", dict(slices)
     for resource, n in node.unhealthy:
         profile = profile_of_resource(sku, resource)
         if profile is not None:
-            there[profile.name] = there.get(profile.name, 0) + n
-    stale = there.keys() - slices.keys()
+            all_slices[profile.name] = all_slices.get(profile.name, 0) + n
+    stale = all_slices.keys() - slices.keys()
     try:
-        return _layouts(sku, tuple(sorted(there.items())), cut, where)
+        return _layouts(sku, tuple(sorted(all_slices.items())), gpus, where)
     except InputError:
         if not stale:
             raise
-    return _layouts(sku, tuple(sorted((p, n) for p, n in there.items() if p not in stale)), cut, where)
+    return _layouts(sku, tuple(sorted((p, n) for p, n in all_slices.items() if p not in stale)), gpus, where)
 
 
 def _layouts(sku: str, slices: Multiset, gpus: int | None, where: str) -> tuple[tuple[Instance, ...], ...]:
     """Return one layout per GPU such that all slices are there."""
-    cut = board(sku)
-    if cut is None:
+    mig_board = board(sku)
+    if mig_board is None:
         raise InputError(where, f"offers slices of {sku}, of which nobody has published the geometry")
-    found = _shared_out(cut, slices, gpus if gpus is not None and gpus > 0 else None)
-    if found is None:
+    layouts = _shared_out(mig_board, slices, gpus if gpus is not None and gpus > 0 else None)
+    if layouts is None:
         offered = ", ".join(f"{n} x {profile}" for profile, n in slices)
         raise InputError(where, f"{offered} fit no layout of {gpus or 'so many'} {sku}")
-    return found
+    return layouts
 
 
 @lru_cache(maxsize=4096)
-def _shared_out(cut: Board, wanted: Multiset, gpus: int | None) -> tuple[tuple[Instance, ...], ...] | None:
+def _shared_out(
+    mig_board: Board, slices: Multiset, gpus: int | None
+) -> tuple[tuple[Instance, ...], ...] | None:
     """Share the slices out over so many GPUs, None: as few as can be. Even shares first, as operators cut."""
     for count in range(1, MOST_PER_NODE + 1) if gpus is None else [gpus]:
-        found = _even(cut, wanted, count) or _split(cut, dict(wanted), count)
-        if found is not None:
-            return tuple(_instances(cut, each) for each in found)
+        shares = _even(mig_board, slices, count) or _split(mig_board, dict(slices), count)
+        if shares is not None:
+            return tuple(_instances(mig_board, share) for share in shares)
     return None
 
 
-def _even(cut: Board, wanted: Multiset, gpus: int) -> list[Multiset] | None:
-    if any(n % gpus for _, n in wanted):
+def _even(mig_board: Board, slices: Multiset, gpus: int) -> list[Multiset] | None:
+    if any(n % gpus for _, n in slices):
         return None
-    share = tuple((profile, n // gpus) for profile, n in wanted)
-    return [share] * gpus if layout_of(cut, share) is not None else None
+    share = tuple((profile, n // gpus) for profile, n in slices)
+    return [share] * gpus if layout_of(mig_board, share) is not None else None
 
 
-def _split(cut: Board, left: Mapping[str, int], gpus: int) -> list[Multiset] | None:
+def _split(mig_board: Board, left: Mapping[str, int], gpus: int) -> list[Multiset] | None:
     """Give each GPU in turn the multiset that takes most of what is left; the first that works out."""
-    size = {o.profile: o.mask.bit_count() for o in cut.options}
-    fits = [m for m in multisets(cut) if m and all(left.get(p, 0) >= n for p, n in m)]
+    size = {o.profile: o.mask.bit_count() for o in mig_board.options}
+    fits = [m for m in multisets(mig_board) if m and all(left.get(p, 0) >= n for p, n in m)]
     fits.sort(key=lambda m: (-sum(size[p] * n for p, n in m), -len(m), m))
-    dead: set[tuple[Multiset, int]] = set()  # what was tried in vain: GPUs are alike, so orders do not matter
+    failed: set[tuple[Multiset, int]] = (
+        set()
+    )  # what was tried in vain: GPUs are alike, so orders do not matter
 
     def share(left: Mapping[str, int], gpus: int) -> list[Multiset] | None:
         if not any(left.values()):
             return [()] * gpus
-        asked = (tuple(sorted(left.items())), gpus)
-        too_much = sum(size[p] * n for p, n in left.items()) > gpus * cut.memory_slices
-        if too_much or asked in dead or len(dead) > _MOST_TRIED:
+        state = (tuple(sorted(left.items())), gpus)
+        too_much = sum(size[p] * n for p, n in left.items()) > gpus * mig_board.memory_slices
+        if too_much or state in failed or len(failed) > _MOST_TRIED:
             return None
         fitting = (m for m in fits if all(left[p] >= n for p, n in m))
         for chosen in itertools.islice(fitting, 4):
             rest = {p: n - dict(chosen).get(p, 0) for p, n in left.items()}
-            found = share(rest, gpus - 1)
-            if found is not None:
-                return [chosen, *found]
-        dead.add(asked)
+            shares = share(rest, gpus - 1)
+            if shares is not None:
+                return [chosen, *shares]
+        failed.add(state)
         return None
 
     return share(left, gpus) if all(p in size for p, n in left.items() if n) else None
 
 
-def _instances(cut: Board, wanted: Multiset) -> tuple[Instance, ...]:
-    layout = layout_of(cut, wanted)
+def _instances(mig_board: Board, slices: Multiset) -> tuple[Instance, ...]:
+    layout = layout_of(mig_board, slices)
     return tuple(Instance(p.profile, p.start) for p in layout or ())

@@ -50,8 +50,8 @@ def read_pod(document: Mapping[str, Any], where: str) -> DeviceHolder | None:
     labels = meta.under("labels")
     served = labels.values.get(OWNER_LABEL) if labels is not None else None
     owner = identity(namespace, str(served)) if served else f"{namespace}/{name}"
-    told = tuple(sorted(counts.items()))
-    return DeviceHolder(read.word(spec, "nodeName"), f"{namespace}/{name}", owner, bool(served), told)
+    devices = tuple(sorted(counts.items()))
+    return DeviceHolder(read.word(spec, "nodeName"), f"{namespace}/{name}", owner, bool(served), devices)
 
 
 def unhealthy_devices(node: Node) -> tuple[DeviceHolder, ...]:
@@ -59,28 +59,28 @@ def unhealthy_devices(node: Node) -> tuple[DeviceHolder, ...]:
 
     It comes last of the node's pods, since one of them may hold the slice that is unhealthy.
     """
-    sick = tuple(each for each in node.unhealthy if each[0] != resource_name(WHOLE_GPU))
-    return (DeviceHolder(node.name, "~unhealthy", UNHEALTHY, ours=False, counts=sick),) if sick else ()
+    devices = tuple(each for each in node.unhealthy if each[0] != resource_name(WHOLE_GPU))
+    return (DeviceHolder(node.name, "~unhealthy", UNHEALTHY, ours=False, counts=devices),) if devices else ()
 
 
 def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tuple[list[GPUState], list[str]]:
     """Return the GPUs with their holders, and a note about each pod for which nothing was left."""
-    found = {gpu.id: gpu for gpu in gpus}
-    free = free_instances(found.values())
-    taken: dict[str, dict[int, Instance]] = {}
+    by_id = {gpu.id: gpu for gpu in gpus}
+    free = free_instances(by_id.values())
+    held: dict[str, dict[int, Instance]] = {}
     notes = []
-    for each in sorted(pods):
-        for resource, count in each.counts:
-            units = free.get((each.node, resource), deque())
-            got = [units.popleft() for _ in range(min(count, len(units)))]
-            for gpu, instance in got:
+    for holder in sorted(pods):
+        for resource, count in holder.counts:
+            units = free.get((holder.node, resource), deque())
+            assigned = [units.popleft() for _ in range(min(count, len(units)))]
+            for gpu, instance in assigned:
                 whole = resource == resource_name(WHOLE_GPU) and count > 1
-                gang = each.name if whole else None
-                mine = replace(instance, owner=each.owner, movable=each.ours, gang=gang)
-                taken.setdefault(gpu, {})[mine.start] = mine
-            if len(got) < count and each.owner != UNHEALTHY:
-                notes.append(_too_many(each, resource))
-    return [_held(gpu, taken.get(gpu.id, {})) for gpu in found.values()], notes
+                gang = holder.name if whole else None
+                held_instance = replace(instance, owner=holder.owner, movable=holder.ours, gang=gang)
+                held.setdefault(gpu, {})[held_instance.start] = held_instance
+            if len(assigned) < count and holder.owner != UNHEALTHY:
+                notes.append(_too_many(holder, resource))
+    return [_held(gpu, held.get(gpu.id, {})) for gpu in by_id.values()], notes
 
 
 FreeInstances = dict[tuple[str, str], deque[tuple[str, Instance]]]  # by node and resource: GPU id, instance
@@ -102,10 +102,10 @@ def free_instances(gpus: Iterable[GPUState]) -> FreeInstances:
 def _held(gpu: GPUState, taken: Mapping[int, Instance]) -> GPUState:
     if not taken:
         return gpu
-    there = tuple(taken.get(instance.start, instance) for instance in gpu.instances)
-    return replace(gpu, instances=there or tuple(taken.values()), convertible=False)
+    instances = tuple(taken.get(instance.start, instance) for instance in gpu.instances)
+    return replace(gpu, instances=instances or tuple(taken.values()), convertible=False)
 
 
-def _too_many(each: DeviceHolder, resource: str) -> str:
-    total = dict(each.counts)[resource]
-    return f"pod {each.name} holds {total} {resource}, of which node {each.node} offers too few"
+def _too_many(holder: DeviceHolder, resource: str) -> str:
+    total = dict(holder.counts)[resource]
+    return f"pod {holder.name} holds {total} {resource}, of which node {holder.node} offers too few"

@@ -29,22 +29,22 @@ def read_pool(document: Mapping[str, Any], where: str) -> Pool:
     known.refuse_unknown_keys(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
     values = {} if selector is None else (selector.under("matchLabels") or selector).values
-    found = parse_pool(
+    pool = parse_pool(
         {"metadata": {"name": name}, "spec": {**fields.values, "nodeSelector": values or _NO_NODE}}
     )
-    if isinstance(found, InvalidPool):
-        raise InputError(f"{where} {name}", found.message)
-    return found if values else replace(found, selector=())
+    if isinstance(pool, InvalidPool):
+        raise InputError(f"{where} {name}", pool.message)
+    return pool if values else replace(pool, selector=())
 
 
 def pools_by_name(pools: tuple[Pool, ...]) -> dict[str, Pool]:
     """Return pools by name. Raises `InputError` where two have one name."""
-    found: dict[str, Pool] = {}
-    for each in pools:
-        if each.name in found:
-            raise InputError(f"GPUPool {each.name}", "is there more than once")
-        found[each.name] = each
-    return found
+    by_name: dict[str, Pool] = {}
+    for pool in pools:
+        if pool.name in by_name:
+            raise InputError(f"GPUPool {pool.name}", "is there more than once")
+        by_name[pool.name] = pool
+    return by_name
 
 
 def claiming_pools(node: Node, pools: Iterable[Pool]) -> list[str]:
@@ -65,17 +65,17 @@ def pool_of(node: Node, pools: Iterable[Pool]) -> str:
 
 def under_pool_policy(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
     """Return the GPU as its pool allows it to be treated. In no pool anything may be recommended."""
-    mine = pools.get(state.pool)
-    if mine is None:
+    pool = pools.get(state.pool)
+    if pool is None:
         return state
     busy = any(instance.owner is not None for instance in state.instances)
-    frozen = mine.policy is PoolPolicy.IGNORE or (mine.policy is PoolPolicy.IDLE_ONLY and busy)
+    frozen = pool.policy is PoolPolicy.IGNORE or (pool.policy is PoolPolicy.IDLE_ONLY and busy)
     return replace(
         state,
-        price_per_hour=mine.price_per_gpu_hour if state.price_per_hour is None else state.price_per_hour,
+        price_per_hour=pool.price_per_gpu_hour if state.price_per_hour is None else state.price_per_hour,
         cuttable=state.cuttable and not frozen,
         convertible=state.convertible and not frozen,
-        backend=mine.backend or state.backend,
+        backend=pool.backend or state.backend,
         instances=tuple(_still(i) for i in state.instances) if frozen else state.instances,
     )
 
@@ -84,34 +84,34 @@ def _still(instance: Instance) -> Instance:
     return replace(instance, movable=False) if instance.owner is not None else instance
 
 
-def growable_pool(each: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
+def growable_pool(pool: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
     """Return by how many nodes a pool may grow; None: not at all. `prices`: USD per GPU-hour by SKU.
 
     Raises `InputError` where nobody can say what new nodes are or cost.
     """
-    mine = [gpu for gpu in gpus if gpu.pool == each.name]
-    nodes = {gpu.node for gpu in mine}
-    if each.max_nodes is None or each.max_nodes <= len(nodes):
+    pool_gpus = [gpu for gpu in gpus if gpu.pool == pool.name]
+    nodes = {gpu.node for gpu in pool_gpus}
+    if pool.max_nodes is None or pool.max_nodes <= len(nodes):
         return None
-    skus = {gpu.sku for gpu in mine} | ({each.sku} if each.sku else set())
-    where = f"GPUPool {each.name}: spec"
+    skus = {gpu.sku for gpu in pool_gpus} | ({pool.sku} if pool.sku else set())
+    where = f"GPUPool {pool.name}: spec"
     if not skus:
         raise InputError(f"{where}: sku", "is missing: the GPU model of new nodes")
     if len(skus) > 1:
         raise InputError(f"{where}: sku", f"conflicts: its nodes have {', '.join(sorted(skus))}")
     sku = skus.pop()
-    if each.mig_enabled and board(sku) is None:
+    if pool.mig_enabled and board(sku) is None:
         raise InputError(f"{where}: nodes: migEnabled", f"MIG cannot cut {sku}")
-    price = Prices(prices).gpu_hour(sku, each.price_per_gpu_hour)
+    price = Prices(prices).gpu_hour(sku, pool.price_per_gpu_hour)
     if price is None:
         raise InputError(f"{where}: pricePerGPUHour", "is missing, and the catalog has no price")
     return GrowablePool(
-        name=each.name,
+        name=pool.name,
         sku=sku,
-        node_size=len(mine) // len(nodes) if nodes else each.gpus_per_node,
-        max_nodes=each.max_nodes - len(nodes),
+        node_size=len(pool_gpus) // len(nodes) if nodes else pool.gpus_per_node,
+        max_nodes=pool.max_nodes - len(nodes),
         price_per_gpu_hour=price,
-        mig_enabled=each.mig_enabled,
-        zone=each.zone,
+        mig_enabled=pool.mig_enabled,
+        zone=pool.zone,
         nvlink=read.has_nvlink(sku),
     )

@@ -15,8 +15,8 @@ def is_short(profile: str) -> bool:
 
 def profile_of_short_name(sku: str, short: str) -> str | None:
     """Return the profile that `short` means on a board: without media engines, with the least memory."""
-    cut = board(sku)
-    options = cut.options if cut else ()
+    mig_board = board(sku)
+    options = mig_board.options if mig_board else ()
     named = [o for o in options if o.profile.split(".")[0] == short and not set("+-") & set(o.profile)]
     return min(named, key=lambda o: (o.mask.bit_count(), o.profile)).profile if named else None
 
@@ -28,5 +28,5 @@ def full_profile_name(sku: str, profile: str) -> str:
 
 def board_has(sku: str, profile: str) -> bool:
     """Whether there is such a slice, or whole GPU, on a board."""
-    cut = board(sku)
-    return profile == WHOLE_GPU or (cut is not None and profile in cut.profiles)
+    mig_board = board(sku)
+    return profile == WHOLE_GPU or (mig_board is not None and profile in mig_board.profiles)

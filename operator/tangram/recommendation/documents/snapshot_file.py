@@ -81,14 +81,14 @@ def _count(fleet: FleetSnapshot, intents: Everyone) -> _Holds:
 
 
 def _whole(spec: _Spec, where: str) -> None:
-    found = _count(spec.fleet, spec.intents)
-    if spec.holds is None or spec.holds == found:
+    counts = _count(spec.fleet, spec.intents)
+    if spec.holds is None or spec.holds == counts:
         return
-    said = ((name, getattr(spec.holds, name), getattr(found, name)) for name in _Holds.__slots__)
-    name, promised, there = next(each for each in said if each[1] != each[2])
+    comparison = ((name, getattr(spec.holds, name), getattr(counts, name)) for name in _Holds.__slots__)
+    name, stated, counted = next(entry for entry in comparison if entry[1] != entry[2])
     raise InputError(
         f"{where}.{name}",
-        f"is {promised}, and there are {there}: the document is cut off; after an edit leave `holds` out",
+        f"is {stated}, and there are {counted}: the document is cut off; after an edit leave `holds` out",
     )
 
 
@@ -145,18 +145,18 @@ def _intent(document: object, where: str) -> ParsedIntent:
     """
     try:
         _numbers(document, where)
-        found: ParsedIntent = from_json(_EITHER, document, where, camel)
-        if isinstance(found, Intent):
-            _bounds(found, where)
+        intent: ParsedIntent = from_json(_EITHER, document, where, camel)
+        if isinstance(intent, Intent):
+            _bounds(intent, where)
     except InputError as error:
-        given = document if isinstance(document, Mapping) else {}
-        uid, namespace, name = (given.get(key) for key in ("uid", "namespace", "name"))
+        values = document if isinstance(document, Mapping) else {}
+        uid, namespace, name = (values.get(key) for key in ("uid", "namespace", "name"))
         if not (
             isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str) and uid and name
         ):
             raise
         return InvalidIntent(uid, namespace, name, 1, 0.0, str(error))
-    return found
+    return intent
 
 
 def _bounds(intent: Intent, where: str) -> None:

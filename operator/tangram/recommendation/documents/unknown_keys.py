@@ -30,7 +30,7 @@ def refuse_unknown_keys(spec: Fields, model: type[BaseModel] = LLMDeploymentSpec
 
 def _model(annotation: Any) -> type[BaseModel] | None:
     """Return the model of a field, of `Model | None` too."""
-    for each in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(each, type) and issubclass(each, BaseModel):
-            return each
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
     return None

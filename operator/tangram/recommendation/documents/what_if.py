@@ -20,34 +20,34 @@ FLAG = "--what-if"
 _MOST_GPUS = 100_000
 
 
-def with_change(given: FleetInput, text: str) -> FleetInput:
+def with_change(inputs: FleetInput, text: str) -> FleetInput:
     """Return the input with the change that `text` says. Raises `InputError` for what cannot be read."""
     kind, equals, rest = text.partition("=")
     change = _CHANGES.get(kind)
     if change is None or not equals or not rest:
         raise InputError(FLAG, f"{text!r} is none of {', '.join(_FORMS)}")
-    return change(given, rest)
+    return change(inputs, rest)
 
 
-def _add_gpu(given: FleetInput, text: str) -> FleetInput:
+def _add_gpu(inputs: FleetInput, text: str) -> FleetInput:
     what, *more = text.split(",")
     name, _, count = what.partition(":")
-    settings = dict(each.partition("=")[::2] for each in more)
+    settings = dict(setting.partition("=")[::2] for setting in more)
     unknown = sorted(set(settings) - {"node", "pool"})
     if unknown:
         raise InputError(FLAG, f"add-gpu has no {unknown[0]!r}; it has node and pool")
     sku = sku_of(name, FLAG)
     node = settings.get("node") or f"what-if-{sku}"
     n = _whole(count or "1", text)
-    there = {gpu.id for gpu in given.gpus}
-    pools = pools_by_name(given.pools)
+    gpu_ids = {gpu.id for gpu in inputs.gpus}
+    pools = pools_by_name(inputs.pools)
     new = [
         under_pool_policy(
             GPUState(
-                id=_free_name(f"{node}/{i}", there),
+                id=_free_name(f"{node}/{i}", gpu_ids),
                 node=node,
                 sku=sku,
-                zone=next((gpu.zone for gpu in given.gpus if gpu.node == node), ""),
+                zone=next((gpu.zone for gpu in inputs.gpus if gpu.node == node), ""),
                 pool=settings.get("pool", ""),
                 convertible=board(sku) is not None,
                 nvlink=has_nvlink(sku),
@@ -56,59 +56,59 @@ def _add_gpu(given: FleetInput, text: str) -> FleetInput:
         )
         for i in range(n)
     ]
-    return replace(given, gpus=tuple(sorted((*given.gpus, *new), key=lambda gpu: gpu.id)))
+    return replace(inputs, gpus=tuple(sorted((*inputs.gpus, *new), key=lambda gpu: gpu.id)))
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    while name in taken:
+def _free_name(name: str, names: set[str]) -> str:
+    while name in names:
         name += "+"
-    taken.add(name)
+    names.add(name)
     return name
 
 
-def _remove_gpu(given: FleetInput, name: str) -> FleetInput:
-    return _without(given, lambda gpu: gpu.id == name, f"no GPU is called {name!r}")
+def _remove_gpu(inputs: FleetInput, name: str) -> FleetInput:
+    return _without(inputs, lambda gpu: gpu.id == name, f"no GPU is called {name!r}")
 
 
-def _remove_node(given: FleetInput, name: str) -> FleetInput:
-    return _without(given, lambda gpu: gpu.node == name, f"no GPU is on a node {name!r}")
+def _remove_node(inputs: FleetInput, name: str) -> FleetInput:
+    return _without(inputs, lambda gpu: gpu.node == name, f"no GPU is on a node {name!r}")
 
 
-def _without(given: FleetInput, gone: Callable[[GPUState], bool], problem: str) -> FleetInput:
-    left = tuple(gpu for gpu in given.gpus if not gone(gpu))
-    if len(left) == len(given.gpus):
+def _without(inputs: FleetInput, is_removed: Callable[[GPUState], bool], problem: str) -> FleetInput:
+    left = tuple(gpu for gpu in inputs.gpus if not is_removed(gpu))
+    if len(left) == len(inputs.gpus):
         raise InputError(FLAG, problem)
-    return replace(given, gpus=left)
+    return replace(inputs, gpus=left)
 
 
-def _price(given: FleetInput, text: str) -> FleetInput:
+def _price(inputs: FleetInput, text: str) -> FleetInput:
     name, _, amount = text.partition(":")
     sku, usd = sku_of(name, FLAG), _number(amount, text)
     if not 0 <= usd <= HIGHEST_USD_PER_HOUR:
         raise InputError(FLAG, f"price={text}: must be from 0 to {HIGHEST_USD_PER_HOUR:g} USD per GPU-hour")
-    prices = tuple(sorted((dict(given.terms.prices) | {sku: usd}).items()))
+    prices = tuple(sorted((dict(inputs.terms.prices) | {sku: usd}).items()))
     return replace(
-        given,
-        terms=replace(given.terms, prices=prices),
-        gpus=tuple(replace(g, price_per_hour=None) if g.sku == sku else g for g in given.gpus),
-        pools=tuple(replace(p, price_per_gpu_hour=None) if p.sku == sku else p for p in given.pools),
+        inputs,
+        terms=replace(inputs.terms, prices=prices),
+        gpus=tuple(replace(g, price_per_hour=None) if g.sku == sku else g for g in inputs.gpus),
+        pools=tuple(replace(p, price_per_gpu_hour=None) if p.sku == sku else p for p in inputs.pools),
     )
 
 
-def _objective(given: FleetInput, text: str) -> FleetInput:
+def _objective(inputs: FleetInput, text: str) -> FleetInput:
     name, key, value = _setting(text, ("ttft", "tpot"))
 
-    def set_it(wanted: ServingRequirements) -> ServingRequirements:
-        request = wanted.request
-        changed = replace(request, ttft_ms=value) if key == "ttft" else replace(request, tpot_ms=value)
-        return replace(wanted, request=changed)
+    def set_it(requirements: ServingRequirements) -> ServingRequirements:
+        request = requirements.request
+        with_objective = replace(request, ttft_ms=value) if key == "ttft" else replace(request, tpot_ms=value)
+        return replace(requirements, request=with_objective)
 
-    return _on(given, name, set_it)
+    return _on(inputs, name, set_it)
 
 
-def _traffic(given: FleetInput, text: str) -> FleetInput:
+def _traffic(inputs: FleetInput, text: str) -> FleetInput:
     name, _, value = _setting(text, ("rps",))
-    return _on(given, name, lambda w: replace(w, rps=value, request=replace(w.request, rps=value)))
+    return _on(inputs, name, lambda w: replace(w, rps=value, request=replace(w.request, rps=value)))
 
 
 def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
@@ -120,15 +120,15 @@ def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
 
 
 def _on(
-    given: FleetInput, name: str, change: Callable[[ServingRequirements], ServingRequirements]
+    inputs: FleetInput, name: str, change: Callable[[ServingRequirements], ServingRequirements]
 ) -> FleetInput:
-    if not any(name in {wanted.id, wanted.name} for wanted in given.deployments):
+    if not any(name in {wanted.id, wanted.name} for wanted in inputs.deployments):
         raise InputError(FLAG, f"no LLMDeployment is called {name!r}")
     try:
-        found = tuple(change(w) if name in {w.id, w.name} else w for w in given.deployments)
+        deployments = tuple(change(w) if name in {w.id, w.name} else w for w in inputs.deployments)
     except InputError as error:
         raise InputError(FLAG, f"{error.field} {error.problem}") from error
-    return replace(given, deployments=found)
+    return replace(inputs, deployments=deployments)
 
 
 def _whole(text: str, where: str) -> int:

@@ -1,4 +1,4 @@
-"""What else an LLMDeployment could have run on, and for each the one reason why it does not."""
+"""Other shapes that an LLMDeployment could run on, each with the one reason why the plan does not use it."""
 
 import math
 from typing import Any
@@ -9,45 +9,45 @@ from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingSha
 from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
-from tangram.recommendation.explanation.no_serving_shape import REQUEST_SETTINGS
+from tangram.recommendation.explanation.no_serving_shape import changes_settings_only
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
-MOST = 5
+_MOST = 5
+_LEAST_SERVING = 3  # of these at least, shapes that serve, where there are so many
 _FLEET = {
     True: "costs no more by its share of GPUs, but the whole fleet would neither cost less nor serve more",
     False: "costs no more by its share of GPUs, but no better plan of the whole fleet was found with it",
 }
-_SERVING = 3  # of them at least, shapes that would serve, where there are so many
 
 
 def alternatives(
-    each: AssessedShapes, choice: Choice, rooms: ReplicaBounds, *, proved: bool
+    assessed: AssessedShapes, choice: Choice, bounds: ReplicaBounds, *, proved: bool
 ) -> list[dict[str, Any]]:
-    """Return up to five: the cheapest other shapes that serve, then those that are nearest to serving.
+    """Return up to five: the cheapest other shapes that serve, then those nearest to serving.
 
-    `proved`: no plan of the fleet serves more, or as much for less.
+    `proved`: it is proved that no plan of the fleet serves more, or as much for less.
     """
-    taken = {part.shape for part in choice.parts}
-    serving = [offer for offer in each.offers if offer.key not in taken or len(taken) > 1]
-    nearest = sorted(each.rejected, key=lambda r: (r.excess, str(r.shape), r.shape.precision))
-    rest = _one_per_shape(nearest, {offer.key for offer in each.offers})
-    most_serving = max(_SERVING, MOST - len(rest))
-    found = [_loser(each, offer, choice, rooms, proved) for offer in serving[:most_serving]]
-    return found + [_rejected(each, r) for r in rest[: MOST - len(found)]]
+    chosen_shapes = {part.shape for part in choice.parts}
+    serving = [offer for offer in assessed.offers if offer.key not in chosen_shapes or len(chosen_shapes) > 1]
+    nearest = sorted(assessed.rejected, key=lambda r: (r.excess, str(r.shape), r.shape.precision))
+    nearest_rejections = _one_per_shape(nearest, {offer.key for offer in assessed.offers})
+    most_serving = max(_LEAST_SERVING, _MOST - len(nearest_rejections))
+    documents = [_serving(assessed, offer, choice, bounds, proved) for offer in serving[:most_serving]]
+    return documents + [_rejected(assessed, r) for r in nearest_rejections[: _MOST - len(documents)]]
 
 
 def _one_per_shape(rejected: list[Rejection], serving: set[Any]) -> list[Rejection]:
-    keys = {(key.sku, key.profile, key.tensor_parallel) for key in serving}
-    found: dict[tuple[str, str, int], Rejection] = {}
-    for each in rejected:
-        key = (each.shape.sku, each.shape.profile, each.shape.tensor_parallel)
-        if key not in keys:
-            found.setdefault(key, each)
-    return list(found.values())
+    serving_shapes = {(shape.sku, shape.profile, shape.tensor_parallel) for shape in serving}
+    by_shape: dict[tuple[str, str, int], Rejection] = {}
+    for rejection in rejected:
+        shape = (rejection.shape.sku, rejection.shape.profile, rejection.shape.tensor_parallel)
+        if shape not in serving_shapes:
+            by_shape.setdefault(shape, rejection)
+    return list(by_shape.values())
 
 
 def shape_document(shape: Shape, count: int) -> dict[str, Any]:
-    """Return a shape as plans show it."""
+    """Return a shape with a number of replicas as the plan document shows it."""
     return {
         "sku": shape.sku,
         "profile": shape.profile,
@@ -57,16 +57,18 @@ def shape_document(shape: Shape, count: int) -> dict[str, Any]:
     }
 
 
-def _loser(
-    each: AssessedShapes, offer: ServingShape, choice: Choice, rooms: ReplicaBounds, proved: bool
+def _serving(
+    assessed: AssessedShapes, offer: ServingShape, choice: Choice, bounds: ReplicaBounds, proved: bool
 ) -> dict[str, Any]:
-    wanted, count = each.requirements, replicas(each.requirements, offer)
+    requirements, count = assessed.requirements, replicas(assessed.requirements, offer)
     cost = count * offer.price_per_hour
-    alone = Demand(wanted.id, offers=(offer.offer,), rate=wanted.rps or 0.0, min_replicas=wanted.least)
+    alone = Demand(
+        requirements.id, offers=(offer.offer,), rate=requirements.rps or 0.0, min_replicas=requirements.least
+    )
     unmet = on_any_fleet(alone).unmet({offer.key: count}) / UNMET
-    reason, message = _why(each, offer, count, choice, rooms) or (
+    reason, message = _own_limit(assessed, offer, count, choice, bounds) or (
         "Fleet",
-        _FLEET[proved] + (" with one shape per LLMDeployment" if wanted.uniform else ""),
+        _FLEET[proved] + (" with one shape per LLMDeployment" if requirements.uniform else ""),
     )
     return {
         "chosen": [shape_document(offer.shape, count)],
@@ -77,41 +79,42 @@ def _loser(
     }
 
 
-def _why(
-    each: AssessedShapes, offer: ServingShape, count: int, choice: Choice, rooms: ReplicaBounds
+def _own_limit(
+    assessed: AssessedShapes, offer: ServingShape, count: int, choice: Choice, bounds: ReplicaBounds
 ) -> tuple[str, str] | None:
-    """Return what speaks against a shape by itself; None: nothing."""
-    wanted, cost = each.requirements, count * offer.price_per_hour
-    if wanted.most is not None and count > wanted.most:
-        return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {wanted.most}"
-    if wanted.budget_per_hour is not None and cost > wanted.budget_per_hour:
-        return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {wanted.budget_per_hour:.2f}"
-    room = rooms.inside(wanted.pools).of(offer.key)
-    if count > room:
-        return "NotEnoughGPUs", f"needs {count} replicas, the fleet has room for {room} if it were empty"
+    """Return the reason against a shape whatever the rest of the fleet does; None: there is none."""
+    requirements, cost = assessed.requirements, count * offer.price_per_hour
+    if requirements.most is not None and count > requirements.most:
+        return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {requirements.most}"
+    if requirements.budget_per_hour is not None and cost > requirements.budget_per_hour:
+        return (
+            "Budget",
+            f"costs {cost:.2f} $/h, placement.budgetPerHour is {requirements.budget_per_hour:.2f}",
+        )
+    most = bounds.inside(requirements.pools).of(offer.key)
+    if count > most:
+        return "NotEnoughGPUs", f"needs {count} replicas, the fleet has room for {most} if it were empty"
     if choice.unmet == 0 and cost > choice.price_per_hour + 1e-9:
         return "Dearer", f"costs {cost - choice.price_per_hour:.2f} $/h more by its share of GPUs"
     return None
 
 
-def _rejected(each: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
-    relaxation = each.assessed.relaxation(rejection)
-    found = {
-        "chosen": [shape_document(rejection.shape, max(1, each.requirements.least))],
+def _rejected(assessed: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
+    relaxation = assessed.assessed.relaxation(rejection)
+    document = {
+        "chosen": [shape_document(rejection.shape, max(1, assessed.requirements.least))],
         "costPerHour": 0.0,
         "rejectedBecause": REASONS[rejection.constraint],
         "message": rejection.message,
     }
     shape = rejection.shape
-    price = each.assessed.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
+    price = assessed.assessed.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
     if price is not None:
-        found["costPerHour"] = round(max(1, each.requirements.least) * price, 6)
+        document["costPerHour"] = round(max(1, assessed.requirements.least) * price, 6)
     if math.isfinite(rejection.excess):
-        found["excess"] = round(rejection.excess, 4)
-    # In the cluster the engine serves what is stored, on one GPU: what only another could do is no way out.
-    any_engine = not each.requirements.uniform
-    if relaxation is not None and (
-        any_engine or {name for name, _ in relaxation.changes} <= set(REQUEST_SETTINGS)
-    ):
-        found["servesWith"] = relaxation.text
-    return found
+        document["excess"] = round(rejection.excess, 4)
+    # The engine of the cluster serves the stored format on one GPU: another format or more GPUs do not help.
+    any_engine = not assessed.requirements.uniform
+    if relaxation is not None and (any_engine or changes_settings_only(relaxation)):
+        document["servesWith"] = relaxation.text
+    return document

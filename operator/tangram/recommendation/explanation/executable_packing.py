@@ -1,4 +1,4 @@
-"""A plan that nobody can carry out is of little use: of plans that serve as much, one to which steps lead."""
+"""Choose between the best packing and the best one without moves, where no step of the first can be taken."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,12 +7,12 @@ from typing import Any
 from tangram.packing import Packing
 from tangram.recommendation.problem.problem import FleetProblem
 
-Steps = dict[str, Any]
+Steps = dict[str, Any]  # of the plan document: `steps` and, where they are incomplete, `stepsMissing`
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutablePacking:
-    """A plan, how to get there, and what is to be said of it."""
+    """A packing with the steps that lead to it, and notes on why it was chosen."""
 
     packing: Packing
     steps: Steps
@@ -20,36 +20,36 @@ class ExecutablePacking:
 
 
 def executable_packing(
-    asked: FleetProblem,
+    fleet: FleetProblem,
     packing: Packing,
-    solved: Callable[[FleetProblem], Packing],
+    solve: Callable[[FleetProblem], Packing],
     steps_of: Callable[[Packing], Steps],
 ) -> ExecutablePacking:
-    """Return `packing` if some step leads there or somebody would go short, else the best without moves.
+    """Return `packing`, or the best packing without moves where no step leads to `packing`.
 
-    Replicas that wait for each other's places are what blocks steps; where nobody moves, nobody waits. Where
-    some steps can be taken, one that is blocked is no reason to give up what the others save.
+    Steps are blocked by replicas that wait for each other's devices: without moves none waits. The packing
+    without moves is taken only where it serves as much. A packing with some blocked steps is kept: the others
+    save money already.
     """
     first = ExecutablePacking(packing, steps_of(packing))
     blocked = "stepsMissing" in first.steps and not first.steps["steps"]
-    if not asked.given.terms.reachable or not blocked or not packing.moves:
+    if not fleet.given.terms.reachable or not blocked or not packing.moves:
         return first
-    still = replace(asked, problem=replace(asked.problem, move_budget=0))
-    other = solved(still)
-    if other.status == "FALLBACK" or _shorter(other, packing):  # no time to think is no reason to move nobody
+    unmoved = solve(replace(fleet, problem=replace(fleet.problem, move_budget=0)))
+    if unmoved.status == "FALLBACK" or _leaves_more_unmet(unmoved, packing):
         return first
-    second = steps_of(other)
-    if "stepsMissing" in second:
+    steps = steps_of(unmoved)
+    if "stepsMissing" in steps:
         return first
-    cheaper = f"{packing.cost_per_hour:.2f} $/h would do, but no step leads there: "
-    return ExecutablePacking(other, second, (cheaper + first.steps["stepsMissing"]["text"],))
+    note = f"{packing.cost_per_hour:.2f} $/h would do, but no step leads there: "
+    return ExecutablePacking(unmoved, steps, (note + first.steps["stepsMissing"]["text"],))
 
 
-def _shorter(other: Packing, packing: Packing) -> bool:
-    """Whether `other` leaves more unserved, the highest priority first."""
-    priorities = sorted({item.priority for each in (other, packing) for item in each.unmet}, reverse=True)
-    missed = [
-        [round(sum(i.share for i in each.unmet if i.priority == p), 6) for p in priorities]
-        for each in (other, packing)
-    ]
-    return missed[0] > missed[1]
+def _leaves_more_unmet(unmoved: Packing, packing: Packing) -> bool:
+    """Whether `unmoved` serves less than `packing`, the highest priority first."""
+    priorities = sorted({item.priority for item in (*unmoved.unmet, *packing.unmet)}, reverse=True)
+
+    def unmet_by_priority(candidate: Packing) -> list[float]:
+        return [round(sum(i.share for i in candidate.unmet if i.priority == p), 6) for p in priorities]
+
+    return unmet_by_priority(unmoved) > unmet_by_priority(packing)

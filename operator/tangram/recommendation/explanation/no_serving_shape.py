@@ -1,12 +1,13 @@
-"""Who is served by no shape of the fleet: what the nearest one lacks, and the settings that would do."""
+"""LLMDeployments that no shape serves: what the nearest shape lacks, and the settings that suffice."""
 
 from collections.abc import Iterator
 
+from tangram.capacity.sizing import ShapeChange
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 
-_NEAREST = 12  # rejected shapes that are asked what would help
-# Of what a shape needs to serve: the request's field, what people call it, and its unit.
-REQUEST_SETTINGS = {
+_NEAREST = 12  # rejected shapes whose changes are considered
+# Settings that a shape may need to be changed: the field of the request, the label and the unit.
+_SETTINGS = {
     "ttft-ms": ("ttft_ms", "TTFT", " ms"),
     "tpot-ms": ("tpot_ms", "TPOT", " ms"),
     "max-model-len": ("max_model_len", "engine.maxModelLen", ""),
@@ -14,33 +15,31 @@ REQUEST_SETTINGS = {
 }
 
 
-def nearest_shape_shortfall(each: AssessedShapes) -> list[str]:
-    """Return why nothing serves it, nearest first."""
-    if each.requirements.impossible:
-        return [f"engine: {each.requirements.impossible}"]
-    if not each.rejected:
+def nearest_shape_shortfall(assessed: AssessedShapes) -> list[str]:
+    """Return in one sentence why no shape serves the LLMDeployment."""
+    if assessed.requirements.impossible:
+        return [f"engine: {assessed.requirements.impossible}"]
+    if not assessed.rejected:
         return ["placement: no GPU of this fleet is allowed"]
-    nearest = min(each.rejected, key=lambda r: (r.excess, str(r.shape)))
+    nearest = min(assessed.rejected, key=lambda r: (r.excess, str(r.shape)))
     return [f"{nearest.constraint}: {nearest.shape}: {nearest.message}"]
 
 
-def sufficient_settings(each: AssessedShapes) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield (text, changes of the request) with which a shape would serve, the nearest shape's first.
+def changes_settings_only(change: ShapeChange) -> bool:
+    """Whether a change needs no other format or number of GPUs, which takes another engine."""
+    return {name for name, _ in change.changes} <= _SETTINGS.keys()
 
-    What only another engine can do, formats and groups of GPUs, is left out.
-    """
-    if each.requirements.impossible:
+
+def sufficient_settings(assessed: AssessedShapes) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield (text, changes of the request) with which a shape would serve, the nearest shape's first."""
+    if assessed.requirements.impossible:
         return
-    seen: set[str] = set()
-    for rejection in sorted(each.rejected, key=lambda r: (r.excess, str(r.shape)))[:_NEAREST]:
-        found = each.assessed.relaxation(rejection)
-        if (
-            found is None
-            or found.text in seen
-            or not {name for name, _ in found.changes} <= set(REQUEST_SETTINGS)
-        ):
+    texts: set[str] = set()
+    for rejection in sorted(assessed.rejected, key=lambda r: (r.excess, str(r.shape)))[:_NEAREST]:
+        relaxation = assessed.assessed.relaxation(rejection)
+        if relaxation is None or relaxation.text in texts or not changes_settings_only(relaxation):
             continue
-        seen.add(found.text)
-        told = [(*REQUEST_SETTINGS[name], float(value)) for name, value in found.changes]
-        text = " and ".join(f"{label} {value:g}{unit}" for _, label, unit, value in told)
-        yield text, {field: value if unit else int(value) for field, _, unit, value in told}
+        texts.add(relaxation.text)
+        settings = [(*_SETTINGS[name], float(value)) for name, value in relaxation.changes]
+        text = " and ".join(f"{label} {value:g}{unit}" for _, label, unit, value in settings)
+        yield text, {field: value if unit else int(value) for field, _, unit, value in settings}

@@ -1,4 +1,4 @@
-"""What it costs that all replicas of an LLMDeployment have one shape: a plan beside the one of free mixes."""
+"""Cost of the rule that all replicas of an LLMDeployment have one shape, against a plan with free mixes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,23 +9,21 @@ from tangram.packing.problem.prepared import prices_of
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.problem.problem import FleetProblem
 
-_SOLVE_S = 2.0  # deterministic, for the free mixes: their bound is what counts, and comes first
-_EQUAL = 1e-6  # USD, or LLMDeployments
-_LEAST_POINTS = 0.05  # of demand: less is rounded to nothing
-
-
+_SOLVE_S = 2.0  # deterministic, for the free mixes: the comparison needs their bound, which comes first
+_EQUAL = 1e-6  # USD, or shares of demands
+_LEAST_POINTS = 0.05  # of demand: less is rounded to zero
 _UNKNOWN = {"text": "has a cost that is not known: free mixes of shapes were not compared in time"}
 
 
 def one_shape_document(
-    asked: FleetProblem, packing: Packing, limits: PlanTimeLimit | None
+    fleet: FleetProblem, packing: Packing, limits: PlanTimeLimit | None
 ) -> dict[str, Any] | None:
-    """Return the first stage that free mixes may better: its value, theirs, their bound, the difference.
+    """Return the first stage that free mixes may improve: its value, that of free mixes, their bound.
 
-    None where no LLMDeployment is restricted; only a text where the cost is not known. `limits`: None where
-    no time is left to compare.
+    None where no LLMDeployment has two shapes to mix; only a text where the comparison did not end in time.
+    `limits`: None where no time is left.
     """
-    problem = asked.problem
+    problem = fleet.problem
     if not any(d.uniform and len(d.offers) > 1 for d in problem.demands):
         return None
     if packing.status == "FALLBACK" or limits is None:
@@ -35,62 +33,65 @@ def one_shape_document(
     def mixed(demand: Demand) -> Demand:
         budget = demand.budget_per_hour
         if budget is not None:
-            kept = (prices.shape_hour(part.shape) * part.count for part in demand.protected)
-            budget = max(budget, *kept, 0.0)
+            running_cost = (prices.shape_hour(part.shape) * part.count for part in demand.protected)
+            budget = max(budget, *running_cost, 0.0)
         return replace(demand, uniform=False, protected=(), budget_per_hour=budget)
 
     demands = tuple(mixed(d) if d.uniform and d.offers else d for d in problem.demands)
-    free = pack(replace(asked, problem=replace(problem, demands=demands)), limits, _SOLVE_S)
+    free = pack(replace(fleet, problem=replace(problem, demands=demands)), limits, _SOLVE_S)
     if free.status == "FALLBACK":
         return dict(_UNKNOWN)
-    found = _difference(packing, free)
-    sharing = sum(found["stage"] == f"unmet[{demand.priority}]" for demand in problem.demands)
-    return found | {"text": _text(found, sharing)}
+    difference = _difference(packing, free)
+    demands_of_stage = sum(difference["stage"] == f"unmet[{demand.priority}]" for demand in problem.demands)
+    return difference | {"text": _text(difference, demands_of_stage)}
 
 
 def points(missing: float, demands: int) -> str:
-    """Return a sum of unserved shares in points of the demand of so many demands."""
+    """Return `missing`, a sum of unmet shares, as percentage points of all of the `demands`."""
     share = 100 * missing / max(1, demands)
     return f"{share:.1f} points" if share >= _LEAST_POINTS else "<0.1 points"
 
 
-def _text(found: Mapping[str, Any], demands: int) -> str:
-    if found["difference"] <= _EQUAL:
+def _text(cost: Mapping[str, Any], demands: int) -> str:
+    if cost["difference"] <= _EQUAL:
         return "costs nothing: no mix of shapes serves more, or as much for less"
-    if found["stage"] == "dollars":
+    if cost["stage"] == "dollars":
         return (
-            f"costs at most {found['difference']:.2f} $ ({found['differenceShare']:.2%}):"
-            f" free mixes cost {found['free']:.2f} $, bound {found['freeBound']:.2f} $"
+            f"costs at most {cost['difference']:.2f} $ ({cost['differenceShare']:.2%}):"
+            f" free mixes cost {cost['free']:.2f} $, bound {cost['freeBound']:.2f} $"
         )
-    priority = found["stage"].removeprefix("unmet[").removesuffix("]")
+    priority = cost["stage"].removeprefix("unmet[").removesuffix("]")
     return (
-        f"leaves at most {points(found['difference'], demands)} more of the demand of priority {priority}"
-        f" unserved: {points(found['value'], demands)}, free mixes {points(found['free'], demands)},"
-        f" bound {points(found['freeBound'], demands)}"
+        f"leaves at most {points(cost['difference'], demands)} more of the demand of priority {priority}"
+        f" unserved: {points(cost['value'], demands)}, free mixes {points(cost['free'], demands)},"
+        f" bound {points(cost['freeBound'], demands)}"
     )
 
 
 def _difference(packing: Packing, free: Packing) -> dict[str, Any]:
-    theirs = {stage.name: stage for stage in free.stages}
-    ours = [stage for stage in packing.stages if stage.name == "dollars" or stage.name.startswith("unmet[")]
-    found: dict[str, Any] = {}
-    for stage in ours:
-        found = _stage(stage, theirs)
-        # What follows is worth comparing only where free mixes serve no more.
-        if found["difference"] > _EQUAL:
+    free_stages = {stage.name: stage for stage in free.stages}
+    compared_stages = [
+        stage for stage in packing.stages if stage.name == "dollars" or stage.name.startswith("unmet[")
+    ]
+    difference: dict[str, Any] = {}
+    for stage in compared_stages:
+        difference = _stage(stage, free_stages)
+        # Later stages are comparable only where this one is equal.
+        if difference["difference"] > _EQUAL:
             break
-    return found
+    return difference
 
 
-def _stage(stage: Stage, theirs: Mapping[str, Stage]) -> dict[str, Any]:
-    other = theirs[stage.name]
-    value, bound = min(other.value, stage.value), min(other.bound, stage.value)  # one shape is a mix, too
-    difference = stage.value - bound
+def _stage(stage: Stage, free_stages: Mapping[str, Stage]) -> dict[str, Any]:
+    free_stage = free_stages[stage.name]
+    # One shape is a mix, too: free mixes are never worse.
+    free_value, free_bound = min(free_stage.value, stage.value), min(free_stage.bound, stage.value)
+    difference = stage.value - free_bound
     return {
         "stage": stage.name,
         "value": round(stage.value, 6),
-        "free": round(value, 6),
-        "freeBound": round(bound, 6),
+        "free": round(free_value, 6),
+        "freeBound": round(free_bound, 6),
         "difference": round(difference, 6),
         "differenceShare": round(difference / stage.value, 6) if stage.value > 0 else 0.0,
     }

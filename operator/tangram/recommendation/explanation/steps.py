@@ -1,4 +1,4 @@
-"""How to get from the fleet as it is to the plan: ordered steps, or what is missing for them."""
+"""Ordered steps from the fleet as it is to the plan, or what they are blocked by."""
 
 from typing import Any
 
@@ -7,31 +7,32 @@ from tangram.packing.transition import Missing, Pace, Spare, Step, transition
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import FleetProblem
 
-_EFFORT = 3_000_000  # what is thought about an order: some seconds of a slow core, counted, not measured
-_FREELY = PlanTimeLimit()
+_EFFORT = 3_000_000  # counted work for finding an order: some seconds of a slow core
+_UNLIMITED = PlanTimeLimit()
 
 
-def steps_document(asked: FleetProblem, packing: Packing, limits: PlanTimeLimit = _FREELY) -> dict[str, Any]:
+def steps_document(
+    fleet: FleetProblem, packing: Packing, limits: PlanTimeLimit = _UNLIMITED
+) -> dict[str, Any]:
     """Return `steps` and, where they do not end in the plan, `stepsMissing`. Equal inputs give equal steps.
 
-    An LLMDeployment never falls below scaling.minReplicas. An owner that was not sized has no minimum: its
-    replicas are taken down before their replacements serve only where there is no other way. `limits` end
-    the search early.
+    An LLMDeployment never falls below scaling.minReplicas. Other owners have no minimum: their replicas stop
+    before their replacements serve only where no other order exists. `limits` end the search early.
     """
-    pace = Pace(min_available=_minima(asked))
-    found = transition(asked.problem, packing, pace, _EFFORT, limits.started().late)
-    document: dict[str, Any] = {"steps": [_step(step) for step in found.steps]}
-    return document if found.missing is None else document | {"stepsMissing": _missing(found.missing)}
+    pace = Pace(min_available=_minimum_replicas(fleet))
+    planned = transition(fleet.problem, packing, pace, _EFFORT, limits.started().expired)
+    document: dict[str, Any] = {"steps": [_step(step) for step in planned.steps]}
+    return document if planned.missing is None else document | {"stepsMissing": _missing(planned.missing)}
 
 
-def _minima(asked: FleetProblem) -> tuple[tuple[str, int], ...]:
-    owners = {i.owner for gpu in asked.problem.gpus for i in gpu.instances if i.owner is not None}
-    least = dict.fromkeys(owners, 0) | {wanted.id: wanted.least for wanted in asked.given.deployments}
-    return tuple(sorted(least.items()))
+def _minimum_replicas(fleet: FleetProblem) -> tuple[tuple[str, int], ...]:
+    owners = {i.owner for gpu in fleet.problem.gpus for i in gpu.instances if i.owner is not None}
+    minimum = dict.fromkeys(owners, 0) | {d.id: d.least for d in fleet.given.deployments}
+    return tuple(sorted(minimum.items()))
 
 
 def _step(step: Step) -> dict[str, Any]:
-    """Return what a step says; what its kind does not use is left out."""
+    """Return the fields that the kind of the step uses."""
     document: dict[str, Any] = {"number": step.number, "kind": step.kind, "node": step.node}
     document |= {"gpus": list(step.gpus)} if step.gpus else {}
     document |= {"profile": step.profile, "start": step.start} if step.profile else {}

@@ -1,8 +1,8 @@
-"""Why a demand goes short, and the smallest changes that would serve it, each tried on the whole fleet."""
+"""Why a demand is unmet, and the smallest changes that would serve it, each tried on the whole fleet."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tangram.catalog import InputError
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
@@ -14,185 +14,175 @@ from tangram.recommendation.problem.demands import existing_slices, offered
 from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.problem import FleetProblem
 
+if TYPE_CHECKING:
+    from tangram.packing.explanation.relax import Knob
+    from tangram.packing.search.stages import SolveLimits
+
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
-_MOST = 8  # explained in one plan, the most important first
-_GPUS = 4000  # that many GPUs' worth of explanations: each takes as long as the fleet is large
-_BUILT = 50_000  # shapes in models made for explanations, after which no other is begun: some seconds
-_THINKING_S = 2.0  # deterministic, for each question: what rules it out, and what would help
-_MOST_TRIED = 3  # settings with which a shape would serve
-_SOLVE = 3  # models in one solve
-_SOLVE_S, _GPU_S = 0.5, 0.0025  # deterministic, for trying one change, and for each GPU of the fleet
-_MOST_SOLVE_S = 3.0
+_MOST_EXPLAINED = 8  # demands of one plan, the most important first
+_GPUS = 4000  # of all explanations together: the time of each grows with the fleet
+_BUILT = 50_000  # shapes in models made for explanations, after which no other begins: some seconds
+_QUESTION_S = 2.0  # deterministic, for each question: what rules the demand out, and what would serve it
+_MOST_SETTINGS = 3  # settings tried for a demand that no shape serves
+_MODELS_PER_SOLVE = 3
+_SOLVE_S, _SOLVE_S_PER_GPU, _MOST_SOLVE_S = 0.5, 0.0025, 3.0  # deterministic, for each change that is tried
 # Changes that are tried, of one demand and of all: some shortages of 4 GPUs took a minute to explain.
 _MOST_SOLVES, _ALL_SOLVES = 8, 24
 
 
 def unmet_explanations(
-    asked: FleetProblem, packing: Packing, limits: PlanTimeLimit
+    fleet: FleetProblem, packing: Packing, limits: PlanTimeLimit
 ) -> dict[str, dict[str, Any]]:
-    """Return `because` and `relaxations` of LLMDeployments that go short, by id.
+    """Return `because` and `relaxations` of unmet LLMDeployments, by id; of many, the highest priorities.
 
-    Of many, those of the highest priority; how many depends on the fleet alone, and on `limits`.
+    How many depends on the size of the fleet and on `limits`.
     """
-    watch, found, built = limits.started(), {}, 0
-    most = min(_MOST, max(1, _GPUS // max(1, len(asked.problem.gpus))))
-    if packing.status == "FALLBACK":  # which demands stay short is not known: there was no plan in time
+    if packing.status == "FALLBACK":  # no plan in time: which demands stay unmet is not known
         return {}
+    stopwatch, explanations, built, solves = limits.started(), {}, 0, _ALL_SOLVES
+    most = min(_MOST_EXPLAINED, max(1, _GPUS // max(1, len(fleet.problem.gpus))))
     ranked = sorted(packing.unmet, key=lambda item: (-item.priority, -item.share, item.demand))
-    explained = [item for item in ranked if item.demand in asked.sized][:most]
-    solves = _ALL_SOLVES
+    explained = [item for item in ranked if item.demand in fleet.sized][:most]
     for number, item in enumerate(explained):
-        left = watch.part(1.0)
-        if built > _BUILT or (left.wall_s is not None and left.wall_s <= LEAST_S):
+        remaining = stopwatch.until(1.0)
+        if built > _BUILT or (remaining.wall_s is not None and remaining.wall_s <= LEAST_S):
             break
-        mine = min(_MOST_SOLVES, solves // (len(explained) - number))
-        found[item.demand], spent = _short(asked, packing, item.demand, left, mine)
-        built, solves = built + spent.built, solves - spent.solves
-    return found
+        solves_of_item = min(_MOST_SOLVES, solves // (len(explained) - number))
+        explanations[item.demand], work = _explanation(fleet, packing, item.demand, remaining, solves_of_item)
+        built, solves = built + work.built, solves - work.solves
+    return explanations
 
 
-def unmet_explanation(asked: FleetProblem, packing: Packing, demand_id: str) -> dict[str, Any]:
-    """Return `because` and `relaxations` of one demand, thought about for as long as it takes.
-
-    Nothing where it is served whole.
-    """
-    return _short(asked, packing, demand_id, None, _MOST_SOLVES)[0]
+def unmet_explanation(fleet: FleetProblem, packing: Packing, demand_id: str) -> dict[str, Any]:
+    """Return `because` and `relaxations` of one demand, without a time limit; empty where none is unmet."""
+    return _explanation(fleet, packing, demand_id, None, _MOST_SOLVES)[0]
 
 
 @dataclass(frozen=True, slots=True)
-class _Spent:
-    """What an explanation took: shapes in the models made for it, and whole solves."""
+class _ExplanationWork:
+    """What an explanation took."""
 
-    built: int = 0
+    built: int = 0  # shapes in the models made for it
     solves: int = 0
 
 
-def _short(
-    asked: FleetProblem, packing: Packing, demand_id: str, limits: PlanTimeLimit | None, solves: int
-) -> tuple[dict[str, Any], _Spent]:
-    """Return the same, with so many solves at most where there are limits, and what it took."""
+def _explanation(
+    fleet: FleetProblem, packing: Packing, demand_id: str, limits: PlanTimeLimit | None, solves: int
+) -> tuple[dict[str, Any], _ExplanationWork]:
+    """Return the explanation and its work. `solves`: the most changes to try, where there are limits."""
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
-        return {}, _Spent()
+        return {}, _ExplanationWork()
     from tangram.packing.explanation.explain import Thinking, core  # noqa: PLC0415 - loads the solver
     from tangram.packing.explanation.question import size  # noqa: PLC0415
     from tangram.packing.explanation.relax import relaxations  # noqa: PLC0415
 
-    each = asked.sized.get(demand_id)
-    if each is not None and (missing := no_gpu_in_pools(each, asked)):
-        return {"because": [f"placement: {missing}"], "relaxations": []}, _Spent()
-    if each is not None and not each.offers:
+    assessed = fleet.sized.get(demand_id)
+    if assessed is not None and (missing := no_gpu_in_pools(assessed, fleet)):
+        return {"because": [f"placement: {missing}"], "relaxations": []}, _ExplanationWork()
+    if assessed is not None and not assessed.offers:
         document = {
-            "because": nearest_shape_shortfall(each),
-            "relaxations": list(_settings(asked, each, limits)),
+            "because": nearest_shape_shortfall(assessed),
+            "relaxations": list(_serving_settings(fleet, assessed, limits)),
         }
-        return document, _Spent(_MOST_TRIED * _SOLVE * size(asked.problem))
-    problem = _wide(asked, demand_id)
-    thinking = [Thinking(), Thinking()]
+        return document, _ExplanationWork(_MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem))
+    problem = _with_all_offers(fleet, demand_id)
+    for_core, for_changes = Thinking(), Thinking()
     if limits is not None:
-        late = limits.started().late
-        thinking = [Thinking(_THINKING_S, _THINKING_S / 4, solves=solves, late=late) for _ in range(2)]
-    whole = thinking[1].solves
-    found = core(problem, packing, demand_id, thinking[0])
-    eased = relaxations(
+        expired = limits.started().expired
+        for_core, for_changes = (
+            Thinking(_QUESTION_S, _QUESTION_S / 4, solves=solves, late=expired) for _ in range(2)
+        )
+    solves_before = for_changes.solves
+    constraints = core(problem, packing, demand_id, for_core)
+    changes = relaxations(
         problem,
         packing,
         demand_id,
-        _knobs(asked, demand_id),
-        thinking[1],
-        _each_solve(limits, len(asked.problem.gpus)),
+        _objective_changes(fleet, demand_id),
+        for_changes,
+        _solve_limits(fleet, limits),
     )
     document = {
-        "because": [] if found is None else [str(binding) for binding in found.bindings],
+        "because": [] if constraints is None else [str(binding) for binding in constraints.bindings],
         "relaxations": [
             {
-                "dimension": each.dimension,
-                "subject": each.subject,
-                "value": each.value,
-                "text": str(each),
-                "fleetCostPerHour": round(each.cost_per_hour, 6),
+                "dimension": change.dimension,
+                "subject": change.subject,
+                "value": change.value,
+                "text": str(change),
+                "fleetCostPerHour": round(change.cost_per_hour, 6),
             }
-            for each in eased
+            for change in changes
         ],
     }
-    return document, _Spent(sum(each.built for each in thinking), whole - thinking[1].solves)
+    built = for_core.built + for_changes.built
+    return document, _ExplanationWork(built, solves_before - for_changes.solves)
 
 
-def _settings(
-    asked: FleetProblem, each: AssessedShapes, limits: PlanTimeLimit | None
+def _serving_settings(
+    fleet: FleetProblem, assessed: AssessedShapes, limits: PlanTimeLimit | None
 ) -> Iterator[dict[str, Any]]:
-    """The settings with which the whole fleet serves one that no shape serves now: of each kind the first."""
+    """Yield the settings with which the fleet serves a demand whole that no shape serves now."""
     from tangram.packing.solve import solve  # noqa: PLC0415 - loads the solver
 
-    tried, demand_id = 0, each.requirements.id
-    for text, changes in sufficient_settings(each):
-        changed = _demand_with(asked, demand_id, changes)
-        if tried == _MOST_TRIED or least_unmet(changed) > 0:
+    attempts, demand_id = 0, assessed.requirements.id
+    for text, changes in sufficient_settings(assessed):
+        changed = _demand_with(fleet, demand_id, changes)
+        if attempts == _MOST_SETTINGS or least_unmet(changed) > 0:
             continue
-        tried += 1
-        demands = tuple(changed if d.id == demand_id else d for d in asked.problem.demands)
-        found = solve(
-            replace(asked.problem, demands=demands),
-            *filter(None, [_each_solve(limits, len(asked.problem.gpus))]),
-        )
-        if not any(u.demand == demand_id for u in found.unmet):
+        attempts += 1
+        demands = tuple(changed if d.id == demand_id else d for d in fleet.problem.demands)
+        packing = solve(replace(fleet.problem, demands=demands), _solve_limits(fleet, limits))
+        if not any(u.demand == demand_id for u in packing.unmet):
             yield {
                 "dimension": "objective" if {*changes} <= {"ttft_ms", "tpot_ms"} else "engine",
                 "subject": " and ".join(changes),
                 "value": next(iter(changes.values())),
                 "text": text,
-                "fleetCostPerHour": round(found.cost_per_hour, 6),
+                "fleetCostPerHour": round(packing.cost_per_hour, 6),
             }
 
 
-def _each_solve(limits: PlanTimeLimit | None, gpus: int) -> Any:
-    from tangram.packing.search.stages import SolveLimits as SolverLimits  # noqa: PLC0415 - loads the solver
-
-    if limits is None:
-        return None
-    clock, watch = limits.clock, limits.started()
-    elapsed = None if clock is None else lambda: clock() - watch.began
-    return SolverLimits(
-        deterministic_s=min(_MOST_SOLVE_S, _SOLVE_S + _GPU_S * gpus), wall_s=limits.wall_s, clock=elapsed
-    )
+def _solve_limits(fleet: FleetProblem, limits: PlanTimeLimit | None) -> "SolveLimits":
+    """Return the limits for trying one change."""
+    most_s = min(_MOST_SOLVE_S, _SOLVE_S + _SOLVE_S_PER_GPU * len(fleet.problem.gpus))
+    return PlanTimeLimit().for_solver(None) if limits is None else limits.for_solver(most_s)
 
 
-def _wide(asked: FleetProblem, demand_id: str) -> Problem:
-    """Return the problem with what would serve a demand whole, though only what it runs can be had."""
-    each = asked.sized.get(demand_id)
-    if each is None or not each.offers:
-        return asked.problem
-    demands = (offered(each, asked.running) if d.id == demand_id else d for d in asked.problem.demands)
-    return replace(asked.problem, demands=tuple(demands))
+def _with_all_offers(fleet: FleetProblem, demand_id: str) -> Problem:
+    """Return the problem with every shape that serves the demand, though the fleet has no room for them."""
+    assessed = fleet.sized.get(demand_id)
+    if assessed is None or not assessed.offers:
+        return fleet.problem
+    demands = (offered(assessed, fleet.running) if d.id == demand_id else d for d in fleet.problem.demands)
+    return replace(fleet.problem, demands=tuple(demands))
 
 
-def _knobs(asked: FleetProblem, demand_id: str) -> list[Any]:
+def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["Knob"]:
+    """Return the latency objectives of a demand with the looser values to try."""
     from tangram.packing.explanation.relax import Knob  # noqa: PLC0415 - loads the solver
 
-    each = asked.sized.get(demand_id)
-    if each is None:
+    def demand_at(field: str) -> Callable[[float], Demand]:
+        return lambda value: _demand_with(fleet, demand_id, {field: value})
+
+    assessed = fleet.sized.get(demand_id)
+    if assessed is None:
         return []
-    limits = (
-        ("TTFT", "ttft_ms", each.requirements.request.ttft_ms),
-        ("TPOT", "tpot_ms", each.requirements.request.tpot_ms),
-    )
+    request = assessed.requirements.request
     return [
-        Knob(name, "ms", tuple(round(limit * factor, 1) for factor in _LOOSER), _at(asked, demand_id, field))
-        for name, field, limit in limits
+        Knob(name, "ms", tuple(round(limit * factor, 1) for factor in _LOOSER), demand_at(field))
+        for name, field, limit in (("TTFT", "ttft_ms", request.ttft_ms), ("TPOT", "tpot_ms", request.tpot_ms))
         if limit is not None
     ]
 
 
-def _at(asked: FleetProblem, demand_id: str, field: str) -> Any:
-    return lambda value: _demand_with(asked, demand_id, {field: value})
-
-
-def _demand_with(asked: FleetProblem, demand_id: str, changes: Mapping[str, Any]) -> Demand:
-    """Return a demand as it would be if its requests were others."""
-    wanted, prices = asked.sized[demand_id].requirements, asked.sized[demand_id].assessed.prices
-    skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
+def _demand_with(fleet: FleetProblem, demand_id: str, changes: Mapping[str, Any]) -> Demand:
+    """Return a demand with changed fields of its request."""
+    requirements, prices = fleet.sized[demand_id].requirements, fleet.sized[demand_id].assessed.prices
+    skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
     hourly = {sku: price for sku in skus if (price := prices.gpu_hour(sku)) is not None}
-    looser = replace(wanted, request=replace(wanted.request, **changes))
+    changed = replace(requirements, request=replace(requirements.request, **changes))
     try:
-        return offered(assessed_shapes(looser, skus, hourly, existing_slices(asked.problem)), asked.running)
+        return offered(assessed_shapes(changed, skus, hourly, existing_slices(fleet.problem)), fleet.running)
     except InputError as error:
         raise InputError(f"LLMDeployment {demand_id}", f"{error.field} {error.problem}") from error

@@ -1,4 +1,4 @@
-"""Why a demand is not served whole, in one sentence, from what is known without solving again."""
+"""One sentence on why a demand is not served whole, without another solve."""
 
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Packing, Unmet
@@ -7,81 +7,91 @@ from tangram.recommendation.documents import profile_names as profiles
 from tangram.recommendation.problem.problem import FleetProblem
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
-_ROUNDING = 1 + 1e-9  # of sums of rates and prices
+_ROUNDING = 1 + 1e-9  # tolerance for sums of rates and prices
+_NO_PLAN_IN_TIME = "running replicas stay as they are: no better plan was found in time"
 
 
-def unmet_reason(asked: FleetProblem, item: Unmet, packing: Packing, rooms: ReplicaBounds) -> str:
-    """Return the reason of one entry of `unmet`. What it claims is proved: otherwise it claims less."""
-    each = asked.sized.get(item.demand)
-    given_up = "what runs stays: no better plan was found in time" if packing.status == "FALLBACK" else ""
-    if each is None:
-        return _no_board(asked, item.demand) or given_up or _left(item, packing)
-    if (missing := no_gpu_in_pools(each, asked)) or not each.offers:
-        return missing or each.requirements.impossible or _no_shape(each)
-    return given_up or _excluded(asked, item, each, rooms) or _left(item, packing)
+def unmet_reason(fleet: FleetProblem, item: Unmet, packing: Packing, bounds: ReplicaBounds) -> str:
+    """Return the reason of one entry of `unmet`. It states only what is proved."""
+    assessed = fleet.sized.get(item.demand)
+    unsolved = _NO_PLAN_IN_TIME if packing.status == "FALLBACK" else ""
+    if assessed is None:
+        return _no_board(fleet, item.demand) or unsolved or _reason_of_packing(item, packing)
+    if (missing := no_gpu_in_pools(assessed, fleet)) or not assessed.offers:
+        return missing or assessed.requirements.impossible or _no_shape(assessed)
+    return unsolved or _impossible_alone(fleet, item, assessed, bounds) or _reason_of_packing(item, packing)
 
 
-def _excluded(asked: FleetProblem, item: Unmet, each: AssessedShapes, rooms: ReplicaBounds) -> str:
-    """Return what rules it out on its own, whatever else there is; the empty string where nothing does."""
-    wanted = each.requirements
-    demand = next(d for d in asked.problem.demands if d.id == item.demand)
+def _impossible_alone(
+    fleet: FleetProblem, item: Unmet, assessed: AssessedShapes, bounds: ReplicaBounds
+) -> str:
+    """Return what excludes the demand even on an empty fleet; the empty string where nothing does."""
+    requirements = assessed.requirements
+    demand = next(d for d in fleet.problem.demands if d.id == item.demand)
     if demand.offers and least_unmet(demand) > 0:
-        return f"scaling.maxReplicas allows {wanted.most} replicas, too few for its traffic on any shape"
-    if wanted.budget_per_hour is not None and _least_price(each) > wanted.budget_per_hour * _ROUNDING:
-        return f"placement.budgetPerHour of {wanted.budget_per_hour:.2f} $/h is too little for all of it"
-    inside = rooms.inside(wanted.pools)
-
-    def enough(there: float, carried: float) -> bool:
-        return there >= wanted.least and carried * _ROUNDING >= (wanted.rps or 0.0)
-
-    space = ""
-    if enough(
-        inside.most({shape.key: 1.0 for shape in each.offers}),
-        inside.most({shape.key: shape.rate for shape in each.offers}),
+        return (
+            f"scaling.maxReplicas allows {requirements.most} replicas, too few for its traffic on any shape"
+        )
+    if (
+        requirements.budget_per_hour is not None
+        and _least_price(assessed) > requirements.budget_per_hour * _ROUNDING
     ):
-        counts = [(inside.of(shape.key), shape.rate) for shape in each.offers]
-        if not wanted.uniform or enough(max(n for n, _ in counts), max(n * rate for n, rate in counts)):
+        return (
+            f"placement.budgetPerHour of {requirements.budget_per_hour:.2f} $/h is too little for all of it"
+        )
+    inside = bounds.inside(requirements.pools)
+
+    def enough(replicas: float, rate: float) -> bool:
+        return replicas >= requirements.least and rate * _ROUNDING >= (requirements.rps or 0.0)
+
+    restriction = ""
+    if enough(
+        inside.most({shape.key: 1.0 for shape in assessed.offers}),
+        inside.most({shape.key: shape.rate for shape in assessed.offers}),
+    ):
+        counts = [(inside.of(shape.key), shape.rate) for shape in assessed.offers]
+        if not requirements.uniform or enough(max(n for n, _ in counts), max(n * rate for n, rate in counts)):
             return ""
-        space = " on one shape"
-    where = f"what is in {' and '.join(wanted.pools)}" if wanted.pools else "the whole fleet"
-    return f"{where} has no room for all of it{space}"
+        restriction = " on one shape"
+    where = f"what is in {' and '.join(requirements.pools)}" if requirements.pools else "the whole fleet"
+    return f"{where} has no room for all of it{restriction}"
 
 
-def _least_price(each: AssessedShapes) -> float:
-    """Return a bound on USD per hour of all mixes that serve it whole."""
-    rate, least = each.requirements.rps or 0.0, each.requirements.least
+def _least_price(assessed: AssessedShapes) -> float:
+    """Return a lower bound on USD per hour of the mixes that serve the demand whole."""
+    rate, least = assessed.requirements.rps or 0.0, assessed.requirements.least
     return max(
-        rate * min(shape.price_per_hour / shape.rate for shape in each.offers),
-        least * min(shape.price_per_hour for shape in each.offers),
+        rate * min(shape.price_per_hour / shape.rate for shape in assessed.offers),
+        least * min(shape.price_per_hour for shape in assessed.offers),
     )
 
 
-def _left(item: Unmet, packing: Packing) -> str:
-    """Return the packing's own reason, where it is proved that no plan serves its priority better."""
+def _reason_of_packing(item: Unmet, packing: Packing) -> str:
+    """Return the packing's reason, where it is proved that no plan serves the item's priority better."""
     proved = any(stage.name == f"unmet[{item.priority}]" and stage.proved for stage in packing.stages)
     return item.reason if proved else "no better place was found for it within the limits"
 
 
-def no_gpu_in_pools(each: AssessedShapes, asked: FleetProblem) -> str:
-    """Return that no GPU is where it has to be, the empty string where one is."""
-    pools = each.requirements.pools
-    known = {gpu.pool for gpu in asked.problem.gpus} | {pool.name for pool in asked.problem.growable}
-    return "" if not pools or known & set(pools) else f"no GPU is in GPUPool {' or '.join(pools)}"
+def no_gpu_in_pools(assessed: AssessedShapes, fleet: FleetProblem) -> str:
+    """Return the sentence that no GPU is in the demand's GPUPools; the empty string where one is."""
+    pools = assessed.requirements.pools
+    existing_pools = {gpu.pool for gpu in fleet.problem.gpus} | {pool.name for pool in fleet.problem.growable}
+    return "" if not pools or existing_pools & set(pools) else f"no GPU is in GPUPool {' or '.join(pools)}"
 
 
-def _no_board(asked: FleetProblem, name: str) -> str:
-    """Return that no GPU of the fleet has what a SliceRequest asks for, the empty string where one has."""
-    wanted = next(request for request in asked.given.requests if request.name == name)
-    skus = {gpu.sku for gpu in asked.problem.gpus} | {pool.sku for pool in asked.problem.growable}
-    if wanted.sku is not None:
-        return "" if wanted.sku in skus else f"this fleet has no {wanted.sku}"
-    some = any(profiles.board_has(sku, profiles.full_profile_name(sku, wanted.profile)) for sku in skus)
-    return "" if some else f"no GPU of this fleet can be cut into {wanted.profile}"
+def _no_board(fleet: FleetProblem, name: str) -> str:
+    """Return the sentence that no GPU of the fleet has the requested slices, empty where one has."""
+    request = next(r for r in fleet.given.requests if r.name == name)
+    skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
+    if request.sku is not None:
+        return "" if request.sku in skus else f"this fleet has no {request.sku}"
+    divisible = any(profiles.board_has(sku, profiles.full_profile_name(sku, request.profile)) for sku in skus)
+    return "" if divisible else f"no GPU of this fleet can be cut into {request.profile}"
 
 
-def _no_shape(each: AssessedShapes) -> str:
-    if not each.rejected:
+def _no_shape(assessed: AssessedShapes) -> str:
+    if not assessed.rejected:
         return "no GPU of this fleet is allowed by spec.placement"
-    nearest = min(each.rejected, key=lambda r: (r.excess, str(r.shape)))
-    why = f"{nearest.constraint}, {nearest.message}"
-    return f"no shape of this fleet serves it; nearest {nearest.shape}: {why}"
+    nearest = min(assessed.rejected, key=lambda r: (r.excess, str(r.shape)))
+    lacking = f"{nearest.constraint}, {nearest.message}"
+    return f"no shape of this fleet serves it; nearest {nearest.shape}: {lacking}"

@@ -33,22 +33,28 @@ class ObservedGPUs:
         return len({gpu.node for gpu in self.gpus if gpu.pool == pool})
 
 
-def observed_gpus(snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]) -> ObservedGPUs:
+def observed_gpus(
+    snapshot: FleetSnapshot, names: Mapping[str, str], unplanned_uids: frozenset[str]
+) -> ObservedGPUs:
     """Return every GPU with its holders. `names`: LLMDeployments by uid; `kept`: whose pods stay in place.
 
     Pods of strangers stay in place: nobody asked us to move them.
     """
     notes = left_out_notes(snapshot.nodes)
-    bare = [gpu for node in sorted(snapshot.nodes, key=_name) for gpu in _of_node(node, snapshot, notes)]
-    there = {gpu.node for gpu in bare}
+    empty_gpus = [
+        gpu for node in sorted(snapshot.nodes, key=_name) for gpu in _of_node(node, snapshot, notes)
+    ]
+    node_names = {gpu.node for gpu in empty_gpus}
     claims = sorted(snapshot.claims, key=_claim)
-    pods = [_pod(i, each, names, kept) for i, each in enumerate(claims) if each.node in there]
-    sick = [each for node in snapshot.nodes if node.name in there for each in unhealthy_devices(node)]
-    held, crowded = with_holders(bare, [*pods, *sick])
-    held, _ = with_holders(held, _to_come(held, snapshot, names, kept))
+    pods = [_pod(i, each, names, unplanned_uids) for i, each in enumerate(claims) if each.node in node_names]
+    unhealthy = [
+        each for node in snapshot.nodes if node.name in node_names for each in unhealthy_devices(node)
+    ]
+    occupied, overflow_notes = with_holders(empty_gpus, [*pods, *unhealthy])
+    occupied, _ = with_holders(occupied, _to_come(occupied, snapshot, names, unplanned_uids))
     pools = {pool.name: pool for pool in snapshot.pools}
-    gpus = sorted((under_pool_policy(gpu, pools) for gpu in held), key=lambda gpu: gpu.id)
-    return ObservedGPUs(tuple(gpus), (*notes, *crowded))
+    gpus = sorted((under_pool_policy(gpu, pools) for gpu in occupied), key=lambda gpu: gpu.id)
+    return ObservedGPUs(tuple(gpus), (*notes, *overflow_notes))
 
 
 def _name(node: Node) -> str:
@@ -75,11 +81,11 @@ def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[
     if len(names) > 1:
         notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
     try:
-        found = gpus_of(node, "node")
+        gpus = gpus_of(node, "node")
     except InputError as error:
         notes.append(f"{error.field} {error.problem}; its GPUs are left out")
         return
-    yield from (replace(gpu, pool=names[0] if names else "") for gpu in found)
+    yield from (replace(gpu, pool=names[0] if names else "") for gpu in gpus)
 
 
 def _unknown(node: Node) -> str:
@@ -89,40 +95,45 @@ def _unknown(node: Node) -> str:
     return f"has GPUs {node.product!r} that the catalog does not know" if node.product else "has no product"
 
 
-def _pod(number: int, claim: Claim, names: Mapping[str, str], kept: frozenset[str]) -> DeviceHolder:
+def _pod(number: int, claim: Claim, names: Mapping[str, str], unplanned_uids: frozenset[str]) -> DeviceHolder:
     owner = names.get(claim.owner_uid or "")
     return DeviceHolder(
         node=claim.node,
         name=f"{claim.node}#{number}",
         owner=FOREIGN_OWNER if owner is None else owner,
-        ours=owner is not None and claim.owner_uid not in kept,
+        ours=owner is not None and claim.owner_uid not in unplanned_uids,
         counts=((claim.resource, claim.count),),
     )
 
 
 def _to_come(
-    gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], kept: frozenset[str]
+    gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], unplanned_uids: frozenset[str]
 ) -> list[DeviceHolder]:
     """Return replicas that our Deployments were given and whose pods no node has yet, where there is room.
 
     Without them a plan would change with every pod that is scheduled.
     """
     skus = {node.name: node.sku for node in snapshot.nodes}
-    have: Counter[tuple[str, str | None, str]] = Counter()
+    scheduled: Counter[tuple[str, str | None, str]] = Counter()
     for claim in snapshot.claims:
-        have[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
+        scheduled[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
     free: dict[tuple[str | None, str], list[str]] = {}
     for (node, resource), units in sorted(free_instances(gpus).items(), reverse=True):
         free.setdefault((skus[node], resource), []).extend([node] * len(units))
-    found = []
-    for each in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
-        if each.owner_uid not in names or each.shape.tensor_parallel != 1:
+    holders = []
+    for workload in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
+        if workload.owner_uid not in names or workload.shape.tensor_parallel != 1:
             continue
-        key = (each.owner_uid, each.shape.sku, each.shape.resource)
-        there = min(have[key], each.replicas)
-        have[key] -= there
-        nodes = free.get((each.shape.sku, each.shape.resource), [])
-        for number in range(min(each.replicas - there, len(nodes))):
-            claim = Claim(nodes.pop(), each.shape.resource, 1, each.owner_uid)
-            found.append(replace(_pod(0, claim, names, kept), name=f"{each.namespace}/{each.name}+{number}"))
-    return found
+        key = (workload.owner_uid, workload.shape.sku, workload.shape.resource)
+        scheduled_replicas = min(scheduled[key], workload.replicas)
+        scheduled[key] -= scheduled_replicas
+        nodes = free.get((workload.shape.sku, workload.shape.resource), [])
+        for number in range(min(workload.replicas - scheduled_replicas, len(nodes))):
+            claim = Claim(nodes.pop(), workload.shape.resource, 1, workload.owner_uid)
+            holders.append(
+                replace(
+                    _pod(0, claim, names, unplanned_uids),
+                    name=f"{workload.namespace}/{workload.name}+{number}",
+                )
+            )
+    return holders

@@ -34,84 +34,88 @@ Everyone = Iterable[ParsedIntent]
 
 
 def snapshot_input(
-    snapshot: FleetSnapshot, intents: Everyone, told: Mapping[str, Architecture] | None = None
+    snapshot: FleetSnapshot, intents: Everyone, models: Mapping[str, Architecture] | None = None
 ) -> FleetInput:
     """Return what a plan of the observed fleet is made from. The order of observing does not matter.
 
     `told`: models by the uid of their LLMDeployment, where somebody says what nobody has inspected.
     """
     ordered = by_age(intents)
-    deployments, kept, unplanned = _deployments(snapshot, ordered, told or {})
+    deployments, unplanned_uids, exclusion_notes = _deployments(snapshot, ordered, models or {})
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
-    seen = observed_gpus(snapshot, names, kept)
-    pools, conflicts = _pools(snapshot, seen)
+    fleet = observed_gpus(snapshot, names, unplanned_uids)
+    pools, conflicts = _pools(snapshot, fleet)
     return FleetInput(
-        gpus=seen.gpus,
+        gpus=fleet.gpus,
         deployments=deployments,
         pools=pools,
         pods_told=True,
         terms=PlanTerms(prices=tuple(sorted(snapshot.prices)), reachable=True),
-        inferred=frozenset(gpu.id for gpu in seen.gpus),
-        notes=(*seen.notes, *conflicts, *unplanned),
+        inferred=frozenset(gpu.id for gpu in fleet.gpus),
+        notes=(*fleet.notes, *conflicts, *exclusion_notes),
     )
 
 
-def _pools(snapshot: FleetSnapshot, seen: ObservedGPUs) -> tuple[tuple[Pool, ...], list[str]]:
+def _pools(snapshot: FleetSnapshot, fleet: ObservedGPUs) -> tuple[tuple[Pool, ...], list[str]]:
     """Return the pools; those of which nobody knows what new nodes are do not grow."""
-    found, notes = [], []
+    pools, notes = [], []
     for pool in sorted(snapshot.pools):
-        away = sum(
+        unplanned_nodes = sum(
             claiming_pools(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes
-        ) - seen.nodes_of(pool.name)
-        mine = pool if pool.max_nodes is None else replace(pool, max_nodes=max(0, pool.max_nodes - away))
+        ) - fleet.nodes_of(pool.name)
+        planned_pool = (
+            pool
+            if pool.max_nodes is None
+            else replace(pool, max_nodes=max(0, pool.max_nodes - unplanned_nodes))
+        )
         try:
-            growable_pool(mine, seen.gpus, dict(snapshot.prices))
+            growable_pool(planned_pool, fleet.gpus, dict(snapshot.prices))
         except InputError as error:
             notes.append(f"{error.field} {error.problem}: it is planned without growth")
-            mine = replace(mine, max_nodes=None)
-        found.append(mine)
-    return tuple(found), notes
+            planned_pool = replace(planned_pool, max_nodes=None)
+        pools.append(planned_pool)
+    return tuple(pools), notes
 
 
 def _deployments(
-    snapshot: FleetSnapshot, ordered: tuple[ParsedIntent, ...], told: Mapping[str, Architecture]
+    snapshot: FleetSnapshot, ordered: tuple[ParsedIntent, ...], models: Mapping[str, Architecture]
 ) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
     """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
-    facts, wishes, known = dict(snapshot.facts), dict(snapshot.desired), reports(snapshot)
-    counted = dict(snapshot.desired_of)
-    still = {fault.owner_uid: fault.error for fault in snapshot.faults}
+    facts, desired, evaluation_reports = dict(snapshot.facts), dict(snapshot.desired), reports(snapshot)
+    desired_shapes = dict(snapshot.desired_of)
+    faulted = {fault.owner_uid: fault.error for fault in snapshot.faults}
     workloads: dict[str, list[Workload]] = {}
     for workload in snapshot.workloads:
         workloads.setdefault(workload.owner_uid, []).append(workload)
-    found, kept, notes = [], set(), []
+    deployments, unplanned_uids, notes = [], set(), []
     for intent in ordered:
-        accepted, _, why = verdicts[intent.uid]
+        accepted, _, reason = verdicts[intent.uid]
         if accepted and isinstance(intent, Intent):
             uid, inspected = (
                 intent.uid,
                 facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image)),
             )
-            mine = workloads.get(uid, [])
-            present = _present(intent, mine, wishes.get(uid), counted.get(uid))
+            own_workloads = workloads.get(uid, [])
+            present = _present(intent, own_workloads, desired.get(uid), desired_shapes.get(uid))
             wanted: ServingRequirements | str
-            if uid in still:
-                wanted = still[uid]
+            if uid in faulted:
+                wanted = faulted[uid]
             elif intent.is_off and not intent.paused:  # its pods end by themselves
                 wanted = OFF
             else:
-                judged = format_verdicts(intent, inspected, known) if inspected else ()
-                wanted = _wanted(intent, told.get(uid), inspected, judged)
+                judged = format_verdicts(intent, inspected, evaluation_reports) if inspected else ()
+                wanted = _wanted(intent, models.get(uid), inspected, judged)
             if isinstance(wanted, ServingRequirements):
                 pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
                 share = minimum_share(intent.resources, snapshot.pod_needs)
-                wanted = replace(wanted, present=present, formats_running=_formats(mine))
-                found.append(replace(wanted, pools=pools, minimum_share=share))
+                wanted = replace(wanted, present=present, formats_running=_formats(own_workloads))
+                deployments.append(replace(wanted, pools=pools, minimum_share=share))
                 continue
-            why = wanted
-        kept.add(intent.uid)
-        notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {why}")
-    return tuple(sorted(found, key=lambda wanted: wanted.id)), frozenset(kept), notes
+            reason = wanted
+        unplanned_uids.add(intent.uid)
+        notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {reason}")
+    return tuple(sorted(deployments, key=lambda wanted: wanted.id)), frozenset(unplanned_uids), notes
 
 
 def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
@@ -125,30 +129,30 @@ def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
         for pool in sorted(snapshot.pools)
         if pool.name not in named
         and pool.max_nodes is None  # nobody knows who will claim new nodes
-        and (mine := [names for names in claims if names[:1] == [pool.name]])
-        and all(set(names) & set(named) for names in mine)
+        and (nodes_of_pool := [names for names in claims if names[:1] == [pool.name]])
+        and all(set(names) & set(named) for names in nodes_of_pool)
     ]
 
 
 def _wanted(
-    intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None, judged: Verdicts
+    intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None, verdicts: Verdicts
 ) -> ServingRequirements | str:
     """Return what is wanted, or why nobody can say."""
     try:
         model = told or (architecture_from_facts(inspected) if inspected else None)
         if model is None:
             return "its checkpoint has not been inspected"
-        found = on_this_engine(from_intent(intent, model), intent, judged)
-        found.request.model_length(model)
+        requirements = on_this_engine(from_intent(intent, model), intent, verdicts)
+        requirements.request.model_length(model)
     except InputError as error:
         return f"{error.field} {error.problem}"
     except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
         return f"it could not be judged ({describe(error)}); please report this"
-    return replace(found, uniform=True)
+    return replace(requirements, uniform=True)
 
 
 def _present(
-    intent: Intent, workloads: list[Workload], wish: int | None, counted: Shape | None
+    intent: Intent, workloads: list[Workload], desired: int | None, desired_shape: Shape | None
 ) -> tuple[ShapeKey, int] | None:
     """Return the shape of which replicas are wanted, and how many: where nobody says which, the one that it
     runs on, of several the one that serves most.
@@ -156,16 +160,16 @@ def _present(
     if not workloads:
         return None
     best = min(workloads, key=lambda w: (-w.available, -w.replicas, w.shape, w.name, w.uid))
-    there = max(each.replicas for each in workloads) if wish is None else wish
-    count = min(max(there, intent.min_replicas), intent.max_replicas)
-    shape = best.shape if counted is None else counted
+    replicas = max(each.replicas for each in workloads) if desired is None else desired
+    count = min(max(replicas, intent.min_replicas), intent.max_replicas)
+    shape = best.shape if desired_shape is None else desired_shape
     return shape.key, count
 
 
 def _formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
     """Return the format in which replicas run on each shape: of several, that of the most available ones."""
-    found = {}
-    for each in sorted(workloads, key=lambda w: (w.available, w.replicas, w.shape, w.name, w.uid)):
-        if each.replicas:
-            found[each.shape.key] = each.shape.precision
-    return tuple(sorted(found.items()))
+    formats = {}
+    for workload in sorted(workloads, key=lambda w: (w.available, w.replicas, w.shape, w.name, w.uid)):
+        if workload.replicas:
+            formats[workload.shape.key] = workload.shape.precision
+    return tuple(sorted(formats.items()))

@@ -1,68 +1,76 @@
-"""Solve a joint problem. The solver is loaded when it is needed: everything before it starts fast."""
+"""Solve a fleet's packing problem within a time limit. The solver is loaded only when it is needed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tangram.packing import Packing, validate
 from tangram.recommendation.problem.foreign_owners import merged, named
 from tangram.recommendation.problem.problem import FleetProblem
+
+if TYPE_CHECKING:
+    from tangram.packing.search.stages import SolveLimits
 
 LEAST_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTimeLimit:
-    """How long to think."""
+    """Most seconds that a plan, or a part of it, may take."""
 
     wall_s: float | None = None
-    clock: Callable[[], float] | None = None  # seconds; without one the solver counts its own
+    clock: Callable[[], float] | None = None  # seconds; without one the solver measures its own time
 
     def times(self, share: float) -> "PlanTimeLimit":
-        """Return a share of the time; no limit where there is none."""
+        """Return a share of the limit; no limit where there is none."""
         return self if self.wall_s is None else PlanTimeLimit(max(LEAST_S, self.wall_s * share), self.clock)
 
     def started(self) -> "Stopwatch":
-        """Return a watch that runs from now on."""
+        """Return a stopwatch that starts now."""
         return Stopwatch(self, self.clock() if self.clock is not None else 0.0)
+
+    def for_solver(self, deterministic_s: float | None) -> "SolveLimits":
+        """Return the limits of one solve that starts now, with CP-SAT's deterministic seconds."""
+        from tangram.packing.search.stages import SolveLimits  # noqa: PLC0415 - loads the solver
+
+        elapsed = None if self.clock is None else self.started().elapsed
+        return SolveLimits(deterministic_s=deterministic_s, wall_s=self.wall_s, clock=elapsed)
 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """What is left of a limit."""
+    """The time since a start, against a limit."""
 
     limits: PlanTimeLimit
-    began: float
+    start: float  # as `limits.clock` reads
 
-    def part(self, share: float) -> PlanTimeLimit:
-        """Return what is left until `share` of the time is over; no limit where there is none."""
-        wall_s, clock = self.limits.wall_s, self.limits.clock
-        if wall_s is None:
+    def elapsed(self) -> float:
+        """Return the seconds since the start; 0 without a clock."""
+        return 0.0 if self.limits.clock is None else self.limits.clock() - self.start
+
+    def until(self, share: float) -> PlanTimeLimit:
+        """Return what remains until `share` of the limit has passed; no limit where there is none."""
+        if self.limits.wall_s is None:
             return self.limits
-        spent = 0.0 if clock is None else clock() - self.began
-        return PlanTimeLimit(max(LEAST_S, wall_s * share - spent), clock)
+        return PlanTimeLimit(max(LEAST_S, self.limits.wall_s * share - self.elapsed()), self.limits.clock)
 
-    def late(self) -> bool:
-        """Whether the time is over; never where nobody measures it."""
-        wall_s, clock = self.limits.wall_s, self.limits.clock
-        return wall_s is not None and clock is not None and clock() - self.began >= wall_s
+    def expired(self) -> bool:
+        """Whether the limit has passed; never without a clock."""
+        wall_s = self.limits.wall_s
+        return wall_s is not None and self.limits.clock is not None and self.elapsed() >= wall_s
 
 
-_FREELY = PlanTimeLimit()
+_UNLIMITED = PlanTimeLimit()
 
 
 def pack(
-    asked: FleetProblem, limits: PlanTimeLimit = _FREELY, deterministic_s: float | None = None
+    fleet: FleetProblem, limits: PlanTimeLimit = _UNLIMITED, deterministic_s: float | None = None
 ) -> Packing:
     """Return the packing of the whole fleet. Raises `InputError` where the problem contradicts itself.
 
-    `deterministic_s`: CP-SAT's own seconds of work; None: by the size of the model.
+    `deterministic_s`: CP-SAT's deterministic seconds; None: by the size of the model.
     """
-    validate(asked.problem)
-    from tangram.packing.search.stages import SolveLimits as SolverLimits  # noqa: PLC0415 - loads the solver
-    from tangram.packing.solve import solve  # noqa: PLC0415
+    validate(fleet.problem)
+    from tangram.packing.solve import solve  # noqa: PLC0415 - loads the solver
 
-    clock = limits.clock
-    began = clock() if clock is not None else 0.0
-    elapsed = None if clock is None else lambda: clock() - began
-    given = SolverLimits(deterministic_s=deterministic_s, wall_s=limits.wall_s, clock=elapsed)
-    return named(solve(merged(asked.problem), given), asked.problem)
+    return named(solve(merged(fleet.problem), limits.for_solver(deterministic_s)), fleet.problem)

@@ -1,7 +1,7 @@
-"""A plan as the FleetPlan that keeps it: bounded in size, whatever the fleet.
+"""A plan document as a FleetPlan object of bounded size.
 
-Equal layouts are listed once, with a count. Of every list the first items are kept, as many as its share of
-the object allows, and all are counted: ten thousand GPUs fit well below what the API server takes.
+Equal layouts are listed once, with a count. Each list has a limit in bytes: the first items that fit are
+listed, and a total counts all. So ten thousand GPUs stay well below the API server's limit.
 """
 
 import json
@@ -13,8 +13,8 @@ from tangram.api.fleet_plan import EXAMPLES, MAX_ITEMS
 from tangram.fleet import WHOLE_GPU, Shape
 
 _KIB = 1024
-# Bytes of JSON, by list: 470 KiB together.
-_ROOM = {
+# Most bytes of JSON, by list: 470 KiB together.
+_MOST_BYTES = {
     "layouts": 150 * _KIB,
     "deployments": 140 * _KIB,
     "steps": 60 * _KIB,
@@ -23,15 +23,15 @@ _ROOM = {
     "newNodes": 20 * _KIB,
     "notes": 20 * _KIB,
 }
-_MOST = {"newNodes": 256, "notes": 32}
-_SHORT_TEXT, _TEXT = 256, 2048  # characters, as the API has them
-_LEAST_GAP = 1e-4  # smaller ones are no zero
+_MOST_ITEMS = {"newNodes": 256, "notes": 32}
+_SHORT_TEXT, _TEXT = 256, 2048  # characters, as in the CRD
+_LEAST_GAP = 1e-4  # a smaller gap is shown as <0.01%, not as zero
 
 Document = Mapping[str, Any]
 
 
 def status_figures(document: Document, *, current_cost_per_hour: float, solve_s: float) -> dict[str, str]:
-    """Return what the `status` of the FleetPlan says beside its state. USD per hour, seconds."""
+    """Return the figures of the FleetPlan's `status`, in USD per hour and seconds."""
     return {
         "currentCostPerHour": _usd(current_cost_per_hour),
         "savesPerHour": _usd(current_cost_per_hour - document["costPerHour"]),
@@ -40,7 +40,7 @@ def status_figures(document: Document, *, current_cost_per_hour: float, solve_s:
 
 
 def fleet_plan_spec(document: Document, *, inputs_hash: str) -> dict[str, Any]:
-    """Return the `spec` of the FleetPlan of one plan document: equal documents, equal bytes."""
+    """Return the `spec` of the FleetPlan of one plan document. Equal documents give equal bytes."""
     gpus = document["gpus"]
     classes = _layouts(gpus)
     spec: dict[str, Any] = {
@@ -69,7 +69,7 @@ def fleet_plan_spec(document: Document, *, inputs_hash: str) -> dict[str, Any]:
     if missing is not None:
         spec["stepsMissing"] = _cut(missing["text"], _TEXT)
     lists: dict[str, Iterable[Any]] = {
-        "short": map(_short, sorted(document["unmet"], key=_urgency)),
+        "short": map(_unmet, sorted(document["unmet"], key=_urgency)),
         "deployments": map(_deployment, sorted(document["deployments"], key=_dearest)),
         "layouts": classes,
         "newNodes": ({"pool": n["pool"], "count": n["count"]} for n in document.get("newNodes", ())),
@@ -77,62 +77,64 @@ def fleet_plan_spec(document: Document, *, inputs_hash: str) -> dict[str, Any]:
         "steps": map(_step, document.get("steps", ())),
         "notes": (_cut(text, _TEXT) for text in document.get("notes", ())),
     }
-    return spec | {name: kept for name, items in lists.items() if (kept := _within(name, items))}
+    return spec | {name: listed for name, items in lists.items() if (listed := _within(name, items))}
 
 
 def _within(name: str, items: Iterable[Any]) -> list[Any]:
-    """Return the first items that fit into the room of this list."""
-    kept: list[Any] = []
-    room, most = _ROOM[name], _MOST.get(name, MAX_ITEMS)
+    """Return the first items that fit into the limits of this list."""
+    listed: list[Any] = []
+    bytes_left, most = _MOST_BYTES[name], _MOST_ITEMS.get(name, MAX_ITEMS)
     for item in items:
-        room -= len(json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()) + 1
-        if room < 0 or len(kept) == most:
+        bytes_left -= len(json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()) + 1
+        if bytes_left < 0 or len(listed) == most:
             break
-        kept.append(item)
-    return kept
+        listed.append(item)
+    return listed
 
 
 def _layouts(gpus: Iterable[Document]) -> list[dict[str, Any]]:
-    """Return classes of equal layouts: those that are re-cut first, then the most frequent."""
+    """Return classes of equal layouts: re-cut ones first, then the most frequent."""
     classes: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for gpu in gpus:
         slices: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for each in (*gpu["instances"], *gpu.get("free", ())):
-            slices[each["profile"], each.get("owner") or ""].append(each["start"])
-        cut = tuple(sorted((tuple(sorted(starts)), *who) for who, starts in slices.items()))
+        for instance in (*gpu["instances"], *gpu.get("free", ())):
+            slices[instance["profile"], instance.get("owner") or ""].append(instance["start"])
+        cut = tuple(sorted((tuple(sorted(starts)), *kind) for kind, starts in slices.items()))
         classes[not gpu.get("recut", False), gpu.get("sku", ""), cut].append(gpu["id"])
     ordered = sorted(classes.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1:]))
-    return [_layout(kept, sku, cut, sorted(names)) for (kept, sku, cut), names in ordered]
+    return [_layout(unchanged, sku, cut, sorted(names)) for (unchanged, sku, cut), names in ordered]
 
 
-def _layout(kept: bool, sku: str, cut: tuple[Any, ...], names: list[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {"count": len(names), "sku": _cut(sku)} | {"recut": not kept}
+def _layout(unchanged: bool, sku: str, cut: tuple[Any, ...], names: list[str]) -> dict[str, Any]:
+    document: dict[str, Any] = {"count": len(names), "sku": _cut(sku)} | {"recut": not unchanged}
     if cut:
-        told["slices"] = [
+        document["slices"] = [
             {"profile": profile, "starts": list(starts)} | ({"owner": _cut(owner)} if owner else {})
             for starts, profile, owner in cut
         ]
-    return told | {"gpus": [_cut(name) for name in names[:EXAMPLES]]}
+    return document | {"gpus": [_cut(name) for name in names[:EXAMPLES]]}
 
 
-def _deployment(found: Document) -> dict[str, Any]:
-    told = {"namespace": _cut(found.get("namespace", "default")), "name": _cut(found["name"])}
+def _deployment(deployment: Document) -> dict[str, Any]:
+    document = {"namespace": _cut(deployment.get("namespace", "default")), "name": _cut(deployment["name"])}
     chosen = [
         {
-            "shape": str(Shape(each["sku"], each["profile"], each["tensorParallel"])),
-            "precision": each["precision"],
-            "replicas": each["replicas"],
+            "shape": str(Shape(shape["sku"], shape["profile"], shape["tensorParallel"])),
+            "precision": shape["precision"],
+            "replicas": shape["replicas"],
         }
-        for each in found["chosen"][:8]
+        for shape in deployment["chosen"][:8]
     ]
-    return told | ({"chosen": chosen} if chosen else {}) | {"costPerHour": _usd(found["costPerHour"])}
+    return (
+        document | ({"chosen": chosen} if chosen else {}) | {"costPerHour": _usd(deployment["costPerHour"])}
+    )
 
 
-def _dearest(found: Document) -> tuple[float, str, str]:
-    return -found["costPerHour"], found.get("namespace", ""), found["name"]
+def _dearest(deployment: Document) -> tuple[float, str, str]:
+    return -deployment["costPerHour"], deployment.get("namespace", ""), deployment["name"]
 
 
-def _short(item: Document) -> dict[str, Any]:
+def _unmet(item: Document) -> dict[str, Any]:
     return {
         "name": _cut(item["name"]),
         "priority": item.get("priority", 0),
@@ -155,38 +157,38 @@ def _move(move: Document) -> dict[str, Any]:
 
 
 def _site(site: Document) -> str:
-    return _cut(_at(site["gpu"], site))
+    return _cut(_with_slice(site["gpu"], site))
 
 
-def _at(where: str, place: Document) -> str:
+def _with_slice(device: str, place: Document) -> str:
     profile = place.get("profile", WHOLE_GPU)
-    return where if profile == WHOLE_GPU else f"{where} {profile}@{place['start']}"
+    return device if profile == WHOLE_GPU else f"{device} {profile}@{place['start']}"
 
 
 def _step(step: Document) -> dict[str, Any]:
-    told = {"number": step["number"], "kind": step["kind"]}
-    told |= {"owner": _cut(step["owner"])} if step.get("owner") else {}
-    told["at"] = _cut(_where(step), _TEXT)
-    return told | ({"after": list(step["after"][-MAX_ITEMS:])} if step["after"] else {})
+    document = {"number": step["number"], "kind": step["kind"]}
+    document |= {"owner": _cut(step["owner"])} if step.get("owner") else {}
+    document["at"] = _cut(_devices(step), _TEXT)
+    return document | ({"after": list(step["after"][-MAX_ITEMS:])} if step["after"] else {})
 
 
-def _where(step: Document) -> str:
-    where: str = " ".join(step.get("gpus", ())) or step["node"]
+def _devices(step: Document) -> str:
+    devices: str = " ".join(step.get("gpus", ())) or step["node"]
     if "layout" in step:
-        text = f"{where} {' '.join('{profile}@{start}'.format(**each) for each in step['layout'])}"
+        text = f"{devices} {' '.join('{profile}@{start}'.format(**instance) for instance in step['layout'])}"
     elif "migEnabled" in step:
-        text = f"{where} MIG {'on' if step['migEnabled'] else 'off'}"
+        text = f"{devices} MIG {'on' if step['migEnabled'] else 'off'}"
     elif "pool" in step:
-        text = f"{where} of GPUPool {step['pool']}"
+        text = f"{devices} of GPUPool {step['pool']}"
     else:
-        text = _at(where, step)
+        text = _with_slice(devices, step)
     for mark, word in (("temporary", " (for a while)"), ("restart", " (restart)")):
         text += word if step.get(mark) else ""
     return text
 
 
 def _usd(value: float) -> str:
-    """Return cents, and what is below a cent as far as it can be told. Never -0, never an exponent."""
+    """Return USD to the cent, below a cent with four digits. Never -0, never an exponent."""
     text = f"{value:.2f}" if abs(value) >= 0.01 else f"{value:.4f}"
     return "0.00" if not text.strip("-0.") else text
 

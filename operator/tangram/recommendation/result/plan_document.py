@@ -1,4 +1,4 @@
-"""A packing as the document that people and programs read. Its JSON Schema is cli/plan/schema.json."""
+"""A packing as the document that `tangram plan -o json` prints. Its JSON Schema is cli/plan/schema.json."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from tangram.recommendation.explanation.unmet_reason import unmet_reason
 from tangram.recommendation.problem.problem import FleetProblem
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
-_DIGITS = 6  # of USD: a millionth of a dollar is below every price
+_DIGITS = 6  # decimal places of USD
+_PAUSED = "paused: its replicas stay as they are"
+_NO_REPLICAS = "spec.replicas is 0: no replica runs"
 
 
-def plan_document(asked: FleetProblem, packing: Packing) -> dict[str, Any]:
-    """Return the plan, key by key as the schema says. No durations: equal inputs give equal plans."""
-    given, problem = asked.given, asked.problem
+def plan_document(fleet: FleetProblem, packing: Packing) -> dict[str, Any]:
+    """Return the plan document. It holds no durations: equal inputs give equal plans."""
+    inputs, problem = fleet.given, fleet.problem
     gpus = {gpu.id: gpu for gpu in problem.gpus}
     growing = {pool.name: pool.sku for pool in problem.growable}
-    choices, rooms = (
-        {choice.demand: choice for choice in packing.choices},
-        ReplicaBounds(problem, asked.sized),
-    )
+    choices = {choice.demand: choice for choice in packing.choices}
+    bounds = ReplicaBounds(problem, fleet.sized)
     proved = packing.status == "OPTIMAL"
     return {
         "objective": _round(packing.objective),
@@ -38,14 +38,14 @@ def plan_document(asked: FleetProblem, packing: Packing) -> dict[str, Any]:
         "idlePerHour": _round(packing.idle_per_hour),
         "moveCost": _round(packing.move_cost),
         "horizonHours": problem.horizon_h,
-        "stages": _stages(asked, packing),
-        "gpus": [_gpu(layout, gpus.get(layout.id), given, growing) for layout in packing.layouts],
+        "stages": _stages(fleet, packing),
+        "gpus": [_gpu(layout, gpus.get(layout.id), inputs, growing) for layout in packing.layouts],
         "newNodes": [{"pool": pool, "count": count} for pool, count in packing.grown],
-        "deployments": [_deployment(wanted, asked, choices, rooms, proved) for wanted in given.deployments],
-        "requests": _requests(given, packing),
+        "deployments": [_deployment(d, fleet, choices, bounds, proved) for d in inputs.deployments],
+        "requests": _requests(inputs, packing),
         "moves": [_move(move) for move in packing.moves],
-        "unmet": _unmet(asked, packing, rooms),
-        "notes": list(given.notes),
+        "unmet": _unmet(fleet, packing, bounds),
+        "notes": list(inputs.notes),
     }
 
 
@@ -53,8 +53,8 @@ def _round(value: float) -> float:
     return round(value, _DIGITS)
 
 
-def _stages(asked: FleetProblem, packing: Packing) -> list[dict[str, Any]]:
-    demands = Counter(f"unmet[{demand.priority}]" for demand in asked.problem.demands)
+def _stages(fleet: FleetProblem, packing: Packing) -> list[dict[str, Any]]:
+    demands = Counter(f"unmet[{demand.priority}]" for demand in fleet.problem.demands)
     return [
         {"name": s.name, "value": _round(s.value), "bound": _round(s.bound), "proved": s.proved}
         | ({"demands": demands[s.name]} if s.name in demands else {})
@@ -63,7 +63,7 @@ def _stages(asked: FleetProblem, packing: Packing) -> list[dict[str, Any]]:
 
 
 def _gpu(
-    layout: GPULayout, state: GPUState | None, given: FleetInput, growing: dict[str, str]
+    layout: GPULayout, state: GPUState | None, fleet_input: FleetInput, growing: dict[str, str]
 ) -> dict[str, Any]:
     node = state.node if state else layout.id.rsplit("/", 1)[0]
     return {
@@ -72,15 +72,15 @@ def _gpu(
         "sku": state.sku if state else growing[node.rsplit("/", 1)[0]],
         "inUse": layout.in_use,
         "recut": layout.recut,
-        "inferred": layout.id in given.inferred,
+        "inferred": layout.id in fleet_input.inferred,
         "instances": [_instance(placed) for placed in layout.instances if placed.owner is not None],
         "free": [{"profile": p.profile, "start": p.start} for p in layout.instances if p.owner is None],
     }
 
 
 def _instance(placed: Placed) -> dict[str, Any]:
-    found = {"profile": placed.profile, "start": placed.start, "owner": placed.owner}
-    return found | {"gang": placed.gang} if placed.gang is not None else found
+    document = {"profile": placed.profile, "start": placed.start, "owner": placed.owner}
+    return document | {"gang": placed.gang} if placed.gang is not None else document
 
 
 def _site(site: Site) -> dict[str, Any]:
@@ -97,40 +97,38 @@ def _move(move: Move) -> dict[str, Any]:
 
 
 def _deployment(
-    wanted: ServingRequirements,
-    asked: FleetProblem,
+    requirements: ServingRequirements,
+    fleet: FleetProblem,
     choices: Mapping[str, Choice],
-    rooms: ReplicaBounds,
+    bounds: ReplicaBounds,
     proved: bool,
 ) -> dict[str, Any]:
-    each, choice = asked.sized.get(wanted.id), choices.get(wanted.id)
-    found: dict[str, Any] = {
-        "name": wanted.name,
-        "namespace": wanted.namespace,
-        "model": wanted.architecture.name,
+    assessed, choice = fleet.sized.get(requirements.id), choices.get(requirements.id)
+    document: dict[str, Any] = {
+        "name": requirements.name,
+        "namespace": requirements.namespace,
+        "model": requirements.architecture.name,
     }
-    if each is None or choice is None:
-        return found | {
+    if assessed is None or choice is None:
+        return document | {
             "chosen": [],
             "costPerHour": 0.0,
             "unmet": 0.0,
             "alternatives": [],
-            "notes": [
-                "paused: it keeps what it has" if wanted.paused else "spec.replicas is 0: nothing of it runs"
-            ],
+            "notes": [_PAUSED if requirements.paused else _NO_REPLICAS],
         }
-    return found | {
-        "chosen": [_chosen(part.shape, part.count, each) for part in choice.parts],
+    return document | {
+        "chosen": [_chosen(part.shape, part.count, assessed) for part in choice.parts],
         "costPerHour": _round(choice.price_per_hour),
         "unmet": _round(choice.unmet),
-        "alternatives": alternatives(each, choice, rooms, proved=proved),
-        "notes": [*wanted.notes, *_notes(wanted, choice)],
+        "alternatives": alternatives(assessed, choice, bounds, proved=proved),
+        "notes": [*requirements.notes, *_notes(requirements, choice)],
     }
 
 
-def _chosen(shape: Any, count: int, each: AssessedShapes) -> dict[str, Any]:
-    offer = each.offer(shape)
-    if offer is None:  # what runs now, though nothing says that it serves
+def _chosen(shape: Any, count: int, assessed: AssessedShapes) -> dict[str, Any]:
+    offer = assessed.offer(shape)
+    if offer is None:  # it runs now, though no assessment says that it serves
         return {
             "sku": shape.sku,
             "profile": shape.profile,
@@ -144,21 +142,21 @@ def _chosen(shape: Any, count: int, each: AssessedShapes) -> dict[str, Any]:
     }
 
 
-def _notes(wanted: ServingRequirements, choice: Choice) -> list[str]:
-    count, found = sum(part.count for part in choice.parts), []
+def _notes(requirements: ServingRequirements, choice: Choice) -> list[str]:
+    count, notes = sum(part.count for part in choice.parts), []
     spanning = [p for p in choice.parts if p.tensor_parallel > 1 and not has_nvlink(p.sku)]
     if spanning:
         bridged = [hardware(p.sku, ranks=p.tensor_parallel).nvlink for p in spanning]
-        links = {"an NVLink bridge" if each else "PCIe" for each in bridged}
-        found.append(f"tensor parallelism over {' and '.join(sorted(links))}: its replicas take whole nodes")
-    if wanted.most is None and count > wanted.least:
-        found.append(
-            f"set scaling.maxReplicas to {count} or more: without it the operator keeps {wanted.least}"
+        links = {"an NVLink bridge" if bridge else "PCIe" for bridge in bridged}
+        notes.append(f"tensor parallelism over {' and '.join(sorted(links))}: its replicas take whole nodes")
+    if requirements.most is None and count > requirements.least:
+        notes.append(
+            f"set scaling.maxReplicas to {count} or more: without it the operator keeps {requirements.least}"
         )
-    return found
+    return notes
 
 
-def _requests(given: FleetInput, packing: Packing) -> list[dict[str, Any]]:
+def _requests(fleet_input: FleetInput, packing: Packing) -> list[dict[str, Any]]:
     choices = {choice.demand: choice for choice in packing.choices}
     return [
         {
@@ -167,20 +165,20 @@ def _requests(given: FleetInput, packing: Packing) -> list[dict[str, Any]]:
             "count": request.count,
             "placed": sum(part.count for part in choices[request.name].parts),
         }
-        for request in given.requests
+        for request in fleet_input.requests
     ]
 
 
-def _unmet(asked: FleetProblem, packing: Packing, rooms: ReplicaBounds) -> list[dict[str, Any]]:
-    counts = {request.name: request.count for request in asked.given.requests}
-    said = {wanted.id: wanted.priority for wanted in asked.given.deployments}
+def _unmet(fleet: FleetProblem, packing: Packing, bounds: ReplicaBounds) -> list[dict[str, Any]]:
+    counts = {request.name: request.count for request in fleet.given.requests}
+    priorities = {d.id: d.priority for d in fleet.given.deployments}
     return [
         {
             "name": item.demand,
-            "priority": said.get(item.demand, item.priority),
+            "priority": priorities.get(item.demand, item.priority),
             "share": _round(item.share),
             **({"count": round(item.share * counts[item.demand])} if item.demand in counts else {}),
-            "reason": unmet_reason(asked, item, packing, rooms),
+            "reason": unmet_reason(fleet, item, packing, bounds),
         }
         for item in packing.unmet
     ]
