@@ -279,7 +279,7 @@ def test_replicas_of_an_llmdeployment_are_known_by_their_label(planner):
 def test_a_pod_for_which_nothing_is_left_is_told(planner):
     plan = planner.plan(CUT, pod("x", "a", **{"mig-7g.80gb": 1}))
 
-    assert plan["notes"] == ["pod default/x holds 1 nvidia.com/mig-7g.80gb, of which node a offers too few"]
+    assert plan["notes"] == ["pod default/x holds 1 nvidia.com/mig-7g.80gb, more than node a has left"]
 
 
 def test_a_pool_prices_the_nodes_that_it_selects(planner):

@@ -28,7 +28,7 @@ from tangram.fleet import (
     ParsedIntent,
     PriorityClass,
 )
-from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
+from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.llm_deployment import read_llm_deployment
 from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
@@ -220,7 +220,7 @@ def with_further_input(base: FleetInput, more: list[FleetInput]) -> FleetInput:
     """Return the input of a snapshot with the GPUs and requests of further documents. Raises `InputError`."""
     if not more:
         return base
-    if any(part.nodes or part.pods_told for part in more):
+    if any(part.nodes or part.pods_listed for part in more):
         raise InputError(
             "--file", f"a {SNAPSHOT} already has Nodes and Pods: add further GPUs by an Inventory"
         )
@@ -233,16 +233,6 @@ def with_further_input(base: FleetInput, more: list[FleetInput]) -> FleetInput:
         gpus=tuple(sorted((*base.gpus, *others.gpus), key=lambda gpu: gpu.id)),
         requests=others.requests,
         headroom=others.headroom,
-        terms=_over(base.terms, others.terms),
+        terms=base.terms.overridden_by(others.terms),
         inferred=base.inferred | others.inferred,
-    )
-
-
-def _over(base: PlanTerms, more: PlanTerms) -> PlanTerms:
-    return PlanTerms(
-        prices=tuple(sorted((dict(base.prices) | dict(more.prices)).items())),
-        move_cost=base.move_cost if more.move_cost is None else more.move_cost,
-        move_budget=base.move_budget if more.move_budget is None else more.move_budget,
-        horizon_h=base.horizon_h if more.horizon_h is None else more.horizon_h,
-        reachable=base.reachable,
     )

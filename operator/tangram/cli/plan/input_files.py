@@ -162,14 +162,14 @@ def _read(
         return _read_core_object(document)
     except InputError as error:
         skipped.broken.append(f"{error.field} {error.problem}: this {document.kind} is skipped")
-        return FleetInput(pods_told=document.kind == "Pod")
+        return FleetInput(pods_listed=document.kind == "Pod")
 
 
 def _read_core_object(document: InputDocument) -> FleetInput:
     if document.kind == "Node":
         return FleetInput(nodes=(read_node(document.body, document.where),))
     pod = read_pod(document.body, document.where)
-    return FleetInput(pods=() if pod is None else (pod,), pods_told=True)
+    return FleetInput(pods=() if pod is None else (pod,), pods_listed=True)
 
 
 def _read_object(document: InputDocument, models: Models, classes: PriorityClasses) -> FleetInput:

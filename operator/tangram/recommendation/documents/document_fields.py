@@ -1,4 +1,4 @@
-"""Checked access to documents that people write by hand; every error has its path."""
+"""Read and check the fields of a document; every error names the path of its field."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -14,9 +14,9 @@ from tangram.catalog.reading.fields import Fields, short
 MOST_USD_OF_A_MOVE = 1e6  # sums of them stay whole numbers of micro-dollars
 
 
-def closed(fields: Fields, known: Iterable[str]) -> None:
-    """Raise `InputError` for a key that nobody reads: a typo must not be silence."""
-    names = tuple(known)
+def closed(fields: Fields, keys: Iterable[str]) -> None:
+    """Raise `InputError` for a key that is not among `keys`, so that no typo is ignored."""
+    names = tuple(keys)
     for key in fields.values:
         if key not in names:
             near = difflib.get_close_matches(str(key), names, n=1)
@@ -25,7 +25,7 @@ def closed(fields: Fields, known: Iterable[str]) -> None:
 
 
 def number(fields: Fields, key: str, most: float) -> float | None:
-    """Return a number from 0 to `most`, None where the key is not there."""
+    """Return a number from 0 to `most`, None where the key is absent."""
     value = fields.values.get(key)
     if value is None:
         return None
@@ -36,12 +36,12 @@ def number(fields: Fields, key: str, most: float) -> float | None:
 
 
 def move_cost(fields: Fields) -> float | None:
-    """Return USD of moving something, None where nobody says."""
+    """Return USD of moving one instance, None where the key is absent."""
     return number(fields, "moveCost", MOST_USD_OF_A_MOVE)
 
 
 def objects(fields: Fields, key: str) -> tuple[Fields, ...]:
-    """Return a list of objects; empty where the key is not there."""
+    """Return a list of objects; empty where the key is absent."""
     value = fields.values.get(key)
     if value is None:
         return ()
@@ -54,7 +54,7 @@ def objects(fields: Fields, key: str) -> tuple[Fields, ...]:
 
 
 def word(fields: Fields, key: str, default: str | None = None) -> str:
-    """Return a printable string that is not empty; numbers, which YAML makes of bare ids, count as text."""
+    """Return a printable string that is not empty. A number counts as one: YAML reads bare ids as numbers."""
     value = fields.values.get(key, default)
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -64,7 +64,7 @@ def word(fields: Fields, key: str, default: str | None = None) -> str:
 
 
 def optional_word(fields: Fields, key: str) -> str | None:
-    """Return the same, None where the key is not there or null."""
+    """Return `word`, None where the key is absent or null."""
     return word(fields, key) if fields.has(key) else None
 
 
@@ -84,7 +84,7 @@ def sku(fields: Fields, key: str = "sku") -> str:
 def has_nvlink(name: str) -> bool:
     """Whether one NVLink domain holds the largest replica; else a replica takes one GPU or a whole node.
 
-    Boards in pairs with bridges are no such domain: which GPUs of a node are a pair, nobody tells.
+    GPUs in bridged pairs have no such domain: nodes do not show which GPUs are a pair.
     """
     facts = gpu(name)
     if facts is None or not facts.nvlink_gbps:
@@ -93,7 +93,7 @@ def has_nvlink(name: str) -> bool:
 
 
 def price(fields: Fields, key: str) -> float | None:
-    """Return USD per GPU and hour, None where the key is not there: a number, or a decimal in quotes."""
+    """Return USD per GPU and hour, None where the key is absent: a number, or a decimal in quotes."""
     value = fields.values.get(key)
     if isinstance(value, str):
         try:
@@ -122,7 +122,7 @@ def prices(fields: Fields, key: str = "prices") -> tuple[tuple[str, float], ...]
 
 
 def body(document: Mapping[str, Any], where: str) -> Fields:
-    """Return what an object says: its `spec`, or itself where somebody wrote the fields at the top."""
+    """Return the `spec` of a document, or the document itself where its fields stand at the top."""
     outer = Fields(document, where)
     inner = outer.under("spec")
     if inner is not None:

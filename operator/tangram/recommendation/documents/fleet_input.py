@@ -1,4 +1,4 @@
-"""What a joint plan is made from, read from any mix of documents."""
+"""The input of a plan, read from documents or from a snapshot."""
 
 from dataclasses import dataclass, field
 
@@ -11,38 +11,48 @@ from tangram.recommendation.documents.pods import DeviceHolder
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """So many slices of a profile, without a model behind them."""
+    """A number of slices of a profile, without a model."""
 
     name: str
     profile: str  # as NVIDIA prints it, `gpu` for whole GPUs, or short: 1g
     count: int
-    sku: str | None = None  # None: whatever board has the profile
+    sku: str | None = None  # None: any GPU with the profile
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """How a plan weighs things. None: nobody said."""
+    """Prices, move costs and budgets of a plan. None: not given."""
 
     prices: tuple[tuple[str, float], ...] = ()  # (SKU, USD per GPU-hour), over the catalog's
-    move_cost: float | None = None  # USD of moving an instance of somebody without an LLMDeployment
+    move_cost: float | None = None  # USD of moving an instance without an LLMDeployment
     move_budget: int | None = None  # most replicas that may move
     horizon_h: float | None = None  # hours over which a saving pays for moves
-    reachable: bool = False  # of plans that serve as much, one to which steps lead before a cheaper one
+    reachable: bool = False  # prefer a plan to which steps lead over a cheaper one that serves as much
+
+    def overridden_by(self, terms: "PlanTerms") -> "PlanTerms":
+        """Return these terms with the ones that `terms` gives in their place."""
+        return PlanTerms(
+            prices=tuple(sorted((dict(self.prices) | dict(terms.prices)).items())),
+            move_cost=self.move_cost if terms.move_cost is None else terms.move_cost,
+            move_budget=self.move_budget if terms.move_budget is None else terms.move_budget,
+            horizon_h=self.horizon_h if terms.horizon_h is None else terms.horizon_h,
+            reachable=self.reachable,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class FleetInput:
-    """Everything that was read."""
+    """The whole input of a plan."""
 
     gpus: tuple[GPUState, ...] = ()
     requests: tuple[SliceRequest, ...] = ()
     deployments: tuple[ServingRequirements, ...] = ()
     pools: tuple[Pool, ...] = ()
-    nodes: tuple[InferredNode, ...] = ()  # their GPUs are among `gpus` once the parts are joined
+    nodes: tuple[InferredNode, ...] = ()  # their GPUs are among `gpus` in a merged input
     pods: tuple[DeviceHolder, ...] = ()
-    pods_told: bool = False  # somebody listed the pods: what no pod holds is free
+    pods_listed: bool = False  # all pods are listed: a device without a pod is free
     headroom: tuple[Headroom, ...] = ()
     terms: PlanTerms = field(default_factory=PlanTerms)
-    inferred: frozenset[str] = frozenset()  # GPUs whose layout nobody told, ids
+    inferred: frozenset[str] = frozenset()  # ids of GPUs whose layout is inferred from counts
     notes: tuple[str, ...] = ()

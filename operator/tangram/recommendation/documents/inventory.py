@@ -1,4 +1,4 @@
-"""Kinds `Inventory` and `SliceRequest`: a fleet and raw demand written by hand."""
+"""Read the kinds `Inventory` and `SliceRequest`: a fleet, and demand for slices, written by hand."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,12 +18,12 @@ _GPU_KEYS = (
     "instances", "free", "inferred",
 )  # fmt: skip
 _INSTANCE_KEYS = ("profile", "start", "owner", "movable", "moveCost", "gang")
-_SHORTEST_H = 1e-6  # hours: over less, prices would round to nothing
+_SHORTEST_H = 1e-6  # hours: with less, prices round to zero
 _TERMS = ("prices", "moveCost", "moveBudget", "horizonHours")
 
 
 def read_inventory(document: Mapping[str, Any], where: str) -> FleetInput:
-    """Read an Inventory. Raises `InputError` naming file, key and what would be right."""
+    """Read an Inventory. Raises `InputError` with file, key and valid values."""
     fields = read.body(document, where)
     read.closed(fields, ("gpus", "headroom", *_TERMS))
     entries = read.objects(fields, "gpus")
@@ -41,7 +41,7 @@ def read_inventory(document: Mapping[str, Any], where: str) -> FleetInput:
 
 
 def read_slice_request(document: Mapping[str, Any], where: str) -> SliceRequest:
-    """Read a SliceRequest; without a name it is called after its profile."""
+    """Read a SliceRequest; its default name is its profile."""
     fields = read.body(document, where)
     read.closed(fields, ("name", "profile", "count", "sku", "priority"))
     profile = read.word(fields, "profile")
@@ -70,7 +70,7 @@ def _gpu(fields: Fields) -> GPUState:
     sku = read.sku(fields)
     instances = [_instance(instance, sku) for instance in read.objects(fields, "instances")]
     instances += [_instance(instance, sku) for instance in read.objects(fields, "free")]
-    _apart(fields, gpu_id, sku, instances)
+    _refuse_overlaps(fields, gpu_id, sku, instances)
     backend = read.optional_word(fields, "backend") or "nvml"
     if backend not in _BACKENDS:
         raise fields.error("backend", f"is {backend!r}, must be {' or '.join(_BACKENDS)}")
@@ -85,7 +85,7 @@ def _gpu(fields: Fields) -> GPUState:
         pool=read.optional_word(fields, "pool") or "",
         cuttable=cuttable,
         mig_enabled=fields.flag("migEnabled") if states_mode else cut,
-        # An empty GPU of which nobody said how it is set may be used whole or be cut.
+        # An empty GPU without migEnabled may be used whole or be cut.
         convertible=not states_mode and not instances and cuttable and board(sku) is not None,
         backend="nvml" if backend == "nvml" else "mig-manager",
         nvlink=fields.flag("nvlink", default=read.has_nvlink(sku)),
@@ -94,21 +94,23 @@ def _gpu(fields: Fields) -> GPUState:
     )
 
 
-def _apart(fields: Fields, gpu_id: str, sku: str, instances: list[Instance]) -> None:
+def _refuse_overlaps(fields: Fields, gpu_id: str, sku: str, instances: list[Instance]) -> None:
     """Raise `InputError` naming the first two instances that share memory slices."""
     used = 0
     earlier: list[Instance] = []
     for instance in sorted(instances, key=lambda i: (i.start, i.profile)):
-        mask = _covers(sku, instance)
+        mask = _memory_mask(sku, instance)
         if used & mask:
-            other = next(candidate for candidate in earlier if _covers(sku, candidate) & mask)
-            raise fields.error("instances", f"GPU {gpu_id}: {_told(instance)} overlaps {_told(other)}")
+            other = next(candidate for candidate in earlier if _memory_mask(sku, candidate) & mask)
+            raise fields.error(
+                "instances", f"GPU {gpu_id}: {_described(instance)} overlaps {_described(other)}"
+            )
         used |= mask
         earlier.append(instance)
 
 
-def _covers(sku: str, instance: Instance) -> int:
-    """Return memory slices as bits: all of them for a whole GPU, none for what no board has there."""
+def _memory_mask(sku: str, instance: Instance) -> int:
+    """Return memory slices as bits: all for a whole GPU, none for a placement that the board lacks."""
     if instance.profile == WHOLE_GPU:
         return -1
     mig_board = board(sku)
@@ -116,9 +118,9 @@ def _covers(sku: str, instance: Instance) -> int:
     return option.mask if option else 0
 
 
-def _told(instance: Instance) -> str:
-    whose = "free" if instance.owner is None else f"of {instance.owner}"
-    return f"{instance.profile}@{instance.start} ({whose})"
+def _described(instance: Instance) -> str:
+    owner = "free" if instance.owner is None else f"of {instance.owner}"
+    return f"{instance.profile}@{instance.start} ({owner})"
 
 
 def _instance(fields: Fields, sku: str) -> Instance:

@@ -1,4 +1,4 @@
-"""An LLMDeployment read from a document, with the API's rules and words."""
+"""Read an LLMDeployment from a document, with the validation and messages of the API."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,13 +20,10 @@ from tangram.eligibility.shapes.serving_requirements import (
 )
 from tangram.fleet import Intent, InvalidIntent, Lengths
 from tangram.recommendation.documents import document_fields as read
-from tangram.recommendation.documents import unknown_keys as known
+from tangram.recommendation.documents import unknown_keys
 
-_FETCHED = (
-    "hf://",
-    "s3://",
-    "oci://",
-)  # schemes that the operator does not serve yet; plans only need the name
+# Schemes that the operator does not fetch yet; a plan needs only the model's name.
+_FETCHED = ("hf://", "s3://", "oci://")
 _STAND_IN = "image:///models/stand-in"
 _CLASSES = classes_of_files(())
 
@@ -38,8 +35,10 @@ def read_llm_deployment(
     classes: PriorityClasses = _CLASSES,
     length_counts: Mapping[str, Lengths] = MappingProxyType({}),
 ) -> ServingRequirements:
-    """Read one LLMDeployment. `told`: models by the name or id of their LLMDeployment, over what it says.
-    `classes`: the PriorityClasses that it may name. `counted`: lengths of its requests, over their means.
+    """Read one LLMDeployment. Raises `InputError`.
+
+    `models`: by the name or id of their LLMDeployment, over the document's. `classes`: the PriorityClasses
+    that it may name. `length_counts`: counted lengths of its requests, over their means.
     """
     outer = Fields(document, where)
     meta = outer.under("metadata")
@@ -50,8 +49,8 @@ def read_llm_deployment(
     spec = Fields(document, where).under("spec")
     if spec is None:
         raise InputError(f"{where}: spec", "is missing")
-    known.refuse_old_forms("LLMDeployment", document, where)
-    known.refuse_unknown_keys(spec)
+    unknown_keys.refuse_old_forms("LLMDeployment", document, where)
+    unknown_keys.refuse_unknown_keys(spec)
     intent, notes = _intent(document, name, namespace, where, classes)
     intent = replace(intent, traffic=counted_lengths(intent.traffic, length_counts))
     architecture = (
@@ -71,7 +70,7 @@ def read_llm_deployment(
 def _intent(
     document: Mapping[str, Any], name: str, namespace: str, where: str, classes: PriorityClasses
 ) -> tuple[Intent, tuple[str, ...]]:
-    """Read it with the API's rules and words; identity that only a cluster gives is made up."""
+    """Return the parsed LLMDeployment and notes; uid and creation time are made up where absent."""
     meta = {"uid": name, "creationTimestamp": "1970-01-01T00:00:00Z", **document["metadata"]}
     meta |= {"name": name, "namespace": namespace}
     spec, notes = document["spec"], []
@@ -92,7 +91,7 @@ def _intent(
 
 
 def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Architecture:
-    """Return what was inspected, else the well-known model that the URI's last part names."""
+    """Return the inspected model of the status, else the well-known model that the URI's last part names."""
     status = document.get("status")
     model = status.get("model") if isinstance(status, Mapping) else None
     facts = model.get("facts") if isinstance(model, Mapping) else None
@@ -109,7 +108,7 @@ def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Ar
     if architecture is None:
         raise InputError(
             f"{where}: spec.model.uri",
-            f"{name!r} is no well-known model, and nobody has inspected it: say what it is with"
-            f" --model-facts {intent.name}=DIRECTORY_OR_KNOWN_NAME",
+            f"{name!r} is no well-known model, and its checkpoint is not inspected: name the model"
+            f" with --model-facts {intent.name}=DIRECTORY_OR_KNOWN_NAME",
         )
     return architecture

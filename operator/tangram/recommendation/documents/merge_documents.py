@@ -1,4 +1,4 @@
-"""Many documents, one input: pools claim their nodes, and what contradicts itself is refused."""
+"""Merge the inputs of several documents; GPUPools select their nodes, contradictions are refused."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,32 +11,29 @@ from tangram.recommendation.documents.nodes import with_declared_sku
 from tangram.recommendation.documents.pods import unhealthy_devices, with_holders
 from tangram.recommendation.documents.pools import pool_of, pools_by_name, under_pool_policy
 
-_UNKNOWN = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
+_NO_PODS = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
 
 
 def merged_input(parts: list[FleetInput]) -> FleetInput:
-    """Return one input made of many. Raises `InputError` where two of them contradict each other."""
+    """Return one input made of many. Raises `InputError` where two contradict each other."""
     pools = tuple(sorted((pool for part in parts for pool in part.pools), key=lambda pool: pool.name))
     by_name = pools_by_name(pools)
     nodes = tuple(with_declared_sku(node, pools) for part in parts for node in part.nodes)
     _once("Node", [node.name for node in nodes])
     deployments = tuple(sorted((d for part in parts for d in part.deployments), key=lambda d: d.id))
-    _once("LLMDeployment", [each.id for each in deployments])
+    _once("LLMDeployment", [deployment.id for deployment in deployments])
     gpus = [gpu for part in parts for gpu in part.gpus]
     node_gpus = [
-        replace(gpu, pool=pool)
-        for seen_node in nodes
-        for pool in [pool_of(seen_node.node, pools)]
-        for gpu in seen_node.gpus
+        replace(gpu, pool=pool) for node in nodes for pool in [pool_of(node.node, pools)] for gpu in node.gpus
     ]
-    pods_listed = any(part.pods_told for part in parts)
-    left_out = {each.name for each in nodes if not each.gpus}
+    pods_listed = any(part.pods_listed for part in parts)
+    left_out = {node.name for node in nodes if not node.gpus}
     holders = [pod for part in parts for pod in part.pods if pod.node not in left_out]
-    holders += [each for seen_node in nodes if seen_node.gpus for each in unhealthy_devices(seen_node.node)]
+    holders += [holder for node in nodes if node.gpus for holder in unhealthy_devices(node.node)]
     node_gpus, notes = with_holders(node_gpus, holders)
-    if not pods_listed:  # a slice may be in use: nothing that might be is destroyed
+    if not pods_listed:  # every slice may be in use
         node_gpus = [replace(gpu, cuttable=False, convertible=False) for gpu in node_gpus]
-        notes += [_UNKNOWN] if node_gpus else []
+        notes += [_NO_PODS] if node_gpus else []
     gpus += node_gpus
     inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in node_gpus})
     _once("GPU", [gpu.id for gpu in gpus])
@@ -51,8 +48,8 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
         inferred=frozenset(inferred),
         notes=(
             *(note for part in parts for note in part.notes),
-            *left_out_notes(each.node for each in nodes),
-            *(each.problem for each in nodes if each.problem),
+            *left_out_notes(node.node for node in nodes),
+            *(node.problem for node in nodes if node.problem),
             *notes,
         ),
     )
@@ -70,7 +67,7 @@ def _named(requests: list[SliceRequest]) -> tuple[SliceRequest, ...]:
 
 
 def _terms(all_terms: list[PlanTerms]) -> PlanTerms:
-    def one(name: str, key: str) -> Any:
+    def only_value(name: str, key: str) -> Any:
         values = {getattr(terms, name) for terms in all_terms} - {None}
         if len(values) > 1:
             raise InputError(
@@ -87,7 +84,7 @@ def _terms(all_terms: list[PlanTerms]) -> PlanTerms:
                 )
     return PlanTerms(
         prices=tuple(sorted(prices.items())),
-        move_cost=one("move_cost", "moveCost"),
-        move_budget=one("move_budget", "moveBudget"),
-        horizon_h=one("horizon_h", "horizonHours"),
+        move_cost=only_value("move_cost", "moveCost"),
+        move_budget=only_value("move_budget", "moveBudget"),
+        horizon_h=only_value("horizon_h", "horizonHours"),
     )

@@ -1,7 +1,7 @@
-"""Bare Nodes, as `kubectl get nodes -o yaml` prints them: GPUs with the layout that their counts imply.
+"""Read Nodes, as `kubectl get nodes -o yaml` prints them, and infer the MIG layouts of their GPUs.
 
-A Node says how many slices of each profile it offers, not where they lie nor who holds them. The layout is
-one of those that fit, and marked as inferred; re-cutting such a GPU is planned as if all of it were cleared.
+A Node has the number of slices of each profile, not their placements nor the pods that hold them. The
+inferred layout is one of those that fit. Re-cutting such a GPU is planned as if all its replicas had to stop.
 """
 
 import itertools
@@ -20,30 +20,30 @@ from tangram.packing.geometry.layouts import Multiset, layout_of, multisets
 from tangram.recommendation.documents import document_fields as read
 
 MOST_PER_NODE = 64
-_MOST_TRIED = 2000  # ways of sharing slices out over the GPUs of one node
+_MOST_SPLITS = 2000  # ways to distribute slices over the GPUs of one node
 MOST_UNITS = 16 * MOST_PER_NODE  # of one resource
 
 
 @dataclass(frozen=True, slots=True)
 class InferredNode:
-    """A node, before pools claim it."""
+    """A node with the GPUs inferred from its counts."""
 
     node: Node
-    gpus: tuple[GPUState, ...]  # all of them inferred
-    problem: str = ""  # why its GPUs cannot be planned though newcomers could be given them
-    facts: NodeFacts | None = None  # until the pools are known
-    where: str = ""  # file, number and kind, likewise
+    gpus: tuple[GPUState, ...]  # none where they cannot be planned
+    problem: str = ""  # why its GPUs cannot be planned though pods could be scheduled on them
+    facts: NodeFacts | None = None  # kept until the GPUPools are known
+    where: str = ""  # file, number and kind of the document
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the node."""
         return self.node.name
 
 
 def read_node(document: Mapping[str, Any], where: str) -> InferredNode:
     """Read one Node as the operator does. Raises `InputError` where it is no Node.
 
-    Engine pods are taken to tolerate what they always tolerate; an operator's settings may hold more.
+    Engine pods have their default tolerations; the settings of an operator may add more.
     """
     outer = Fields(document, where)
     meta = outer.under("metadata")
@@ -58,25 +58,25 @@ def read_node(document: Mapping[str, Any], where: str) -> InferredNode:
         labels=labels,
         allocatable=_values(status, "allocatable"),
         capacity=_values(status, "capacity"),
-        taints=tuple(each.values for each in read.objects(spec, "taints")),
+        taints=tuple(taint.values for taint in read.objects(spec, "taints")),
         unschedulable=spec.flag("unschedulable"),
         ready=not ready or ready[0].values.get("status") == "True",
     )
-    return replace(_seen(facts, where), facts=facts, where=where)
+    return replace(_inferred_node(facts, where), facts=facts, where=where)
 
 
 def with_declared_sku(inferred: InferredNode, pools: Iterable[Pool]) -> InferredNode:
-    """Return a node as it is among `pools`: they may declare which GPU it has."""
+    """Return the node with the GPU model that `pools` declare for it, if any."""
     facts = inferred.facts
     if facts is None:
         return inferred
     declared = declared_skus(facts.labels, pools)
     if not declared:
         return replace(inferred, facts=None, where="")
-    return _seen(replace(facts, declared=declared), inferred.where)
+    return _inferred_node(replace(facts, declared=declared), inferred.where)
 
 
-def _seen(facts: NodeFacts, where: str) -> InferredNode:
+def _inferred_node(facts: NodeFacts, where: str) -> InferredNode:
     node = gpu_node(facts, (), facts.labels)
     if not (node.usable and node.allocatable):
         return InferredNode(node, ())
@@ -98,7 +98,7 @@ def _is_gpu(resource: str) -> bool:
 def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
     """Return the GPUs of a node whose SKU is known. Raises `InputError` where its counts fit no layout.
 
-    A slice that is unhealthy has its place in the layout; a whole GPU that is unhealthy is left out.
+    An unhealthy slice has a placement in the layout; an unhealthy whole GPU is left out.
     """
     sku, counts = node.sku or "", {r: n for r, n in node.allocatable if _is_gpu(r)}
     for resource, n in sorted(counts.items()):
@@ -125,9 +125,9 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
             sku=sku,
             zone=node.zone,
             mig_enabled=mig,
-            convertible=board(sku) is not None,  # whoever holds it takes that back
+            convertible=board(sku) is not None,  # with_holders() resets it for a GPU in use
             nvlink=read.has_nvlink(sku),
-            backend="mig-manager",  # the worst case: what is re-cut is cleared
+            backend="mig-manager",  # the worst case: a re-cut stops all replicas of the GPU
             instances=layout,
         )
         for index, (mig, layout) in enumerate(states)
@@ -137,10 +137,10 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
 def _layouts_of(
     node: Node, slices: Mapping[str, int], gpus: int | None, where: str
 ) -> tuple[tuple[Instance, ...], ...]:
-    """Return one layout per cut GPU, with the slices that are unhealthy.
+    """Return one layout per GPU in MIG mode, with the unhealthy slices.
 
-    A resource of which nothing is allocatable may be what was there before the GPU was cut anew: the kubelet
-    counts it for some minutes. It is left away where it does not fit beside the others.
+    A resource without allocatable slices may be left from before a re-cut: the kubelet counts it for some
+    minutes. It is ignored where it does not fit beside the others.
     """
     sku, all_slices = node.sku or "", dict(slices)
     for resource, n in node.unhealthy:
@@ -157,11 +157,11 @@ def _layouts_of(
 
 
 def _layouts(sku: str, slices: Multiset, gpus: int | None, where: str) -> tuple[tuple[Instance, ...], ...]:
-    """Return one layout per GPU such that all slices are there."""
+    """Return one layout per GPU that together hold all slices. Raises `InputError` where none do."""
     mig_board = board(sku)
     if mig_board is None:
-        raise InputError(where, f"offers slices of {sku}, of which nobody has published the geometry")
-    layouts = _shared_out(mig_board, slices, gpus if gpus is not None and gpus > 0 else None)
+        raise InputError(where, f"offers slices of {sku}, whose MIG geometry is not published")
+    layouts = _distributed(mig_board, slices, gpus if gpus is not None and gpus > 0 else None)
     if layouts is None:
         offered = ", ".join(f"{n} x {profile}" for profile, n in slices)
         raise InputError(where, f"{offered} fit no layout of {gpus or 'so many'} {sku}")
@@ -169,10 +169,10 @@ def _layouts(sku: str, slices: Multiset, gpus: int | None, where: str) -> tuple[
 
 
 @lru_cache(maxsize=4096)
-def _shared_out(
+def _distributed(
     mig_board: Board, slices: Multiset, gpus: int | None
 ) -> tuple[tuple[Instance, ...], ...] | None:
-    """Share the slices out over so many GPUs, None: as few as can be. Even shares first, as operators cut."""
+    """Return a share of the slices for each of `gpus` GPUs; None: of the fewest. Equal shares first."""
     for count in range(1, MOST_PER_NODE + 1) if gpus is None else [gpus]:
         shares = _even(mig_board, slices, count) or _split(mig_board, dict(slices), count)
         if shares is not None:
@@ -188,20 +188,18 @@ def _even(mig_board: Board, slices: Multiset, gpus: int) -> list[Multiset] | Non
 
 
 def _split(mig_board: Board, left: Mapping[str, int], gpus: int) -> list[Multiset] | None:
-    """Give each GPU in turn the multiset that takes most of what is left; the first that works out."""
+    """Give each GPU in turn a multiset of the remaining slices, largest first; None: not found."""
     size = {o.profile: o.mask.bit_count() for o in mig_board.options}
     fits = [m for m in multisets(mig_board) if m and all(left.get(p, 0) >= n for p, n in m)]
     fits.sort(key=lambda m: (-sum(size[p] * n for p, n in m), -len(m), m))
-    failed: set[tuple[Multiset, int]] = (
-        set()
-    )  # what was tried in vain: GPUs are alike, so orders do not matter
+    failed: set[tuple[Multiset, int]] = set()  # states without a solution; the order of GPUs does not matter
 
     def share(left: Mapping[str, int], gpus: int) -> list[Multiset] | None:
         if not any(left.values()):
             return [()] * gpus
         state = (tuple(sorted(left.items())), gpus)
         too_much = sum(size[p] * n for p, n in left.items()) > gpus * mig_board.memory_slices
-        if too_much or state in failed or len(failed) > _MOST_TRIED:
+        if too_much or state in failed or len(failed) > _MOST_SPLITS:
             return None
         fitting = (m for m in fits if all(left[p] >= n for p, n in m))
         for chosen in itertools.islice(fitting, 4):

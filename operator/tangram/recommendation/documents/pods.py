@@ -1,7 +1,7 @@
-"""Pods, as `kubectl get pods -A -o yaml` prints them: who holds GPUs and slices on which node.
+"""Read Pods, as `kubectl get pods -A -o yaml` prints them, and assign GPUs and slices to them.
 
-A Pod tells its node and how many of which profile, not which of the equal slices. It is put on the first that
-is free; with a backend that clears a whole GPU that is the worst case for whoever moves.
+A Pod has its node and the number of slices of each profile, not which of the equal slices. The first free
+ones are assigned to it.
 """
 
 from collections import deque
@@ -17,22 +17,22 @@ from tangram.fleet.pod_requests import gpu_requests
 from tangram.packing import GPUState, Instance
 from tangram.recommendation.documents import document_fields as read
 
-UNHEALTHY = "(unhealthy)"  # holds the slices that are unhealthy; no LLMDeployment can be called this
+UNHEALTHY = "(unhealthy)"  # owner of unhealthy slices; no LLMDeployment can have this name
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceHolder:
-    """A pod that holds GPUs or slices."""
+    """A pod, or the mark of unhealthy slices, that holds devices of one node."""
 
     node: str
     name: str  # NAMESPACE/NAME
-    owner: str  # the LLMDeployment that it serves, else its own name
-    ours: bool
+    owner: str  # the LLMDeployment of the pod, else the pod itself
+    movable: bool
     counts: tuple[tuple[str, int], ...]  # (resource, count)
 
 
 def read_pod(document: Mapping[str, Any], where: str) -> DeviceHolder | None:
-    """Read one Pod; None: it holds no GPU, or does not run."""
+    """Read one Pod; None: it requests no GPU, or does not run."""
     outer = Fields(document, where)
     meta, spec = outer.under("metadata"), outer.under("spec")
     if meta is None or spec is None:
@@ -42,7 +42,7 @@ def read_pod(document: Mapping[str, Any], where: str) -> DeviceHolder | None:
     if not spec.has("nodeName") or done:
         return None
     for key in ("containers", "initContainers"):
-        read.objects(spec, key)  # raises where it is none
+        read.objects(spec, key)  # raises where it is no list of objects
     counts = gpu_requests(spec.values)
     if not counts:
         return None
@@ -55,16 +55,18 @@ def read_pod(document: Mapping[str, Any], where: str) -> DeviceHolder | None:
 
 
 def unhealthy_devices(node: Node) -> tuple[DeviceHolder, ...]:
-    """Return what keeps the unhealthy slices of a node from being given or cut: a holder that stays.
+    """Return an immovable holder of a node's unhealthy slices, so that they are neither assigned nor cut.
 
-    It comes last of the node's pods, since one of them may hold the slice that is unhealthy.
+    It sorts after the node's pods, since one of them may hold the unhealthy slice.
     """
-    devices = tuple(each for each in node.unhealthy if each[0] != resource_name(WHOLE_GPU))
-    return (DeviceHolder(node.name, "~unhealthy", UNHEALTHY, ours=False, counts=devices),) if devices else ()
+    devices = tuple(count for count in node.unhealthy if count[0] != resource_name(WHOLE_GPU))
+    return (
+        (DeviceHolder(node.name, "~unhealthy", UNHEALTHY, movable=False, counts=devices),) if devices else ()
+    )
 
 
 def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tuple[list[GPUState], list[str]]:
-    """Return the GPUs with their holders, and a note about each pod for which nothing was left."""
+    """Return the GPUs with their holders, and a note about each pod that requests more than is free."""
     by_id = {gpu.id: gpu for gpu in gpus}
     free = free_instances(by_id.values())
     held: dict[str, dict[int, Instance]] = {}
@@ -76,18 +78,18 @@ def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tupl
             for gpu, instance in assigned:
                 whole = resource == resource_name(WHOLE_GPU) and count > 1
                 gang = holder.name if whole else None
-                held_instance = replace(instance, owner=holder.owner, movable=holder.ours, gang=gang)
+                held_instance = replace(instance, owner=holder.owner, movable=holder.movable, gang=gang)
                 held.setdefault(gpu, {})[held_instance.start] = held_instance
             if len(assigned) < count and holder.owner != UNHEALTHY:
                 notes.append(_too_many(holder, resource))
-    return [_held(gpu, held.get(gpu.id, {})) for gpu in by_id.values()], notes
+    return [_with_instances(gpu, held.get(gpu.id, {})) for gpu in by_id.values()], notes
 
 
 FreeInstances = dict[tuple[str, str], deque[tuple[str, Instance]]]  # by node and resource: GPU id, instance
 
 
 def free_instances(gpus: Iterable[GPUState]) -> FreeInstances:
-    """Return what nobody holds, in the order of GPUs."""
+    """Return the GPUs and slices that have no holder, in the order of `gpus`."""
     free: FreeInstances = {}
     for gpu in gpus:
         if gpu.mig_enabled:
@@ -99,13 +101,13 @@ def free_instances(gpus: Iterable[GPUState]) -> FreeInstances:
     return free
 
 
-def _held(gpu: GPUState, taken: Mapping[int, Instance]) -> GPUState:
-    if not taken:
+def _with_instances(gpu: GPUState, held: Mapping[int, Instance]) -> GPUState:
+    if not held:
         return gpu
-    instances = tuple(taken.get(instance.start, instance) for instance in gpu.instances)
-    return replace(gpu, instances=instances or tuple(taken.values()), convertible=False)
+    instances = tuple(held.get(instance.start, instance) for instance in gpu.instances)
+    return replace(gpu, instances=instances or tuple(held.values()), convertible=False)
 
 
 def _too_many(holder: DeviceHolder, resource: str) -> str:
     total = dict(holder.counts)[resource]
-    return f"pod {holder.name} holds {total} {resource}, of which node {holder.node} offers too few"
+    return f"pod {holder.name} holds {total} {resource}, more than node {holder.node} has left"

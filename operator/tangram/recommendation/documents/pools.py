@@ -1,4 +1,4 @@
-"""GPUPools: which GPUs belong to which, what they cost, and what may be done to them."""
+"""Read GPUPools, and apply them to GPUs: membership, price, policy, growth."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,22 +11,22 @@ from tangram.catalog.reading.fields import Fields
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
 from tangram.packing import GPUState, GrowablePool, Instance, board
 from tangram.recommendation.documents import document_fields as read
-from tangram.recommendation.documents import unknown_keys as known
+from tangram.recommendation.documents import unknown_keys
 
 _NO_NODE = {"tangram.dev/none": ""}
 
 
 def read_pool(document: Mapping[str, Any], where: str) -> Pool:
-    """Read one GPUPool, with the API's rules and words. Raises `InputError` naming the key.
+    """Read one GPUPool, with the validation of the API. Raises `InputError` with the key.
 
-    In files a pool may go without a selector: GPUs of an Inventory name theirs.
+    In a document a pool needs no selector: the GPUs of an Inventory name their pool.
     """
     name = read.name_of(document, where)
     if name is None:
         raise InputError(f"{where}: metadata: name", "is missing")
-    known.refuse_old_forms("GPUPool", document, f"{where} {name}")
+    unknown_keys.refuse_old_forms("GPUPool", document, f"{where} {name}")
     fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
-    known.refuse_unknown_keys(fields, GPUPoolSpec)
+    unknown_keys.refuse_unknown_keys(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
     values = {} if selector is None else (selector.under("matchLabels") or selector).values
     pool = parse_pool(
@@ -38,7 +38,7 @@ def read_pool(document: Mapping[str, Any], where: str) -> Pool:
 
 
 def pools_by_name(pools: tuple[Pool, ...]) -> dict[str, Pool]:
-    """Return pools by name. Raises `InputError` where two have one name."""
+    """Return pools by name. Raises `InputError` where two have the same name."""
     by_name: dict[str, Pool] = {}
     for pool in pools:
         if pool.name in by_name:
@@ -54,7 +54,7 @@ def claiming_pools(node: Node, pools: Iterable[Pool]) -> list[str]:
 
 
 def pool_of(node: Node, pools: Iterable[Pool]) -> str:
-    """Return the pool of a node, the empty string where there is none. Raises where two claim it."""
+    """Return the name of a node's pool, empty for none. Raises `InputError` where two pools select it."""
     names = claiming_pools(node, pools)
     if len(names) > 1:
         raise InputError(
@@ -64,7 +64,7 @@ def pool_of(node: Node, pools: Iterable[Pool]) -> str:
 
 
 def under_pool_policy(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
-    """Return the GPU as its pool allows it to be treated. In no pool anything may be recommended."""
+    """Return the GPU with its pool's price and policy. Without a pool, recommendations may cut and move."""
     pool = pools.get(state.pool)
     if pool is None:
         return state
@@ -76,18 +76,18 @@ def under_pool_policy(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
         cuttable=state.cuttable and not frozen,
         convertible=state.convertible and not frozen,
         backend=pool.backend or state.backend,
-        instances=tuple(_still(i) for i in state.instances) if frozen else state.instances,
+        instances=tuple(_immovable(i) for i in state.instances) if frozen else state.instances,
     )
 
 
-def _still(instance: Instance) -> Instance:
+def _immovable(instance: Instance) -> Instance:
     return replace(instance, movable=False) if instance.owner is not None else instance
 
 
 def growable_pool(pool: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
-    """Return by how many nodes a pool may grow; None: not at all. `prices`: USD per GPU-hour by SKU.
+    """Return the nodes by which a pool may grow; None: it may not. `prices`: USD per GPU-hour by SKU.
 
-    Raises `InputError` where nobody can say what new nodes are or cost.
+    Raises `InputError` where the GPU model or price of new nodes is not known.
     """
     pool_gpus = [gpu for gpu in gpus if gpu.pool == pool.name]
     nodes = {gpu.node for gpu in pool_gpus}

@@ -1,4 +1,4 @@
-"""Kind `Snapshot`: what the operator sees, as a document that plans the same anywhere."""
+"""Read and write the kind `Snapshot`: what the operator observes, as a document."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,17 +17,16 @@ from tangram.recommendation.documents import document_fields as read
 
 KIND = "Snapshot"
 API_VERSION = f"{GROUP}/{VERSION}"
-LARGEST = 2**53  # beyond, other readers of JSON round
+LARGEST = 2**53  # above, other JSON readers round
 _MOST_REPLICAS = 100_000
 _SIGNED = ("priority", "value")  # of LLMDeployments, and of PriorityClasses
 
-_EITHER: Any = ParsedIntent  # the decoder takes the one that knows the keys
-Everyone = tuple[ParsedIntent, ...]
+_EITHER: Any = ParsedIntent  # the decoder selects the class by its keys
 
 
 @dataclass(frozen=True, slots=True)
 class _Holds:
-    """How many of what there are: a document that was cut off at the end of a line would plan less."""
+    """Counts of the document's objects: they reveal a document that is truncated at the end of a line."""
 
     nodes: int
     claims: int
@@ -37,22 +36,22 @@ class _Holds:
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What the document holds; how much, first."""
+    """The `spec`, with the counts first."""
 
     holds: _Holds | None = None
     fleet: FleetSnapshot = field(default_factory=FleetSnapshot)
-    intents: Everyone = ()
+    intents: tuple[ParsedIntent, ...] = ()
 
 
 def snapshot_document(snapshot: FleetSnapshot, intents: Iterable[ParsedIntent]) -> dict[str, Any]:
-    """Return the document. It holds what plans depend on, field for field; defaults are left out."""
-    everyone = tuple(intents)
-    spec = _Spec(_count(snapshot, everyone), snapshot, everyone)
+    """Return the document: every field on which a plan depends, without defaults."""
+    parsed = tuple(intents)
+    spec = _Spec(_count(snapshot, parsed), snapshot, parsed)
     return {"apiVersion": API_VERSION, "kind": KIND, "spec": to_json(spec, camel)}
 
 
-def read_snapshot(document: Mapping[str, Any], where: str) -> tuple[FleetSnapshot, Everyone]:
-    """Return what was observed and wanted. Raises `InputError` with the path of what is wrong."""
+def read_snapshot(document: Mapping[str, Any], where: str) -> tuple[FleetSnapshot, tuple[ParsedIntent, ...]]:
+    """Return the snapshot and the LLMDeployments. Raises `InputError` with the path of the wrong field."""
     outer = Fields(document, where)
     read.closed(outer, ("apiVersion", "kind", "metadata", "spec"))
     if document.get("apiVersion") != API_VERSION:
@@ -69,18 +68,18 @@ def read_snapshot(document: Mapping[str, Any], where: str) -> tuple[FleetSnapsho
     spec = from_json(_Spec, rest, where, camel)
     if listed is not None and not isinstance(listed, list | tuple):
         raise InputError(f"{where}.intents", "must be a list")
-    intents = tuple(_intent(each, f"{where}.intents[{i}]") for i, each in enumerate(listed or ()))
-    _whole(replace(spec, intents=intents), f"{where}.holds")
-    _fleet(spec.fleet, f"{where}.fleet")
+    intents = tuple(_intent(item, f"{where}.intents[{i}]") for i, item in enumerate(listed or ()))
+    _refuse_truncated(replace(spec, intents=intents), f"{where}.holds")
+    _check_fleet(spec.fleet, f"{where}.fleet")
     _once(f"{where}.intents", [intent.uid for intent in intents])
     return spec.fleet, intents
 
 
-def _count(fleet: FleetSnapshot, intents: Everyone) -> _Holds:
+def _count(fleet: FleetSnapshot, intents: tuple[ParsedIntent, ...]) -> _Holds:
     return _Holds(len(fleet.nodes), len(fleet.claims), len(fleet.workloads), len(intents))
 
 
-def _whole(spec: _Spec, where: str) -> None:
+def _refuse_truncated(spec: _Spec, where: str) -> None:
     counts = _count(spec.fleet, spec.intents)
     if spec.holds is None or spec.holds == counts:
         return
@@ -88,12 +87,12 @@ def _whole(spec: _Spec, where: str) -> None:
     name, stated, counted = next(entry for entry in comparison if entry[1] != entry[2])
     raise InputError(
         f"{where}.{name}",
-        f"is {stated}, and there are {counted}: the document is cut off; after an edit leave `holds` out",
+        f"is {stated}, but there are {counted}: the document is truncated; after an edit, remove `holds`",
     )
 
 
 def _numbers(value: object, where: str) -> None:
-    """Refuse what no count, size or price can be. Only priorities may be below zero."""
+    """Refuse numbers that no count, size or price can be. Only priorities may be negative."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key not in _SIGNED:
@@ -105,7 +104,7 @@ def _numbers(value: object, where: str) -> None:
         raise InputError(where, f"is {value!r}, not a number from 0 to {LARGEST}")
 
 
-def _fleet(fleet: FleetSnapshot, where: str) -> None:
+def _check_fleet(fleet: FleetSnapshot, where: str) -> None:
     _once(f"{where}.nodes", [node.name for node in fleet.nodes])
     _once(f"{where}.pools", [pool.name for pool in fleet.pools])
     for i, node in enumerate(fleet.nodes):
@@ -140,14 +139,15 @@ def _facts(facts: CheckpointFacts, where: str) -> None:
 
 
 def _intent(document: object, where: str) -> ParsedIntent:
-    """Return one LLMDeployment. One that cannot be read is refused alone, as in the cluster: it keeps what it
-    has, and the plan says why. Raises `InputError` where not even its name can be read.
+    """Return one LLMDeployment, or why it cannot be read: its replicas then stay, as in the cluster.
+
+    Raises `InputError` where not even its name can be read.
     """
     try:
         _numbers(document, where)
         intent: ParsedIntent = from_json(_EITHER, document, where, camel)
         if isinstance(intent, Intent):
-            _bounds(intent, where)
+            _check_bounds(intent, where)
     except InputError as error:
         values = document if isinstance(document, Mapping) else {}
         uid, namespace, name = (values.get(key) for key in ("uid", "namespace", "name"))
@@ -159,7 +159,7 @@ def _intent(document: object, where: str) -> ParsedIntent:
     return intent
 
 
-def _bounds(intent: Intent, where: str) -> None:
+def _check_bounds(intent: Intent, where: str) -> None:
     low, high, count = intent.min_replicas, intent.max_replicas, intent.replicas
     if count is not None and not (low == high == count <= _MOST_REPLICAS):
         raise InputError(f"{where}.replicas", f"is {count}, and minReplicas and maxReplicas {low} and {high}")

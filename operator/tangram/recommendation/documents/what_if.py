@@ -1,4 +1,4 @@
-"""`--what-if`: the same fleet with one thing changed.
+"""`--what-if`: the input with one change.
 
 add-gpu=SKU:N[,node=NAME][,pool=NAME]   remove-gpu=ID   remove-node=NAME   price=SKU:USD
 objective=NAME:ttft=MS | tpot=MS        traffic=NAME:rps=N
@@ -21,7 +21,7 @@ _MOST_GPUS = 100_000
 
 
 def with_change(inputs: FleetInput, text: str) -> FleetInput:
-    """Return the input with the change that `text` says. Raises `InputError` for what cannot be read."""
+    """Return the input with the change of `text`. Raises `InputError` where it cannot be read."""
     kind, equals, rest = text.partition("=")
     change = _CHANGES.get(kind)
     if change is None or not equals or not rest:
@@ -30,15 +30,15 @@ def with_change(inputs: FleetInput, text: str) -> FleetInput:
 
 
 def _add_gpu(inputs: FleetInput, text: str) -> FleetInput:
-    what, *more = text.split(",")
-    name, _, count = what.partition(":")
+    gpus, *more = text.split(",")
+    name, _, count = gpus.partition(":")
     settings = dict(setting.partition("=")[::2] for setting in more)
     unknown = sorted(set(settings) - {"node", "pool"})
     if unknown:
         raise InputError(FLAG, f"add-gpu has no {unknown[0]!r}; it has node and pool")
     sku = sku_of(name, FLAG)
     node = settings.get("node") or f"what-if-{sku}"
-    n = _whole(count or "1", text)
+    n = _gpu_count(count or "1", text)
     gpu_ids = {gpu.id for gpu in inputs.gpus}
     pools = pools_by_name(inputs.pools)
     new = [
@@ -98,17 +98,19 @@ def _price(inputs: FleetInput, text: str) -> FleetInput:
 def _objective(inputs: FleetInput, text: str) -> FleetInput:
     name, key, value = _setting(text, ("ttft", "tpot"))
 
-    def set_it(requirements: ServingRequirements) -> ServingRequirements:
+    def with_objective(requirements: ServingRequirements) -> ServingRequirements:
         request = requirements.request
-        with_objective = replace(request, ttft_ms=value) if key == "ttft" else replace(request, tpot_ms=value)
-        return replace(requirements, request=with_objective)
+        request = replace(request, ttft_ms=value) if key == "ttft" else replace(request, tpot_ms=value)
+        return replace(requirements, request=request)
 
-    return _on(inputs, name, set_it)
+    return _with_deployment(inputs, name, with_objective)
 
 
 def _traffic(inputs: FleetInput, text: str) -> FleetInput:
     name, _, value = _setting(text, ("rps",))
-    return _on(inputs, name, lambda w: replace(w, rps=value, request=replace(w.request, rps=value)))
+    return _with_deployment(
+        inputs, name, lambda w: replace(w, rps=value, request=replace(w.request, rps=value))
+    )
 
 
 def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
@@ -119,19 +121,19 @@ def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
     return name, key, _number(value, text)
 
 
-def _on(
+def _with_deployment(
     inputs: FleetInput, name: str, change: Callable[[ServingRequirements], ServingRequirements]
 ) -> FleetInput:
-    if not any(name in {wanted.id, wanted.name} for wanted in inputs.deployments):
+    if not any(name in {d.id, d.name} for d in inputs.deployments):
         raise InputError(FLAG, f"no LLMDeployment is called {name!r}")
     try:
-        deployments = tuple(change(w) if name in {w.id, w.name} else w for w in inputs.deployments)
+        deployments = tuple(change(d) if name in {d.id, d.name} else d for d in inputs.deployments)
     except InputError as error:
         raise InputError(FLAG, f"{error.field} {error.problem}") from error
     return replace(inputs, deployments=deployments)
 
 
-def _whole(text: str, where: str) -> int:
+def _gpu_count(text: str, where: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_GPUS:
         raise InputError(FLAG, f"{where!r}: {text!r} is not a number of GPUs")
     return int(text)

@@ -1,4 +1,4 @@
-"""The GPUs that observed nodes offer, and who holds them."""
+"""The GPUs of observed nodes, with the LLMDeployments and foreign pods that hold their slices."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,15 +18,15 @@ from tangram.recommendation.documents.pods import (
 )
 from tangram.recommendation.documents.pools import claiming_pools, under_pool_policy
 
-FOREIGN_OWNER = "(others)"  # who holds what no LLMDeployment holds; no LLMDeployment can be called this
+FOREIGN_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedGPUs:
-    """What there is."""
+    """The GPUs of the nodes that can be planned."""
 
     gpus: tuple[GPUState, ...]  # sorted by id
-    notes: tuple[str, ...]  # what was left out, and why
+    notes: tuple[str, ...]  # GPUs and pods that are left out, and why
 
     def nodes_of(self, pool: str) -> int:
         """Return how many of a pool's nodes have GPUs that can be planned."""
@@ -36,41 +36,41 @@ class ObservedGPUs:
 def observed_gpus(
     snapshot: FleetSnapshot, names: Mapping[str, str], unplanned_uids: frozenset[str]
 ) -> ObservedGPUs:
-    """Return every GPU with its holders. `names`: LLMDeployments by uid; `kept`: whose pods stay in place.
+    """Return every GPU with its holders. Foreign pods do not move.
 
-    Pods of strangers stay in place: nobody asked us to move them.
+    `names`: LLMDeployments by uid. `unplanned_uids`: LLMDeployments whose pods do not move.
     """
     notes = left_out_notes(snapshot.nodes)
     empty_gpus = [
-        gpu for node in sorted(snapshot.nodes, key=_name) for gpu in _of_node(node, snapshot, notes)
+        gpu
+        for node in sorted(snapshot.nodes, key=lambda node: node.name)
+        for gpu in _of_node(node, snapshot, notes)
     ]
     node_names = {gpu.node for gpu in empty_gpus}
-    claims = sorted(snapshot.claims, key=_claim)
-    pods = [_pod(i, each, names, unplanned_uids) for i, each in enumerate(claims) if each.node in node_names]
+    claims = sorted(snapshot.claims, key=_claim_order)
+    pods = [
+        _holder(i, claim, names, unplanned_uids) for i, claim in enumerate(claims) if claim.node in node_names
+    ]
     unhealthy = [
-        each for node in snapshot.nodes if node.name in node_names for each in unhealthy_devices(node)
+        device for node in snapshot.nodes if node.name in node_names for device in unhealthy_devices(node)
     ]
     occupied, overflow_notes = with_holders(empty_gpus, [*pods, *unhealthy])
-    occupied, _ = with_holders(occupied, _to_come(occupied, snapshot, names, unplanned_uids))
+    occupied, _ = with_holders(occupied, _unscheduled_replicas(occupied, snapshot, names, unplanned_uids))
     pools = {pool.name: pool for pool in snapshot.pools}
     gpus = sorted((under_pool_policy(gpu, pools) for gpu in occupied), key=lambda gpu: gpu.id)
     return ObservedGPUs(tuple(gpus), (*notes, *overflow_notes))
 
 
-def _name(node: Node) -> str:
-    return node.name
-
-
-def _claim(claim: Claim) -> tuple[str, str, str, int]:
+def _claim_order(claim: Claim) -> tuple[str, str, str, int]:
     return claim.node, claim.resource, claim.owner_uid or "", claim.count
 
 
 def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[GPUState]:
-    if node.withheld and not node.allocatable:  # its device plugin restarts: all is as it was
+    if node.withheld and not node.allocatable:  # its device plugin restarts: the devices are unchanged
         node = replace(node, allocatable=node.withheld)
     if not (node.allocatable and node.usable and node.sku):
         if node.allocatable and not node.left_out:
-            notes.append(f"node {node.name}: {_unknown(node)}; its GPUs are left out")
+            notes.append(f"node {node.name}: {_unusable_because(node)}; its GPUs are left out")
         return
     names = claiming_pools(node, snapshot.pools)
     pool = next((pool for pool in snapshot.pools if names and pool.name == names[0]), None)
@@ -88,30 +88,32 @@ def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[
     yield from (replace(gpu, pool=names[0] if names else "") for gpu in gpus)
 
 
-def _unknown(node: Node) -> str:
-    """Return why a node is left out that does not say so: one of a document that names no reasons."""
+def _unusable_because(node: Node) -> str:
+    """Return why a node is left out, where the snapshot does not hold the reason."""
     if node.sku is not None:
         return "takes no pods of the engine"
     return f"has GPUs {node.product!r} that the catalog does not know" if node.product else "has no product"
 
 
-def _pod(number: int, claim: Claim, names: Mapping[str, str], unplanned_uids: frozenset[str]) -> DeviceHolder:
+def _holder(
+    number: int, claim: Claim, names: Mapping[str, str], unplanned_uids: frozenset[str]
+) -> DeviceHolder:
     owner = names.get(claim.owner_uid or "")
     return DeviceHolder(
         node=claim.node,
         name=f"{claim.node}#{number}",
         owner=FOREIGN_OWNER if owner is None else owner,
-        ours=owner is not None and claim.owner_uid not in unplanned_uids,
+        movable=owner is not None and claim.owner_uid not in unplanned_uids,
         counts=((claim.resource, claim.count),),
     )
 
 
-def _to_come(
+def _unscheduled_replicas(
     gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], unplanned_uids: frozenset[str]
 ) -> list[DeviceHolder]:
-    """Return replicas that our Deployments were given and whose pods no node has yet, where there is room.
+    """Return the replicas of our Deployments that are not scheduled yet, on free slices of their shape.
 
-    Without them a plan would change with every pod that is scheduled.
+    Without them the plan would change with every pod that is scheduled.
     """
     skus = {node.name: node.sku for node in snapshot.nodes}
     scheduled: Counter[tuple[str, str | None, str]] = Counter()
@@ -130,10 +132,6 @@ def _to_come(
         nodes = free.get((workload.shape.sku, workload.shape.resource), [])
         for number in range(min(workload.replicas - scheduled_replicas, len(nodes))):
             claim = Claim(nodes.pop(), workload.shape.resource, 1, workload.owner_uid)
-            holders.append(
-                replace(
-                    _pod(0, claim, names, unplanned_uids),
-                    name=f"{workload.namespace}/{workload.name}+{number}",
-                )
-            )
+            name = f"{workload.namespace}/{workload.name}+{number}"
+            holders.append(replace(_holder(0, claim, names, unplanned_uids), name=name))
     return holders

@@ -1,6 +1,6 @@
-"""The fleet as the operator sees it, as the input of a joint plan.
+"""A snapshot of the operator as the input of a plan.
 
-Nothing in it ends a plan: what cannot be understood is left out, and the notes say so.
+It never raises: nodes and LLMDeployments that cannot be read are left out, with a note about each.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,18 +30,16 @@ from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
 from tangram.recommendation.documents.pools import claiming_pools, growable_pool
 from tangram.recommendation.observed.observed_gpus import ObservedGPUs, observed_gpus
 
-Everyone = Iterable[ParsedIntent]
-
 
 def snapshot_input(
-    snapshot: FleetSnapshot, intents: Everyone, models: Mapping[str, Architecture] | None = None
+    snapshot: FleetSnapshot, intents: Iterable[ParsedIntent], models: Mapping[str, Architecture] | None = None
 ) -> FleetInput:
-    """Return what a plan of the observed fleet is made from. The order of observing does not matter.
+    """Return the input of a plan of the observed fleet, whatever the order of the snapshot's tuples.
 
-    `told`: models by the uid of their LLMDeployment, where somebody says what nobody has inspected.
+    `models`: by the uid of their LLMDeployment, for checkpoints that have not been inspected.
     """
     ordered = by_age(intents)
-    deployments, unplanned_uids, exclusion_notes = _deployments(snapshot, ordered, models or {})
+    deployments, unplanned_uids, notes = _deployments(snapshot, ordered, models or {})
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
     fleet = observed_gpus(snapshot, names, unplanned_uids)
     pools, conflicts = _pools(snapshot, fleet)
@@ -49,38 +47,34 @@ def snapshot_input(
         gpus=fleet.gpus,
         deployments=deployments,
         pools=pools,
-        pods_told=True,
+        pods_listed=True,
         terms=PlanTerms(prices=tuple(sorted(snapshot.prices)), reachable=True),
         inferred=frozenset(gpu.id for gpu in fleet.gpus),
-        notes=(*fleet.notes, *conflicts, *exclusion_notes),
+        notes=(*fleet.notes, *conflicts, *notes),
     )
 
 
 def _pools(snapshot: FleetSnapshot, fleet: ObservedGPUs) -> tuple[tuple[Pool, ...], list[str]]:
-    """Return the pools; those of which nobody knows what new nodes are do not grow."""
+    """Return the pools, without growth where the GPU model or price of new nodes is not known, and notes."""
     pools, notes = [], []
     for pool in sorted(snapshot.pools):
-        unplanned_nodes = sum(
-            claiming_pools(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes
-        ) - fleet.nodes_of(pool.name)
-        planned_pool = (
-            pool
-            if pool.max_nodes is None
-            else replace(pool, max_nodes=max(0, pool.max_nodes - unplanned_nodes))
-        )
+        if pool.max_nodes is not None:  # nodes whose GPUs are left out count, too
+            nodes = sum(claiming_pools(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes)
+            left_out = nodes - fleet.nodes_of(pool.name)
+            pool = replace(pool, max_nodes=max(0, pool.max_nodes - left_out))  # noqa: PLW2901
         try:
-            growable_pool(planned_pool, fleet.gpus, dict(snapshot.prices))
+            growable_pool(pool, fleet.gpus, dict(snapshot.prices))
         except InputError as error:
             notes.append(f"{error.field} {error.problem}: it is planned without growth")
-            planned_pool = replace(planned_pool, max_nodes=None)
-        pools.append(planned_pool)
+            pool = replace(pool, max_nodes=None)  # noqa: PLW2901
+        pools.append(pool)
     return tuple(pools), notes
 
 
 def _deployments(
     snapshot: FleetSnapshot, ordered: tuple[ParsedIntent, ...], models: Mapping[str, Architecture]
 ) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
-    """Return who is planned, and the uids of those who are not and keep what they have, with the reasons."""
+    """Return the planned LLMDeployments, the uids of the others, and a note with the reason of each."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
     facts, desired, evaluation_reports = dict(snapshot.facts), dict(snapshot.desired), reports(snapshot)
     desired_shapes = dict(snapshot.desired_of)
@@ -92,82 +86,82 @@ def _deployments(
     for intent in ordered:
         accepted, _, reason = verdicts[intent.uid]
         if accepted and isinstance(intent, Intent):
-            uid, inspected = (
-                intent.uid,
-                facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image)),
-            )
+            uid = intent.uid
+            inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
             own_workloads = workloads.get(uid, [])
-            present = _present(intent, own_workloads, desired.get(uid), desired_shapes.get(uid))
-            wanted: ServingRequirements | str
+            present = _desired_replicas(intent, own_workloads, desired.get(uid), desired_shapes.get(uid))
+            planned: ServingRequirements | str
             if uid in faulted:
-                wanted = faulted[uid]
+                planned = faulted[uid]
             elif intent.is_off and not intent.paused:  # its pods end by themselves
-                wanted = OFF
+                planned = OFF
             else:
-                judged = format_verdicts(intent, inspected, evaluation_reports) if inspected else ()
-                wanted = _wanted(intent, models.get(uid), inspected, judged)
-            if isinstance(wanted, ServingRequirements):
-                pools = (*wanted.pools, *_inside(wanted.pools, snapshot))
+                formats = format_verdicts(intent, inspected, evaluation_reports) if inspected else ()
+                planned = _requirements(intent, models.get(uid), inspected, formats)
+            if isinstance(planned, ServingRequirements):
+                pools = (*planned.pools, *_contained_pools(planned.pools, snapshot))
                 share = minimum_share(intent.resources, snapshot.pod_needs)
-                wanted = replace(wanted, present=present, formats_running=_formats(own_workloads))
-                deployments.append(replace(wanted, pools=pools, minimum_share=share))
+                planned = replace(planned, present=present, formats_running=_running_formats(own_workloads))
+                deployments.append(replace(planned, pools=pools, minimum_share=share))
                 continue
-            reason = wanted
+            reason = planned
         unplanned_uids.add(intent.uid)
         notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {reason}")
-    return tuple(sorted(deployments, key=lambda wanted: wanted.id)), frozenset(unplanned_uids), notes
+    return tuple(sorted(deployments, key=lambda deployment: deployment.id)), frozenset(unplanned_uids), notes
 
 
-def _inside(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
-    """Return the pools all of whose nodes belong to `named` ones, too.
+def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
+    """Return the pools whose nodes all belong to a pool of `named`, too.
 
-    A GPU belongs to the first of the pools that claim it, but pods may run on every node of a pool they name.
+    A node's GPUs belong to the first of the pools that select it, but pods may run on every node of a pool
+    that spec.placement names.
     """
     claims = [claiming_pools(node, snapshot.pools) for node in snapshot.nodes] if named else []
     return [
         pool.name
         for pool in sorted(snapshot.pools)
         if pool.name not in named
-        and pool.max_nodes is None  # nobody knows who will claim new nodes
+        and pool.max_nodes is None  # the pools that select new nodes are not known
         and (nodes_of_pool := [names for names in claims if names[:1] == [pool.name]])
         and all(set(names) & set(named) for names in nodes_of_pool)
     ]
 
 
-def _wanted(
-    intent: Intent, told: Architecture | None, inspected: CheckpointFacts | None, verdicts: Verdicts
+def _requirements(
+    intent: Intent, model: Architecture | None, inspected: CheckpointFacts | None, verdicts: Verdicts
 ) -> ServingRequirements | str:
-    """Return what is wanted, or why nobody can say."""
+    """Return the requirements, or why they are not known. `model`: from the command line, if any."""
     try:
-        model = told or (architecture_from_facts(inspected) if inspected else None)
-        if model is None:
+        architecture = model or (architecture_from_facts(inspected) if inspected else None)
+        if architecture is None:
             return "its checkpoint has not been inspected"
-        requirements = on_this_engine(from_intent(intent, model), intent, verdicts)
-        requirements.request.model_length(model)
+        requirements = on_this_engine(from_intent(intent, architecture), intent, verdicts)
+        requirements.request.model_length(architecture)
     except InputError as error:
         return f"{error.field} {error.problem}"
     except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
-        return f"it could not be judged ({describe(error)}); please report this"
+        return f"its requirements could not be read ({describe(error)}); please report this"
     return replace(requirements, uniform=True)
 
 
-def _present(
+def _desired_replicas(
     intent: Intent, workloads: list[Workload], desired: int | None, desired_shape: Shape | None
 ) -> tuple[ShapeKey, int] | None:
-    """Return the shape of which replicas are wanted, and how many: where nobody says which, the one that it
-    runs on, of several the one that serves most.
+    """Return the desired shape and number of replicas; None: none runs.
+
+    Without a desired shape it is the shape of the workload with the most available replicas.
     """
     if not workloads:
         return None
     best = min(workloads, key=lambda w: (-w.available, -w.replicas, w.shape, w.name, w.uid))
-    replicas = max(each.replicas for each in workloads) if desired is None else desired
+    replicas = max(workload.replicas for workload in workloads) if desired is None else desired
     count = min(max(replicas, intent.min_replicas), intent.max_replicas)
     shape = best.shape if desired_shape is None else desired_shape
     return shape.key, count
 
 
-def _formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
-    """Return the format in which replicas run on each shape: of several, that of the most available ones."""
+def _running_formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
+    """Return the format of the replicas on each shape, by shape; of several that with the most available."""
     formats = {}
     for workload in sorted(workloads, key=lambda w: (w.available, w.replicas, w.shape, w.name, w.uid)):
         if workload.replicas:
