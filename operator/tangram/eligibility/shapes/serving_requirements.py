@@ -105,8 +105,8 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
             input_tokens=prompts,
             output_tokens=answers,
             rps=traffic.requests_per_second or UNLOADED_RPS,
-            ttft_ms=intent.ttft.milliseconds if intent.ttft else None,
-            tpot_ms=intent.tpot.milliseconds if intent.tpot else None,
+            ttft_ms=float(intent.ttft.milliseconds) if intent.ttft else None,
+            tpot_ms=float(intent.tpot.milliseconds) if intent.tpot else None,
             # The stricter of the two for both: a plan on the safe side.
             percentile=max((each.percentile for each in objectives), default=DEFAULT_PERCENTILE),
             kv_precision=intent.kv_precision,
