@@ -494,7 +494,7 @@ def test_a_snapshot_that_was_cut_off_between_two_lines_is_refused():
     document = json.loads(text)
     document["spec"]["intents"].pop()
 
-    with pytest.raises(InputError, match=r"holds\.intents: is 2, and there are 1: the document is cut off"):
+    with pytest.raises(InputError, match=r"holds\.intents: is 2, but there are 1: the document is truncated"):
         read_snapshot(document, "file")
     del document["spec"]["holds"]
     assert len(read_snapshot(document, "file")[1]) == 1
