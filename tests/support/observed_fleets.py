@@ -1,4 +1,4 @@
-"""Observed fleets of every kind, for properties: hypothesis strategies in few words."""
+"""Hypothesis strategies for observed fleets of every kind."""
 
 from hypothesis import strategies as st
 
@@ -99,15 +99,15 @@ def intents(draw, name):
 @st.composite
 def fleets(draw):
     """(snapshot, intents), of small fleets."""
-    wanted = [draw(intents(f"m{i}")) for i in range(draw(few))]
+    deployments = [draw(intents(f"m{i}")) for i in range(draw(few))]
     if draw(st.booleans()):
-        wanted.append(InvalidIntent("uid-bad", "ns", "bad", 1, 0.0, "spec.model: Field required"))
-    owners = [each.uid for each in wanted]
-    there = [draw(nodes(f"n{i}")) for i in range(draw(few))]
-    where = [node.name for node in there] + ["gone"]
+        deployments.append(InvalidIntent("uid-bad", "ns", "bad", 1, 0.0, "spec.model: Field required"))
+    owners = [deployment.uid for deployment in deployments]
+    observed_nodes = [draw(nodes(f"n{i}")) for i in range(draw(few))]
+    where = [node.name for node in observed_nodes] + ["gone"]
     shapes = st.builds(Shape, st.sampled_from(SKUS), st.sampled_from(PROFILES))
     snapshot = FleetSnapshot(
-        nodes=tuple(there),
+        nodes=tuple(observed_nodes),
         claims=tuple(
             draw(
                 st.lists(
@@ -137,7 +137,7 @@ def fleets(draw):
         engine_image=IMAGE,
         prices=draw(st.sampled_from(((), (("L4", 0.5),), (("GB200-186GB", 10.0), ("L4", 0.0))))),
     )
-    return snapshot, tuple(wanted)
+    return snapshot, tuple(deployments)
 
 
 def _workload(number, owner, shape, replicas):

@@ -1,4 +1,4 @@
-"""Plan documents as large as fleets get, made up: what is in them need not be a good plan."""
+"""Made-up plan documents of large fleets: valid by the schema, but not good plans."""
 
 import random
 from typing import Any
@@ -7,7 +7,7 @@ SLICES = (("3g.40gb", 4), ("2g.20gb", 2), ("1g.10gb", 1), ("1g.10gb", 0))
 
 
 def large_plan(gpus: int = 10_000, deployments: int = 500, seed: int = 7, long_names: bool = False) -> Any:
-    """A plan in which nearly every layout is different: the worst that classes can be."""
+    """A plan in which nearly every layout differs: the worst case for classes of layouts."""
     rng = random.Random(seed)
     pad = "x" * (30 if long_names else 0)
     names = [(f"team-{i % 40:02d}{pad}", f"model-{i:03d}{pad}") for i in range(deployments)]
@@ -34,22 +34,24 @@ def large_plan(gpus: int = 10_000, deployments: int = 500, seed: int = 7, long_n
         ],
         "steps": [_step(i, rng, owners) for i in range(1, gpus * 3)],
         "stepsMissing": {"text": "one free H100-80GB-SXM " * 500},
-        "notes": ["a node that nobody knows " * 200] * 100,
+        "notes": ["a node of an unknown kind " * 200] * 100,
     }
 
 
 def _gpu(i: int, rng: random.Random, owners: list[str]) -> dict[str, Any]:
     node = f"{i // 8:04d}.gpu.example.com"
-    taken = [{"profile": p, "start": s, "owner": rng.choice(owners)} for p, s in SLICES if rng.random() < 0.9]
+    instances = [
+        {"profile": p, "start": s, "owner": rng.choice(owners)} for p, s in SLICES if rng.random() < 0.9
+    ]
     free = [{"profile": "1g.10gb", "start": 6}] if rng.random() < 0.2 else []
     return {
         "id": f"{node}/{i % 8}",
         "node": node,
         "sku": "H100-80GB-SXM",
-        "inUse": bool(taken),
+        "inUse": bool(instances),
         "recut": rng.random() < 0.3,
         "inferred": True,
-        "instances": taken,
+        "instances": instances,
         "free": free,
     }
 

@@ -1,4 +1,4 @@
-"""Random documents for `tangram plan`, as people write them: fleets, pools, LLMDeployments, slice requests.
+"""Random documents for `tangram plan`: fleets, pools, LLMDeployments, slice requests.
 
 Equal seeds, equal documents. Nothing of the product is imported; layouts are legal by the published boards.
 """
@@ -17,7 +17,7 @@ PRICES = {
     "L4": 0.55,
     "L40S": 1.1,
 }
-MODELS = {  # name -> (objectives in ms and most requests per second that one H100 is asked for)
+MODELS = {  # name -> (TTFT and TPOT objectives to choose from, ms)
     "llama-3.1-8b": ((400, 900, 2000), (25, 40, 60)),
     "qwen2.5-7b": ((400, 900, 2000), (25, 40, 80)),
     "llama-3.2-1b": ((150, 400, 1500), (8, 15, 40)),
@@ -67,9 +67,9 @@ SHORT = ("shortage", "precisions", "running-short", "growing", "pinned")
 
 
 def documents(kind, seed, rates, gpus=4):
-    """Documents with at most so many GPUs. `rates`: LLMDeployment document, SKUs -> {shape: requests/s}.
+    """Documents with at most `gpus` GPUs. `rates`: LLMDeployment document, SKUs -> {shape: requests/s}.
 
-    `several`: of several kinds at once, and up to two GPUs more.
+    `several` combines several kinds and has up to two GPUs more.
     """
     rng = random.Random(f"files/{kind}/{seed}")
     if kind == "several":
@@ -79,7 +79,7 @@ def documents(kind, seed, rates, gpus=4):
 
 def inventory_of(documents):
     """The spec of the only Inventory."""
-    return next(each["spec"] for each in documents if each["kind"] == "Inventory")
+    return next(document["spec"] for document in documents if document["kind"] == "Inventory")
 
 
 class _Draw:
@@ -98,7 +98,7 @@ class _Draw:
         self.pools = {name: self._pool(name) for name in ("p0", "p1")} if self._has_pools() else {}
 
     def _of(self, values, otherwise):
-        """Return the value of a kind that has one."""
+        """Return the value of the first kind that has one."""
         return next((value for kind, value in values.items() if kind in self.kinds), otherwise)
 
     def _has_pools(self):
@@ -120,22 +120,22 @@ class _Draw:
         if self.kinds & {*RUNNING} or rng.random() < 0.35:
             self._occupy(gpus, models)
         self._terms(spec)
-        found = [{"apiVersion": VERSION, "kind": "Inventory", "metadata": {"name": "fleet"}, "spec": spec}]
-        found += models
-        found += [
+        written = [{"apiVersion": VERSION, "kind": "Inventory", "metadata": {"name": "fleet"}, "spec": spec}]
+        written += models
+        written += [
             {"apiVersion": VERSION, "kind": "GPUPool", "metadata": {"name": name}, "spec": pool}
             for name, pool in self.pools.items()
         ]
-        return [*found, *self._classes(models)]
+        return [*written, *self._classes(models)]
 
     # ---- the fleet
 
     def _gpus(self):
-        rng, found, node = self.rng, [], 0
-        while len(found) < self.count:
+        rng, gpus, node = self.rng, [], 0
+        while len(gpus) < self.count:
             sku, more = rng.choice(self.skus), {}
             gangs = "gangs" in self.kinds
-            size = min(rng.choice((2, 4) if gangs else (1, 1, 2, 4)), self.count + 1 - len(found))
+            size = min(rng.choice((2, 4) if gangs else (1, 1, 2, 4)), self.count + 1 - len(gpus))
             if BOARDS[sku].profiles:
                 style = rng.random()
                 if style < 0.4:
@@ -157,9 +157,9 @@ class _Draw:
                 gpu = {"id": f"n{node}-{i}", "node": f"n{node}", "sku": sku} | more
                 if rng.random() < 0.04:
                     gpu["cuttable"] = False
-                found.append(gpu)
+                gpus.append(gpu)
             node += 1
-        return found
+        return gpus
 
     def _pool(self, name):
         rng = self.rng
@@ -197,7 +197,7 @@ class _Draw:
             profile = rng.choice([name for name in BOARDS[sku].profiles if "+" not in name])
             spec["headroom"] = [{"sku": sku, "profile": profile, "count": rng.randint(1, 3)}]
 
-    # ---- what is asked for
+    # ---- demand
 
     def _model(self, name, part):
         rng, kinds = self.rng, self.kinds
@@ -258,22 +258,22 @@ class _Draw:
             traffic["requestsPerSecond"] = f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
 
     def _placement(self):
-        rng, found = self.rng, {}
+        rng, placement = self.rng, {}
         if rng.random() < self._of({"budgets": 0.7, "pinned": 0.4}, 0.1):
-            found["budgetPerHour"] = f"{rng.uniform(0.4, 6):.2f}"
+            placement["budgetPerHour"] = f"{rng.uniform(0.4, 6):.2f}"
         if self.kinds & {"spread", "spread-running"} or rng.random() < 0.08:
-            found["spread"] = {"node": rng.choice(("0.5", "0.34", "0.25", "1"))}
+            placement["spread"] = {"node": rng.choice(("0.5", "0.34", "0.25", "1"))}
             if rng.random() < 0.4:
-                found["spread"]["zone"] = rng.choice(("0.5", "0.6"))
+                placement["spread"]["zone"] = rng.choice(("0.5", "0.6"))
         if self.pools and rng.random() < 0.25:
-            found["pools"] = rng.sample(sorted(self.pools), rng.choice((1, 1, 2)))
+            placement["pools"] = rng.sample(sorted(self.pools), rng.choice((1, 1, 2)))
         if rng.random() < 0.12:
-            found["mig"] = rng.choice(("Required", "Forbidden"))
-        if rng.random() < 0.08 and found.get("mig") != "Required":
-            found["tensorParallel"] = rng.choice(([1], [1, 2], [2, 4]))
+            placement["mig"] = rng.choice(("Required", "Forbidden"))
+        if rng.random() < 0.08 and placement.get("mig") != "Required":
+            placement["tensorParallel"] = rng.choice(([1], [1, 2], [2, 4]))
         if len(self.skus) > 1 and rng.random() < 0.1:
-            found[rng.choice(("allowedSKUs", "deniedSKUs"))] = [rng.choice(self.skus)]
-        return found
+            placement[rng.choice(("allowedSKUs", "deniedSKUs"))] = [rng.choice(self.skus)]
+        return placement
 
     def _request(self, name):
         rng = self.rng
@@ -287,7 +287,7 @@ class _Draw:
         return {"apiVersion": VERSION, "kind": "SliceRequest", "metadata": {"name": name}, "spec": spec}
 
     def _classes(self, models):
-        if not any(each["spec"].get("priorityClassName") == "urgent" for each in models):
+        if not any(model["spec"].get("priorityClassName") == "urgent" for model in models):
             return
         yield {
             "apiVersion": "scheduling.k8s.io/v1",
@@ -297,10 +297,10 @@ class _Draw:
             "preemptionPolicy": "Never",
         }
 
-    # ---- what runs
+    # ---- running replicas
 
     def _occupy(self, gpus, models):
-        """A legal state as earlier plans may have left it: boards filled at random, then thinned out."""
+        """A legal state as earlier plans may have left it: boards filled at random, then partly emptied."""
         owners = self._owners(models)
         keep = self._of({"churned": 0.5, "running-short": 1.0}, self.rng.choice((0.7, 0.95)))
         nodes = {}
@@ -317,7 +317,7 @@ class _Draw:
                 self._gangs(alike, owners, keep)
 
     def _owners(self, models):
-        """Shape -> names of those that may stand on it; now and then one that a model is not offered."""
+        """Shape -> names of owners that may run on it; sometimes a shape that does not serve the model."""
         owners = {}
         for body in models:
             name, spec = body["metadata"]["name"], body["spec"]
@@ -340,10 +340,10 @@ class _Draw:
         rng, sku = self.rng, gpu["sku"]
         names = {p for p in BOARDS[sku].profiles if "+" not in p or rng.random() < 0.05}
         places, chosen = options(sku, names), []
-        asked = [p for p in places if (sku, p[0], 1) in owners]
+        requested = [p for p in places if (sku, p[0], 1) in owners]
         rng.shuffle(places)
-        rng.shuffle(asked)
-        for place in [*asked, *places]:
+        rng.shuffle(requested)
+        for place in [*requested, *places]:
             if rng.random() < 0.85 and not BOARDS[sku].wrong([*chosen, place]):
                 chosen.append(place)
         held = [{"profile": p, "start": s} | self._owner((sku, p, 1), owners, keep) for p, s in chosen]
@@ -356,14 +356,14 @@ class _Draw:
             return {}
         named = owners.get(shape, [])
         if not named or rng.random() < 0.06:
-            found = {"owner": rng.choice(("job", "notebook", "other/web"))}
-            return found if rng.random() < 0.6 else found | {"movable": False}
-        found = {"owner": rng.choice(named)}
+            held = {"owner": rng.choice(("job", "notebook", "other/web"))}
+            return held if rng.random() < 0.6 else held | {"movable": False}
+        held = {"owner": rng.choice(named)}
         if rng.random() < self._of({"pinned": 0.4, "surplus": 0.3}, 0.08):
-            found["movable"] = False
+            held["movable"] = False
         if rng.random() < 0.06:
-            found["moveCost"] = rng.choice((0.01, 0.6))
-        return found
+            held["moveCost"] = rng.choice((0.01, 0.6))
+        return held
 
     def _gangs(self, gpus, owners, keep):
         rng, sku, i = self.rng, gpus[0]["sku"], 0

@@ -1,4 +1,4 @@
-"""Runs `tangram plan` in this process on documents, and checks what it prints against the schema."""
+"""Run `tangram plan` on documents in this process, and check its output against the schema."""
 
 import importlib.resources
 import io
@@ -18,8 +18,8 @@ H100 = "H100-80GB-SXM"
 
 def gpu(gpu_id, *instances, node="n0", sku=H100, **more):
     """A GPU of an Inventory; instances as `profile@start=owner`, no owner: free."""
-    found = [_instance(text) for text in instances]
-    return {"id": gpu_id, "node": node, "sku": sku, "instances": found, **more}
+    placed = [_instance(text) for text in instances]
+    return {"id": gpu_id, "node": node, "sku": sku, "instances": placed, **more}
 
 
 def _instance(text):
@@ -64,15 +64,15 @@ class Planner:
         return run("plan", "-f", self.file(*documents), *flags, columns=columns)
 
     def plan(self, *documents, flags=()):
-        """The plan as a document that keeps the schema."""
+        """The plan document, valid by the schema."""
         status, out, err = self.run(*documents, flags=("-o", "json", *flags))
         assert (status, err) == (0, "")
-        found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no number"))
-        assert violations(found, SCHEMA) == []
-        return found
+        document = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no number"))
+        assert violations(document, SCHEMA) == []
+        return document
 
     def refused(self, *documents, flags=()):
-        """The one line that a bad input ends in."""
+        """The one line of error of a refused input."""
         status, out, err = self.run(*documents, flags=flags)
         assert (status, out) == (2, ""), (status, out, err)
         assert err.startswith("tangram: ")
@@ -81,7 +81,7 @@ class Planner:
 
 
 def held(plan):
-    """(gpu, profile, start, owner) of everything that is used."""
+    """(gpu, profile, start, owner) of every device in use."""
     return {(g["id"], i["profile"], i["start"], i["owner"]) for g in plan["gpus"] for i in g["instances"]}
 
 
