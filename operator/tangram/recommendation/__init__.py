@@ -1,11 +1,12 @@
-"""The layout that the whole fleet should have: cut, moved and grown as far as GPUPools allow. Pure.
+"""The layout that the whole fleet should have: re-cut, moved and grown as far as GPUPools allow. Pure.
 
 | room | in | out |
 | --- | --- | --- |
 | `documents` | YAML documents: nodes, pods, GPUPools, LLMDeployments, inventories | the input of a plan |
 | `observed` | a snapshot of the operator | the same input |
-| `problem` | the input | a packing problem |
-| `pack` | a packing problem | a packing |
-| `explanation` | a packing | alternatives, why demand stays unmet, what would serve it |
-| `result` | a packing and its explanation | the plan as a document; a FleetPlan |
+| `problem` | the input | a packing problem, and its packing |
+| `explanation` | a packing | alternatives, steps, why demand is unmet, changes that would serve it |
+| `result` | a packing and its explanation | the plan document, advice, the spec of a FleetPlan |
+
+`recommend.py` runs them in order; `inputs_hash.py` names the plan.
 """

@@ -1,4 +1,4 @@
-"""Documents that people write.
+"""Documents of a fleet.
 
-In: parsed YAML. Out: nodes, pods, pools and LLMDeployments; errors name the field.
+In: parsed YAML. Out: nodes, pods, GPUPools and LLMDeployments as one input; errors name the field.
 """

@@ -1,4 +1,4 @@
-"""The fleet as the operator observes it.
+"""The observed fleet.
 
-In: a snapshot. Out: the input of a plan, with notes on what is left out.
+In: a snapshot of the operator. Out: the input of a plan, with notes on what is left out.
 """

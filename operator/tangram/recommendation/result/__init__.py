@@ -1,4 +1,4 @@
-"""A plan for readers.
+"""A plan as data for others.
 
-In: a packing and its explanation. Out: a document, a FleetPlan of bounded size.
+In: a packing and its explanation. Out: the plan document, advice by LLMDeployment, the spec of a FleetPlan.
 """
