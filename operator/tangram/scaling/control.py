@@ -1,8 +1,8 @@
-"""The scaling law: steps up on violation or a lasting queue, one step down on lasting proof.
+"""The scaling law: replicas are added on a violation or a lasting queue, and removed singly on lasting proof.
 
-Up is immediate, because requests miss their objectives meanwhile; down is slow, because a replica takes
-minutes to come back. Replicas that were ordered count as there until they are late (`supply`). What one
-replica carries is learned from violations (`limits`). Without fresh metrics nothing goes down.
+Replicas are added at once, because requests miss their objectives meanwhile, and removed slowly, because a
+replica takes minutes to start again. Ordered replicas count until they are late (`supply`). The load that one
+replica carries is learned from violations (`limits`). Without fresh metrics no replica is removed.
 """
 
 import math
@@ -14,11 +14,11 @@ from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 
-# At most twice as many, or four more, whichever is larger: a wrong reading cannot order the whole fleet.
+# An order at most doubles the replicas, or adds four if that is more: a wrong reading cannot take the fleet.
 _FACTOR, _STEP = 2, 4
 AT_MAXIMUM, NOT_STARTING = "AtMaximum", "ReplicasNotStarting"
 OUT_OF_BOUNDS, REPLICAS_SET = "OutOfBounds", "ReplicasSet"
-_NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that say nothing about what the load needs
+_NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that do not follow from the load
 
 
 def decide(
@@ -32,53 +32,53 @@ def decide(
     now: float,
     existing: int | None = None,
 ) -> ScalingDecision:
-    """Return how many replicas `intent` wants at `now`.
+    """Return the desired replicas of `intent` at `now`.
 
-    `current` is what exists, used only while `memory` is empty; `ready` are the replicas that serve;
-    `existing` those that the Deployments have (None: all that were ordered): the others wait for room.
-    `signal` is None where no Prometheus is configured: then the number is held. While spec.replicas is set,
-    that many are wanted; what one replica carries is learned meanwhile, too.
+    `current` replicas exist; they count only while `memory` is empty. `ready` replicas serve. The Deployments
+    have `existing` replicas (None: all that were ordered); the others wait for devices. Without Prometheus
+    `signal` is None and the number is held. While spec.replicas is set it is the number; the load that one
+    replica carries is learned meanwhile, too.
     """
     held = memory.replicas if memory.replicas is not None else (current or intent.min_replicas)
-    memory = _of_subject(memory, intent)
+    memory = _for_subject(memory, intent)
     memory = supply.observe(
         memory, params, held=held, existing=held if existing is None else existing, ready=ready, now=now
     )
     memory = _remember(memory, params, intent, held, ready, signal, now)
-    case = _Case(memory, params, intent, held, ready, now)
+    inputs = ScalingInputs(memory, params, intent, held, ready, now)
     if intent.paused:
-        return case.order(held, "Paused", "spec.paused is true")
+        return inputs.order(held, "Paused", "spec.paused is true")
     if intent.replicas is not None:
-        return case.order(intent.replicas, REPLICAS_SET, f"spec.replicas is {intent.replicas}")
+        return inputs.order(intent.replicas, REPLICAS_SET, f"spec.replicas is {intent.replicas}")
     replicas = min(max(held, intent.min_replicas), intent.max_replicas)
     if replicas != held:
         bounds = f"{intent.min_replicas} to {intent.max_replicas}"
-        return case.order(replicas, OUT_OF_BOUNDS, f"spec.scaling allows {bounds}")
+        return inputs.order(replicas, OUT_OF_BOUNDS, f"spec.scaling allows {bounds}")
     if signal is None:
-        return case.order(held, "NoMetrics", "no Prometheus is configured")
+        return inputs.order(held, "NoMetrics", "no Prometheus is configured")
     if signal.state in (SignalState.STALE, SignalState.BLIND) or signal.sample is None:
-        return case.order(held, "Blind", f"held at {held}: {signal.message}")
-    return _grow(case, signal.sample) or _shrink(case)
+        return inputs.order(held, "Blind", f"held at {held}: {signal.message}")
+    return _grow(inputs, signal.sample) or _shrink(inputs)
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """One LLMDeployment at one instant."""
+class ScalingInputs:
+    """What the law decides on: one LLMDeployment at one instant."""
 
     memory: ScalingMemory
     params: ScalingParams
     intent: Intent
-    held: int  # replicas that are wanted so far
+    held: int  # desired replicas so far
     ready: int
     now: float
 
     def order(self, replicas: int, reason: str, message: str, warning: str = "") -> ScalingDecision:
-        """Any change starts the evidence for going down anew: at most one step per window."""
+        """Return the decision. A change restarts the evidence for removing a replica: one step per window."""
         memory = replace(self.memory, replicas=replicas)
         if replicas != self.held:
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
-            memory = supply.ordered(memory, self.now)
+            memory = supply.after_order(memory, self.now)
         return ScalingDecision(
             self.now,
             replicas,
@@ -94,24 +94,24 @@ class _Case:
         missing = min(self.memory.written_off, self.held - self.ready)
         if missing <= 0:
             return ""
-        return f"{missing} of {self.held} replicas did not become ready in time and are not counted on"
+        return f"{missing} of {self.held} replicas did not become ready in time and are not expected any more"
 
 
-def _of_subject(memory: ScalingMemory, intent: Intent) -> ScalingMemory:
-    """Forget what was learned of another model, or under other objectives."""
-    subject = f"{intent.model_uri} {intent.max_running_requests} {_told(intent)}"
+def _for_subject(memory: ScalingMemory, intent: Intent) -> ScalingMemory:
+    """Return `memory` without what was learned about another model or under other objectives."""
+    subject = f"{intent.model_uri} {intent.max_running_requests} {_objectives(intent)}"
     if memory.subject in ("", subject):
         return replace(memory, subject=subject)
     return forget_learned(replace(memory, subject=subject))
 
 
-def _told(intent: Intent) -> str:
+def _objectives(intent: Intent) -> str:
     objectives = (intent.ttft, intent.tpot)
     return " ".join(f"{o.percentile}%{o.milliseconds}ms" if o else "-" for o in objectives)
 
 
 def forget_learned(memory: ScalingMemory) -> ScalingMemory:
-    """Return `memory` without what it says about one replica: replicas are of another kind now."""
+    """Return `memory` without what was learned about single replicas: they are of another kind now."""
     return replace(
         memory, violated_rate=None, violated_load=None, tpot_reachable=None, idle_tpot_ms=None, start_s=None
     )
@@ -126,11 +126,11 @@ def _remember(
     signal: Signal | None,
     now: float,
 ) -> ScalingMemory:
-    """Carry on the timers. A gap in the evidence, of whatever kind, ends it."""
+    """Update the timers. Any gap in the evidence restarts them."""
     sample = signal.sample if signal else None
     if signal is None or sample is None or signal.state in (SignalState.STALE, SignalState.BLIND):
         return replace(memory, queued_since=None, spare_since=None, stable_since=now)
-    if sample.requests is None:  # Prometheus has just started: wider windows hold no more than it does
+    if sample.requests is None:  # Prometheus has just started: wider windows are incomplete
         memory = replace(memory, stable_since=now)
     queued = _queue_is_long(sample, intent, ready)
     memory = replace(memory, queued_since=supply.since(memory.queued_since, now) if queued else None)
@@ -144,7 +144,7 @@ def _remember(
 
 
 def _queue_is_long(sample: Sample, intent: Intent, ready: int) -> bool:
-    """More requests wait than a replica computes at a time, over all replicas, by a tenth."""
+    """Whether a tenth as many requests wait as all replicas can run at a time, or more."""
     return (sample.waiting or 0) > 0.1 * intent.max_running_requests * max(1, ready)
 
 
@@ -152,35 +152,35 @@ def _queue_lasts(memory: ScalingMemory, params: ScalingParams, now: float) -> bo
     return memory.queued_since is not None and now - memory.queued_since >= params.up_after_s
 
 
-def _grow(case: _Case, sample: Sample) -> ScalingDecision | None:
+def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     """Order more replicas, or return None."""
-    memory, params, intent, held = case.memory, case.params, case.intent, case.held
-    windows = evidence.usable(sample, params.window_s, limits.stable_s(memory, case.now))
+    memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
+    windows = evidence.usable(sample, params.window_s, limits.stable_s(memory, inputs.now))
     reachable = limits.reachable_objectives(memory, intent)
     missed = evidence.proven_violations(reachable, windows, params.min_samples)
-    queued = _queue_lasts(memory, params, case.now)
+    queued = _queue_lasts(memory, params, inputs.now)
     if not missed and not queued:
         return None
-    what = f"{' and '.join(missed)} objective missed" if missed else "requests wait in queues"
+    cause = f"{' and '.join(missed)} objective missed" if missed else "requests wait in queues"
     if held >= intent.max_replicas:
-        text = f"{what}, but spec.scaling.maxReplicas is {intent.max_replicas}"
-        return case.order(held, AT_MAXIMUM, text, text)
+        text = f"{cause}, but spec.scaling.maxReplicas is {intent.max_replicas}"
+        return inputs.order(held, AT_MAXIMUM, text, text)
     if supply.nothing_starts(memory):
-        text = f"{what}, but no replica of the last orders became ready: none is added before one does"
-        return case.order(held, NOT_STARTING, text, text)
-    if not _last_step_is_judged(memory, params, case.now, queued=queued):
-        return case.order(held, "WaitingForReplicas", f"{what}; the last step has yet to take effect")
-    wanted = max(held + 1, _needed(sample, case.ready) if queued and not memory.failed_orders else 0)
-    replicas = min(wanted, max(_FACTOR * held, held + _STEP), intent.max_replicas)
+        text = f"{cause}, but no replica of the last orders became ready: none is added before one does"
+        return inputs.order(held, NOT_STARTING, text, text)
+    if not _last_order_shows(memory, params, inputs.now, queued=queued):
+        return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
+    needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
+    replicas = min(max(held + 1, needed), max(_FACTOR * held, held + _STEP), intent.max_replicas)
     reason = "SLOViolated" if missed else "QueueGrowing"
-    return case.order(replicas, reason, f"{what}: {held} -> {replicas}")
+    return inputs.order(replicas, reason, f"{cause}: {held} -> {replicas}")
 
 
-def _last_step_is_judged(memory: ScalingMemory, params: ScalingParams, now: float, *, queued: bool) -> bool:
-    """Whether the readings speak of the replicas last ordered: all that are counted on are ready, for long
+def _last_order_shows(memory: ScalingMemory, params: ScalingParams, now: float, *, queued: bool) -> bool:
+    """Whether the metrics show the effect of the last order: all expected replicas are ready, for long
     enough.
 
-    Attainment looks back over a window; a queue is seen at once and only has to last.
+    Attainment covers a window; a queue is measured at once and only has to last.
     """
     if memory.grown_at is None:
         return True
@@ -190,17 +190,17 @@ def _last_step_is_judged(memory: ScalingMemory, params: ScalingParams, now: floa
 
 
 def _needed(sample: Sample, ready: int) -> int:
-    """Replicas at which nothing would wait, if each computes what it computes now."""
+    """Replicas at which no request would wait, if each runs as many requests as now."""
     running, waiting = sample.running or 0.0, sample.waiting or 0.0
     needed = max(1, ready) * (running + waiting) / running if running > 0 else math.inf
     return math.ceil(needed) if math.isfinite(needed) else ready + 1
 
 
-def _shrink(case: _Case) -> ScalingDecision:
-    """Order one replica less when the evidence has lasted, else hold."""
-    held, since = case.held, case.memory.spare_since
-    if since is None or held <= case.intent.min_replicas:
-        return case.order(held, "Steady", f"{held} is right")
-    if case.now - since < case.params.down_after_s:
-        return case.order(held, "Steady", f"{held - 1} may do; watching")
-    return case.order(held - 1, "LoadFell", f"{held - 1} would have done: {held} -> {held - 1}")
+def _shrink(inputs: ScalingInputs) -> ScalingDecision:
+    """Order one replica less if the evidence has lasted, else hold."""
+    held, since = inputs.held, inputs.memory.spare_since
+    if since is None or held <= inputs.intent.min_replicas:
+        return inputs.order(held, "Steady", f"{held} is right")
+    if inputs.now - since < inputs.params.down_after_s:
+        return inputs.order(held, "Steady", f"{held - 1} may do; watching")
+    return inputs.order(held - 1, "LoadFell", f"{held - 1} would have done: {held} -> {held - 1}")

@@ -1,8 +1,8 @@
-"""Whether objectives are met, judged over the narrowest window that holds enough requests.
+"""Whether objectives are met, over the narrowest window that holds enough requests.
 
-A fixed window is blind to thin traffic: below `min_samples` requests its share says too little. So the
-window widens until it holds enough. And a share of few requests misses an objective by chance now and then:
-replicas are added only for a miss that chance does not explain, over a wider window.
+With thin traffic a fixed window holds too few requests (`min_samples`) for a share, so the window widens
+until it holds enough. A share of few requests misses an objective by chance now and then: replicas are added
+only for a miss over a wider window that chance does not explain.
 """
 
 import math
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tangram.fleet import Intent, Objective
 from tangram.scaling.sample import Sample, Window
 
-# A miss is proven if requests that meet the objective exactly as often as it asks would do so badly with less
-# than this probability (Chernoff's bound, which is above it).
+# A miss is proven if requests that meet the objective exactly at its percentile would miss it as often with
+# less than this probability (Chernoff's bound, which is above it).
 _CHANCE = 0.002
 _FEWEST = 3
 
@@ -22,21 +22,21 @@ def narrowest(windows: Sequence[Window], min_samples: int) -> Window | None:
 
     `windows` ascend; None: no window is known.
     """
-    known = [window for window in windows if window.requests is not None]
-    enough = (window for window in known if (window.requests or 0) >= min_samples)
-    return next(enough, known[-1] if known else None)
+    measured = [window for window in windows if window.requests is not None]
+    enough = (window for window in measured if (window.requests or 0) >= min_samples)
+    return next(enough, measured[-1] if measured else None)
 
 
 def usable(sample: Sample, window_s: float, stable_s: float) -> tuple[Window, ...]:
-    """Return the windows that speak of the replicas that there are: ready ones were neither more nor fewer
-    for `stable_s` seconds. The first window may always be used.
+    """Return the windows during which the number of ready replicas, unchanged for `stable_s` seconds, was the
+    present one. The first window may always be used.
     """
     first, *wider = sample.windows(window_s)
     return (first, *(window for window in wider if window.seconds <= stable_s))
 
 
 def violations(intent: Intent, window: Window | None, min_samples: int) -> tuple[str, ...]:
-    """Return which objectives are missed, of `ttft` and `tpot`; none when too few requests tell."""
+    """Return which objectives are missed, of `ttft` and `tpot`; none if there are too few requests."""
     if window is None:
         return ()
     return tuple(
@@ -47,10 +47,10 @@ def violations(intent: Intent, window: Window | None, min_samples: int) -> tuple
 
 
 def proven_violations(intent: Intent, windows: Sequence[Window], min_samples: int) -> tuple[str, ...]:
-    """Return which objectives are missed now, and not by chance: requests of the first window miss, so does
-    the narrowest window that holds enough of them, and that one or a wider one leaves no doubt.
+    """Return which objectives are missed now, and not by chance: they are missed in the first window and in
+    the narrowest one that holds enough requests, and that one or a wider one proves it.
 
-    The first window is asked because a wider one speaks of load that may have ended.
+    The first window counts because the load of a wider one may have ended.
     """
     now = {name for name, objective, shares in _objectives(intent, windows[0]) if _below(shares, objective)}
     window = narrowest(windows, min_samples)
@@ -71,9 +71,12 @@ def _proof(intent: Intent, windows: Sequence[Window], name: str, least_s: float)
     independent. A miss that is worth a replica shows in five minutes, and all the sooner the worse it is.
     """
     for window in windows[1:] or windows:
+        if window.seconds < least_s:
+            continue
         for its_name, objective, attainments in _objectives(intent, window):
-            told = its_name == name and window.seconds >= least_s
-            if told and any(_is_proven(attainment, objective, window) for attainment in attainments):
+            if its_name == name and any(
+                _is_proven(attainment, objective, window) for attainment in attainments
+            ):
                 return window
     return None
 
@@ -81,13 +84,13 @@ def _proof(intent: Intent, windows: Sequence[Window], name: str, least_s: float)
 def _objectives(
     intent: Intent, window: Window
 ) -> tuple[tuple[str, Objective, tuple[float | None, ...]], ...]:
-    found: list[tuple[str, Objective, tuple[float | None, ...]]] = []
+    objectives: list[tuple[str, Objective, tuple[float | None, ...]]] = []
     if intent.ttft:
-        found.append(("ttft", intent.ttft, (window.ttft_attainment,)))
+        objectives.append(("ttft", intent.ttft, (window.ttft_attainment,)))
     if intent.tpot:
         # Per request as the objective says; per token too, because requests count only when they end.
-        found.append(("tpot", intent.tpot, (window.tpot_attainment, window.itl_attainment)))
-    return tuple(found)
+        objectives.append(("tpot", intent.tpot, (window.tpot_attainment, window.itl_attainment)))
+    return tuple(objectives)
 
 
 def met(intent: Intent, window: Window | None) -> bool:
@@ -133,7 +136,7 @@ def _is_proven(attainment: float | None, objective: Objective, window: Window) -
     return requests * _divergence(attainment, objective.percentile / 100) >= math.log(1 / _CHANCE)
 
 
-def _divergence(seen: float, asked: float) -> float:
-    """Kullback-Leibler divergence of two shares, in nats; `asked` is above 0 and below 1."""
-    hit = seen * math.log(seen / asked) if seen > 0 else 0.0
-    return hit + (1 - seen) * math.log((1 - seen) / (1 - asked))
+def _divergence(measured: float, expected: float) -> float:
+    """Kullback-Leibler divergence of two shares, in nats; `expected` is above 0 and below 1."""
+    hit = measured * math.log(measured / expected) if measured > 0 else 0.0
+    return hit + (1 - measured) * math.log((1 - measured) / (1 - expected))

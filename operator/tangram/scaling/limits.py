@@ -1,9 +1,8 @@
-"""How much load one replica carries within the objectives, learned from violations, and whether fewer
-replicas would carry what there is.
+"""The load that one replica carries within the objectives, and whether fewer replicas would carry the load.
 
-The load at which objectives were missed, or at which requests queued, is kept as long as nothing disproves
-it: a constant load must not try the same count again every hour. It falls when less was too much, and rises
-only when replicas met the objectives at more.
+The load at which objectives were missed, or at which requests queued, is learned and kept until it is
+disproved: under a constant load the same number of replicas is not tried again every hour. It falls if less
+load was too much, and rises only if replicas met the objectives under more.
 """
 
 import math
@@ -15,9 +14,9 @@ from tangram.scaling import evidence, queries
 from tangram.scaling.sample import Sample, Window
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
-# Changes smaller than this are not news: what is remembered is recorded in the status.
-_NEWS = 0.1
-# The rate by which a step down is judged comes from a window with this many times min_samples, or the widest.
+# Smaller relative changes are ignored: what is learned is recorded in the status.
+_MIN_CHANGE = 0.1
+# The rate by which a replica is removed comes from a window with this many times min_samples, or the widest.
 _STEADY_SAMPLES = 5
 _DEVIATIONS = 3  # of a Poisson count, beyond which a load has changed
 # At so few running requests per replica the time per token is that of a request alone: a step reads the
@@ -40,12 +39,12 @@ def learn(
     queued: bool,
     now: float,
 ) -> ScalingMemory:
-    """Return `memory` with what `sample` says about one replica. `queued`: requests have waited for long."""
+    """Return `memory` with what `sample` shows about one replica. `queued`: requests have waited for long."""
     lasted = stable_s(memory, now)
     if ready != memory.episode_ready:
         memory = _ended(memory)
     if ready < 1 or lasted < params.window_s:
-        return memory  # the window speaks of more or fewer replicas than there are
+        return memory  # the window covers another number of replicas
     windows = evidence.usable(sample, params.window_s, lasted)
     window = evidence.narrowest(windows, params.min_samples)
     if window is None:
@@ -53,8 +52,8 @@ def learn(
     memory = _learn_tpot(memory, params, intent, windows, ready)
     reachable = reachable_objectives(memory, intent)
     if queued or evidence.proven_violations(reachable, windows, params.min_samples):
-        # The most of the episode and of all windows: when load rises, a window still averages over what was
-        # before, and requests that end when it has fallen were slow because of what was before.
+        # The maximum of the episode and of all windows: while load rises, a window averages over lower load
+        # before; after it has fallen, requests that end were slow because of higher load before.
         steady = _steady_windows(sample, params)
         rates = [w.requests_per_second / ready for w in steady if w.requests_per_second]
         loads = [w.running_mean / ready for w in steady if w.running_mean]
@@ -76,7 +75,7 @@ def learn(
 
 
 def _ended(memory: ScalingMemory) -> ScalingMemory:
-    """Keep what a violation that is over, or that goes on with other replicas, showed to be too much."""
+    """Keep the load of a violation that ended, or that goes on with another number of replicas."""
     if not memory.episode_ready:
         return memory
     return replace(
@@ -104,8 +103,7 @@ def would_carry(
     """
     if replicas < 1 or sample.waiting:
         return False
-    # The up threshold is a full cache: requests queue, or are preempted. So the prediction for the count
-    # after the step, not for the present one, must stay clear of it.
+    # With a full cache requests queue or are preempted: the caches of fewer replicas must not get full.
     if sample.kv_usage is not None and sample.kv_usage / replicas > params.down_load:
         return False
     if memory.violated_rate is not None:
@@ -129,21 +127,21 @@ def reachable_objectives(memory: ScalingMemory, intent: Intent) -> Intent:
 
 
 def tpot_unreachable(memory: ScalingMemory, intent: Intent) -> str:
-    """Return why more replicas do not meet the TPOT objective, "" where they may.
+    """Return why more replicas do not meet the TPOT objective, "" if they may.
 
-    A request alone on a replica is as fast as it gets. What was measured wins over what is predicted.
+    No request is faster than one alone on a replica. A measurement wins over a prediction.
     """
     if intent.tpot is None or memory.tpot_reachable is True:
         return ""
     edge_ms = queries.snap(intent.tpot.milliseconds, queries.TPOT_BUCKETS) * 1000
-    told = f"the objective of {intent.tpot.milliseconds} ms per token"
+    objective = f"the objective of {intent.tpot.milliseconds} ms per token"
     if edge_ms < intent.tpot.milliseconds:
-        told += f" (checked at {edge_ms:g} ms)"
+        objective += f" (checked at {edge_ms:g} ms)"
     if memory.tpot_reachable is False:
-        return f"{told} is missed at low load too, so more replicas do not help"
+        return f"{objective} is missed at low load too, so more replicas do not help"
     if memory.idle_tpot_ms is not None and memory.idle_tpot_ms > edge_ms:
         alone = f"a request alone on a replica is predicted to take {memory.idle_tpot_ms:.3g} ms per token"
-        return f"{alone}, above {told}, so more replicas do not help"
+        return f"{alone}, above {objective}, so more replicas do not help"
     return ""
 
 
@@ -159,31 +157,31 @@ def _learn_tpot(
     is_missed = "tpot" in evidence.proven_violations(intent, windows, params.min_samples)
     if memory.tpot_reachable is False or not is_alone or not is_missed:
         return memory
-    # What was too much was so for an objective that does not count any more.
+    # The learned load was too much for an objective that does not count any more.
     memory = _ended(memory)
     return replace(memory, tpot_reachable=False, violated_rate=None, violated_load=None)
 
 
 def _carried_window(sample: Sample, params: ScalingParams, lasted: float) -> Window | None:
-    """Return the widest window that holds enough requests since replicas came or went. Not the narrowest
-    one, where there are others: a lucky minute proves nothing.
+    """Return the widest window with enough requests since the number of ready replicas changed. Not the
+    narrowest one, unless it is the only one: a short time proves nothing.
     """
     first, *wider = sample.windows(params.window_s)
-    known = [w for w in wider if w.seconds <= lasted] if wider else [first]
-    enough = [w for w in known if (w.requests or 0) >= params.min_samples]
+    stable = [w for w in wider if w.seconds <= lasted] if wider else [first]
+    enough = [w for w in stable if (w.requests or 0) >= params.min_samples]
     return enough[-1] if enough else None
 
 
 def _steady_windows(sample: Sample, params: ScalingParams) -> list[Window]:
     """Return the windows whose rates chance hardly moves, else the widest that is known."""
-    known = [w for w in sample.windows(params.window_s) if w.requests is not None]
-    return [w for w in known if (w.requests or 0) >= _STEADY_SAMPLES * params.min_samples] or known[-1:]
+    measured = [w for w in sample.windows(params.window_s) if w.requests is not None]
+    return [w for w in measured if (w.requests or 0) >= _STEADY_SAMPLES * params.min_samples] or measured[-1:]
 
 
 def _load_rate(sample: Sample, params: ScalingParams) -> float | None:
     """Return the requests per second now, by the highest of the windows up to one that chance hardly moves.
 
-    A wider window of which the one before holds much less than its part speaks of load that has ended.
+    A wider window counts only if the one before holds its part of the requests: else its load has ended.
     """
     rates: list[float] = []
     before: Window | None = None
@@ -204,14 +202,14 @@ def _has_fallen(window: Window, rate: float) -> bool:
     return (window.requests or 0) < expected - _DEVIATIONS * math.sqrt(expected)
 
 
-def _lower(known: float | None, seen: float | None) -> float | None:
-    if seen is None or (known is not None and seen > (1 - _NEWS) * known):
-        return known
-    return seen
+def _lower(learned: float | None, measured: float | None) -> float | None:
+    if measured is None or (learned is not None and measured > (1 - _MIN_CHANGE) * learned):
+        return learned
+    return measured
 
 
-def _raise(known: float | None, total: float | None, ready: int) -> float | None:
-    """Return what was too much, unless each of `ready` replicas carried clearly more."""
-    if known is None or total is None or total / ready < (1 + _NEWS) * known:
-        return known
+def _raise(learned: float | None, total: float | None, ready: int) -> float | None:
+    """Return the learned load, or the present one if each of `ready` replicas carried clearly more."""
+    if learned is None or total is None or total / ready < (1 + _MIN_CHANGE) * learned:
+        return learned
     return total / ready

@@ -92,8 +92,8 @@ def for_deployment(
     if objectives.tpot:
         queries["tpot_s"] = _quantile(TPOT, labels, objectives.tpot.percentile, window_s)
     for wider_s in wider_windows(window_s):
-        found = _over_window(labels, objectives, wider_s)
-        queries |= {f"{name}{AT_WINDOW}{wider_s}": promql for name, promql in found.items()}
+        wider = _over_window(labels, objectives, wider_s)
+        queries |= {f"{name}{AT_WINDOW}{wider_s}": promql for name, promql in wider.items()}
     return queries
 
 

@@ -1,7 +1,8 @@
-"""What a status keeps of the law's memory, so that an operator that has just started goes on from there.
+"""The part of the scaling memory that the status records, so that a new operator process goes on from there.
 
-Small, written rarely: what took a violation or a late replica to learn. Timers are not kept. What another
-version wrote, or a person edited, is read field by field: what cannot be is forgotten, never believed.
+It is small and written rarely: what a violation or a late replica taught. Timers are not recorded. Another
+version or a person may have written the block, so it is read field by field, and impossible values are
+dropped.
 """
 
 import math
@@ -39,7 +40,7 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
 
 
 def recalled(block: Mapping[str, Any]) -> ScalingMemory:
-    """Return a memory with what `block` keeps. Whatever is in it, nothing raises."""
+    """Return the memory that `block` records. Never raises, whatever the block holds."""
     memory = ScalingMemory(
         written_off=_count(block.get("lateReplicas")),
         failed_orders=_count(block.get("failedOrders")),

@@ -1,10 +1,10 @@
-"""One reading of an LLMDeployment's engines, checked before anybody decides on it."""
+"""One reading of the metrics of an LLMDeployment's engines, checked for plausible values."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Above these no engine of ours can be: such a number is a broken exporter, not load.
+# No engine reaches these numbers: they come from a broken exporter, not from load.
 _MOST_REPLICAS = 100_000
 _MOST_REQUESTS = 10_000_000
 _MOST_SECONDS = 1e6
@@ -50,7 +50,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What Prometheus said at `at`. None means "no such series" or "no request in the window": never zero."""
+    """What Prometheus returned at `at`. None: no such series, or no request in the window; never zero."""
 
     at: float  # seconds since the epoch
     targets: float | None = None  # engines that were scraped
@@ -82,7 +82,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RejectedSample:
-    """A reading nobody may decide on."""
+    """A reading with a value that cannot be."""
 
     at: float
     reason: str
@@ -106,7 +106,7 @@ def sample_from(results: Mapping[str, float | str | None], at: float) -> Sample 
     except ValueError as error:
         return RejectedSample(at, str(error))
     widest = max(wider, default=0.0)
-    windows = (Window(s, **each, is_widest=s == widest) for s, each in sorted(wider.items()))
+    windows = (Window(s, **fields, is_widest=s == widest) for s, fields in sorted(wider.items()))
     return Sample(at=at, **values, wider=tuple(windows))
 
 

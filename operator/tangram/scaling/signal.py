@@ -21,7 +21,7 @@ class SignalState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A reading with its verdict."""
+    """A reading, and how far it may be trusted."""
 
     state: SignalState
     reason: str  # MetricsFresh | MetricsThin | MetricsStale | MetricsMissing | NoReadyReplicas
@@ -33,13 +33,13 @@ class Signal:
 
 
 def classify(sample: Sample | None, problem: str, *, ready: int, params: ScalingParams, now: float) -> Signal:
-    """Judge the last good `sample`; `problem` tells why newer readings failed ("" if they did not).
+    """Classify the last good `sample`; `problem` is why newer readings failed ("" if they did not).
 
     `ready` is the number of replicas that are ready now.
     """
-    verdict = _blind(sample, ready, params, now) or _thin(sample, ready, params)
-    light = verdict is None and sample is not None and _is_light(sample)
-    state, reason, message = verdict or (SignalState.FRESH, "MetricsFresh", "all replicas answer")
+    defect = _blind(sample, ready, params, now) or _thin(sample, ready, params)
+    light = defect is None and sample is not None and _is_light(sample)
+    state, reason, message = defect or (SignalState.FRESH, "MetricsFresh", "all replicas answer")
     return Signal(
         state=state,
         reason=reason,
@@ -51,11 +51,11 @@ def classify(sample: Sample | None, problem: str, *, ready: int, params: Scaling
     )
 
 
-_Verdict = tuple[SignalState, str, str]
+_Defect = tuple[SignalState, str, str]
 
 
-def _blind(sample: Sample | None, ready: int, params: ScalingParams, now: float) -> _Verdict | None:
-    """Say why nothing may be decided from `sample`, or None."""
+def _blind(sample: Sample | None, ready: int, params: ScalingParams, now: float) -> _Defect | None:
+    """Return why nothing may be decided from `sample`, or None."""
     if ready == 0:
         return SignalState.BLIND, "NoReadyReplicas", "no replica is ready, so there is nothing to measure"
     if sample is None:
@@ -70,10 +70,10 @@ def _blind(sample: Sample | None, ready: int, params: ScalingParams, now: float)
     return None
 
 
-def _thin(sample: Sample | None, ready: int, params: ScalingParams) -> _Verdict | None:
-    """Say why a recent `sample` tells too little to go down, or None."""
+def _thin(sample: Sample | None, ready: int, params: ScalingParams) -> _Defect | None:
+    """Return why a recent `sample` is too little to remove a replica, or None."""
     if sample is None or (sample.targets or 0) < ready:
-        # Normal for one scrape after a pod became ready, so not BLIND; but never evidence for going down.
+        # Normal for one scrape after a pod became ready, so not BLIND; but no evidence to remove a replica.
         return SignalState.THIN, "MetricsThin", "not every ready replica has been scraped"
     if sample.requests is None or sample.running_mean is None:
         return SignalState.THIN, "MetricsThin", "too few scrapes yet for a rate"
@@ -84,7 +84,7 @@ def _thin(sample: Sample | None, ready: int, params: ScalingParams) -> _Verdict 
 
 
 def _is_light(sample: Sample) -> bool:
-    """Positive proof that hardly anything runs: series are there and say so. Idle is the extreme case."""
+    """Positive proof that hardly any request runs: the series exist and show it."""
     return (
         sample.waiting == 0
         and sample.running is not None

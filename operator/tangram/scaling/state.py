@@ -1,4 +1,4 @@
-"""What the scaling law is told, and what it remembers between two ticks."""
+"""Parameters, memory and decision of the scaling law."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class ScalingParams:
     up_after_s: float  # how long a queue must last before replicas are added for it
     down_after_s: float  # how long fresh evidence must last that one replica less would do
     min_samples: int = 20  # requests in the window below which an attainment says too little
-    blind_after_s: float = 300.0  # age of the newest sample from which on we are blind
+    blind_after_s: float = 300.0  # age of the newest sample from which on the signal is BLIND
     # A replica less is tried only if each remaining one then carries less than this part of the
     # concurrency at which the objectives were last violated (or of what it may run at a time).
     down_load: float = 0.7
@@ -30,31 +30,31 @@ class ScalingParams:
 
 @dataclass(frozen=True, slots=True)
 class ScalingMemory:
-    """What one LLMDeployment's law remembers. Timers start anew after a restart: then nothing goes down for
-    a window. What cost a violation or a late replica to learn is recorded in the status (`record`).
+    """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
+    for a window. What a violation or a late replica taught is recorded in the status (`record`).
     """
 
     replicas: int | None = None  # last ordered
     queued_since: float | None = None  # requests wait without a break since
     spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
 
-    # Supply: which of the ordered replicas came.
-    grown_at: float | None = None  # last order upwards
-    complete_since: float | None = None  # all ordered replicas that are counted on are ready since
+    # Supply: which of the ordered replicas became ready.
+    grown_at: float | None = None  # last order of more replicas
+    complete_since: float | None = None  # all expected replicas are ready since
     incomplete_since: float | None = None  # some are missing since, or were for less than a window
     ready: int | None = None  # replicas that were ready last
     stable_since: float | None = None  # that number is unchanged, and rates are known, since
     settled_ready: int = 0  # the last number of ready replicas that lasted for a window
-    ordered_from: int | None = None  # settled_ready at an order upwards whose outcome is open
+    ordered_from: int | None = None  # settled_ready at an order of more replicas whose outcome is open
     written_off: int = 0  # replicas that did not become ready by their deadline
-    failed_orders: int = 0  # orders upwards in a row of which no replica came
+    failed_orders: int = 0  # orders in a row of which no replica became ready
     start_s: float | None = None  # measured time from an order to ready replicas, smoothed
 
-    # Load: what is known of one replica of the present shape under the present objectives.
-    subject: str = ""  # what the following was learned of
+    # Load of one replica of the present shape under the present objectives.
+    subject: str = ""  # model and objectives of the following
     violated_rate: float | None = None  # requests per second per replica at which objectives were missed
     violated_load: float | None = None  # running requests per replica at which objectives were missed
-    episode_ready: int = 0  # ready replicas of the violation that lasts; 0: none does
+    episode_ready: int = 0  # ready replicas during the present violation; 0: there is none
     episode_rate: float = 0.0  # the most requests per second per replica while it lasts
     episode_load: float = 0.0  # the most running requests per replica while it lasts
     tpot_reachable: bool | None = None  # measured: a replica at low load meets the TPOT objective
@@ -63,7 +63,7 @@ class ScalingMemory:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """How many replicas are wanted now, and why."""
+    """The desired replicas of one LLMDeployment, and why."""
 
     at: float  # when it was decided, seconds since the epoch
     replicas: int

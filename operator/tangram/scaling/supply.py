@@ -1,9 +1,9 @@
-"""Which ordered replicas came, which are still expected, and which are written off.
+"""Which ordered replicas became ready, which are still expected, and which are written off.
 
 A replica is expected until a deadline, a multiple of the start times that were measured. One that is not
 ready by then (its pod crash-loops, its node is broken) is written off: it no longer delays the next step, and
-growth goes on beside it. Where no replica of two orders in a row came, the image or the model is at fault
-rather than a node: then nothing grows before a replica becomes ready.
+further replicas are ordered beside it. If no replica of two orders in a row becomes ready, the cause is the
+image or the model rather than a node: then no replica is added before one becomes ready.
 """
 
 from dataclasses import replace
@@ -19,9 +19,9 @@ _SMOOTHING = 0.5  # weight of the newest start time
 def observe(
     memory: ScalingMemory, params: ScalingParams, *, held: int, existing: int, ready: int, now: float
 ) -> ScalingMemory:
-    """Return `memory` with what `ready` of `held` ordered replicas tell.
+    """Return `memory` after `ready` of the `held` ordered replicas were observed.
 
-    `existing` is how many replicas the Deployments have: those that wait for room are not late.
+    `existing` is how many replicas the Deployments have: those that wait for devices are not late.
     """
     memory = _stability(memory, params, ready, now)
     settled = memory.settled_ready
@@ -44,17 +44,17 @@ def deadline_s(memory: ScalingMemory, params: ScalingParams) -> float:
 
 
 def is_late(memory: ScalingMemory, params: ScalingParams, now: float) -> bool:
-    """Return whether replicas are missing for longer than any start takes."""
+    """Return whether replicas are missing for longer than the deadline."""
     since = memory.incomplete_since
     return since is not None and now - since >= deadline_s(memory, params)
 
 
 def nothing_starts(memory: ScalingMemory) -> bool:
-    """Return whether orders bring no replica, so that another one would bring none either."""
+    """Return whether so many orders in a row failed that another one would fail too."""
     return memory.failed_orders >= _MOST_FAILED_ORDERS
 
 
-def ordered(memory: ScalingMemory, now: float) -> ScalingMemory:
+def after_order(memory: ScalingMemory, now: float) -> ScalingMemory:
     """Return `memory` after an order upwards."""
     return replace(
         memory,
@@ -67,12 +67,12 @@ def ordered(memory: ScalingMemory, now: float) -> ScalingMemory:
 
 
 def since(started: float | None, now: float) -> float:
-    """When a state began; a clock that was set back starts it anew instead of making it last longer."""
+    """Return when a state began; a clock that was set back restarts it instead of making it last longer."""
     return now if started is None or started > now else started
 
 
 def _stability(memory: ScalingMemory, params: ScalingParams, ready: int, now: float) -> ScalingMemory:
-    if memory.ready is None:  # as far as is known it was always so, and a first window may be judged
+    if memory.ready is None:  # assume that it was so for a window
         return replace(memory, ready=ready, stable_since=now - params.window_s, settled_ready=ready)
     if memory.ready != ready:
         return replace(memory, ready=ready, stable_since=now)
@@ -84,7 +84,7 @@ def _stability(memory: ScalingMemory, params: ScalingParams, ready: int, now: fl
 def _completeness(
     memory: ScalingMemory, params: ScalingParams, held: int, existing: int, ready: int, now: float
 ) -> ScalingMemory:
-    """Carry on the timers. A pod that is ready for a moment between two crashes does not end the wait."""
+    """Update the timers. A pod that is ready for a moment between two crashes does not end the wait."""
     if ready + memory.written_off < held:
         waiting = since(memory.incomplete_since, now) if existing >= held else now
         return replace(memory, complete_since=None, incomplete_since=waiting)
@@ -106,7 +106,7 @@ def _succeeded(memory: ScalingMemory) -> ScalingMemory:
 
 
 def _failed(memory: ScalingMemory, missing: int, now: float) -> ScalingMemory:
-    """Write off what is missing. An order of which some replicas came did not fail."""
+    """Write off the missing replicas. An order of which some replicas became ready did not fail."""
     failed = memory.failed_orders
     if memory.ordered_from is not None:
         failed = failed + 1 if memory.settled_ready <= memory.ordered_from else 0
