@@ -122,7 +122,7 @@ STEPS = [
     (decision_draft.__dict__, "_desired", "model"),
     (plan.__globals__, "candidates", "judge"),
     (plan.__globals__, "request_of", "judge"),
-    (placement_targets.__dict__, "_choices", "target"),
+    (placement_targets.__dict__, "_placement_choice", "target"),
     (placement_targets.__dict__, "_target", "plan"),
     (plan.__globals__, "_decide", "place"),
     (plan.__globals__, "deployment_placement", "place"),

@@ -78,15 +78,15 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
         shape = desired_shapes.get(intent.uid)
         return _demand(intent, draft_of[intent.uid], shape, offered, known_reports, refused)
 
-    assessed = {i.uid: each for i, each in zip(active, for_each("judge", active, _uid, demand), strict=True)}
-    demands = tuple(each for each in assessed.values() if isinstance(each, PlacementDemand))
+    assessed = dict(zip(map(_uid, active), for_each("judge", active, _uid, demand), strict=True))
+    demands = tuple(d for d in assessed.values() if isinstance(d, PlacementDemand))
     devices = observe_free_devices(snapshot, intents)
     growing = tuple(intent for intent in valid if intent.uid not in faulted and not intent.is_off)
     obstacles = observe_obstacles(snapshot, growing, devices, now)
     quotas = Quotas(snapshot)
     limits = replica_limits(demands, snapshot, obstacles, devices, quotas, now)
-    demands = tuple(replace(each, limits=limits[each.uid]) for each in demands)
-    assessed |= {each.uid: each for each in demands}
+    demands = tuple(replace(d, limits=limits[d.uid]) for d in demands)
+    assessed |= {d.uid: d for d in demands}
     expected = {uid: draft.expected_replicas for uid, draft in draft_of.items()}
     reserve_for_missing_pods(devices, snapshot, intents, expected, _limit_of(limits, obstacles))
     targets = placement_targets(demands, offered, devices)
@@ -127,7 +127,7 @@ def _limit_of(
     limits: Mapping[str, Mapping[Shape, ReplicaLimit]], obstacles: Obstacles
 ) -> Callable[[str, Shape], int]:
     """Return the most replicas by uid and shape: by limits, or of what is paused or refused by back-off."""
-    in_back_off = {(b.owner_uid, b.shape): b.replicas for each in obstacles.back_offs.values() for b in each}
+    in_back_off = {(b.owner_uid, b.shape): b.replicas for own in obstacles.back_offs.values() for b in own}
 
     def limit_of(uid: str, shape: Shape) -> int:
         if uid not in limits:

@@ -95,7 +95,7 @@ def holds_replicas(node: Node) -> bool:
 
     On a node that is not ready, cordoned or tainted, replicas are expected to end.
     """
-    is_leaving = any(each.reason in _LEAVING and not each.resource for each in node.left_out)
+    is_leaving = any(left_out.reason in _LEAVING and not left_out.resource for left_out in node.left_out)
     return node.usable or (bool(node.left_out) and not is_leaving)
 
 

@@ -79,7 +79,7 @@ def engine_tolerations(sku: str, resource: str, added: Iterable[Toleration]) -> 
     profiles = HELD_PROFILES.get(sku, ())
     held = [resource_name(profile) for profile in (WHOLE_GPU, *profiles)] if profiles else []
     own = () if resource == resource_name(WHOLE_GPU) else (_any_value(resource),)
-    holds = (_any_value(hold_taint(each)) for each in held if each != resource)
+    holds = (_any_value(hold_taint(other)) for other in held if other != resource)
     return (*GPU_TAINTS, *own, *holds, *added)
 
 

@@ -77,7 +77,7 @@ def plan_evaluations(
         and not (target.limit or target.over_budget)
     }
     refusals = {problem.owner_uid: problem.message for problem in snapshot.evaluation_problems}
-    evaluations, kept = EvaluationPlan(), dict[EvaluationKey, str]()
+    evaluations, kept_jobs = EvaluationPlan(), dict[EvaluationKey, str]()
     for demand in demands:
         uid, target = demand.uid, targets[demand.uid]
         pending = _pending(demand, target)
@@ -86,22 +86,22 @@ def plan_evaluations(
             evaluations.notes[uid] = _idle_note(demand, target, pending, jobs, reports, now)
             continue
         candidate, key, job = choice
-        if job is None and key not in kept:
+        if job is None and key not in kept_jobs:
             start = _start(demand, candidate, key, short, offered, devices, quotas)
             if isinstance(start, str):
                 evaluations.notes[uid] = f"{_saving(demand, candidate, target)}; {start}"
                 continue
             evaluations.starts.append(start)
-        kept.setdefault(key, uid)
+        kept_jobs.setdefault(key, uid)
         evaluations.notes[uid] = _running(candidate, job, refusals.get(uid, ""))
-    evaluations.ends += _ends(snapshot, jobs, kept, idle, now)
+    evaluations.ends += _ends(snapshot, jobs, kept_jobs, idle, now)
     return evaluations
 
 
 def _ends(
     snapshot: FleetSnapshot,
     jobs: Mapping[EvaluationKey, Evaluation],
-    kept: Mapping[EvaluationKey, str],
+    kept_jobs: Mapping[EvaluationKey, str],
     idle: tuple[Intent, ...],
     now: float,
 ) -> Iterator[FinishEvaluation]:
@@ -111,11 +111,10 @@ def _ends(
     for job in sorted(snapshot.evaluations, key=lambda e: (e.key, e.job_name, e.job_uid)):
         key = job.key
         unrecorded = isinstance(job.result, EvaluationReport)  # until a status holds it
-        stays = (
-            key in kept or unrecorded or _is_backing_off(job, now) or (key.namespace, key.uri) in left_alone
-        )
+        is_idle = (key.namespace, key.uri) in left_alone
+        stays = key in kept_jobs or unrecorded or is_idle or _is_backing_off(job, now)
         if key in recorded or not stays or job != jobs[key]:
-            yield FinishEvaluation(kept.get(key, ""), key.namespace, job.job_name, job.job_uid)
+            yield FinishEvaluation(kept_jobs.get(key, ""), key.namespace, job.job_name, job.job_uid)
 
 
 def _pending(demand: PlacementDemand, target: PlacementTarget) -> tuple[Candidate, ...]:

@@ -131,10 +131,10 @@ def observe_free_devices(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, .
             for uid in sorted(holders):
                 held[(uid, group)] += holders[uid]
             offered, late = allocatable.get(resource, 0), withheld_here.get(resource, 0)
-            taken = foreign[(node.name, resource)] + sum(holders.values())
-            unused = max(0, offered - taken) if node.usable else 0
+            used = foreign[(node.name, resource)] + sum(holders.values())
+            unused = max(0, offered - used) if node.usable else 0
             free[group] += unused
-            withheld[group] += max(0, min(offered + late - taken, late))
+            withheld[group] += max(0, min(offered + late - used, late))
             by_node[group].append(NodeDevices(node.zone, unused, holders, node.product))
     named = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
     return FreeDevices(dict(free), dict(held), dict(withheld), named, _by_kind(free, named), by_node)

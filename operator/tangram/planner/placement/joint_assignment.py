@@ -133,9 +133,9 @@ def _assignments(options: tuple[ShapeOption, ...], free: tuple[int, ...]) -> _Ra
             for count in _counts(option, free)
             for devices in _device_choices(option.groups, count - option.held, free)
         ]
-        kept = min(option.held, option.max_replicas, option.desired)
-        if kept >= max(1, option.min_replicas):
-            choices.append((kept, ()))
+        staying = min(option.held, option.max_replicas, option.desired)
+        if staying >= max(1, option.min_replicas):
+            choices.append((staying, ()))
         crowded = any_can_spread and not option.can_spread
         assignments += (
             DeviceAssignment(number, count, devices, option.unmet(count), count * option.price, crowded)
@@ -165,10 +165,10 @@ def _device_choices(
     for first in groups:
         missing, devices = count, []
         for group in (first, *(other for other in groups if other != first)):
-            taken = min(missing, free[group])
-            if taken:
-                devices.append((group, taken))
-            missing -= taken
+            taken_devices = min(missing, free[group])
+            if taken_devices:
+                devices.append((group, taken_devices))
+            missing -= taken_devices
         if not missing:
             choices.append(tuple(sorted(devices)))
     return list(dict.fromkeys(choices))
@@ -254,17 +254,17 @@ def _solve(
 
     model, loads = CpModel(), dict[GroupIndex, list[tuple[Any, int]]]()
     literals = [[(model.new_bool_var(""), a) for a in candidates] for candidates in ranked]
-    for candidates in literals:
-        model.add_exactly_one([literal for literal, _ in candidates])
-        for literal, assignment in candidates:
+    for pairs in literals:
+        model.add_exactly_one([literal for literal, _ in pairs])
+        for literal, assignment in pairs:
             for group, count in assignment.devices:
                 loads.setdefault(group, []).append((literal, count))
     for group, load in loads.items():
         model.add(LinearExpr.weighted_sum(*zip(*load, strict=True)) <= free[group])
-    variables = [literal for candidates in literals for literal, _ in candidates]
+    variables = [literal for pairs in literals for literal, _ in pairs]
     budget, incumbent = Budget(SolveLimits(), total_s=_EFFORT_S), None
     for cost in _stages(ranked, prices, by_priority=by_priority):
-        costs = [cost(demand, rank, a) for demand, each in enumerate(ranked) for rank, a in enumerate(each)]
+        costs = [cost(i, rank, a) for i, candidates in enumerate(ranked) for rank, a in enumerate(candidates)]
         objective = LinearExpr.weighted_sum(variables, costs)
         model.minimize(objective)
         hint = None if incumbent is None else dict(enumerate(incumbent))
@@ -275,7 +275,7 @@ def _solve(
         value = sum(incumbent[v.index] * factor for v, factor in zip(variables, costs, strict=True))
         model.add(objective <= value)
     assert incumbent is not None  # noqa: S101 - there is always a stage
-    return [next(a for literal, a in each if incumbent[literal.index]) for each in literals]
+    return [next(a for literal, a in pairs if incumbent[literal.index]) for pairs in literals]
 
 
 def _stages(ranked: Sequence[_Ranked], prices: tuple[float, ...], *, by_priority: bool) -> list[_Cost]:

@@ -36,8 +36,8 @@ class PlacementTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choices:
-    """The candidates of one demand, and each as an option of the joint assignment."""
+class PlacementChoice:
+    """The candidates of one demand, and each of them as an option of the joint assignment."""
 
     demand: PlacementDemand
     candidates: tuple[Candidate, ...]
@@ -59,21 +59,23 @@ def placement_targets(
     """
     groups = tuple(sorted(devices.free))
     index = {group: number for number, group in enumerate(groups)}
-    choices = for_each("target", demands, lambda d: d.uid, lambda d: _choices(d, offered, devices, index))
-    assignments = _assigned([each for each in choices if each.needs_devices], groups, offered,
-                            _free_after_surge(choices, devices))  # fmt: skip
+    choices = for_each(
+        "target", demands, lambda d: d.uid, lambda d: _placement_choice(d, offered, devices, index)
+    )
+    short = [choice for choice in choices if choice.needs_devices]
+    assignments = _assigned(short, groups, offered, _free_after_surge(choices, devices))
     targets: dict[str, PlacementTarget] = {}
-    for each in choices:
-        uid = each.demand.uid
-        assignment = assignments.get(uid) or _held_only(each.options[0])
+    for choice in choices:
+        uid = choice.demand.uid
+        assignment = assignments.get(uid) or _held_only(choice.options[0])
         for number, count in assignment.devices:
             devices.allocate(uid, groups[number], count)
-        targets[uid] = _target(each, assignment, offered, devices)
+        targets[uid] = _target(choice, assignment, offered, devices)
     return targets
 
 
 def _assigned(
-    choices: list[_Choices],
+    choices: list[PlacementChoice],
     groups: tuple[DeviceGroup, ...],
     offered: Offers,
     free: Mapping[DeviceGroup, int],
@@ -81,23 +83,23 @@ def _assigned(
     if not choices:
         return {}
     # What no option uses is zero: then it changes no cached problem.
-    used = {group for each in choices for option in each.options for group in option.groups}
+    used = {group for choice in choices for option in choice.options for group in option.groups}
     counts = tuple(free[group] if i in used else 0 for i, group in enumerate(groups))
     prices = tuple(offered.unit_price(group) if i in used else 0.0 for i, group in enumerate(groups))
-    problem = tuple(DeviceDemand(each.demand.uid, each.options) for each in choices)
+    problem = tuple(DeviceDemand(choice.demand.uid, choice.options) for choice in choices)
     assignments = assign_devices(problem, counts, prices)
     return {demand.uid: assignment for demand, assignment in zip(problem, assignments, strict=True)}
 
 
-def _free_after_surge(choices: list[_Choices], devices: FreeDevices) -> Mapping[DeviceGroup, int]:
+def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> Mapping[DeviceGroup, int]:
     """Free devices, less one for each rollout that starts a new pod before it ends an old one."""
     free = dict(devices.free)
-    for each in choices:
-        demand = each.demand
-        workload = demand.workload_on(each.candidates[0].shape) if each.stays else None
+    for choice in choices:
+        demand = choice.demand
+        workload = demand.workload_on(choice.candidates[0].shape) if choice.stays else None
         if workload is None or not workload.is_rolling:
             continue
-        if workload.in_place and each.options[0].held > demand.intent.min_replicas:
+        if workload.in_place and choice.options[0].held > demand.intent.min_replicas:
             continue
         for group in devices.groups(demand.uid, workload.shape):
             if free[group]:
@@ -106,14 +108,14 @@ def _free_after_surge(choices: list[_Choices], devices: FreeDevices) -> Mapping[
     return free
 
 
-def _choices(
+def _placement_choice(
     demand: PlacementDemand, offered: Offers, devices: FreeDevices, index: Mapping[DeviceGroup, int]
-) -> _Choices:
+) -> PlacementChoice:
     current = _current(demand, devices) or demand.too_slow_but_serving
     cheaper = demand.cheaper_formats(current) if current is not None else ()
     if current is not None and not cheaper:
         option = _option(demand, current, offered, devices, index, min_replicas=0)
-        return _Choices(demand, (current,), (option,), stays=True)
+        return PlacementChoice(demand, (current,), (option,), stays=True)
     pairs = []
     for candidate in (current, *cheaper) if current is not None else demand.usable:
         # A move to a shape without devices for the minimum could never end, so it does not begin.
@@ -123,7 +125,7 @@ def _choices(
     pairs.sort(
         key=lambda pair: pair[1].desired * pair[1].price
     )  # stable: then in the order of the candidates
-    return _Choices(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
+    return PlacementChoice(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
 
 
 def _current(demand: PlacementDemand, devices: FreeDevices) -> Candidate | None:
@@ -169,9 +171,9 @@ def _affordable(demand: PlacementDemand, candidate: Candidate, offered: Offers) 
     if budget is None or price <= 0:
         return NO_LIMIT
     workload = demand.workload_on(candidate.shape)
-    kept = min(demand.intent.min_replicas, workload.replicas) if workload else 0
+    kept_replicas = min(demand.intent.min_replicas, workload.replicas) if workload else 0
     affordable = min((budget - _other_shapes_cost(demand, candidate, offered)) / price, NO_LIMIT)
-    return max(kept, math.floor(affordable + 1e-9))
+    return max(kept_replicas, math.floor(affordable + 1e-9))
 
 
 def _other_shapes_cost(demand: PlacementDemand, candidate: Candidate, offered: Offers) -> float:
@@ -185,13 +187,13 @@ def _held_only(option: ShapeOption) -> DeviceAssignment:
 
 
 def _target(
-    choices: _Choices, assignment: DeviceAssignment, offered: Offers, devices: FreeDevices
+    choice: PlacementChoice, assignment: DeviceAssignment, offered: Offers, devices: FreeDevices
 ) -> PlacementTarget:
-    demand = choices.demand
-    if not choices.candidates:
+    demand = choice.demand
+    if not choice.candidates:
         return PlacementTarget(None, demand.desired)
-    number = _unassigned_option(choices, devices) if assignment.option is None else assignment.option
-    candidate, option = choices.candidates[number], choices.options[number]
+    number = _unassigned_option(choice, devices) if assignment.option is None else assignment.option
+    candidate, option = choice.candidates[number], choice.options[number]
     over_budget, limit = "", demand.limits.get(candidate.shape)
     is_useless = option.max_replicas < min(option.desired, max(1, option.min_replicas))
     is_bound = is_useless or (
@@ -212,11 +214,11 @@ def _target(
     )
 
 
-def _unassigned_option(choices: _Choices, devices: FreeDevices) -> int:
+def _unassigned_option(choice: PlacementChoice, devices: FreeDevices) -> int:
     """Return the option that the status describes while no replica can be placed: the shape that `desired`
     counts, else one that serves, else the one with the most devices.
     """
-    demand, shapes = choices.demand, [candidate.shape for candidate in choices.candidates]
+    demand, shapes = choice.demand, [candidate.shape for candidate in choice.candidates]
     counted = [i for i, s in enumerate(shapes) if s == demand.desired_shape and demand.workload_on(s)]
     serving = [i for i, s in enumerate(shapes) if demand.available_on(s)]
     if counted or serving:
@@ -224,7 +226,7 @@ def _unassigned_option(choices: _Choices, devices: FreeDevices) -> int:
     fitting = [demand.devices_for(shape, devices) for shape in shapes]
     if demand.is_refused:  # the shape that was refused is tried again, no other one
         return next((i for i, count in enumerate(fitting) if count > 0), 0)
-    return max(range(len(shapes)), key=lambda i: (choices.options[i].max_replicas > 0, fitting[i]))
+    return max(range(len(shapes)), key=lambda i: (choice.options[i].max_replicas > 0, fitting[i]))
 
 
 def _over_budget(demand: PlacementDemand, candidate: Candidate, option: ShapeOption, offered: Offers) -> str:

@@ -64,8 +64,8 @@ def deployment_placement(
     others = tuple(workload for workload in workloads if workload.shape != chosen.shape)
     replicas = _replicas(target, current)
     pod_rollout = _rollout(demand, target, chosen.shape, current, replicas, devices)
-    kept = kept_replicas(demand, target, current)
-    stays = ", ".join(f"{kept[w.uid]} on {w.shape.described}" for w in others if kept[w.uid])
+    kept_by_uid = kept_replicas(demand, target, current)
+    stays = ", ".join(f"{kept_by_uid[w.uid]} on {w.shape.described}" for w in others if kept_by_uid[w.uid])
     reason, message = _placed_condition(demand, target, chosen, offered)
     unscheduled = pending.get((demand.uid, chosen.shape))
     if unscheduled and reason == Reason.PLACED:
@@ -93,7 +93,7 @@ def deployment_placement(
         actions=(
             *_apply(demand, offered, devices, chosen, replicas, pod_rollout, current),
             *resumed(current, replicas),
-            *_end_replicas(others, kept),
+            *_end_replicas(others, kept_by_uid),
         ),
     )
 
@@ -139,14 +139,14 @@ def _not_begun(
     return f"no move begins before the minimum of {demand.intent.min_replicas} replicas has free devices"
 
 
-def _end_replicas(others: tuple[Workload, ...], kept: Mapping[str, int]) -> Iterator[Action]:
+def _end_replicas(others: tuple[Workload, ...], kept_by_uid: Mapping[str, int]) -> Iterator[Action]:
     """End the replicas of other shapes that a move does not need any more."""
     for workload in others:
         identity = (workload.owner_uid, workload.namespace, workload.name, workload.uid)
-        if kept[workload.uid] == 0:
+        if kept_by_uid[workload.uid] == 0:
             yield RemoveDeployment(*identity)
-        elif kept[workload.uid] < workload.replicas:
-            yield ScaleDeployment(*identity, kept[workload.uid])
+        elif kept_by_uid[workload.uid] < workload.replicas:
+            yield ScaleDeployment(*identity, kept_by_uid[workload.uid])
 
 
 def _apply(

@@ -41,10 +41,10 @@ def node_selection(
     declaring = offered.declaring(shape.sku, pools)
     if workload is not None:
         products |= {product for product in workload.products if _is_of(product, shape.sku)}
-        kept = {selector: names for selector, names in declaring.items() if selector in workload.declared}
-        reachable = devices.count_selected(uid, shape, products, kept.values())
+        selected = {selector: names for selector, names in declaring.items() if selector in workload.declared}
+        reachable = devices.count_selected(uid, shape, products, selected.values())
         if reachable >= pods or reachable == devices.count_selected(uid, shape, products, declaring.values()):
-            declaring = kept
+            declaring = selected
     return NodeSelection(tuple(sorted(products)), tuple(sorted(declaring)))
 
 

@@ -29,22 +29,24 @@ def kept_replicas(
     missing_load = max(0.0, 1 - arrived / target.desired) if target.desired else 0.0
     missing_replicas = max(0, demand.intent.min_replicas - arrived)
     usable = {candidate.shape for candidate in demand.usable if demand.max_replicas(candidate.shape) > 0}
-    kept: dict[str, int] = {}
+    kept_by_uid: dict[str, int] = {}
     others = (w for w in demand.workloads if w is not current)
     for old in sorted(others, key=lambda w: (-w.available, w.name, w.uid)):
         if old.available == 0 and old.shape not in usable:
-            kept[old.uid] = 0
+            kept_by_uid[old.uid] = 0
             continue
         full_load = _replicas_for_all_load(demand, old)
         needed = math.ceil(missing_load * (full_load or 0) - _EPSILON)
         if full_load is None and missing_load:
             needed = old.replicas
         # Replicas in back-off have never started, and their devices are assigned to others.
-        kept[old.uid] = min(old.replicas, demand.max_replicas(old.shape), max(needed, missing_replicas))
-        carrying = min(old.available, kept[old.uid])
+        kept_by_uid[old.uid] = min(
+            old.replicas, demand.max_replicas(old.shape), max(needed, missing_replicas)
+        )
+        carrying = min(old.available, kept_by_uid[old.uid])
         missing_load = max(0.0, missing_load - (carrying / full_load if full_load else 0.0))
         missing_replicas = max(0, missing_replicas - carrying)
-    return kept
+    return kept_by_uid
 
 
 def _replicas_for_all_load(demand: PlacementDemand, old: Workload) -> int | None:

@@ -67,7 +67,7 @@ def render_status(
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
         "scaling": _scaling(scale, previous_status),
-        "backOffs": [back_off_block(each) for each in decision.back_offs] or None,
+        "backOffs": [back_off_block(back_off) for back_off in decision.back_offs] or None,
     }
     return {name: block for name, block in blocks.items() if block is not None}
 
@@ -233,20 +233,20 @@ def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any]
     if decision.predicted_tpot_ms is not None:
         block["predictedTPOTMilliseconds"] = _decimal(decision.predicted_tpot_ms)
     if decision.alternatives:
-        block["alternatives"] = [_alternative(each) for each in decision.alternatives]
+        block["alternatives"] = [_alternative(alternative) for alternative in decision.alternatives]
     return block | _advice(advice, short=decision.placed_reason != Reason.PLACED)
 
 
-def _alternative(each: Alternative) -> dict[str, Any]:
+def _alternative(alternative: Alternative) -> dict[str, Any]:
     block = {
-        "shape": str(each.shape),
-        "precision": each.shape.precision,
-        "replicas": each.replicas,
-        "costPerHour": f"{each.cost_per_hour:.2f}",
-        "rejectedBecause": each.rejected_because,
-        "message": each.message[:_MESSAGE_LIMIT],
+        "shape": str(alternative.shape),
+        "precision": alternative.shape.precision,
+        "replicas": alternative.replicas,
+        "costPerHour": f"{alternative.cost_per_hour:.2f}",
+        "rejectedBecause": alternative.rejected_because,
+        "message": alternative.message[:_MESSAGE_LIMIT],
     }
-    if not each.cost_per_hour:  # no price is known
+    if not alternative.cost_per_hour:  # no price is known
         del block["costPerHour"]
     return block
 
@@ -263,8 +263,7 @@ def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
     if advice.relaxations:
         relaxations = advice.relaxations[:_MAX_ITEMS]
         block["relaxations"] = [
-            {"dimension": each.dimension[:_SHORT_LIMIT], "text": each.text[:_MESSAGE_LIMIT]}
-            for each in relaxations
+            {"dimension": r.dimension[:_SHORT_LIMIT], "text": r.text[:_MESSAGE_LIMIT]} for r in relaxations
         ]
     return block
 
