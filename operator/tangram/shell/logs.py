@@ -1,13 +1,11 @@
-"""Log lines: one JSON object each, or plain text. Nothing here ever sees a Secret: we neither read nor log
-any.
-"""
+"""Log lines, as JSON objects or plain text. The operator neither reads nor logs Secrets."""
 
 import json
 import logging
 import sys
 from datetime import UTC, datetime
 
-# aiohttp and httpx log URLs of each request at INFO; kopf tells every event it saw.
+# aiohttp and httpx log the URL of each request at INFO; kopf logs every event.
 _QUIET = {
     "httpx": logging.WARNING,
     "httpcore": logging.WARNING,
@@ -32,11 +30,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def configure(form: str, level: int = logging.INFO) -> None:
-    """Send all logs to stderr in this form: `json` or `plain`."""
+def configure(log_format: str, level: int = logging.INFO) -> None:
+    """Send all logs to stderr in the format `json` or `plain`."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if form == "json" else plain)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name, least in _QUIET.items():
-        logging.getLogger(name).setLevel(least)
+    for name, minimum_level in _QUIET.items():
+        logging.getLogger(name).setLevel(minimum_level)

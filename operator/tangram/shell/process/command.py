@@ -1,4 +1,4 @@
-"""The operator's command line."""
+"""The command line of the operator: read settings and credentials, check the CRD, run."""
 
 import argparse
 import asyncio
@@ -20,14 +20,14 @@ EXIT_NO_CRD = 3
 
 
 def run(argv: list[str]) -> int:
-    """Parse the command line, check what must be there, run."""
+    """Parse the command line, check settings, credentials and the CRD, and run; return the exit code."""
     arguments = _parser().parse_args(argv)
     try:
         settings = load_settings(arguments.config)
         logs.configure(settings.log_format)
         credentials = find_credentials(arguments.kubeconfig)
     except (SettingsError, AuthError) as error:
-        print(f"tangram-operator: {error}", file=sys.stderr)  # noqa: T201 - a command line speaks on stderr
+        print(f"tangram-operator: {error}", file=sys.stderr)  # noqa: T201 - before the log is configured
         return EXIT_USAGE
     return asyncio.run(_run(settings, credentials))
 
@@ -59,15 +59,15 @@ async def _run(settings: Settings, credentials: Credentials) -> int:
 
 
 async def _crd_served(credentials: Credentials) -> bool:
-    """Ask until the API server answers: it may start after us."""
-    client, backoff = ApiClient(credentials), RetryDelays()
+    """Say whether the API server serves the CRD. Retry until it responds: it may start after the operator."""
+    client, delays = ApiClient(credentials), RetryDelays()
     try:
         while True:
             try:
                 return await client.served(LLM_DEPLOYMENTS)
             except ApiError as error:
-                delay = backoff.next_s()
-                log.warning("API server: %s; again in %.1f s", error, delay)
+                delay = delays.next_s()
+                log.warning("API server: %s; retrying in %.1f s", error, delay)
                 await asyncio.sleep(delay)
     finally:
         await client.close()

@@ -1,22 +1,22 @@
-"""kopf as a thin shell: it runs the process (start, stop, login, signals).
+"""Run the operator process under kopf: start, stop, login, signals.
 
-It decides nothing, writes nothing and watches nothing: no change-detecting handlers (they annotate), no
-timers or daemons (they add finalizers), no indexes (they start quadratically), no peering (we have a
-Lease), no event posting (ours are deduplicated). Nor event handlers: an error inside a watch of kopf's, or
-an object that its JSON parser cannot read, ends the process, and any author of an LLMDeployment could send
-one. What is true, and that it changed, comes from the mirrors.
+kopf watches and writes nothing here: no change-detecting handlers (they annotate), no timers or daemons (they
+add finalizers), no indexes (their start is quadratic), no peering (there is a Lease), no event posting (the
+operator deduplicates its own). No event handlers either: an error inside kopf's watch, or an object that its
+JSON parser cannot read, ends the process, and any author of an LLMDeployment could write such an object. The
+mirrors provide the objects and their changes.
 """
 
 import asyncio
 import datetime
 import logging
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import kopf
 
 from tangram.shell.api_server.auth import TOKEN_REREAD_S, Credentials
+from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.process.app import Operator
 from tangram.shell.settings import Settings
 
@@ -25,36 +25,33 @@ log = logging.getLogger(__name__)
 EXIT_TIMEOUT_S = 25.0  # below the usual grace period of 30 s
 
 
-class EndlessBackoffs:
-    """Delays between kopf's API attempts: jittered, and without an end, so that an API outage never ends
-    the process.
-    """
+class EndlessDelays:
+    """Endless delays between kopf's API attempts, so that an API outage never ends the process."""
 
     def __iter__(self) -> Iterator[float]:
-        """Yield 0.5 to 10 s for ever."""
-        delay = 0.5
+        """Yield the delays of a new sequence of attempts, in seconds."""
+        delays = RetryDelays()
         while True:
-            yield delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
-            delay = min(10.0, delay * 2)
+            yield delays.next_s()
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """Return kopf's settings, each for a reason known from its code (1.45)."""
+    """Return kopf's settings (by the code of version 1.45)."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True  # no dynamic CRDs: needs no cluster-wide right to read them
     settings.peering.standalone = True
     settings.posting.enabled = False
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
-    settings.networking.error_backoffs = EndlessBackoffs()
+    settings.networking.error_backoffs = EndlessDelays()
     settings.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
     return settings
 
 
 def connection(credentials: Credentials) -> kopf.ConnectionInfo:
-    """Return the same credentials as kopf wants them."""
+    """Return the credentials in the form of kopf."""
     token = credentials.token()
-    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=TOKEN_REREAD_S)
+    expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=TOKEN_REREAD_S)
     return kopf.ConnectionInfo(
         server=credentials.server,
         ca_path=credentials.ca_path,
@@ -63,7 +60,7 @@ def connection(credentials: Credentials) -> kopf.ConnectionInfo:
         insecure=credentials.insecure or None,
         scheme="Bearer" if token else None,
         token=token,
-        expiration=soon if token else None,  # tokens rotate: log in again
+        expiration=expiration if token else None,  # tokens rotate: log in again
     )
 
 
@@ -72,7 +69,7 @@ def registry(
     start: Callable[[], Any],
     stop: Callable[[], Any],
 ) -> kopf.OperatorRegistry:
-    """Return all handlers there are."""
+    """Return the registry with the three handlers of the operator."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -91,11 +88,11 @@ def registry(
 
 
 async def run(settings: Settings, credentials: Credentials) -> int:
-    """Run the operator until a signal or the death of a part; return the exit code."""
+    """Run the operator until a signal, or until one of its tasks ends; return the exit code."""
     operator = Operator(settings, credentials)
     stop_flag = asyncio.Event()
     watchdog = asyncio.create_task(_stop_when_failed(operator, stop_flag))
-    where: dict[str, Any] = (
+    scope: dict[str, Any] = (
         {"namespaces": settings.watch_namespaces} if settings.watch_namespaces else {"clusterwide": True}
     )
     try:
@@ -104,7 +101,7 @@ async def run(settings: Settings, credentials: Credentials) -> int:
             settings=kopf_settings(),
             standalone=True,
             stop_flag=stop_flag,
-            **where,
+            **scope,
         )
     finally:
         watchdog.cancel()
