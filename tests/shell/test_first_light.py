@@ -1,6 +1,4 @@
-"""An LLMDeployment becomes a Deployment and a Service that say the right things, and a status that says
-the truth.
-"""
+"""An LLMDeployment becomes a Deployment, a Service and a status."""
 
 import asyncio
 

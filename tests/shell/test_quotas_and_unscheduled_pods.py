@@ -12,7 +12,7 @@ from tangram.shell.snapshot.workloads import claims, workload
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import sources
-from tests.shell.test_view_of_the_fleet import deployment, pod
+from tests.shell.test_fleet_snapshot import deployment, pod
 
 WHY = "0/3 nodes are available: 3 Insufficient cpu."
 SINCE = "2026-01-01T00:00:00Z"

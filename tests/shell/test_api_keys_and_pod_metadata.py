@@ -1,4 +1,4 @@
-"""What a person adds to engine pods: API keys of a Secret, labels and annotations."""
+"""Fields of engine pods from the spec: API keys of a Secret, labels and annotations."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""From mirrored objects to what the planner sees."""
+"""From mirrored objects to the snapshot that the planner reads."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Labels and annotations in `tangram.dev/` that are read: an edit changes no plan, or has a condition."""
+"""Edits of `tangram.dev/` labels and annotations by others: no plan changes, or a condition reports it."""
 
 import copy
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""An operator whose mirrors stand still, on a real API server: what changed unseen is not taken away."""
+"""An operator with stale mirrors, on a real API server: it removes nothing that has changed meanwhile."""
 
 from typing import Any
 

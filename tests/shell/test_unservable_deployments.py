@@ -1,4 +1,4 @@
-"""What cannot be served is said, with the nearest thing that could, and takes no GPU."""
+"""An LLMDeployment that cannot be served reports why, with the nearest feasible change, and uses no GPU."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replicas that cannot come to be, on a real API server with its quota, admission and scheduler."""
+"""Replicas whose pods are rejected, on a real API server with its quota, admission and scheduler."""
 
 import secrets
 from collections.abc import AsyncIterator
