@@ -33,7 +33,7 @@ def test_a_labelled_class_that_never_preempts_gives_its_value_and_its_name() -> 
 @pytest.mark.parametrize(
     ("there", "visible", "reason", "told"),
     [
-        ((), True, "PriorityClassNotFound", "cannot be made again"),
+        ((), True, "PriorityClassNotFound", "cannot be created again"),
         ((), False, "PriorityClassUnknown", "give it the right"),
         ((PriorityClass("gold", 5, preempts=False),), True, "PriorityClassNotAllowed", "has no label"),
         (
@@ -95,7 +95,7 @@ def test_files_know_the_charts_classes_by_name_and_those_among_them_first() -> N
     assert [found.resolve(n).value for n in ("tangram-low", None, "tangram-high")] == [0, 1000, 7]
     refusal = found.resolve("gold").refusal
     assert refusal is not None
-    assert "is not among the files: give it, too (kubectl get priorityclass gold -o yaml)" in refusal.message
+    assert "is not among the files: add it (kubectl get priorityclass gold -o yaml)" in refusal.message
 
 
 def test_the_policy_that_kubernetes_defaults_to_preempts() -> None:

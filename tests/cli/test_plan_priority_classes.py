@@ -55,7 +55,7 @@ def test_slice_requests_keep_their_number(planner):
 @pytest.mark.parametrize(
     ("documents", "told"),
     [
-        ([], "PriorityClass gold is not among the files: give it, too"),
+        ([], "PriorityClass gold is not among the files: add it"),
         ([priority_class("gold", 5, preemptionPolicy="PreemptLowerPriority")], "has preemptionPolicy"),
         ([priority_class("gold", 5, metadata={"name": "gold"})], "has no label tangram.dev/priority-class"),
         ([priority_class("gold", "5")], "value must be a whole number"),

@@ -89,7 +89,7 @@ async def test_a_class_is_missing_made_changed_deleted_and_made_anew(here: World
 
     # Deleted: what runs stays, and is not accepted; made anew with another value it is.
     await remove(here, silver)
-    assert "cannot be made again" in await reason(here, "PriorityClassNotFound")
+    assert "cannot be created again" in await reason(here, "PriorityClassNotFound")
     assert (await of_class(here, silver))["metadata"]["uid"] == rolled["metadata"]["uid"]
     await here.apply(priority_class(silver, 70), PRIORITY_CLASSES)
     await reason(here, "Valid")

@@ -1,5 +1,6 @@
-"""What people write and read: `LLMDeployment`, `GPUPool` and `FleetPlan` as models. The CRDs in `crds/` are
-generated from them.
+"""The API: `LLMDeployment`, `GPUPool` and `FleetPlan` as models, and how they become the planner's data.
+
+In: objects of the API server or of files. Out: intents, pools, status blocks, and the CRDs in `crds/`.
 """
 
 from tangram.api.common.priority import (

@@ -68,7 +68,7 @@ def document(kind: Definition) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists are indented and repeated values written out, as people expect of YAML."""
+    """Indents lists and writes repeated values out, as usual in YAML."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -83,24 +83,26 @@ def render(kind: Definition) -> str:
 
 
 def stale(folder: Path) -> list[str]:
-    """Return the names of files that are not as they should be, those that should not be there included."""
-    wanted = {file_name(kind): render(kind) for kind in ALL}
-    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
-    return sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+    """Return the names of files that differ from the models, superfluous ones included."""
+    rendered = {file_name(kind): render(kind) for kind in ALL}
+    present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
+    return sorted(
+        name for name in rendered.keys() | present.keys() if rendered.get(name) != present.get(name)
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the files, or with `--check` only tell which are stale (exit 1)."""
+    """Write the files, or with `--check` only list the stale ones (exit 1)."""
     parser = argparse.ArgumentParser(prog="python -m tangram.api.crd", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is stale")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write (default: %(default)s)")
     arguments = parser.parse_args(argv)
     folder: Path = arguments.output
     if arguments.check:
-        found = stale(folder)
-        for name in found:
+        stale_files = stale(folder)
+        for name in stale_files:
             sys.stderr.write(f"{folder / name} is stale: run `python -m tangram.api.crd`\n")
-        return int(bool(found))
+        return int(bool(stale_files))
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ALL:
         (folder / file_name(kind)).write_text(render(kind), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The three kinds as the API server is told of them: names, scope, models, rules and columns."""
+"""Definitions of the three kinds: names, scope, models, rules and columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,11 +50,11 @@ LLM_DEPLOYMENT = Definition(
     plural="llmdeployments",
     scope="Namespaced",
     short_names=("llmdep",),
-    description="LLMDeployment serves one open model: it says what is wanted (a checkpoint, latency "
-    "objectives, limits), and Tangram decides on which GPUs or MIG slices it runs and how many replicas "
-    "it has, and keeps it so.",
+    description="LLMDeployment serves one open model: its spec holds a checkpoint, latency objectives "
+    "and limits, and Tangram decides on which GPUs or MIG slices it runs and how many replicas it has, "
+    "and maintains them.",
     spec=LLMDeploymentSpec,
-    spec_description="What is wanted.",
+    spec_description="Desired state.",
     spec_rules=(TRAFFIC_RULE,),
     status=LLMDeploymentStatus,
     rules=(NAME_RULE,),

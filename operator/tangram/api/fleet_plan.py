@@ -1,4 +1,4 @@
-"""`FleetPlan`: one plan for the whole fleet. Written by Tangram, read by people. Decimals are strings.
+"""`FleetPlan`: one plan for the whole fleet, written by Tangram for users. Decimals are strings.
 
 The spec is the plan. It is named by the hash of its inputs and never changes. The status holds what is true
 of the plan at a time: its state, what the fleet costs beside it, how long the solver took. Lists are bounded:
@@ -13,7 +13,7 @@ from tangram.api.common.base import APIModel
 from tangram.api.common.values import rule
 from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, Time
 
-MAX_ITEMS = 1000  # of each list; bytes are bounded by what writes it
+MAX_ITEMS = 1000  # of each list; its writer bounds the bytes
 EXAMPLES = 3  # names of GPUs listed for a class of layouts
 SPEC_RULE = rule(
     "self == oldSelf",
@@ -164,8 +164,8 @@ class FleetPlanSpec(APIModel):
     )
     one_shape_per_deployment: ShortText | None = Field(
         default=None,
-        description="What it costs at most that all replicas of an LLMDeployment have one shape: this plan "
-        "beside free mixes of shapes.",
+        description="How much more this plan costs at most because all replicas of an LLMDeployment have one "
+        "shape, compared with free mixes of shapes.",
     )
     gpus: ShortText = Field(description='GPUs in use over all GPUs, as text: "3/6".')
     gpus_in_use: Count = Field(
@@ -238,8 +238,8 @@ class FleetPlanStatus(APIModel):
     since: Time | None = Field(default=None, description="When `state` last changed.")
     current_cost_per_hour: Decimal | None = Field(
         default=None,
-        description="USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, as it last "
-        "was while the plan counted.",
+        description="USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, the last "
+        "value before it was superseded.",
     )
     saves_per_hour: SignedDecimal | None = Field(
         default=None,

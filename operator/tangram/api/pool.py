@@ -1,4 +1,4 @@
-"""`GPUPool`: which nodes belong together, what their GPUs are and cost, and what plans may do to them."""
+"""`GPUPool`: a group of GPU nodes, their GPU model and price, and what plans may do to them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -136,10 +136,10 @@ class PoolCondition(Condition):
 
 
 class GPUPoolStatus(APIModel):
-    """What is observed. Written by Tangram alone."""
+    """Observed state, written by Tangram alone."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Generation of the object that this status speaks of."
+        default=None, description="Generation of the object that this status is about."
     )
     conditions: tuple[PoolCondition, ...] = Field(
         default=(),
@@ -173,8 +173,8 @@ class GPUPoolStatus(APIModel):
     allocatable: DeviceCounts | None = Field(
         default=None,
         description="GPUs (nvidia.com/gpu) and MIG slices (nvidia.com/mig-PROFILE) that the device plugins "
-        "of its Ready nodes offer, by resource, used or not. Devices that are left out, as the message of "
-        "Ready says, do not count.",
+        "of its Ready nodes offer, by resource, used or not. Devices that are left out (the message of Ready "
+        "names them) do not count.",
     )
     free: DeviceCounts | None = Field(
         default=None,
@@ -184,7 +184,7 @@ class GPUPoolStatus(APIModel):
 
 
 def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:
-    """Return what a GPUPool says, defaults filled in. Never raises for what a person can write."""
+    """Return a GPUPool with defaults filled in, or an `InvalidPool` for user errors."""
     name = obj["metadata"]["name"]
     try:
         spec = GPUPoolSpec.model_validate(obj.get("spec"))
@@ -193,10 +193,10 @@ def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:
     nodes = spec.nodes
     if nodes.max is not None and nodes.min > nodes.max:
         return InvalidPool(name, f"spec.{MIN_ABOVE_MAX} ({nodes.min} > {nodes.max})")
-    found = (gpu(spec.sku) or find_gpu(spec.sku)) if spec.sku else None
-    if spec.sku and found is None:
-        known = ", ".join(skus())
-        return InvalidPool(name, f"spec.sku: {spec.sku} is not in the catalog; it knows {known}")
+    board = (gpu(spec.sku) or find_gpu(spec.sku)) if spec.sku else None
+    if spec.sku and board is None:
+        catalog_skus = ", ".join(skus())
+        return InvalidPool(name, f"spec.sku: {spec.sku} is not in the catalog, which has {catalog_skus}")
     return Pool(
         name=name,
         selector=tuple(sorted(spec.node_selector.items())),
@@ -205,7 +205,7 @@ def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:
         backend=BACKENDS[spec.backend] if spec.backend else None,
         disruption_budget=spec.disruption_budget,
         max_nodes=nodes.max,
-        sku=found.sku if found else None,
+        sku=board.sku if board else None,
         gpus_per_node=nodes.gpus_per_node,
         zone=spec.zone or "",
         mig_enabled=nodes.mig_enabled,

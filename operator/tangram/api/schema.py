@@ -32,14 +32,14 @@ def structural(model: type[BaseModel]) -> dict[str, Any]:
 def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     schema = _flatten(schema, defs)
     out: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
-    if "exclusiveMinimum" in schema:  # of OpenAPI 3.0: a word about `minimum`, not a number
+    if "exclusiveMinimum" in schema:  # in OpenAPI 3.0 a flag of `minimum`, not a number
         out |= {"minimum": schema["exclusiveMinimum"], "exclusiveMinimum": True}
     if "const" in schema:
         out["enum"] = [schema["const"]]
     if out.get("default") in (None, []):
         out.pop("default", None)
     kind = out.get("type")  # none: a whole number or text (x-kubernetes-int-or-string)
-    if kind == "object" and "properties" not in schema:  # a map: keys are for a rule to judge
+    if kind == "object" and "properties" not in schema:  # a map: a rule checks its keys
         out["additionalProperties"] = _convert(schema["additionalProperties"], defs)
     elif kind == "object":
         out["properties"] = {name: _convert(value, defs) for name, value in schema["properties"].items()}
@@ -55,10 +55,10 @@ def _convert(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
 
 def _flatten(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     """Merge `$ref` and `anyOf [X, null]` into one schema; the field wins over its type."""
-    here = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    own_keys = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
     if "$ref" in schema:
-        return _flatten(defs[schema["$ref"].rsplit("/", 1)[1]], defs) | here
+        return _flatten(defs[schema["$ref"].rsplit("/", 1)[1]], defs) | own_keys
     if "anyOf" in schema:
         (inner,) = [option for option in schema["anyOf"] if option.get("type") != "null"]
-        return _flatten(inner, defs) | here
-    return here
+        return _flatten(inner, defs) | own_keys
+    return own_keys

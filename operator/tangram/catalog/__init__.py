@@ -1,4 +1,7 @@
-"""Facts about GPUs, MIG profiles and well-known models, as data with a source per entry (the yaml files)."""
+"""Facts about GPUs, MIG profiles and well-known models, with a source per entry.
+
+In: the YAML files of this folder. Out: frozen records, prices, and lookups by name or label.
+"""
 
 from tangram.catalog.load import Catalog, CatalogError, load
 from tangram.catalog.lookup import find_gpu, gpu, match_product, profile, profile_of_resource, share, skus

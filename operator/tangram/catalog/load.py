@@ -1,4 +1,4 @@
-"""Read and validate the catalog's files. A bad catalog is our error: it stops the program."""
+"""Read and validate the catalog's files. A wrong entry is a bug: it stops the program."""
 
 import importlib.resources
 import math
@@ -81,18 +81,18 @@ def _gpu(sku: str, entry: Mapping[str, Any], boards: Mapping[str, Mapping[str, A
 
 
 def _nvlink_gpus(sku: str, entry: Mapping[str, Any]) -> int | None:
-    found = entry.get("nvlink_gpus")
-    if found is None:
+    gpus = entry.get("nvlink_gpus")
+    if gpus is None:
         return None
-    if not entry["nvlink_gbps"] or not isinstance(found, int) or found < 2:
-        raise CatalogError(f"gpus.yaml: {sku}.nvlink_gpus {found!r} joins nothing")
-    return found
+    if not entry["nvlink_gbps"] or not isinstance(gpus, int) or gpus < 2:
+        raise CatalogError(f"gpus.yaml: {sku}.nvlink_gpus {gpus!r} joins nothing")
+    return gpus
 
 
 def _price(sku: str, price_range: Mapping[str, float | None]) -> float | None:
     """Geometric mean of the range: list prices spread by a factor, not by a sum."""
-    found = _price_range(sku, price_range)
-    return math.sqrt(found[0] * found[1]) if found else None
+    bounds = _price_range(sku, price_range)
+    return math.sqrt(bounds[0] * bounds[1]) if bounds else None
 
 
 def _price_range(sku: str, price_range: Mapping[str, float | None]) -> tuple[float, float] | None:

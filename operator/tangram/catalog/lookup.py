@@ -1,4 +1,4 @@
-"""Questions people ask the catalog that is shipped."""
+"""Look up GPUs, MIG profiles and shares in the shipped catalog: by SKU, node label or a user's spelling."""
 
 import difflib
 import re
@@ -9,8 +9,8 @@ from tangram.catalog.reading.errors import InputError
 from tangram.catalog.reading.fields import short
 from tangram.catalog.records import GPU, Profile
 
-# Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing it is a turn: neither is a
-# whole GPU, and the label says so. Such nodes are not used (yet), rather than planned with the wrong memory.
+# Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing a share of its time:
+# neither is a whole GPU, and the label shows it. Such nodes are not used (yet): their memory would be wrong.
 _NOT_A_WHOLE_GPU = re.compile(r"-MIG-|-SHARED$")
 
 
@@ -20,7 +20,7 @@ def skus() -> tuple[str, ...]:
 
 
 def gpu(sku: str) -> GPU | None:
-    """Return the facts about a SKU, or None if the catalog does not know it."""
+    """Return the facts about a SKU, or None if it is not in the catalog."""
     return load().gpus.get(sku)
 
 
@@ -53,17 +53,17 @@ def share(sku: str, profile_name: str, tensor_parallel: int = 1) -> float:
     return (facts.dominant_share if facts else 1.0) * tensor_parallel
 
 
-# Words of a GPU's name that tell nothing apart, and those that people leave out.
+# Words of a GPU's name that distinguish no GPUs, and words that users leave out.
 _NOISE = frozenset(["nvidia", "tesla", "geforce", "rtx", "gpu", "hbm2", "hbm2e", "hbm3", "hbm3e", "edition"])
 _FORM = re.compile(r"\d+gb|sxm|pcie|nvl|server")
 _MEMORY = re.compile(r"(\d+)gb")
 LONGEST_NAME = 200  # characters of a GPU's name: likeness to a longer one takes seconds to measure
-_SAME_MEMORY = 0.12  # names say 48GB where NVML says 45 GiB, 192GB where it says 179
+_SAME_MEMORY = 0.12  # names have 48GB where NVML has 45 GiB, 192GB where it has 179
 
 
 @cache
 def find_gpu(name: str) -> GPU | None:
-    """Return the GPU that people mean by `name`: a SKU, an alias, a product label, in any case and spelling.
+    """Return the GPU that `name` stands for: a SKU, an alias, a product label, in any case and spelling.
 
     `H100_SXM5`, `nvidia a100-sxm4-40gb`, `L40S-48GB`, `rtx4090`, `8xA100 80G`. None: unknown, or several.
     """
@@ -72,13 +72,15 @@ def find_gpu(name: str) -> GPU | None:
         return None
     boards = load().gpus.values()
     for board in boards:
-        if any(words == _words(known) for known in (board.sku, *board.aliases)):
+        if any(words == _words(spelling) for spelling in (board.sku, *board.aliases)):
             return board
     if label := match_product(name):
         return gpu(label)
-    found = [board for board in boards if words < _words(board.sku) and _only_form(_words(board.sku) - words)]
-    if len(found) == 1:
-        return found[0]
+    matches = [
+        board for board in boards if words < _words(board.sku) and _only_form(_words(board.sku) - words)
+    ]
+    if len(matches) == 1:
+        return matches[0]
     sizes = {word for word in words if _MEMORY.fullmatch(word)}
     shorter = find_gpu(" ".join(sorted(words - sizes))) if sizes and words - sizes else None
     return shorter if shorter and all(_has_memory(shorter, word) for word in sizes) else None

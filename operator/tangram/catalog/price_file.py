@@ -22,7 +22,7 @@ def parse_prices(text: str, where: str) -> Prices:
     try:
         root = yaml_text.compose(text)
     except yaml_text.ERRORS as error:
-        line, problem = yaml_text.told(error)
+        line, problem = yaml_text.line_and_problem(error)
         raise InputError(f"{where}{line}", f"not YAML: {problem}") from error
     if root is None:
         return Prices()

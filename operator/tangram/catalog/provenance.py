@@ -1,4 +1,4 @@
-"""Where facts come from: what people look up and no decision needs, so it is read apart from the facts."""
+"""Sources of the facts: shown to users, needed by no decision, so read apart from the facts."""
 
 from tangram.catalog.load import read_document
 

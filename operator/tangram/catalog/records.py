@@ -1,4 +1,4 @@
-"""What the catalog holds, frozen."""
+"""Records of the catalog: GPUs and MIG profiles."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Profile:
     unverified_fields: tuple[str, ...]  # facts without a source good enough to rely on
     compute_slices: int = 0
     memory_slices: int = 0  # in the board's placement units: eighths on an H100, twelfths on an RTX PRO 6000
-    starts: tuple[int, ...] = ()  # memory slices it may begin at; empty: nobody has published them
+    starts: tuple[int, ...] = ()  # memory slices it may begin at; empty: not published
     engines: tuple[
         tuple[str, int], ...
     ] = ()  # copy, decoder, encoder, jpeg, ofa; one without a source is absent

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.catalog.reading.yaml_text import DEEPEST, ERRORS, load_all, told
+from tangram.catalog.reading.yaml_text import DEEPEST, ERRORS, line_and_problem, load_all
 
 LARGEST_FILE = 256 << 20
 BOM = "\ufeff"
@@ -52,7 +52,7 @@ def documents(text: str, shown: str) -> Iterator[Any]:
     try:
         yield from load_all(text)
     except ERRORS as error:
-        line, problem = told(error)
+        line, problem = line_and_problem(error)
         raise InputError(f"{shown}{line}", f"not YAML: {problem}") from error
 
 

@@ -1,4 +1,7 @@
-"""The nouns: what is observed (`FleetSnapshot`), wanted (`Intent`) and decided (`Plan`). All frozen."""
+"""Data types that all packages share, frozen.
+
+Observed: `FleetSnapshot`. Desired: `Intent`. Decided: `Plan`.
+"""
 
 from tangram.fleet.evaluation import (
     Evaluation,

@@ -1,4 +1,4 @@
-"""What quantisation costs a checkpoint: tolerances, reports, and the Jobs that make them."""
+"""Accuracy of quantised formats: tolerances, reports, and the Jobs that make them."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class PrecisionTolerance:
 
 @dataclass(frozen=True, slots=True, order=True)
 class EvaluationKey:
-    """What a report is about. A checkpoint of other content, or another GPU model, needs a report of its own.
+    """The subject of a report. A checkpoint of other content, or another GPU model, needs its own report.
 
     As with facts, reports never cross namespaces.
     """
@@ -51,7 +51,7 @@ class EvaluationReport:
         return " and ".join(missed)
 
     def __str__(self) -> str:
-        """Return the figures as a person reads them."""
+        """Return the figures as text."""
         return f"perplexity {_increase(self)}, top-1 agreement {self.top1_agreement * 100:.1f} %"
 
 
@@ -74,7 +74,7 @@ class Evaluation:
     job_uid: str
     started_at: float
     result: EvaluationReport | EvaluationFailure | None = None
-    message: str = ""  # while it runs: what it waits for, in the words of the cluster
+    message: str = ""  # while it runs: what it waits for, as the cluster reports it
 
 
 def _increase(report: EvaluationReport) -> str:

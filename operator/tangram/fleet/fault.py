@@ -1,4 +1,4 @@
-"""What goes wrong for one LLMDeployment in one planning round, and nothing but a bug explains."""
+"""Errors of one LLMDeployment in one planning round that only a bug explains."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ MOST_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """A step of a planning round that raised for one LLMDeployment, which therefore stands still."""
+    """A step of a planning round that raised for one LLMDeployment, which is left as it is."""
 
     owner_uid: str
     step: str  # read | scale | model | desired | judge | target | solve | place | plan | status | write ...
     error: str  # type and message of the exception, bounded
-    trace: str = ""  # of the exception; empty where the process that met it logged it
+    trace: str = ""  # of the exception; empty where another process logged it
 
 
 def describe(error: BaseException) -> str:
-    """Return type and message of an exception, bounded: what conditions and logs repeat."""
+    """Return type and message of an exception, bounded, for conditions and logs."""
     return f"{type(error).__name__}: {error}"[:MOST_CHARACTERS]

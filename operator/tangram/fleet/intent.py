@@ -1,4 +1,4 @@
-"""What a person wants: one `LLMDeployment`, reduced to what decisions need."""
+"""One `LLMDeployment`: its spec, validated, with the fields that decisions need."""
 
 import math
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class MIGPolicy(StrEnum):
 
 Percentile = Literal[50, 90, 95, 99]
 PERCENTILES: tuple[int, ...] = get_args(Percentile)
-DEFAULT_PERCENTILE: Percentile = 90  # of an objective that names none
-RATE_TOLERANCE = 1e-9  # of a request rate: replicas that fall short by less carry it, but for rounding
+DEFAULT_PERCENTILE: Percentile = 90
+RATE_TOLERANCE = 1e-9  # of a request rate: replicas that fall short by less carry it; the rest is rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Objectives:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is expected before anything is measured: a prior, per LLMDeployment."""
+    """The traffic that a spec expects, used until traffic is measured."""
 
-    requests_per_second: float | None = None  # None: nobody said
+    requests_per_second: float | None = None  # None: not given
     input_tokens: Lengths | None = None  # of prompts
     output_tokens: Lengths | None = None  # of answers
 
@@ -96,7 +96,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class HostResources:
-    """What one replica asks for beside its GPU, on whatever shape; None: its share of what is usual."""
+    """CPU and memory requests of one replica, on any shape; None: its share of the operator's default."""
 
     cpu_milli: int | None = None  # thousandths of a core
     memory_mib: int | None = None
@@ -112,7 +112,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class FieldManager:
-    """Which client wrote a field last, as the API server records it. A client names itself."""
+    """The client that wrote a field last, as the API server records it. A client chooses its name."""
 
     manager: str  # kubectl, kube-controller-manager, ...
     subresource: str = ""  # scale, where the write went through it
@@ -138,7 +138,7 @@ class Intent:
     created_at: float  # seconds since the epoch
     model_uri: str  # image:///dir or pvc://claim/dir
     served_name: str
-    max_model_len: int | None  # None: what the checkpoint says
+    max_model_len: int | None  # None: that of the checkpoint
     max_running_requests: int
     ttft: Objective | None
     tpot: Objective | None
@@ -159,7 +159,7 @@ class Intent:
     budget_per_hour: float | None = None  # USD
     max_request_s: int = DEFAULT_REQUEST_S  # the engine ends every request by then
     resources: HostResources = HostResources()
-    api_keys: SecretKey | None = None  # where clients' API keys are; None: none is asked for
+    api_keys: SecretKey | None = None  # the file of clients' API keys; None: requests need none
     pod_labels: tuple[tuple[str, str], ...] = ()  # of engine pods, beside ours; sorted
     pod_annotations: tuple[tuple[str, str], ...] = ()  # likewise
     priority_class_name: str = ""  # that its pods carry; empty: none
@@ -193,7 +193,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class InvalidIntent:
-    """An `LLMDeployment` that cannot be understood: a person's error, reported as Accepted=False."""
+    """An `LLMDeployment` with an invalid spec: a user error, reported as Accepted=False."""
 
     uid: str
     namespace: str

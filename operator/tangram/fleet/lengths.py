@@ -1,4 +1,4 @@
-"""How long prompts and answers are: one distribution, from the API to the step simulation."""
+"""The distribution of prompt and answer lengths, from the API to the step simulation."""
 
 import math
 from bisect import bisect_left
@@ -81,8 +81,8 @@ def counted(pairs: Iterable[tuple[float, int]]) -> Lengths:
         classes = list(_together(classes))
     total = sum(count for _, count in classes)
     mean = sum(tokens * count for tokens, count in classes) / total
-    found = Lengths(mean, mean, tuple(classes))
-    return Lengths(mean, found.quantile(0.9), found.counts)
+    lengths = Lengths(mean, mean, tuple(classes))
+    return Lengths(mean, lengths.quantile(0.9), lengths.counts)
 
 
 def _together(classes: list[tuple[float, int]]) -> Iterable[tuple[float, int]]:

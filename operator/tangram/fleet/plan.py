@@ -1,4 +1,4 @@
-"""What was decided. A plan is a value: the executor performs it, tests compare it, people read it."""
+"""Plans: decisions about LLMDeployments, and the actions that carry them out. A plan is a value."""
 
 from dataclasses import dataclass
 
@@ -67,7 +67,7 @@ class ScaleDeployment:
 
 @dataclass(frozen=True, slots=True)
 class StartInspection:
-    """Run the inspect Job for a checkpoint nobody has facts about."""
+    """Run the inspect Job for a checkpoint without recorded facts."""
 
     owner_uid: str
     key: FactsKey
@@ -112,11 +112,10 @@ class FinishEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRollout:
-    """See that the rollout of a Deployment of ours that has begun nothing yet is not forgotten (UID
-    precondition).
+    """Make the Deployment controller continue a rollout that has not begun (UID precondition).
 
     The Deployment controller of Kubernetes takes a rollout for a scaling, for ever, when the only ReplicaSet
-    with replicas has as many as are wanted, but was told to have another number: so it ends where the
+    with replicas has as many as are desired, but its last spec had another number: this happens where the
     replicas are changed twice while a rollout runs (kubernetes/kubernetes#102551).
     """
 
@@ -142,12 +141,12 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another shape that it could have run on, and the one reason why it does not."""
+    """Another shape that the LLMDeployment could run on, and the one reason why it does not."""
 
     shape: Shape
     replicas: int  # that would be needed, or the minimum where the shape cannot serve
-    cost_per_hour: float  # USD of all of them; 0 where nobody knows a price
-    rejected_because: str  # of joint plans (Dearer, NotEnoughGPUs, DoesNotFit, TPOT, ...) and NotAllowed
+    cost_per_hour: float  # USD of all of them; 0 where no price is known
+    rejected_because: str  # as in fleet plans (Dearer, NotEnoughGPUs, DoesNotFit, TPOT, ...) and NotAllowed
     message: str
 
 
@@ -156,7 +155,7 @@ LAYOUT = "layout"  # dimension of a Relaxation: another layout of the GPUs that 
 
 @dataclass(frozen=True, slots=True)
 class RecommendedChange:
-    """The smallest change of one kind that would serve all of it; each was tried on the whole fleet."""
+    """The smallest change of one kind that serves the whole demand; each is tried on the whole fleet."""
 
     dimension: str  # layout, gpus, budget, objective ...
     text: str
@@ -164,17 +163,17 @@ class RecommendedChange:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the recommended plan of the whole fleet says about one LLMDeployment."""
+    """The part of a recommended FleetPlan that concerns one LLMDeployment."""
 
     plan: str  # name of the FleetPlan
     saves_per_hour: float  # USD, of the whole fleet, against what runs
-    because: tuple[str, ...] = ()  # where it goes short: what together rules it out
+    because: tuple[str, ...] = ()  # where replicas are missing: the constraints that together exclude them
     relaxations: tuple[RecommendedChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one LLMDeployment, and why."""
+    """The decision about one LLMDeployment, with reasons."""
 
     owner_uid: str
     accepted: bool
@@ -192,7 +191,7 @@ class Decision:
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
     predicted_tpot_ms: float | None = None  # per output token, of a nearly idle replica of `shape`
     back_offs: tuple[BackOff, ...] = ()  # shapes on which nothing more is tried for a while
-    rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that could be told here
+    rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that is known here
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,9 @@ class Plan:
 
     decisions: tuple[Decision, ...] = ()
     actions: tuple[Action, ...] = ()  # in the order in which they are to be performed
-    faults: tuple[Fault, ...] = ()  # of the LLMDeployments that stand still, sorted; those observed included
+    faults: tuple[
+        Fault, ...
+    ] = ()  # of the LLMDeployments that are left as they are, sorted; observed ones included
 
 
 @dataclass(frozen=True, slots=True)

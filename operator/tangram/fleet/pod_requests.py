@@ -37,16 +37,16 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list | tuple) else []
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def _nvidia(container: Mapping[str, Any]) -> dict[str, int]:
     """Extended resources: limits equal requests; a pod may give only one of the two."""
     resources = container.get("resources") or {}
-    both = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return _sum(
         {str(name).removesuffix(SHARED_SUFFIX): min(int(value), MAX_DEVICES)}
-        for name, value in both.items()
+        for name, value in amounts.items()
         if str(name).startswith(NVIDIA_PREFIX) and _positive(value)
     )
 

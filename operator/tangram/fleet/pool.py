@@ -13,8 +13,8 @@ class PoolPolicy(StrEnum):
     """What Tangram may do to the MIG layout of a pool's GPUs."""
 
     IGNORE = "Ignore"  # plans take the layout as it is
-    RECOMMEND = "Recommend"  # plans may re-cut anything, people carry them out
-    IDLE_ONLY = "IdleOnly"  # a GPU on which nobody runs may be re-cut
+    RECOMMEND = "Recommend"  # plans may re-cut any GPU, administrators carry them out
+    IDLE_ONLY = "IdleOnly"  # a GPU that no pod uses may be re-cut
     FULL = "Full"  # live replicas may be moved to free a GPU
 
 
@@ -26,7 +26,7 @@ class Pool:
     selector: NodeSelector = ()  # none: no node
     price_per_gpu_hour: float | None = None  # USD; None: the operator's prices, else the catalog's
     policy: PoolPolicy = PoolPolicy.IDLE_ONLY
-    backend: Literal["nvml", "mig-manager"] | None = None  # how GPUs are cut; None: as each GPU says
+    backend: Literal["nvml", "mig-manager"] | None = None  # how GPUs are cut; None: the backend of each GPU
     disruption_budget: int | None = None  # most replicas that one plan may move here; None: any number
     max_nodes: int | None = None  # None: the nodes that there are
     sku: str | None = None  # of new nodes, and of nodes without the product label; None: that of its nodes
@@ -46,7 +46,7 @@ def declared_skus(labels: Mapping[str, str], pools: Iterable[Pool]) -> tuple[str
 
 @dataclass(frozen=True, slots=True, order=True)
 class InvalidPool:
-    """A `GPUPool` that cannot be understood: a person's error, reported in its status."""
+    """A `GPUPool` with an invalid spec: a user error, reported in its status."""
 
     name: str
     message: str  # with the field's path and what to do

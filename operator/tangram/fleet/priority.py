@@ -1,13 +1,11 @@
-"""PriorityClasses of Kubernetes, and what one of them means for an LLMDeployment."""
+"""PriorityClasses of Kubernetes, and refusals of LLMDeployments."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PriorityClass:
-    """A PriorityClass (scheduling.k8s.io/v1). Its value and its policy never change: it is deleted and made
-    anew.
-    """
+    """A PriorityClass (scheduling.k8s.io/v1). Its value and its policy never change."""
 
     name: str
     value: int  # higher is served first

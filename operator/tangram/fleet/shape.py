@@ -60,11 +60,11 @@ class Shape:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def __str__(self) -> str:
-        """Return the form people read, e.g. `H100-80GB-SXM:1g.10gb`; whole GPUs without a profile."""
+        """Return the text of messages, e.g. `H100-80GB-SXM:1g.10gb`; whole GPUs without a profile."""
         base = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
         return base if self.tensor_parallel == 1 else f"{base} TP{self.tensor_parallel}"
 
     @property
     def described(self) -> str:
-        """The form people read where formats may differ: a quantised one follows, e.g. `L4 int4`."""
+        """The text where formats may differ: a quantised one follows, e.g. `L4 int4`."""
         return f"{self} {self.precision}" if self.precision in QUANTISED else str(self)

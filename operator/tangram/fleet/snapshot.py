@@ -1,4 +1,4 @@
-"""What is observed, at one instant. Built by the shell's Mirror, read by the planner; never partial."""
+"""The observed fleet at one instant. The shell's mirror builds it, the planner reads it; never partial."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from tangram.fleet.shape import Shape
 
 @dataclass(frozen=True, slots=True, order=True)
 class LeftOut:
-    """Devices of a node that no newcomer is given. Replicas that hold them keep them."""
+    """Devices of a node that new replicas do not get. A replica keeps its device."""
 
     reason: str  # one word, see tangram.eligibility.devices.node_devices
     message: str  # names the label, taint or resource with its value, and what to change
@@ -26,15 +26,15 @@ class Node:
     # catalog key: of the product label, without one as GPUPools declare it; None: unknown GPU, never used
     sku: str | None
     product: str  # value of the node label nvidia.com/gpu.product; "": it has none
-    usable: bool  # newcomers may be given what is allocatable; else `left_out` says why not
+    usable: bool  # new replicas may use what is allocatable; else `left_out` has the reasons
     allocatable: tuple[tuple[str, int], ...]  # (resource, count), sorted
     zone: str = ""  # label topology.kubernetes.io/zone
-    gpus: int | None = None  # label nvidia.com/gpu.count: how many GPUs it has, cut or whole; None: not told
+    gpus: int | None = None  # label nvidia.com/gpu.count: how many GPUs it has, cut or whole; None: no label
     labels: tuple[tuple[str, str], ...] = ()  # those that some GPUPool selects by, sorted
     spot: bool = False  # its cloud may reclaim it at short notice
     unhealthy: tuple[tuple[str, int], ...] = ()  # (resource, capacity less allocatable), sorted
     left_out: tuple[LeftOut, ...] = ()
-    # (resource, count) offered until lately, sorted: not for newcomers, kept for replicas that have it
+    # (resource, count) offered until lately, sorted: not for new replicas, kept for those that have it
     withheld: tuple[tuple[str, int], ...] = ()
 
 
@@ -76,7 +76,7 @@ class Workload:
     owner_generation: int  # generation of the LLMDeployment that it was last rendered from
     in_place: bool = False  # its rollouts take a pod down before they start another
     message: str = (
-        ""  # why pods do not start, as the cluster tells it (Pending, CrashLoop, ...); "" when fine
+        ""  # why pods do not start, as the cluster reports it (Pending, CrashLoop, ...); "" when fine
     )
     unscheduled: Unscheduled | None = None  # its pods that the scheduler finds no node for
     products: tuple[str, ...] = ()  # product labels of nodes on which its pods may run, sorted
@@ -92,8 +92,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FactsKey:
-    """Identity of a checkpoint. Facts never cross namespaces, not even those about image://: whoever may
-    create Jobs in one namespace could tell all the others what to believe, or keep them waiting.
+    """Identity of a checkpoint. Facts never cross namespaces, not even those about image://: Jobs of one
+    namespace could otherwise forge or delay the facts of all others.
     """
 
     namespace: str
@@ -105,7 +105,7 @@ class FactsKey:
 class CheckpointFacts:
     """What `tangram-engine inspect` found in a checkpoint. Bytes are those of the stored tensors."""
 
-    architecture: str  # as config.json says: LlamaForCausalLM
+    architecture: str  # as in config.json: LlamaForCausalLM
     digest: str  # sha256 over config.json and the safetensors headers
     dtype: str  # bf16 | fp16 | fp32
     layers: int
@@ -123,7 +123,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True)
 class InspectionFailure:
-    """Why a checkpoint cannot be served: a person's error, with what to do."""
+    """Why a checkpoint cannot be served: a user error, with what to do."""
 
     reason: str  # NotFound | InvalidCheckpoint | UnknownArchitecture | InspectionFailed
     message: str
@@ -140,7 +140,7 @@ class Inspection:
     job_uid: str
     started_at: float
     result: CheckpointFacts | InspectionFailure | None = None
-    message: str = ""  # while it runs: what it waits for, as the cluster tells it
+    message: str = ""  # while it runs: what it waits for, as the cluster reports it
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,13 @@ class WriteProblem:
 
 def _holds(operator: str, names: tuple[str, ...], name: str) -> bool:
     """Whether a term of a scope selector holds, as label selectors do: what is not there is in no list."""
-    known = {"In": name in names, "NotIn": name not in names, "Exists": bool(name), "DoesNotExist": not name}
-    return known.get(operator, False)
+    results = {
+        "In": name in names,
+        "NotIn": name not in names,
+        "Exists": bool(name),
+        "DoesNotExist": not name,
+    }
+    return results.get(operator, False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -177,14 +182,14 @@ class QuotaLimit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BackOff:
-    """A shape on which one LLMDeployment gets no more replicas for a while: pods there do not come to be."""
+    """A shape on which one LLMDeployment gets no more replicas for a while: its pods cannot start there."""
 
     owner_uid: str
     generation: int  # of the spec but for spec.replicas: another spec is tried at once
     shape: Shape
     reason: str  # Unschedulable | FailedCreate | QuotaExceeded
-    message: str  # what the cluster says
-    replicas: int  # that have come to be there, and stay
+    message: str  # of the API server or the scheduler
+    replicas: int  # that run there, and stay
     since: float  # epoch seconds
     until: float  # epoch seconds: then one more replica is tried
     attempts: int  # that failed in a row
@@ -192,7 +197,7 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class PodNeeds:
-    """What an engine pod asks for beside its GPU, and how long the scheduler may look for a node for it."""
+    """Requests of an engine pod beside its GPU, and how long the scheduler may search a node for it."""
 
     cpu_per_gpu: float = 0.0  # cores of a replica on a whole GPU; a slice asks for its share
     memory_per_gpu: float = 0.0  # bytes, likewise
@@ -219,11 +224,11 @@ class FleetSnapshot:
     evaluation_problems: tuple[WriteProblem, ...] = ()  # of evaluate Jobs alone, likewise
     pools: tuple[Pool, ...] = ()  # sorted by name
     invalid_pools: tuple[InvalidPool, ...] = ()  # sorted by name
-    # LLMDeployment uid -> replicas that the scaling law wants now; absent: hold what is there
+    # LLMDeployment uid -> replicas that the scaling law sets now; absent: as many as there are
     desired: tuple[tuple[str, int], ...] = ()
-    # of which shape `desired` counts replicas; absent: of the one that it runs on
+    # the shape whose replicas `desired` counts; absent: the one that it runs on
     desired_of: tuple[tuple[str, Shape], ...] = ()
-    # what could not be read or scaled; the LLMDeployments concerned stand still
+    # errors of reading and scaling; the LLMDeployments concerned are left as they are
     faults: tuple[Fault, ...] = ()  # sorted
     quotas: tuple[QuotaLimit, ...] = ()  # sorted
     back_offs: tuple[
@@ -240,5 +245,11 @@ class FleetSnapshot:
     @property
     def class_of_unnamed_pods(self) -> str:
         """The PriorityClass that admission gives pods that name none; empty: none."""
-        found = [each for each in self.priority_classes if each.is_global_default]
-        return min(found, key=lambda each: (each.value, each.name)).name if found else ""
+        defaults = [
+            priority_class for priority_class in self.priority_classes if priority_class.is_global_default
+        ]
+        return (
+            min(defaults, key=lambda priority_class: (priority_class.value, priority_class.name)).name
+            if defaults
+            else ""
+        )

@@ -259,7 +259,7 @@ def parse_settings(text: str, where: str) -> Settings:
     try:
         document = yaml_text.load(text)
     except yaml_text.ERRORS as error:
-        line, problem = yaml_text.told(error)
+        line, problem = yaml_text.line_and_problem(error)
         raise SettingsError(f"{where}{line}: not YAML: {problem}") from error
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: must be a mapping with at least engineImage")

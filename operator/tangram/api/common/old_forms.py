@@ -1,6 +1,6 @@
-"""What v1alpha1 looked like before its fields got their final names and types.
+"""Fields of v1alpha1 before they got their final names and types.
 
-The one list of what changed: `tangram convert` follows it, files of the command line are checked against
+The one list of changes: `tangram convert` follows it, files of the command line are checked against
 it, and the tables in CHANGELOG.md and docs/upgrading.md are compared with it.
 """
 
@@ -20,7 +20,7 @@ NOT_CONVERTED = (
 
 
 class Change(Enum):
-    """What became of a field."""
+    """How a field changed."""
 
     RENAMED = "renamed"  # another key, the same value
     MOVED = "moved"  # another place, the same value
@@ -43,7 +43,7 @@ class OldForm:
 
     @property
     def shown(self) -> str:
-        """The path as messages show it."""
+        """The path, as in messages."""
         return ".".join(self.path)
 
     @property
@@ -156,18 +156,18 @@ def belongs(api_version: object) -> bool:
 
 
 def old_parts(kind: str, document: Mapping[str, Any]) -> Iterator[OldForm]:
-    """Yield what of a document has the old form, in the order of the list."""
+    """Yield the old forms in a document, in the order of the list."""
     for form in forms_of(kind):
-        found = value_at(document, form.path)
-        if found is not MISSING and form.is_old(found):
+        value = value_at(document, form.path)
+        if value is not MISSING and form.is_old(value):
             yield form
 
 
 def stored_before(document: Mapping[str, Any]) -> bool:
     """Whether an LLMDeployment was last written under definitions of the old form.
 
-    What the API server shows of its spec is then not what was asked: fields that the present definitions lack
-    are gone, and defaults take their place. The text in `status.replicas` outlasts that.
+    Its spec, as the API server shows it, is then not what was written: fields that the present definitions
+    lack are gone, and defaults take their place. The text in `status.replicas` outlasts that.
     """
     return isinstance(value_at(document, ("status", "replicas")), str)
 

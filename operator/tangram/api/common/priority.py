@@ -1,4 +1,4 @@
-"""`spec.priorityClassName`: from a name to a number, or to why it is refused."""
+"""Resolve `spec.priorityClassName`: a class name becomes a number, or the reason why it is refused."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ CHART_CLASSES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPriority:
-    """What an LLMDeployment's class comes to."""
+    """The priority of an LLMDeployment, or why its class is refused."""
 
     value: int = 0  # that of pods without a class
     class_name: str = ""  # that its pods carry, or should; empty: none
@@ -49,32 +49,32 @@ class PriorityClasses:
         """Return the priority of an LLMDeployment that names this class, or none."""
         if name is None:
             return self._of_default()
-        found = self.by_name.get(name)
-        reason, why = self._refused(name, found)
-        if found is None or reason:
+        priority_class = self.by_name.get(name)
+        reason, why = self._refused(name, priority_class)
+        if priority_class is None or reason:
             return ResolvedPriority(class_name=name, refusal=Refusal(reason, f"{_FIELD}: {why}"))
-        return ResolvedPriority(found.value, found.name)
+        return ResolvedPriority(priority_class.value, priority_class.name)
 
     def default_warning(self) -> str:
         """Return why the operator's default class is not used; empty: it is, or there is none."""
         if not self.default:
             return ""
-        told = f"the operator's defaultPriorityClassName {self.default}"
+        subject = f"the operator's defaultPriorityClassName {self.default}"
         without = "pods carry no PriorityClass, may preempt others, and count with priority 0"
-        found = self.by_name.get(self.default)
-        if found is None:
+        priority_class = self.by_name.get(self.default)
+        if priority_class is None:
             missing = "does not exist" if self.visible else "is not known: the operator may not list them"
-            return f"{told} {missing}: {without}"
-        return f"{told} has preemptionPolicy {PREEMPTS}: {without}" if found.preempts else ""
+            return f"{subject} {missing}: {without}"
+        return f"{subject} has preemptionPolicy {PREEMPTS}: {without}" if priority_class.preempts else ""
 
     def _of_default(self) -> ResolvedPriority:
         warning = self.default_warning()
         if warning or not self.default:
             return ResolvedPriority(warning=warning)
-        found = self.by_name[self.default]
-        return ResolvedPriority(found.value, found.name)
+        priority_class = self.by_name[self.default]
+        return ResolvedPriority(priority_class.value, priority_class.name)
 
-    def _refused(self, name: str, found: PriorityClass | None) -> tuple[str, str]:
+    def _refused(self, name: str, priority_class: PriorityClass | None) -> tuple[str, str]:
         """Return the reason and the sentence; empty where the class may be used."""
         if not self.visible:
             return UNKNOWN, (
@@ -82,23 +82,23 @@ class PriorityClasses:
                 "list and watch priorityclasses in scheduling.k8s.io (the chart's role has it), or leave the "
                 f"field out; {_STAYS}"
             )
-        if found is None and self.in_files:
+        if priority_class is None and self.in_files:
             return NOT_FOUND, (
-                f"PriorityClass {name} is not among the files: give it, too "
+                f"PriorityClass {name} is not among the files: add it "
                 f"(kubectl get priorityclass {name} -o yaml), or {self._instead()}"
             )
-        if found is None:
+        if priority_class is None:
             return NOT_FOUND, (
                 f"PriorityClass {name} does not exist; {self._instead()}; {_STAYS}, but pods of that class "
-                "that end meanwhile cannot be made again"
+                "that end meanwhile cannot be created again"
             )
-        if found.preempts:
+        if priority_class.preempts:
             return PREEMPTING, (
                 f"PriorityClass {name} has preemptionPolicy {PREEMPTS}: its pods could evict replicas that "
                 f"are to stay, and the policy of a class cannot be changed; {self._instead(or_new=True)}; "
                 f"{_STAYS}"
             )
-        if not found.is_allowed:
+        if not priority_class.is_allowed:
             return NOT_ALLOWED, (
                 f'PriorityClass {name} has no label {PRIORITY_CLASS_LABEL}: "true", by which an '
                 f"administrator allows its use here; {self._instead()}; {_STAYS}"
@@ -106,7 +106,7 @@ class PriorityClasses:
         return "", ""
 
     def _instead(self, *, or_new: bool = False) -> str:
-        """Say what to write. `or_new`: a class of its own is an answer beside those that there are."""
+        """Return what to write. `or_new`: a new class is an answer beside the present ones."""
         usable = sorted(c.name for c in self.by_name.values() if c.is_allowed and not c.preempts)
         new = f'with the label {PRIORITY_CLASS_LABEL}: "true" and preemptionPolicy {NEVER}'
         if not usable:
@@ -116,26 +116,26 @@ class PriorityClasses:
         return f"{named}, or create another {new}" if or_new else named
 
 
-def with_priority(intent: Intent, found: ResolvedPriority) -> Intent:
-    """Return what is wanted with the priority that its class comes to."""
+def with_priority(intent: Intent, resolved: ResolvedPriority) -> Intent:
+    """Return the intent with the priority of its class."""
     return replace(
         intent,
-        priority=found.value,
-        priority_class_name=found.class_name,
-        refusal=found.refusal,
-        warnings=(found.warning,) if found.warning else (),
+        priority=resolved.value,
+        priority_class_name=resolved.class_name,
+        refusal=resolved.refusal,
+        warnings=(resolved.warning,) if resolved.warning else (),
     )
 
 
-def classes_of_files(found: Iterable[PriorityClass]) -> PriorityClasses:
+def classes_of_files(classes: Iterable[PriorityClass]) -> PriorityClasses:
     """Return the PriorityClasses of files: those of the chart as well, unless one of the name is `found`."""
-    return PriorityClasses({c.name: c for c in (*CHART_CLASSES, *found)}, CHART_DEFAULT, in_files=True)
+    return PriorityClasses({c.name: c for c in (*CHART_CLASSES, *classes)}, CHART_DEFAULT, in_files=True)
 
 
-def priority_classes(found: Iterable[PriorityClass] | None, default: str = "") -> PriorityClasses:
+def priority_classes(classes: Iterable[PriorityClass] | None, default: str = "") -> PriorityClasses:
     """Return PriorityClasses by name; None: they cannot be listed."""
-    by_name = {each.name: each for each in found or ()}
-    return PriorityClasses(by_name, default, found is not None)
+    by_name = {priority_class.name: priority_class for priority_class in classes or ()}
+    return PriorityClasses(by_name, default, classes is not None)
 
 
 def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClass:

@@ -1,4 +1,4 @@
-"""Values that more than one object has, with their bounds; and rules as the API server checks them.
+"""Values that several objects share, with their bounds, and validation rules in CEL.
 
 Money, rates and shares are decimals in text, "0.5", or whole numbers. A float would not survive: JSON, YAML,
 Helm and clients each print it in their own way. Text stays as it was written, and "0.1" is exactly 0.1.
@@ -44,7 +44,7 @@ _DECIMAL = re.compile(DECIMAL_PATTERN.strip("^$"))
 
 
 def rule(expression: str, message: str) -> dict[str, JsonValue]:
-    """Return a validation in CEL, with what a person reads who breaks it."""
+    """Return a validation rule in CEL, with the message of the API server."""
     return {"rule": expression, "message": message}
 
 

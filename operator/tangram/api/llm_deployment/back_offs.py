@@ -1,4 +1,4 @@
-"""Shapes in back-off, in the status of an LLMDeployment: what the next operator process goes on from."""
+"""Shapes in back-off, in the status of an LLMDeployment, from which the next operator process continues."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -37,20 +37,20 @@ class BackOffStatus(APIModel):
     attempts: _Count = Field(description="Failed attempts in a row.")
 
 
-def back_off_block(one: BackOff) -> dict[str, Any]:
+def back_off_block(back_off: BackOff) -> dict[str, Any]:
     """Return a back-off as the status holds it."""
     return {
-        "sku": one.shape.sku,
-        "profile": one.shape.profile,
-        "tensorParallel": one.shape.tensor_parallel,
-        "precision": one.shape.precision,
-        "generation": one.generation,
-        "reason": one.reason,
-        "message": one.message[:MAX_MESSAGE],
-        "replicas": one.replicas,
-        "since": rfc3339(one.since),
-        "until": rfc3339(one.until),
-        "attempts": one.attempts,
+        "sku": back_off.shape.sku,
+        "profile": back_off.shape.profile,
+        "tensorParallel": back_off.shape.tensor_parallel,
+        "precision": back_off.shape.precision,
+        "generation": back_off.generation,
+        "reason": back_off.reason,
+        "message": back_off.message[:MAX_MESSAGE],
+        "replicas": back_off.replicas,
+        "since": rfc3339(back_off.since),
+        "until": rfc3339(back_off.until),
+        "attempts": back_off.attempts,
     }
 
 
@@ -60,14 +60,16 @@ def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
     A status is ours, but an older or newer version may have written it: what cannot be read is tried again.
     """
     recorded = (obj.get("status") or {}).get("backOffs")
-    found = []
+    back_offs = []
     for block in recorded if isinstance(recorded, list) else ():
         try:
-            one = BackOffStatus.model_validate(block)
+            entry = BackOffStatus.model_validate(block)
         except ValidationError:
             continue
-        shape = Shape(one.sku, one.profile, one.tensor_parallel, one.precision)
-        times = one.since.timestamp(), one.until.timestamp(), one.attempts
+        shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision)
+        times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts
         uid = str(obj["metadata"].get("uid", ""))
-        found.append(BackOff(uid, one.generation, shape, one.reason, one.message, one.replicas, *times))
-    return tuple(found)
+        back_offs.append(
+            BackOff(uid, entry.generation, shape, entry.reason, entry.message, entry.replicas, *times)
+        )
+    return tuple(back_offs)

@@ -41,7 +41,7 @@ class PrecisionToleranceSpec(APIModel):
     )
 
     def to_noun(self) -> PrecisionTolerance:
-        """Return the same bounds as the planner's noun."""
+        """Return the same bounds as the planner's type."""
         return PrecisionTolerance(self.perplexity_increase, self.top1_agreement)
 
 
@@ -71,7 +71,7 @@ class EvaluationStatus(APIModel):
 
 
 class _Measured(APIModel):
-    """The report of the engine. Fields that only people read are not taken over."""
+    """The report of the engine. Fields that no decision needs are ignored."""
 
     digest: _Name
     format: Format
@@ -107,29 +107,29 @@ def parse_evaluation(
         json.dumps(document, ensure_ascii=False).encode()  # half of a surrogate pair cannot be stored
         report = _EvaluationDocument.model_validate(document)
     except (ValueError, ValidationError, RecursionError):
-        seen = " ".join(text.split())[:200] or "nothing"
-        return EvaluationFailure("EvaluationFailed", f"the evaluate Job left no report, but: {seen}", at)
-    found = report.evaluation
-    if found is None:
+        excerpt = " ".join(text.split())[:200] or "nothing"
+        return EvaluationFailure("EvaluationFailed", f"the evaluate Job left no report, but: {excerpt}", at)
+    figures = report.evaluation
+    if figures is None:
         error = report.error or _EvaluationError(message="its report holds neither figures nor an error")
         return EvaluationFailure(error.reason, error.message[:_MESSAGE_LIMIT], at)
-    if found.digest != key.digest:
+    if figures.digest != key.digest:
         return EvaluationFailure(
             "CheckpointChanged",
             "the files of the checkpoint have changed since it was inspected: write the new revision to a"
             " directory of its own and name that in model.uri",
             at,
         )
-    if found.format != key.precision:
-        return EvaluationFailure("EvaluationFailed", f"the report is about {found.format}", at)
+    if figures.format != key.precision:
+        return EvaluationFailure("EvaluationFailed", f"the report is about {figures.format}", at)
     return EvaluationReport(
-        tokens=found.tokens,
-        perplexity=_rounded(found.perplexity),
-        quantised_perplexity=_rounded(found.quantised_perplexity),
-        perplexity_increase=_rounded(found.perplexity_increase),
-        top1_agreement=_rounded(found.top1_agreement),
-        kl_mean=_rounded(found.kl_mean),
-        kl_p99=_rounded(found.kl_p99),
+        tokens=figures.tokens,
+        perplexity=_rounded(figures.perplexity),
+        quantised_perplexity=_rounded(figures.quantised_perplexity),
+        perplexity_increase=_rounded(figures.perplexity_increase),
+        top1_agreement=_rounded(figures.top1_agreement),
+        kl_mean=_rounded(figures.kl_mean),
+        kl_p99=_rounded(figures.kl_p99),
         engine_image=engine_image,
         profile=profile,
     )
@@ -154,20 +154,20 @@ def evaluation_block(key: EvaluationKey, report: EvaluationReport) -> dict[str, 
 
 
 def evaluations_from_status(obj: Mapping[str, Any]) -> tuple[tuple[EvaluationKey, EvaluationReport], ...]:
-    """Return the reports recorded in the status of an LLMDeployment; those that cannot be read are left out:
-    they are made again.
+    """Return the reports recorded in the status of an LLMDeployment; unreadable ones are left out, and
+    measured again.
     """
     status = obj.get("status")
     model = status.get("model") if isinstance(status, Mapping) else None
     uri, blocks = "", None
     if isinstance(model, Mapping):
         uri, blocks = str(model.get("uri") or ""), model.get("evaluations")
-    found = []
+    reports = []
     for block in blocks if isinstance(blocks, list) and uri else ():
         try:
-            one = EvaluationStatus.model_validate(block)
+            entry = EvaluationStatus.model_validate(block)
             numbers = {
-                name: _rounded(float(getattr(one, name)))
+                name: _rounded(float(getattr(entry, name)))
                 for name in (
                     "perplexity",
                     "quantised_perplexity",
@@ -179,12 +179,12 @@ def evaluations_from_status(obj: Mapping[str, Any]) -> tuple[tuple[EvaluationKey
             }
         except (ValidationError, ValueError):
             continue
-        key = EvaluationKey(obj["metadata"]["namespace"], uri, one.digest, one.sku, one.precision)
+        key = EvaluationKey(obj["metadata"]["namespace"], uri, entry.digest, entry.sku, entry.precision)
         report = EvaluationReport(
-            tokens=one.tokens, engine_image=one.engine_image, profile=one.profile, **numbers
+            tokens=entry.tokens, engine_image=entry.engine_image, profile=entry.profile, **numbers
         )
-        found.append((key, report))
-    return tuple(found)
+        reports.append((key, report))
+    return tuple(reports)
 
 
 def _rounded(number: float) -> float:

@@ -43,7 +43,7 @@ class Facts(APIModel):
     tied_embeddings: StrictBool = Field(description="Whether the output projection is the input embedding.")
 
     def to_noun(self) -> CheckpointFacts:
-        """Return the same facts as the planner's noun."""
+        """Return the same facts as the planner's type."""
         return CheckpointFacts(**self.model_dump())
 
 
@@ -62,16 +62,16 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
     """Read the report of an inspect Job that ended at `at` (seconds since the epoch).
 
     Anything that is not a report (an evicted pod, a crash, another schema) becomes `InspectionFailed`, with
-    what was found; it is retried like the rest.
+    the output; it is retried like the rest.
     """
     try:
         document = json.loads(text)
         json.dumps(document, ensure_ascii=False).encode()  # half of a surrogate pair cannot be stored
         report = _Report.model_validate(document)
     except (ValueError, ValidationError, RecursionError):
-        seen = " ".join(text.split())[:200]
-        found = f"it said: {seen}" if seen else "it said nothing"
-        return InspectionFailure("InspectionFailed", f"the inspect Job ended without a report; {found}", at)
+        excerpt = " ".join(text.split())[:200]
+        output = f"it said: {excerpt}" if excerpt else "it said nothing"
+        return InspectionFailure("InspectionFailed", f"the inspect Job ended without a report; {output}", at)
     if report.facts is not None:
         return report.facts.to_noun()
     if report.error is None:

@@ -22,13 +22,13 @@ MEMORY_HELP = "must be an amount of memory from 2Gi to 16Ti, such as 24Gi: the e
 def _quantity(
     pattern: str, low: str, high: str, unit: float, message: str
 ) -> tuple[BeforeValidator, WithJsonSchema]:
-    """Return what reads a quantity as a whole number of `unit`s, rounded up, and its schema."""
-    known = re.compile(pattern.removesuffix("$") + r"\Z")
+    """Return a validator that reads a quantity as a whole number of `unit`s, rounded up, and its schema."""
+    expression = re.compile(pattern.removesuffix("$") + r"\Z")
     least, most = parse_quantity(low), parse_quantity(high)
 
     def units(value: object) -> int:
         text = str(value)
-        if isinstance(value, bool) or not isinstance(value, str | int) or not known.match(text):
+        if isinstance(value, bool) or not isinstance(value, str | int) or not expression.match(text):
             raise ValueError(message)
         amount = parse_quantity(text)
         if not least <= amount <= most:
@@ -53,7 +53,7 @@ MemoryMiB = Annotated[int, *_quantity(MEMORY_PATTERN, "2Gi", "16Ti", _MIB, MEMOR
 
 
 class HostRequestsSpec(APIModel):
-    """CPU and memory of one replica."""
+    """CPU and memory requests of one replica."""
 
     cpu: CPUMilli | None = Field(
         default=None,
@@ -72,6 +72,6 @@ class HostResourcesSpec(APIModel):
 
     requests: HostRequestsSpec = Field(
         default_factory=HostRequestsSpec,
-        description="CPU and memory of one replica, on whatever shape it runs. Limits are equal to "
+        description="CPU and memory of one replica, on any shape. Limits are equal to "
         "requests (QoS Guaranteed).",
     )

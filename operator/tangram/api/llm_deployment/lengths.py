@@ -1,4 +1,4 @@
-"""How long prompts and answers are, as objects say it: mean and P90, or all alike."""
+"""Lengths of prompts and answers in the API: mean and P90, or one length for all."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -19,15 +19,15 @@ P90_RANGE = (
 Tokens = Annotated[StrictInt, Field(ge=1, le=1_048_576)]
 
 
-def lengths_of_the_api(given: object) -> object:
+def lengths_of_the_api(value: object) -> object:
     """Return `given`, unless it is a form of lengths that objects do not have. Raises `ValueError`."""
-    if isinstance(given, int) and not isinstance(given, bool):
-        raise ValueError(f"must say what the number is: write {{mean: {given}}}, not {given}")  # noqa: TRY004
-    if isinstance(given, Mapping) and "histogram" in given:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f"must be an object: write {{mean: {value}}}, not {value}")  # noqa: TRY004
+    if isinstance(value, Mapping) and "histogram" in value:
         raise ValueError(
             "histogram is for files of the command line (`tangram plan -f`); for a cluster write mean and p90"
         )
-    return given
+    return value
 
 
 class LengthsSpec(APIModel):
@@ -45,8 +45,8 @@ class LengthsSpec(APIModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _understood(cls, given: Any) -> Any:
-        return lengths_of_the_api(given)
+    def _understood(cls, value: Any) -> Any:
+        return lengths_of_the_api(value)
 
     @model_validator(mode="after")
     def _one_form(self) -> "LengthsSpec":

@@ -1,4 +1,4 @@
-"""From an object as the API server stores it to an `Intent`, or to a message about what is wrong with it."""
+"""Parse an LLMDeployment as the API server stores it: an `Intent`, or a message about what is wrong."""
 
 import re
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ from tangram.fleet.times import epoch
 
 _MESSAGE_LIMIT = 1000
 _NO_CLASSES = PriorityClasses()
-_PLAINLY = {  # of pydantic's words, those that speak of Python
+_PLAIN_MESSAGES = {  # in place of pydantic's messages in terms of Python
     "tuple_type": "must be a list",
     "dict_type": "must be an object",
     "model_type": "must be an object",
@@ -55,9 +55,9 @@ _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
 
 def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> ParsedIntent:
-    """Return what `obj` wants, defaults filled in. Never raises for what a person can write.
+    """Return the intent of `obj`, defaults filled in. Never raises for user errors: see `InvalidIntent`.
 
-    `classes`: the PriorityClasses that there are. One that may not be used is the intent's `refusal`.
+    `classes`: the PriorityClasses of the cluster. One that may not be used is the intent's `refusal`.
 
     The CRD's rules already refuse nearly all of this; they are checked again because an object may be older
     than a rule.
@@ -140,21 +140,21 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
         low, high = scaling.min_replicas, scaling.max_replicas
         return f"spec.{MIN_ABOVE_MAX} ({low} > {high})"
     lengths = (spec.traffic.input_tokens, spec.traffic.output_tokens)
-    expected = sum(each.expected for each in lengths if each is not None)
+    expected = sum(length.expected for length in lengths if length is not None)
     if spec.engine.max_model_len is not None and expected > spec.engine.max_model_len:
         return f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"
     return _placement_problem(spec.placement)
 
 
 def _placement_problem(placement: PlacementSpec) -> str | None:
-    both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
-    if both:
-        return f"spec.placement: {both[0]} is both allowed and denied; remove it from one of the lists"
+    in_both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
+    if in_both:
+        return f"spec.placement: {in_both[0]} is both allowed and denied; remove it from one of the lists"
     for field, listed in (("allowedSKUs", placement.allowed_skus), ("deniedSKUs", placement.denied_skus)):
         unknown = sorted(set(listed) - set(catalog.skus()))
         if unknown:
-            known = ", ".join(catalog.skus())
-            return f"spec.placement.{field}: {unknown[0]} is not in the catalog; it knows {known}"
+            catalog_skus = ", ".join(catalog.skus())
+            return f"spec.placement.{field}: {unknown[0]} is not in the catalog, which has {catalog_skus}"
     if (
         placement.mig is MIGPolicy.REQUIRED
         and placement.tensor_parallel
@@ -193,10 +193,10 @@ def _spread(spec: SpreadSpec | None) -> Spread:
 
 
 def explain(error: ValidationError) -> str:
-    """Turn pydantic's list of errors into one line a person can act on."""
+    """Return pydantic's errors as one line, each with its field's path."""
     lines = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         path = ".".join(("spec", *(str(part) for part in item["loc"])))
-        message = _PLAINLY.get(item["type"], item["msg"].removeprefix("Value error, "))
+        message = _PLAIN_MESSAGES.get(item["type"], item["msg"].removeprefix("Value error, "))
         lines.append(f"{path}: {message}")
     return "; ".join(lines)[:_MESSAGE_LIMIT]

@@ -1,7 +1,7 @@
-"""`spec.metadata`: labels and annotations that a person adds to engine pods, and the keys that are refused.
+"""`spec.metadata`: labels and annotations that users add to engine pods, and the keys that are refused.
 
-Who may write an LLMDeployment gains no right by it. Keys of pods are read by programs with more rights than a
-person has: the kubelet's runtimes and device injectors, networks, webhooks that inject containers and
+The right to write an LLMDeployment must give no other right. Programs with more rights than users have read
+keys of pods: the kubelet's runtimes and device injectors, networks, webhooks that inject containers and
 credentials, backup programs that run commands, schedulers and autoscalers. Their domains are one list.
 """
 

@@ -1,4 +1,4 @@
-"""Which client set spec.replicas, read from metadata.managedFields."""
+"""Read which client set spec.replicas, from metadata.managedFields."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def replicas_set_by(obj: Mapping[str, Any]) -> FieldManager | None:
-    """Return which client wrote spec.replicas last, None where nothing tells. Whatever is in managedFields,
-    nothing raises.
+    """Return which client wrote spec.replicas last, None if unknown. Never raises, whatever
+    managedFields holds.
 
     `obj` is an object as the API server shows it, or as the mirror keeps it. Where several clients own the
     field, the one that wrote last counts.
@@ -25,13 +25,15 @@ def replicas_set_by(obj: Mapping[str, Any]) -> FieldManager | None:
         return _entry(obj[REDUCED])
     meta = obj.get("metadata")
     entries = meta.get("managedFields") if isinstance(meta, Mapping) else None
-    found = [_entry(each) for each in _first(entries) if _owns_replicas(each)]
-    known = [each for each in found if each is not None]
-    return max(known, key=lambda each: (each.time, each.subresource, each.manager), default=None)
+    managers = [_entry(manager) for manager in _first(entries) if _owns_replicas(manager)]
+    readable = [manager for manager in managers if manager is not None]
+    return max(
+        readable, key=lambda manager: (manager.time, manager.subresource, manager.manager), default=None
+    )
 
 
 def reduced(obj: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the part of a reduced object that `replicas_set_by` reads; {} where nothing tells."""
+    """Return the part of a reduced object that `replicas_set_by` reads; {} if the client is unknown."""
     by = replicas_set_by(obj)
     if by is None:
         return {}

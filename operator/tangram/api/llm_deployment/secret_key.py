@@ -16,10 +16,10 @@ _KEY_HELP = "must be a key of a Secret: letters, digits and - _ . with no dot fi
 
 
 def _matching(pattern: str, message: str) -> AfterValidator:
-    known = re.compile(pattern.removesuffix("$") + r"\Z")
+    expression = re.compile(pattern.removesuffix("$") + r"\Z")
 
     def check(text: str) -> str:
-        if not known.match(text):
+        if not expression.match(text):
             raise ValueError(message)
         return text
 

@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: `image:///dir` inside the engine image, or `pvc://claim/dir`."""
+"""Parse `model.uri`: `image:///dir` inside the engine image, or `pvc://claim/dir`."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`LLMDeployment.spec`. Descriptions are what `kubectl explain` prints; something acts on every field."""
+"""`LLMDeployment.spec`. `kubectl explain` prints the descriptions; every field has an effect."""
 
 from typing import Annotated, Literal
 
@@ -63,7 +63,7 @@ def _known_uri(uri: str) -> str:
 
 
 class ModelSpec(APIModel):
-    """The checkpoint to serve, and the name clients know it by."""
+    """The checkpoint to serve, and its name in requests of clients."""
 
     uri: Annotated[StrictStr, AfterValidator(_known_uri)] = Field(
         min_length=1,
@@ -147,8 +147,8 @@ class EngineSpec(APIModel):
         description="CPU and memory of the host for each replica. Default: the replica's share of the "
         "operator's settings cpuPerGPU and memoryPerGPU, which are for a whole GPU. A replica may ask for "
         "its share of maxCPUPerGPU and maxMemoryPerGPU at most (default: cpuPerGPU and memoryPerGPU): a GPU "
-        "or slice whose share is smaller is not used, and what is above these settings is not Accepted, "
-        "with the reason AboveLimit. A change replaces the pods.",
+        "or slice whose share is smaller is not used, and requests above these settings are not "
+        "Accepted, with the reason AboveLimit. A change replaces the pods.",
     )
     api_key_secret_ref: SecretKeySpec | None = Field(
         default=None,
@@ -190,7 +190,7 @@ class ObjectivesSpec(APIModel):
 
 
 class TrafficSpec(APIModel):
-    """What is expected of clients, before anything is measured."""
+    """Expected traffic, until traffic is measured."""
 
     requests_per_second: Rate | None = Field(
         default=None,
@@ -212,7 +212,7 @@ class TrafficSpec(APIModel):
 
 
 class SpreadSpec(APIModel):
-    """How much of an LLMDeployment may be lost with one place."""
+    """How many replicas may be lost with one node or zone."""
 
     node: Share = Field(
         default=1.0,
@@ -239,7 +239,7 @@ class PlacementSpec(APIModel):
         alias="allowedSKUs",
         max_length=32,
         description="GPU models that may be used, by their names in the catalog (for instance "
-        "H100-80GB-SXM). Empty: all that the catalog knows.",
+        "H100-80GB-SXM). Empty: all of the catalog.",
         json_schema_extra=_SET,
     )
     denied_skus: tuple[SKU, ...] = Field(
@@ -276,12 +276,12 @@ class PlacementSpec(APIModel):
         default=None,
         description="Most USD per hour that all replicas together may cost: a decimal in quotes, such as "
         '"12.50", or a whole number. A slice costs its dominant share (compute or memory) of its GPU. '
-        "Replicas above the budget are not placed, and the condition Placed says so.",
+        "Replicas above the budget are not placed, and the condition Placed reports it.",
     )
 
 
 class ScalingSpec(APIModel):
-    """Between how many replicas the number may move."""
+    """Bounds of the number of replicas."""
 
     min_replicas: StrictInt = Field(
         default=1,
@@ -320,9 +320,9 @@ _PLACEMENT_RULES: dict[str, JsonValue] = {
 
 
 class LLMDeploymentSpec(APIModel):
-    """What a person wants."""
+    """The desired state of an LLMDeployment."""
 
-    model: ModelSpec = Field(description="The checkpoint to serve, and the name clients know it by.")
+    model: ModelSpec = Field(description="The checkpoint to serve, and its name in requests of clients.")
     engine: EngineSpec = Field(
         default_factory=EngineSpec,
         description="Settings of the inference engine, the same for each replica.",
@@ -388,7 +388,7 @@ class LLMDeploymentSpec(APIModel):
 
 
 def _expected(field: str) -> str:
-    """Return the CEL of the mean length that `traffic` says, 0 where it says none."""
+    """Return the CEL of the mean length in `traffic`, 0 without one."""
     lengths = f"self.traffic.{field}"
     mean, same = (f"has({lengths}.{form}) ? {lengths}.{form}" for form in ("mean", "fixed"))
     return f"(has({lengths}) ? ({mean} : ({same} : 0)) : 0)"

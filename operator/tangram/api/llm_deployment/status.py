@@ -1,4 +1,4 @@
-"""`LLMDeployment.status`: what people, `kubectl wait` and dashboards read. Decimals are strings."""
+"""`LLMDeployment.status`, for users, `kubectl wait` and dashboards. Decimals are strings."""
 
 from typing import Annotated, Literal
 
@@ -61,7 +61,7 @@ class ModelStatus(APIModel):
 
 
 class AlternativeStatus(APIModel):
-    """Another way to serve, that was not chosen."""
+    """Another shape that would serve, and was not chosen."""
 
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
     precision: ShortText | None = Field(default=None, description="Format of the weights.")
@@ -86,7 +86,7 @@ class RelaxationStatus(APIModel):
 
 
 class PlacementStatus(APIModel):
-    """Where replicas run, and what lost."""
+    """Where replicas run, and the shapes that were not chosen."""
 
     variant: ShortText | None = Field(
         default=None, description="Suffix of the Deployment's name for this shape."
@@ -94,7 +94,7 @@ class PlacementStatus(APIModel):
     sku: ShortText | None = Field(default=None, description="GPU model.")
     profile: ShortText | None = Field(default=None, description="MIG profile, or gpu for a whole GPU.")
     precision: ShortText | None = Field(default=None, description="Format in which the weights are served.")
-    display: ShortText = Field(description="For people: GPU model, profile and number of replicas.")
+    display: ShortText = Field(description="GPU model, profile and number of replicas, as text.")
     placed_replicas: Count = Field(description="Desired replicas that the fleet has room for.")
     predicted_tpot_milliseconds: Decimal | None = Field(
         default=None,
@@ -105,18 +105,18 @@ class PlacementStatus(APIModel):
     alternatives: tuple[AlternativeStatus, ...] = Field(
         default=(),
         max_length=5,
-        description="Up to five other ways to serve, best first, and why each was not chosen.",
+        description="Up to five other shapes that would serve, best first, and why each was not chosen.",
         json_schema_extra=_ATOMIC,
     )
     plan: ShortText | None = Field(
         default=None,
-        description="Name of the FleetPlan that `because` and `relaxations` are from: the whole fleet, as "
-        "it would be best.",
+        description="Name of the FleetPlan that `because` and `relaxations` are from: a plan of the whole "
+        "fleet.",
     )
     because: tuple[Text, ...] = Field(
         default=(),
         max_length=16,
-        description="Where some replicas have no room: the constraints that together exclude it.",
+        description="Where some replicas have no room: the constraints that together exclude them.",
         json_schema_extra=_ATOMIC,
     )
     relaxations: tuple[RelaxationStatus, ...] = Field(
@@ -159,7 +159,7 @@ class CostStatus(APIModel):
 
 
 class LastScale(APIModel):
-    """The last change of the wanted number of replicas."""
+    """The last change of the desired number of replicas."""
 
     time: Time = Field(description="When it was decided.")
     from_: Count = Field(alias="from", description="Replicas before.")
@@ -168,7 +168,7 @@ class LastScale(APIModel):
 
 
 class ScalingStatus(APIModel):
-    """What the scaling law has learned; an operator that has just started goes on from here."""
+    """Measurements of the scaling law, from which a restarted operator continues."""
 
     learned_under: Annotated[str, StringConstraints(max_length=640)] | None = Field(
         default=None,
@@ -202,7 +202,7 @@ class ScalingStatus(APIModel):
 class ReplicasSetBy(APIModel):
     """Which client set spec.replicas, as the API server records it in metadata.managedFields."""
 
-    manager: ShortText = Field(description="Field manager: the name that the client gives itself.")
+    manager: ShortText = Field(description="Field manager: the name that the client chose.")
     subresource: ShortText | None = Field(
         default=None, description="scale, where it was set through the scale subresource."
     )
@@ -221,7 +221,7 @@ class RevisionStatus(APIModel):
 
 
 class LLMDeploymentStatus(APIModel):
-    """What is observed. Written by Tangram alone."""
+    """Observed state, written by Tangram alone."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Generation of the object that this status is about."
@@ -235,7 +235,7 @@ class LLMDeploymentStatus(APIModel):
         default=(),
         max_length=16,
         description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet "
-        "say why.",
+        "have the reasons.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     replicas: Count | None = Field(
@@ -244,7 +244,7 @@ class LLMDeploymentStatus(APIModel):
         "read.",
     )
     replicas_display: ShortText | None = Field(
-        default=None, description='Ready over desired replicas, for people: "3/4".'
+        default=None, description='Ready over desired replicas, as text: "3/4".'
     )
     selector: ShortText | None = Field(
         default=None,
@@ -259,7 +259,7 @@ class LLMDeploymentStatus(APIModel):
     )
     desired_replicas: Count | None = Field(
         default=None,
-        description="Replicas wanted now: spec.replicas, else a number between scaling.minReplicas and "
+        description="Desired replicas: spec.replicas, else a number between scaling.minReplicas and "
         "scaling.maxReplicas.",
     )
     ready_replicas: Count | None = Field(default=None, description="Replicas that are ready to serve.")
@@ -273,10 +273,10 @@ class LLMDeploymentStatus(APIModel):
         default=None, description="Base URL of the OpenAI-compatible API within the cluster."
     )
     last_scale: LastScale | None = Field(
-        default=None, description="The last change of the wanted number of replicas."
+        default=None, description="The last change of the desired number of replicas."
     )
     scaling: ScalingStatus | None = Field(
-        default=None, description="Measurements that scaling goes on from after a restart of the operator."
+        default=None, description="Measurements from which scaling continues after a restart of the operator."
     )
     back_offs: tuple[BackOffStatus, ...] = Field(
         default=(),

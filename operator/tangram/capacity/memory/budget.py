@@ -98,7 +98,7 @@ class MemoryBudget:
         return min(self.limits.max_running, max(0, self.kv) // self.request_bytes(tokens))
 
     def __str__(self) -> str:
-        """Return the account as a person reads it."""
+        """Return the account as text."""
         estimated = {"context": self.context, "graphs": self.graphs, "collectives": self.collectives}
         names = " and ".join(name for name, size in estimated.items() if size)
         parts = (

@@ -1,4 +1,4 @@
-"""What a decoder is made of: the nouns between a config.json and its tensors."""
+"""A decoder's structure: layer groups, attention, and the tensors that follow from them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """What safetensors headers say about `count` tensors whose names differ in layer and expert only."""
+    """`count` stored tensors whose names differ in layer and expert only, by the safetensors headers."""
 
     name: str
     dtype: str  # as safetensors writes it: BF16, F8_E4M3, I32
@@ -95,7 +95,7 @@ class Architecture:
 
     @property
     def served_precision(self) -> str:
-        """Format it is served in unless somebody converts it: as stored; engines cast fp32 as they load."""
+        """Format it is served in unless it is converted: as stored; engines cast fp32 as they load."""
         return "bf16" if self.precision == "fp32" else self.precision
 
     @property
@@ -235,9 +235,9 @@ def _feed_forward(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
         n,
         bias=group.router_bias,
     )
-    inner, each = group.expert_intermediate_size, n * group.experts
+    inner, count = group.expert_intermediate_size, n * group.experts
     experts = f"{prefix}.experts.*"
-    yield from _mlp(experts, hidden, inner, TensorKind.EXPERT, each, group.gated, group.expert_bias)
+    yield from _mlp(experts, hidden, inner, TensorKind.EXPERT, count, group.gated, group.expert_bias)
     if group.shared_intermediate_size:
         shared = f"{prefix}.shared_experts"
         width = group.shared_intermediate_size

@@ -1,4 +1,4 @@
-"""What safetensors headers say: the tensors that a checkpoint really stores. Pure; `cli` reads the files."""
+"""The tensors that a checkpoint stores, by its safetensors headers. Pure; `cli` reads the files."""
 
 import math
 import re
@@ -50,22 +50,22 @@ def shards(index: Mapping[str, Any], where: str) -> dict[str, list[str]]:
     weights = Fields(index, where).under("weight_map")
     if weights is None or not weights.values:
         raise InputError(f"{where}: weight_map", "is missing")
-    found: dict[str, list[str]] = {}
+    tensors_by_file: dict[str, list[str]] = {}
     for tensor in weights.values:
         file = weights.text(tensor)
         if not file or PurePosixPath(file).name != file or "\0" in file:
             raise weights.error(tensor, f"{file!r} is not a file name")
-        found.setdefault(file, []).append(tensor)
-    return found
+        tensors_by_file.setdefault(file, []).append(tensor)
+    return tensors_by_file
 
 
 def with_index_alone(architecture: Architecture, index: Mapping[str, Any], where: str) -> Architecture:
-    """Return the architecture as its config counts it, marked: of the weights there is only the index.
+    """Return the architecture with sizes by its config, marked: of the weights only the index is there.
 
-    The index names tensors and tells the sum of their bytes. Raises `InputError` where the sum is not that of
+    The index names tensors and has the sum of their bytes. Raises `InputError` where the sum is not that of
     an unquantised checkpoint of this config.
     """
-    names = {name for each in shards(index, where).values() for name in each}
+    names = {name for tensors in shards(index, where).values() for name in tensors}
     metadata = Fields(index, where).under("metadata")
     total = metadata.values.get("total_size") if metadata is not None else None
     if architecture.quantization is None and isinstance(total, int | float) and total > 0:
@@ -84,12 +84,12 @@ def with_index_alone(architecture: Architecture, index: Mapping[str, Any], where
 def entries(header: Mapping[str, Any], data_bytes: int, where: str) -> dict[str, Entry]:
     """Return the tensors of one file; `data_bytes` follow its header. Raises `InputError`."""
     fields = Fields(header, where)
-    found: dict[str, Entry] = {}
+    tensors: dict[str, Entry] = {}
     for name in header:
         entry = fields.under(name) if name != "__metadata__" else None
         if entry is not None:
-            found[name] = _entry(entry, data_bytes)
-    return found
+            tensors[name] = _entry(entry, data_bytes)
+    return tensors
 
 
 def _entry(fields: Fields, data_bytes: int) -> Entry:
@@ -107,28 +107,28 @@ def _entry(fields: Fields, data_bytes: int) -> Entry:
     return Entry(dtype, shape, nbytes)
 
 
-def with_stored_tensors(architecture: Architecture, found: Mapping[str, Entry]) -> Architecture:
-    """Return the architecture with what is stored, as far as an engine loads it.
+def with_stored_tensors(architecture: Architecture, tensors: Mapping[str, Entry]) -> Architecture:
+    """Return the architecture with the stored tensors that an engine loads.
 
     Left out: layers beyond the config's (drafts for speculative decoding), a head that is tied, buffers.
     Raises `InputError` where an unquantised checkpoint is not that of the config.
     """
     groups: dict[tuple[str, str, tuple[int, ...]], list[Entry]] = {}
-    for name, entry in found.items():
+    for name, entry in tensors.items():
         if not _is_left_out(architecture, name):
             groups.setdefault((_pattern(name), entry.dtype, entry.shape), []).append(entry)
     stored = tuple(
-        StoredTensor(name, dtype, shape, len(each), sum(entry.nbytes for entry in each))
-        for (name, dtype, shape), each in groups.items()
+        StoredTensor(name, dtype, shape, len(group), sum(entry.nbytes for entry in group))
+        for (name, dtype, shape), group in groups.items()
     )
-    if not sum(each.nbytes for each in stored):
+    if not sum(tensor.nbytes for tensor in stored):
         raise InputError("safetensors", "the files hold no weights of the model")
     dtype = _dtype(stored) or architecture.dtype
     unverified = tuple(note for note in architecture.unverified if note != NO_VISION)  # it is stored too
-    found_there = replace(architecture, dtype=dtype, stored_tensors=stored, unverified=unverified)
+    updated = replace(architecture, dtype=dtype, stored_tensors=stored, unverified=unverified)
     if architecture.quantization is None:
-        _check(found_there)
-    return found_there
+        _check(updated)
+    return updated
 
 
 def _is_left_out(architecture: Architecture, name: str) -> bool:
@@ -148,33 +148,36 @@ def _pattern(name: str) -> str:
 def _dtype(stored: tuple[StoredTensor, ...]) -> str | None:
     """Return the float type that most bytes are stored in, whatever config.json claims; None: no floats."""
     totals: Counter[str] = Counter()
-    for each in stored:
-        if each.dtype in _FLOATS:
-            totals[_FLOATS[each.dtype]] += each.nbytes
+    for tensor in stored:
+        if tensor.dtype in _FLOATS:
+            totals[_FLOATS[tensor.dtype]] += tensor.nbytes
     return totals.most_common(1)[0][0] if totals else None
 
 
 def _check(architecture: Architecture) -> None:
-    """Every stored tensor that bears a name we expect has the shape and number that the config implies."""
+    """Check that stored tensors with expected names have the shape and number that the config implies."""
     # A pattern can stand for layers of two shapes (dense ones before experts): compare names that have one.
     expected: dict[str, list[Tensor]] = {}
     for tensor in architecture.tensors:
         expected.setdefault(tensor.name, []).append(tensor)
     stored: dict[str, list[StoredTensor]] = {}
-    for each in architecture.stored_tensors or ():
-        stored.setdefault(each.name, []).append(each)
+    for stored_tensor in architecture.stored_tensors or ():
+        stored.setdefault(stored_tensor.name, []).append(stored_tensor)
     for name, tensors in expected.items():
         shapes = {tensor.shape for tensor in tensors}
-        for each in stored.get(name, ()):
-            if each.shape not in shapes:
+        for stored_tensor in stored.get(name, ()):
+            if stored_tensor.shape not in shapes:
                 implied = " or ".join(str(list(shape)) for shape in shapes)
                 raise InputError(
-                    "safetensors", f"{name} has shape {list(each.shape)}; config.json implies {implied}"
+                    "safetensors",
+                    f"{name} has shape {list(stored_tensor.shape)}; config.json implies {implied}",
                 )
-        there = sum(each.count for each in stored.get(name, ()))
-        wanted = sum(tensor.count for tensor in tensors)
-        if there not in {0, wanted}:
-            raise InputError("safetensors", f"{name} is there {there} times; config.json implies {wanted}")
+        present = sum(tensor.count for tensor in stored.get(name, ()))
+        expected_count = sum(tensor.count for tensor in tensors)
+        if present not in {0, expected_count}:
+            raise InputError(
+                "safetensors", f"{name} is there {present} times; config.json implies {expected_count}"
+            )
     embedding = architecture.tensors[0].name
     if embedding not in stored:
         raise InputError("safetensors", f"{embedding} is missing")

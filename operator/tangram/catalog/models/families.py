@@ -1,4 +1,4 @@
-"""The closed list of model families: what each reads from its config.json, layer by layer.
+"""Supported model families: how each is read from its config.json, layer by layer.
 
 Names of keys and their defaults are those of transformers 5 (`configuration_*.py` of each family).
 """
@@ -25,7 +25,7 @@ class Family:
 
     attention: Callable[[Fields], Attention]
     layer: Callable[[Fields, Attention, int], LayerGroup]
-    windowed: Callable[[Fields, int], bool]  # whether a layer is windowed, where `layer_types` does not say
+    windowed: Callable[[Fields, int], bool]  # whether a layer is windowed, without `layer_types`
     tied: bool = False
     under: str | None = None  # key of the decoder's part of a multimodal config
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where a key is absent; null stays null
@@ -56,7 +56,7 @@ def _windows(family: Family, fields: Fields, count: int) -> list[int | None]:
     window = fields.size("sliding_window")
     if window >= fields.size("max_position_embeddings"):
         return [None] * count
-    return [window if each else None for each in sliding]
+    return [window if slides else None for slides in sliding]
 
 
 # Which layers are windowed.
@@ -167,11 +167,11 @@ def _qwen_moe(fields: Fields, attention: Attention, layer: int) -> LayerGroup:
 
 
 def _qwen2_moe(fields: Fields, attention: Attention, layer: int) -> LayerGroup:
-    found = _qwen_moe(fields, attention, layer)
-    if not found.experts:
-        return found
+    group = _qwen_moe(fields, attention, layer)
+    if not group.experts:
+        return group
     width = fields.size("shared_expert_intermediate_size")
-    return replace(found, shared_intermediate_size=width, shared_gate=True)
+    return replace(group, shared_intermediate_size=width, shared_gate=True)
 
 
 def _deepseek(fields: Fields, attention: Attention, layer: int) -> LayerGroup:
@@ -179,14 +179,14 @@ def _deepseek(fields: Fields, attention: Attention, layer: int) -> LayerGroup:
         raise fields.error("moe_layer_freq", "only 1 is known")
     if layer < fields.size("first_k_dense_replace", 0, minimum=0):
         return _dense(fields, attention, layer)
-    found = _experts(fields, attention, "n_routed_experts", "moe_intermediate_size")
-    shared = fields.size("n_shared_experts", 0, minimum=0) * found.expert_intermediate_size
-    return replace(found, shared_intermediate_size=shared)
+    group = _experts(fields, attention, "n_routed_experts", "moe_intermediate_size")
+    shared = fields.size("n_shared_experts", 0, minimum=0) * group.expert_intermediate_size
+    return replace(group, shared_intermediate_size=shared)
 
 
 def _deepseek_v3(fields: Fields, attention: Attention, layer: int) -> LayerGroup:
-    found = _deepseek(fields, attention, layer)
-    return replace(found, router_bias=found.experts > 0)
+    group = _deepseek(fields, attention, layer)
+    return replace(group, router_bias=group.experts > 0)
 
 
 # gemma-3-4b and larger omit what equals transformers' default.

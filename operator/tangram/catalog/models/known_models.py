@@ -1,4 +1,4 @@
-"""Well-known models by name: `models.yaml`, parsed by the same code as anybody's config.json."""
+"""Well-known models by name: `models.yaml`, parsed by the same code as any config.json."""
 
 import importlib.resources
 import re
@@ -19,14 +19,14 @@ NAMED_FORMAT = "weight format, told by the name"  # likewise, of `Qwen3-32B-AWQ`
 
 
 def known_model(name: str) -> Architecture | None:
-    """Return a model by catalog name, hub id or alias, in any case; None where nobody knows it.
+    """Return a model by catalog name, hub id or alias, in any case; None for an unknown name.
 
-    Usual beginnings and ends are understood (`unsloth/…`, `…-Instruct`, `…-FP8`, `…-AWQ`): a name that tells
-    of quantised weights gives the model in that format, as far as a name can tell.
+    Usual beginnings and ends are understood (`unsloth/…`, `…-Instruct`, `…-FP8`, `…-AWQ`): a name of
+    quantised weights gives the model in that format, as far as names are precise.
     """
-    for meant, form in meanings(name):
-        if found := _names().get(_key(meant)):
-            return _parsed(found) if form is None else _quantised(_parsed(found), form)
+    for candidate, form in meanings(name):
+        if entry := _names().get(_key(candidate)):
+            return _parsed(entry) if form is None else _quantised(_parsed(entry), form)
     return None
 
 
@@ -55,15 +55,15 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def _names() -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, entry in _entries().items():
         for alias in (name, entry["repo"], entry["repo"].split("/")[-1], *entry.get("aliases", ())):
-            found.setdefault(_key(alias), name)
-    return found
+            names.setdefault(_key(alias), name)
+    return names
 
 
 def _key(name: str) -> str:
-    """`QWEN3_32B`, `Qwen3 32B` and `qwen3-32b` mean the same; dots tell 3.1 from 31."""
+    """`QWEN3_32B`, `Qwen3 32B` and `qwen3-32b` mean the same; with dots 3.1 is not 31."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
@@ -71,9 +71,9 @@ def _key(name: str) -> str:
 def _parsed(name: str) -> Architecture:
     entry = _entries()[name]
     unverified = (UNVERIFIED,) if entry["check"] != "stored" else ()
-    found = architecture_from_config(entry["config"], name, where=f"models.yaml: {name}")
+    architecture = architecture_from_config(entry["config"], name, where=f"models.yaml: {name}")
     return replace(
-        found,
+        architecture,
         source=f"{entry['repo']}, config.json",
         unverified=unverified,
         other_parameters=entry.get("other_parameters", 0),

@@ -1,4 +1,4 @@
-"""From a Hugging Face config.json to an `Architecture`."""
+"""Read an `Architecture` from a Hugging Face config.json."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ def architecture_from_config(config: Mapping[str, Any], name: str, where: str = 
     whole = Fields(config, where)
     family = FAMILIES[_family(whole)]
     fields = _decoder(whole, family)
-    found = Architecture(
+    architecture = Architecture(
         name=name,
         hidden_size=fields.size("hidden_size"),
         vocab_size=fields.size("vocab_size"),
@@ -30,16 +30,16 @@ def architecture_from_config(config: Mapping[str, Any], name: str, where: str = 
         source=where,
         unverified=(NO_VISION,) if whole.has("vision_config") else (),
     )
-    return with_quantization(found, whole.under("quantization_config"))
+    return with_quantization(architecture, whole.under("quantization_config"))
 
 
 def _family(fields: Fields) -> str:
-    found = fields.names("architectures")
-    if not found:
+    names = fields.names("architectures")
+    if not names:
         raise fields.error("architectures", "is missing")
-    if found[0] not in FAMILIES:
-        raise fields.error("architectures", f"{found[0]!r} is not supported; known are {', '.join(FAMILIES)}")
-    return found[0]
+    if names[0] not in FAMILIES:
+        raise fields.error("architectures", f"{names[0]!r} is not supported; known are {', '.join(FAMILIES)}")
+    return names[0]
 
 
 def _decoder(whole: Fields, family: Family) -> Fields:
@@ -61,7 +61,7 @@ def _dtype(whole: Fields, fields: Fields) -> str:
     """A config without one is of bf16 weights: what most published checkpoints of these families hold."""
     places = [(holder, key) for holder in (whole, fields) for key in ("dtype", "torch_dtype")]
     holder, key = next((place for place in places if place[0].has(place[1])), places[0])
-    found = holder.text(key, "bfloat16")
-    if found not in {"bfloat16", "float16", "float32"}:
-        raise holder.error(key, f"{found!r} is not bfloat16, float16 or float32")
-    return ALIASES[found]
+    dtype = holder.text(key, "bfloat16")
+    if dtype not in {"bfloat16", "float16", "float32"}:
+        raise holder.error(key, f"{dtype!r} is not bfloat16, float16 or float32")
+    return ALIASES[dtype]

@@ -1,9 +1,9 @@
-"""What a checkpoint's name says beside its model: who uploaded it, how it was tuned and quantised."""
+"""Parts of a checkpoint's name beside its model: uploader, tuning and weight format."""
 
 import re
 from collections.abc import Iterator
 
-# Who uploads other people's models unchanged or quantised. A folder of another name stays a folder.
+# Accounts that upload models of others, unchanged or quantised. A folder of another name stays a folder.
 _OWNERS = {
     "amd", "bartowski", "casperhansen", "cyankiwi", "deepseek-ai", "gaunernst", "google",
     "hugging-quants", "ibnzterrell", "intel", "ista-daslab", "kaitchup", "lmstudio-community",
@@ -12,7 +12,7 @@ _OWNERS = {
     "thebloke", "unsloth",
 }  # fmt: skip
 SIXTEEN_BITS = "16 bits"  # not quantised, in the data type of the model
-# Ends of names, and the weight format that they tell; none: they change neither tensors nor sizes.
+# Ends of names, and the weight format that they stand for; none: tensors and sizes are the same.
 _FORMATS = (
     (r"gptq[-_]?(?:int)?8(?:bit)?", "int8_gptq"),
     (r"gptq(?:[-_]?(?:int)?4(?:bit)?)?(?:[-_]g?128g?)?", "int4_gptq"),
@@ -33,7 +33,7 @@ _END = re.compile(
 
 
 def meanings(name: str) -> Iterator[tuple[str, str | None]]:
-    """Return what a name may stand for, nearest first: a shorter name and the weight format it was told with.
+    """Return what a name may stand for, nearest first: a shorter name, and the weight format in the rest.
 
     `unsloth/Qwen3-32B-Instruct-AWQ` may be Qwen3-32B-Instruct-AWQ, Qwen3-32B-Instruct in int4, or Qwen3-32B.
     """
@@ -43,9 +43,9 @@ def meanings(name: str) -> Iterator[tuple[str, str | None]]:
     if owner in _OWNERS and rest and "/" not in rest:
         left = rest
         yield left, form
-    while found := _END.search(left):
-        told = _FORMATS[int((found.lastgroup or "f0")[1:])][1]
-        left, form = left[: found.start()], form or told
+    while ending := _END.search(left):
+        named_form = _FORMATS[int((ending.lastgroup or "f0")[1:])][1]
+        left, form = left[: ending.start()], form or named_form
         yield left, form
         if left.startswith("meta-"):
             yield left.removeprefix("meta-"), form

@@ -89,19 +89,19 @@ def precision(name: str, field: str = "precision") -> Precision:
 
     `int4_g64` is int4 in groups of 64, `int4_channel` with one scale per output feature.
     """
-    wanted = re.sub(r"[-\s]+", "_", name.strip().lower().removeprefix("torch."))
-    grouped = re.fullmatch(r"(int4|int4_gptq|int8_gptq)_(?:g([1-9]\d{0,8})|channel)", wanted)
+    normalized = re.sub(r"[-\s]+", "_", name.strip().lower().removeprefix("torch."))
+    grouped = re.fullmatch(r"(int4|int4_gptq|int8_gptq)_(?:g([1-9]\d{0,8})|channel)", normalized)
     if grouped:
-        return replace(PRECISIONS[grouped[1]], name=wanted, group=int(grouped[2] or LARGEST))
-    found = PRECISIONS.get(ALIASES.get(wanted, wanted))
-    if found is None:
+        return replace(PRECISIONS[grouped[1]], name=normalized, group=int(grouped[2] or LARGEST))
+    known_format = PRECISIONS.get(ALIASES.get(normalized, normalized))
+    if known_format is None:
         raise InputError(field, f"{name!r} is not a weight format; known are {', '.join(PRECISIONS)}")
-    return found
+    return known_format
 
 
 def kv_bytes(name: str, field: str = "kv precision") -> int:
     """Return the bytes of one element of a KV cache. Raises `InputError`."""
-    wanted = ALIASES.get(name, name)
-    if wanted not in KV_BYTES:
+    plain = ALIASES.get(name, name)
+    if plain not in KV_BYTES:
         raise InputError(field, f"{name!r} is not one of {', '.join(KV_BYTES)}")
-    return KV_BYTES[wanted]
+    return KV_BYTES[plain]

@@ -16,7 +16,7 @@ _MODELOPT = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4", "MXFP4": "mxfp
 
 
 def with_quantization(architecture: Architecture, fields: Fields | None) -> Architecture:
-    """Return the architecture with its checkpoint's format. Raises `InputError` for formats nobody knows."""
+    """Return the architecture with its checkpoint's format. Raises `InputError` for unknown formats."""
     if fields is None:
         return architecture
     form, mixed = _format(fields)
@@ -75,16 +75,16 @@ def _compressed(fields: Fields) -> tuple[str, bool]:
     groups = fields.under("config_groups")
     if groups is None or not groups.values:
         raise fields.error("config_groups", "is missing")
-    found: set[str] = set()
+    formats: set[str] = set()
     for key in groups.values:
         group = groups.under(str(key))
         weights = group.under("weights") if group else None
         if group is not None and weights is not None:
             activations = group.under("input_activations")
-            found.add(_compressed_weights(weights, activations is not None))
-    if not found:
+            formats.add(_compressed_weights(weights, activations is not None))
+    if not formats:
         raise fields.error("config_groups", "has no group with weights")
-    return min(found), len(found) > 1
+    return min(formats), len(formats) > 1
 
 
 def _compressed_weights(weights: Fields, activations: bool) -> str:
@@ -119,7 +119,7 @@ def _unquantised(architecture: Architecture, fields: Fields) -> tuple[list[Tenso
     for tensor in architecture.tensors:
         if tensor.quantisable:
             names = _modules(tensor, architecture.layers)
-            hits = {any(each.match(name) for each in excluded) for name in names}
+            hits = {any(expression.match(name) for expression in excluded) for name in names}
             kinds.setdefault(tensor.kind, set()).update(hits)
     return [kind for kind, hits in kinds.items() if hits == {True}], any(len(h) > 1 for h in kinds.values())
 

@@ -1,4 +1,4 @@
-"""A decoder from its size alone: what nobody said is assumed to be as in Llama 3, and says so."""
+"""A decoder from its size alone: sizes that are not given are those of Llama 3, and marked as assumed."""
 
 import math
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ MAX_POSITION = 131_072
 TIED_BELOW = 4e9
 # Hidden size per layer: 128 (8B), 102 (70B), 130 (405B).
 WIDTH_PER_LAYER = 115
-MLP_STEP = 256  # sizes that eight ranks and blocks of 128 divide, within half a percent of the wish
+MLP_STEP = 256  # sizes that eight ranks and blocks of 128 divide, within half a percent of the exact size
 SMALLEST, LARGEST = 1e6, 1e14
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a person said. None: assume."""
+    """The sizes that a user gives. None: assume."""
 
     parameters: float
     layers: int | None = None
@@ -62,7 +62,7 @@ def architecture_from_size(sizes: Sizes) -> Architecture:
         tied_embeddings=tied,
         max_position_embeddings=MAX_POSITION,
         source="sizes given",
-        unverified=tuple(f"assumed: {fact}" for fact, given in assumed.items() if given is None),
+        unverified=tuple(f"assumed: {fact}" for fact, value in assumed.items() if value is None),
     )
 
 

@@ -1,4 +1,4 @@
-"""Checked reading of what people write.
+"""Checked reading of users' input.
 
 In: YAML text, nested mappings. Out: values, or an `InputError` that names the field.
 """

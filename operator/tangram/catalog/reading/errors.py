@@ -1,8 +1,8 @@
-"""The one error that a person's input ends in."""
+"""The error of invalid user input."""
 
 
 class InputError(ValueError):
-    """Something a person wrote is missing, absurd or contradictory.
+    """A value in a user's input is missing, absurd or contradictory.
 
     Printed as one line, `field: problem`, by every command (exit status 2), never as a traceback.
     """

@@ -1,4 +1,4 @@
-"""Checked access to a JSON object that a person or a hub wrote."""
+"""Checked access to a JSON object from a user or a model hub."""
 
 import math
 from collections.abc import Mapping
@@ -42,9 +42,9 @@ class Fields:
         value = self.values.get(key)
         if value is None:
             return ()
-        if not isinstance(value, list | tuple) or not all(_is_whole(each) and each >= 0 for each in value):
+        if not isinstance(value, list | tuple) or not all(_is_whole(item) and item >= 0 for item in value):
             raise self.error(key, f"is {short(value)}, not a list of whole numbers")
-        return tuple(int(each) for each in value)
+        return tuple(int(item) for item in value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Return true or false."""
@@ -67,7 +67,7 @@ class Fields:
         value = self.values.get(key)
         if value is None:
             return ()
-        if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise self.error(key, f"is {short(value)}, not a list of strings")
         return tuple(value)
 
@@ -82,7 +82,7 @@ class Fields:
 
 
 def _plain(key: str) -> str:
-    """A key that a stranger chose, on one line."""
+    """Return a key of untrusted input on one line."""
     return key if key.isprintable() and len(key) <= 200 else short(key)
 
 
@@ -93,6 +93,6 @@ def _is_whole(value: object) -> bool:
 
 
 def short(value: object) -> str:
-    """Return what somebody wrote, cut to what fits into one line."""
+    """Return a value of the input, cut to what fits into one line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

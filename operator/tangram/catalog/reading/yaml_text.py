@@ -1,4 +1,4 @@
-"""YAML that people write, within limits: no small text makes a large document, or a long wait.
+"""Read users' YAML within limits: no small text makes a large document, or a long wait.
 
 Aliases and merges (`<<`) are counted as if they were written out, before anything is constructed.
 """
@@ -32,7 +32,7 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 ERRORS = (yaml.YAMLError, ValueError, ArithmeticError, RecursionError)
-"""What reading YAML raises; `told` makes a line and a sentence of it."""
+"""What reading YAML raises; `line_and_problem` makes a line and a sentence of it."""
 
 
 @dataclass(slots=True)
@@ -55,10 +55,10 @@ def load_all(text: str) -> Iterator[Any]:
     _shallow(text)
     loader = _Loader(text)
     try:
-        found = 0
+        count = 0
         while loader.check_data():
-            found += 1
-            if found > MOST_DOCUMENTS:
+            count += 1
+            if count > MOST_DOCUMENTS:
                 raise yaml.MarkedYAMLError(problem=f"more than {MOST_DOCUMENTS:,} documents")
             yield loader.get_data()
     finally:
@@ -67,10 +67,10 @@ def load_all(text: str) -> Iterator[Any]:
 
 def load(text: str) -> Any:
     """Return the one document of `text`, None where it is empty. Raises one of `ERRORS`."""
-    found = list(load_all(text))
-    if len(found) > 1:
+    documents = list(load_all(text))
+    if len(documents) > 1:
         raise yaml.MarkedYAMLError(problem="more than one document")
-    return found[0] if found else None
+    return documents[0] if documents else None
 
 
 def compose(text: str) -> Any:
@@ -94,14 +94,14 @@ def compose_all(text: str) -> Iterator[Any]:
         yield root
 
 
-def told(error: BaseException) -> tuple[str, str]:
+def line_and_problem(error: BaseException) -> tuple[str, str]:
     """Return `:LINE`, or nothing where it is not known, and what is wrong."""
     mark = getattr(error, "problem_mark", None)
     return f":{mark.line + 1}" if mark else "", getattr(error, "problem", None) or "it cannot be read"
 
 
 class _Loader(_Fast):  # type: ignore[misc]
-    """Refuses bombs, and an object that has a key twice, as kubectl does: YAML itself would take the last."""
+    """Refuses bombs, and an object that has a key twice, as kubectl does: YAML itself takes the last."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -120,17 +120,17 @@ class _Loader(_Fast):  # type: ignore[misc]
         super().flatten_mapping(node)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        if len(found) < len(node.value):
-            seen = set()
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            keys = set()
             for key in self._own.get(id(node), [key for key, _ in node.value]):
-                meant = self.construct_object(key, deep=True)
-                if meant in seen:
+                constructed = self.construct_object(key, deep=True)
+                if constructed in keys:
                     raise yaml.MarkedYAMLError(
-                        problem=f"the key {short(meant)} is there twice", problem_mark=key.start_mark
+                        problem=f"the key {short(constructed)} is there twice", problem_mark=key.start_mark
                     )
-                seen.add(meant)
-        return found
+                keys.add(constructed)
+        return mapping
 
 
 def _checked(construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -213,7 +213,7 @@ def _bound(root: Any, account: _Account) -> None:
 
 def _children(node: Any) -> list[Any]:
     if isinstance(node, yaml.MappingNode):
-        return [each for pair in node.value for each in pair]
+        return [child for pair in node.value for child in pair]
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)
     if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:

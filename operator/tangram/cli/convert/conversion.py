@@ -26,7 +26,7 @@ from tangram.api.common.priority import (
 )
 from tangram.api.common.values import LONGEST_DECIMAL
 from tangram.catalog import InputError
-from tangram.catalog.reading.yaml_text import ERRORS, compose_all, load_all, told
+from tangram.catalog.reading.yaml_text import ERRORS, compose_all, line_and_problem, load_all
 from tangram.cli.convert.yaml_edits import (
     Edit,
     Insert,
@@ -254,7 +254,7 @@ def _roots(text: str, shown: str) -> list[Any]:
             pass
         return list(compose_all(text))
     except ERRORS as error:
-        line, problem = told(error)
+        line, problem = line_and_problem(error)
         template = "; templates are converted as `helm template` prints them" if "{{" in text else ""
         raise InputError(f"{shown}{line}", f"not YAML: {problem}{template}") from error
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tangram.catalog import InputError
-from tangram.catalog.reading.yaml_text import ERRORS, compose_all, told
+from tangram.catalog.reading.yaml_text import ERRORS, compose_all, line_and_problem
 
 Path = tuple[str | int, ...]
 """Keys and indices from the root of a document."""
@@ -115,7 +115,7 @@ def edited(text: str, edits: Sequence[Sequence[Edit]], shown: str) -> str:
     try:
         result = [tree(root) for root in compose_all(new)]
     except ERRORS as error:
-        line, problem = told(error)
+        line, problem = line_and_problem(error)
         raise _refusal(f"{shown}{line}", problem) from error
     for root, before, after in zip(roots, expected, result, strict=False):
         if before != after:
