@@ -19,6 +19,7 @@ from tangram.capacity.steps.calibration import coefficients_for
 from tangram.capacity.steps.step import StepModel
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
+from tangram.fleet import Objective
 
 MODEL = known_model(TEAM.model)
 PER_REQUEST = TRAFFIC.input_tokens + TRAFFIC.output_tokens
@@ -47,7 +48,7 @@ class Setup:
     @property
     def usd_per_hour(self) -> float:
         """At the catalog's price."""
-        return self.cards * (Prices().of(TEAM.sku) or 0.0)
+        return self.cards * (Prices().gpu_hour(TEAM.sku) or 0.0)
 
     def model(self) -> StepModel:
         """Step times of one replica."""
@@ -74,7 +75,8 @@ class Setup:
     def carries(self) -> float:
         """Requests per second that all replicas take with P50 TTFT within the goal."""
         mean = TRAFFIC.input_tokens, TRAFFIC.output_tokens
-        one = max_rate(self.model(), self.limits(), *mean, ttft=(50, GOAL.ttft_p50_s), cv=TRAFFIC.gaps_cv)
+        ttft = Objective(50, GOAL.ttft_p50_s * 1e3)
+        one = max_rate(self.model(), self.limits(), *mean, ttft=ttft, cv=TRAFFIC.gaps_cv)
         return one * self.replicas
 
     def simulated(self, rate: float) -> tuple[list[SimulatedRequest], SimResult]:

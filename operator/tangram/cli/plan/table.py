@@ -61,7 +61,8 @@ def _explained(plan: Mapping[str, Any]) -> None:
         )
     for change in deployment.get("relaxations", ()):
         note(
-            f"It is fully served with {change['text']}: {money(change['fleetCostPerHour'])} $/h.", indent="  "
+            f"Fully served after: {change['text']} ({money(change['fleetCostPerHour'])} $/h for the fleet).",
+            indent="  ",
         )
     note(f"{deployment['name']}: all alternatives that were evaluated.")
     columns = (
