@@ -48,7 +48,7 @@ def writer(api: PlansAPI, now: float = 1000.0) -> FleetPlans:
     return FleetPlans(
         client=api,  # type: ignore[arg-type]
         mirror=SimpleNamespace(store=api.store, synced=True, unavailable=False),  # type: ignore[arg-type]
-        events=SimpleNamespace(tell=lambda *_: None),  # type: ignore[arg-type]
+        events=SimpleNamespace(add=lambda *_: None),  # type: ignore[arg-type]
         clock=lambda: 0.0,
         now=lambda: now,
         operator="here",

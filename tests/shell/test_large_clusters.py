@@ -43,7 +43,7 @@ async def test_a_large_cluster_is_planned_after_its_lists_with_the_lease_held_an
             async def planned() -> bool:
                 assert operator.live() == ""
                 assert operator.elector.term <= 1
-                return operator.loop.heart.planned is not None
+                return operator.loop.heartbeat.planned_at is not None
 
             await eventually(planned, 15)
             assert operator.ready() == ""

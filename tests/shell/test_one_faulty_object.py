@@ -268,7 +268,7 @@ def test_what_the_planner_met_is_logged_once_with_its_trace(caplog: pytest.LogCa
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             log.begin()
-            log.planned(met, {BAD: "ns/bad"})
+            log.record_planned(met, {BAD: "ns/bad"})
 
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("ns/bad: step place failed: KeyError: 'x'\nTraceback")

@@ -12,7 +12,7 @@ from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import PODS
-from tangram.shell.process.reconcile_loop import Heart, Reconciler
+from tangram.shell.process.reconcile_loop import LoopHeartbeat, Reconciler
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 
 
@@ -24,12 +24,10 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
         "guard",
         "worker",
         "writer",
-        "statuses",
-        "events",
-        "scaler",
+        "observer",
+        "reporter",
         "recommendations",
         "expectations",
-        "told",
         "faults",
     ]
     return loop(
@@ -40,7 +38,7 @@ def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
             "tick_s": 15.0,
             "clock": lambda: 0.0,
             "now": lambda: 0.0,
-            "heart": Heart(0.0),
+            "heartbeat": LoopHeartbeat(0.0),
         }
         | parts
     )
@@ -67,7 +65,7 @@ def script(*results: Any) -> tuple[Script, list[float]]:
             waits.append(RetryDelays.next_s(self))
             return 0.0
 
-    one._backoff = Noted(1.0, 30.0)
+    one._retry_delays = Noted(1.0, 30.0)
     Script.results = list(results)
     return one, waits
 
@@ -118,7 +116,7 @@ class Steps(Reconciler):
         self.begun.append(term)
         if self.begun.count(term) == 1 and term == 2:
             raise ApiError(500, "Boom", "no")
-        self._begun = term
+        self._term = term
 
     async def _settled(self) -> bool:
         return False

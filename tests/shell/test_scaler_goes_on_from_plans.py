@@ -17,7 +17,7 @@ def rounds(cluster, scaler, count):
     for step in range(count):
         scaled = scaler.decide(wanted, cluster.observed.workloads, {}, NOW + step)
         desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
-        seen_now = replace(cluster.observed, desired=desired, desired_of=scaler.counted())
+        seen_now = replace(cluster.observed, desired=desired, desired_of=scaler.counted_shapes())
         made = plan(seen_now, wanted, NOW + step)
         scaler.adopt(made.decisions, seen_now.workloads)
         cluster.perform(made)

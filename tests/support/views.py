@@ -3,25 +3,23 @@
 import copy
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tangram.fleet import ApplyDeployment, Intent, Plan, Shape, StartInspection
-from tangram.planner import plan, render_status, transitions
-from tangram.planner.status.status_block import unrendered_status
+from tangram.planner import plan, transitions
 from tangram.scaling import ScalingParams
-from tangram.shell.measure.fault_log import FaultLog, name_of
+from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
 from tangram.shell.measure.scaler import Scaler
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import uid_of
+from tangram.shell.process.observation import Observer
+from tangram.shell.process.round_report import llm_deployment_status
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.broken_objects import without_broken_objects
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
-from tangram.shell.snapshot.intents import DuplicateUID, parsed_intents, unreadable_intents
-from tangram.shell.snapshot.ownership import llm_deployment_uid
-from tangram.shell.snapshot.recorded_status import recorded_replicas, recorded_scaling, recorded_variants
-from tangram.shell.snapshot.workloads import engine_pod_names
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings
+from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.apiserver import FACTS, gpu_node
@@ -29,7 +27,7 @@ from tests.support.apiserver import FACTS, gpu_node
 NOW = 1_795_255_200.0
 IMAGE = "engine:1"
 SETTINGS = Settings(engine_image=IMAGE)
-TOLD = SnapshotSettings(IMAGE, SETTINGS.tolerations)
+SNAPSHOT_SETTINGS = SnapshotSettings(IMAGE, SETTINGS.tolerations)
 SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, FACTS["dtype"])
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
@@ -177,57 +175,25 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
     metrics = faults.metrics if faults else OperatorMetrics()
     faults = faults or FaultLog(metrics)
     faults.begin()
-
-    def skipped(obj: Object, error: Exception) -> None:
-        faults.met(
-            "read", name_of(obj), "" if isinstance(error, DuplicateUID) else llm_deployment_uid(obj), error
-        )
-
-    view = without_broken_objects(view, skipped)
-    read = parsed_intents(view, skipped)
-    everyone = (*read, *unreadable_intents(view, read, faults.faults))
-    valid = tuple(each for each in everyone if isinstance(each, Intent))
-    engine_pod_names(view)
-    bare = fleet_snapshot(view, TOLD, now, skipped)
-    scaler = Scaler(PARAMS, None)
-    scaled = scaler.decide(
-        valid,
-        bare.workloads,
-        recorded_replicas(view),
-        now,
-        recorded_variants(view),
-        faults,
-        recorded_scaling(view),
-    )
-    desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
-    seen = replace(bare, desired=desired, desired_of=scaler.counted(), faults=faults.faults)
-    made = plan(seen, everyone, now)
-    faults.planned(made.faults, {})
-    objects = {uid_of(obj): obj for obj in view.llm_deployments}
-    by_uid = {each.uid: each for each in everyone}
-    statuses, ready = {}, ready_replicas(bare.workloads)
-    for decision in made.decisions:
-        wanted, obj = by_uid[decision.owner_uid], objects[decision.owner_uid]
-        before = obj.get("status") or {}
-        mine = scaled.get(wanted.uid)
-
-        def render(known: Object, decision=decision, wanted=wanted, mine=mine) -> Object:
-            return render_status(decision, wanted, seen, None, mine.decision if mine else None, known, now)
-
-        found = (
-            faults.run("status", wanted.name, "", lambda: render(before))  # noqa: B023 - called at once
-            or faults.run("status", wanted.name, "", lambda: render({}))
-            or unrendered_status(wanted, before, now)
-        )
-        statuses[wanted.uid] = found
-        faults.run("events", wanted.name, "", lambda: transitions(before, found))  # noqa: B023 - called at once
-        if isinstance(wanted, Intent):
-            metrics.show(wanted, decision, found, ready.get(wanted.uid, 0))
-    for action in made.actions:
-        owner = by_uid.get(action.owner_uid)
+    observer = Observer(SNAPSHOT_SETTINGS, Scaler(PARAMS, None), faults)
+    observed = observer.observe(view, now)
+    round_plan = plan(observed.snapshot, observed.parsed, now)
+    faults.record_planned(round_plan.faults, {})
+    objects = {uid_of(obj): obj for obj in observed.view.llm_deployments}
+    intents = {intent.uid: intent for intent in observed.parsed}
+    statuses, ready = {}, ready_replicas(observed.snapshot.workloads)
+    for decision in round_plan.decisions:
+        intent, obj = intents[decision.owner_uid], objects[decision.owner_uid]
+        status = llm_deployment_status(decision, intent, observed, obj, faults, lambda _intent, _status: None)
+        statuses[intent.uid] = status
+        faults.run("events", intent.name, "", partial(transitions, obj.get("status") or {}, status))
+        if isinstance(intent, Intent):
+            metrics.show(intent, decision, status, ready.get(intent.uid, 0))
+    for action in round_plan.actions:
+        owner = intents.get(action.owner_uid)
         if isinstance(action, ApplyDeployment) and isinstance(owner, Intent):
             manifests.deployment(owner, action, SETTINGS)
         if isinstance(action, StartInspection) and isinstance(owner, Intent):
-            manifests.inspect_job(manifests.owner_identity(owner), action.key, SETTINGS)
-    pool_statuses(view.gpu_pools, seen, {}, now, skipped)
-    return Round(made, statuses, faults, metrics)
+            manifests.inspect_job(manifests.owner_of(owner), action.key, SETTINGS)
+    pool_statuses(observed.view.gpu_pools, observed.snapshot, {}, now, observer.record_unreadable)
+    return Round(round_plan, statuses, faults, metrics)

@@ -172,7 +172,7 @@ def _with_desired_replicas(
     scaled = scaler.decide(valid, fleet.workloads, recorded_replicas(view), now, recorded_variants(view))
     desired = tuple(sorted((uid, scaling.decision.replicas) for uid, scaling in scaled.items()))
     back_offs = tuple(sorted(itertools.chain.from_iterable(recorded_back_offs(view).values())))
-    return replace(fleet, desired=desired, desired_of=scaler.counted(), back_offs=back_offs)
+    return replace(fleet, desired=desired, desired_of=scaler.counted_shapes(), back_offs=back_offs)
 
 
 async def _view(client: ApiClient, settings: Settings) -> MirrorView:

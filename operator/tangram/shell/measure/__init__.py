@@ -1,4 +1,4 @@
 """Measurement.
 
-In: Prometheus, counted events. Out: readings, wanted replicas, the operator's own metrics.
+In: Prometheus, errors about objects. Out: readings, needed replicas, faults, the operator's own metrics.
 """

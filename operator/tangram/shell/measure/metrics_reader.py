@@ -1,4 +1,4 @@
-"""Asks Prometheus about every LLMDeployment. A failure is a reading with a problem, never an exception."""
+"""Read load and latency of each LLMDeployment from Prometheus. A failure is a reading with a problem."""
 
 import asyncio
 import json
@@ -15,36 +15,36 @@ from tangram.shell.settings import PrometheusSettings
 
 log = logging.getLogger(__name__)
 
-MAX_ANSWER_BYTES = 2**20  # one number is asked for; anything longer is not an answer to our query
+MAX_RESPONSE_BYTES = 2**20  # a query returns one number; anything longer is not its result
 CONCURRENCY = 8
-_MOST_TOLD = 200
+_MAX_WARNING_CHARS = 200
 _END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
 
 
 class QueryFailed(Exception):  # becomes the problem of a reading
-    """Prometheus gave no usable answer to one query."""
+    """Prometheus returned no usable result for one query."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleQuery:
-    """What a sample answers; it says nothing about another."""
+    """What a sample measures. A sample is not used for another served name or other objectives."""
 
     served_name: str
     objectives: Objectives
 
     @classmethod
     def of(cls, intent: Intent) -> "SampleQuery":
-        """Return what is asked about `intent`."""
+        """Return the query of an LLMDeployment."""
         return cls(intent.served_name, intent.objectives)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The last good sample, however old, and why newer ones failed."""
+    """The last good sample of any age, and why newer queries failed."""
 
     sample: Sample | None = None
     problem: str = ""
-    question: SampleQuery | None = None
+    query: SampleQuery | None = None
 
 
 class MetricsReader:
@@ -69,31 +69,31 @@ class MetricsReader:
         )
 
     def reading(self, intent: Intent) -> Reading:
-        """Return the latest reading of what `intent` asks for now."""
-        known = self._readings.get(intent.uid)
-        if known is None:
+        """Return the latest reading for the present objectives of `intent`."""
+        reading = self._readings.get(intent.uid)
+        if reading is None:
             return Reading()
-        if known.question != SampleQuery.of(intent):
+        if reading.query != SampleQuery.of(intent):
             return Reading(
                 None, "the objectives or the served name changed; the next query asks for the new ones"
             )
-        return known
+        return reading
 
     def newest_at(self) -> float | None:
         """Return when the newest good sample was taken, in seconds since the epoch."""
         return max((r.sample.at for r in self._readings.values() if r.sample and not r.problem), default=None)
 
     def clear(self) -> None:
-        """Forget all readings (another operator may have acted since)."""
+        """Forget all readings."""
         self._readings.clear()
 
     async def read(self, intents: tuple[Intent, ...], pods: Mapping[str, tuple[str, ...]]) -> None:
-        """Ask about all `intents`; forget what is no longer there.
+        """Query the metrics of all `intents`, and forget other readings.
 
-        `pods` are the names of their replicas' pods, by UID of the LLMDeployment: no other series counts.
+        `pods` are the names of their pods, by UID of the LLMDeployment: series of other pods do not count.
         """
-        for gone in self._readings.keys() - {intent.uid for intent in intents}:
-            del self._readings[gone]
+        for uid in self._readings.keys() - {intent.uid for intent in intents}:
+            del self._readings[uid]
         if not intents:
             return
         try:
@@ -111,7 +111,7 @@ class MetricsReader:
         await self._client.aclose()
 
     async def _isolated(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
-        """Read one; a bug that it brings out is its problem, and no reading of another is lost."""
+        """Read one LLMDeployment. A bug becomes the problem of its reading and affects no other."""
         try:
             await self._read_one(intent, pods, evaluated_at)
         except Exception as error:
@@ -121,34 +121,34 @@ class MetricsReader:
             self._failed(intent, problem)
 
     async def _server_time(self) -> float:
-        """Return the present time of the Prometheus server, at which all queries of a reading are evaluated.
+        """Return the time of the Prometheus server, at which all queries are evaluated.
 
-        The operator's own clock may be ahead (then the newest samples would seem stale, or lie beyond what
-        Prometheus looks back) or behind (then old samples would seem fresh).
+        The clock of the operator may be ahead, so that the newest samples would look stale, or behind, so
+        that old samples would look fresh.
         """
-        answer = await self._ask("time()", None)
-        seconds = math.nan if answer is None else float(answer)
+        value = await self._query("time()", None)
+        seconds = math.nan if value is None else float(value)
         if not 0 <= seconds < _END_OF_TIME_S:  # NaN fails here too
-            raise QueryFailed(f"Prometheus returned {answer!r} for its time")
+            raise QueryFailed(f"Prometheus returned {value!r} for its time")
         return seconds
 
     async def _read_one(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
-        question = SampleQuery.of(intent)
+        query = SampleQuery.of(intent)
         window_s = self._settings.window_seconds
         try:
-            asked = queries.for_deployment(
-                intent.namespace, question.served_name, pods, question.objectives, window_s
+            promql = queries.for_deployment(
+                intent.namespace, query.served_name, pods, query.objectives, window_s
             )
             at = self._now()
-            answers = await asyncio.gather(*(self._ask(promql, evaluated_at) for promql in asked.values()))
+            values = await asyncio.gather(*(self._query(text, evaluated_at) for text in promql.values()))
         except (QueryFailed, ValueError) as error:
             self._failed(intent, str(error))
             return
-        sample = queries.sample_from(dict(zip(asked, answers, strict=True)), at)
+        sample = queries.sample_from(dict(zip(promql, values, strict=True)), at)
         if isinstance(sample, RejectedSample):
             self._failed(intent, sample.reason)
             return
-        self._readings[intent.uid] = Reading(sample, "", question)
+        self._readings[intent.uid] = Reading(sample, "", query)
 
     def _failed(self, intent: Intent, problem: str) -> None:
         before = self.reading(intent)
@@ -156,7 +156,7 @@ class MetricsReader:
             log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
         self._readings[intent.uid] = Reading(before.sample, problem, SampleQuery.of(intent))
 
-    async def _ask(self, promql: str, at: float | None) -> float | str | None:
+    async def _query(self, promql: str, at: float | None) -> float | str | None:
         async with self._slots:
             try:
                 return scalar(await self._fetch(promql, at))
@@ -164,7 +164,7 @@ class MetricsReader:
                 raise QueryFailed(f"Prometheus does not answer ({type(error).__name__})") from error
 
     async def _fetch(self, promql: str, at: float | None) -> bytes:
-        """POST a query (a GET would put it into the URL, which proxies cut) and read a bounded answer."""
+        """POST a query (proxies cut the long URL of a GET) and return its bounded response."""
         form = {"query": promql, "timeout": f"{self._settings.timeout_seconds:g}s"}
         if at is not None:
             form["time"] = f"{at:.3f}"
@@ -172,23 +172,25 @@ class MetricsReader:
             body = bytearray()
             async for chunk in response.aiter_bytes():
                 body += chunk
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise QueryFailed(f"Prometheus answered with more than {MAX_ANSWER_BYTES} bytes")
+                if len(body) > MAX_RESPONSE_BYTES:
+                    raise QueryFailed(f"Prometheus answered with more than {MAX_RESPONSE_BYTES} bytes")
             if response.status_code != 200:
                 raise QueryFailed(f"Prometheus answered {response.status_code}")
             return bytes(body)
 
 
 def scalar(body: bytes) -> float | str | None:
-    """Return the one number of an answer, None for an empty vector. Raises QueryFailed."""
+    """Return the single number of a response, None for an empty vector. Raises QueryFailed."""
     try:
         document = json.loads(body)
         data = document["data"]
         result = data["result"]
         if document["status"] != "success":
             raise QueryFailed("Prometheus reports an error")
-        if document.get("warnings"):  # a store behind it did not answer: the sum lacks its part
-            raise QueryFailed(f"Prometheus answered in part: {str(document['warnings'])[:_MOST_TOLD]}")
+        if document.get("warnings"):  # a remote store did not answer: the sum is incomplete
+            raise QueryFailed(
+                f"Prometheus answered in part: {str(document['warnings'])[:_MAX_WARNING_CHARS]}"
+            )
         if data["resultType"] == "scalar":
             return _number(result[1])
         if data["resultType"] != "vector" or len(result) > 1:

@@ -1,6 +1,4 @@
-"""Runs the scaling law for every LLMDeployment and keeps its memory. The law itself is pure:
-`tangram.scaling`.
-"""
+"""Run the scaling law (`tangram.scaling`) for each LLMDeployment, and keep its memory between rounds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,8 +21,8 @@ from tangram.shell.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
-    """What the law made of one LLMDeployment at one instant. `signal` is None without a Prometheus."""
+class ScalingResult:
+    """The decision of the law for one LLMDeployment. `signal` is None without a Prometheus."""
 
     signal: Signal | None
     decision: ScalingDecision
@@ -46,12 +44,12 @@ def params_of(settings: Settings) -> ScalingParams:
 
 @dataclass(slots=True)
 class Scaler:
-    """The law with its memory per LLMDeployment UID."""
+    """The law with its memory, by UID of the LLMDeployment."""
 
     params: ScalingParams
     reader: MetricsReader | None
     _memories: dict[str, ScalingMemory] = field(default_factory=dict)
-    _shapes: dict[str, Shape] = field(default_factory=dict)  # of which the memories count replicas
+    _shapes: dict[str, Shape] = field(default_factory=dict)  # whose replicas the memories count
 
     def decide(
         self,
@@ -62,59 +60,59 @@ class Scaler:
         variants: Mapping[str, str] | None = None,
         faults: FaultLog | None = None,
         memories: Mapping[str, Mapping[str, object]] | None = None,
-    ) -> Mapping[str, Scaled]:
-        """Return what each LLMDeployment wants now, by UID.
+    ) -> Mapping[str, ScalingResult]:
+        """Return how many replicas each LLMDeployment needs now, by UID.
 
-        `recorded` is what their statuses say was wanted last, `variants` of which shape, and `memories` what
-        the law had learned: an operator that has just started goes on from there. One for which the law
-        raises has a fault in `faults`, and wants nothing: it stands still.
+        An operator that has just started continues from statuses: `recorded` replicas, the `variants` of the
+        shape that they count, and `memories` of what the law has learned. If the law raises for an
+        LLMDeployment, `faults` record it, and the result lacks it.
         """
-        for gone in self._memories.keys() - {intent.uid for intent in intents}:
-            del self._memories[gone]
-            self._shapes.pop(gone, None)
+        for uid in self._memories.keys() - {intent.uid for intent in intents}:
+            del self._memories[uid]
+            self._shapes.pop(uid, None)
         by_owner: dict[str, list[Workload]] = {}
         for workload in workloads:
             by_owner.setdefault(workload.owner_uid, []).append(workload)
         for intent in intents:
             if intent.uid not in self._memories:
-                self._recall(intent.uid, by_owner.get(intent.uid, []), variants or {})
+                self._restore_shape(intent.uid, by_owner.get(intent.uid, []), variants or {})
                 self._memories[intent.uid] = recalled((memories or {}).get(intent.uid, {}))
-        found: dict[str, Scaled] = {}
+        results: dict[str, ScalingResult] = {}
         for intent in intents:
-            mine, before = by_owner.get(intent.uid, []), recorded.get(intent.uid)
+            owned, replicas = by_owner.get(intent.uid, []), recorded.get(intent.uid)
             if faults is None:
-                found[intent.uid] = self._decide_one(intent, mine, before, now)
+                results[intent.uid] = self._decide_one(intent, owned, replicas, now)
                 continue
-            one = faults.run(
+            result = faults.run(
                 "scale",
                 f"{intent.namespace}/{intent.name}",
                 intent.uid,
-                partial(self._decide_one, intent, mine, before, now),
+                partial(self._decide_one, intent, owned, replicas, now),
             )
-            if one is not None:
-                found[intent.uid] = one
-        return found
+            if result is not None:
+                results[intent.uid] = result
+        return results
 
-    def counted(self) -> tuple[tuple[str, Shape], ...]:
-        """Return of which shape the law's numbers count replicas, by UID, where that is known."""
+    def counted_shapes(self) -> tuple[tuple[str, Shape], ...]:
+        """Return the shape whose replicas the law counts, by UID, where there is one."""
         return tuple(sorted(self._shapes.items()))
 
     def adopt(self, decisions: Iterable[Decision], workloads: Iterable[Workload]) -> None:
-        """Go on from the numbers that were decided: what expected traffic needs at first, or what carries on
-        another shape what ran on the last one. `workloads` are those that were decided upon.
+        """Continue from the numbers of a plan: the replicas for expected traffic, or those of a new shape
+        that serve the load of the old one. `workloads` are those that the plan is based on.
 
-        Until a move is over the law goes on in replicas of the old shape: it may come to nothing.
+        Until a move to another shape is over the law counts replicas of the old one: the move may fail.
         """
         runs_on: dict[str, set[Shape]] = {}
         for workload in workloads:
             runs_on.setdefault(workload.owner_uid, set()).add(workload.shape)
         for decision in decisions:
             uid, shape = decision.owner_uid, decision.shape
-            memory, there = self._memories.get(uid), runs_on.get(uid, set())
+            memory, shapes = self._memories.get(uid), runs_on.get(uid, set())
             if shape is None or memory is None:
                 continue
-            arrived = there == {shape} or (not there and decision.placed > 0)
-            if not arrived and self._shapes.get(uid) != shape:
+            moved = shapes == {shape} or (not shapes and decision.placed > 0)
+            if not moved and self._shapes.get(uid) != shape:
                 continue
             if self._shapes.get(uid) not in (None, shape):
                 memory = forget_learned(memory)
@@ -124,20 +122,22 @@ class Scaler:
             if memory.replicas != decision.desired:
                 self._memories[uid] = replace(memory, replicas=decision.desired, spare_since=None)
 
-    def _recall(self, uid: str, workloads: list[Workload], variants: Mapping[str, str]) -> None:
-        """Remember of which shape a status counts replicas, if there is a Deployment of it."""
-        found = [w.shape for w in workloads if w.shape.variant == variants.get(uid)]
-        if found:
-            self._shapes[uid] = found[0]
+    def _restore_shape(self, uid: str, workloads: list[Workload], variants: Mapping[str, str]) -> None:
+        """Restore the shape whose replicas a status counts, if there is a Deployment of it."""
+        shapes = [w.shape for w in workloads if w.shape.variant == variants.get(uid)]
+        if shapes:
+            self._shapes[uid] = shapes[0]
 
     def clear(self) -> None:
-        """Forget everything: at the start of a term another operator may have acted."""
+        """Forget everything, at the start of a term: another operator may have acted."""
         self._memories.clear()
         self._shapes.clear()
+        if self.reader is not None:
+            self.reader.clear()
 
     def _decide_one(
         self, intent: Intent, workloads: list[Workload], recorded: int | None, now: float
-    ) -> Scaled:
+    ) -> ScalingResult:
         ready = sum(workload.ready for workload in workloads)
         running = max((workload.replicas for workload in workloads), default=0)
         signal = self._signal(intent, ready, now)
@@ -152,7 +152,7 @@ class Scaler:
             existing=sum(workload.replicas for workload in workloads),
         )
         self._memories[intent.uid] = decision.memory
-        return Scaled(signal, decision)
+        return ScalingResult(signal, decision)
 
     def _signal(self, intent: Intent, ready: int, now: float) -> Signal | None:
         if self.reader is None:

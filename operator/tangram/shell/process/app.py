@@ -1,4 +1,4 @@
-"""The operator, put together: which part is told what, and what starts and stops in which order."""
+"""Put the parts of the operator together, and start and stop them in order."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,11 @@ from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.measure.scaler import Scaler, params_of
 from tangram.shell.objects.kinds import FLEET_PLANS
+from tangram.shell.process.observation import Observer
 from tangram.shell.process.recommendation_loop import Debounce, RecommendationLoop
-from tangram.shell.process.reconcile_loop import Heart, Reconciler
-from tangram.shell.report import http_endpoints as serving
+from tangram.shell.process.reconcile_loop import LoopHeartbeat, Reconciler
+from tangram.shell.process.round_report import RoundReporter
+from tangram.shell.report import http_endpoints
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label
 from tangram.shell.report.status_writer import StatusWriter
@@ -40,14 +42,14 @@ from tangram.shell.write.action_writer import ActionWriter
 
 log = logging.getLogger(__name__)
 
-WATCH_DEAD_S = 600.0  # an API server that is down this long is not cured by restarting us, a stuck mirror is
-SLOWEST_WRITE_S = 45.0  # a request, and the own writes that are waited for
-FIRST_LOOK_S = 2.0
+WATCH_DEAD_S = 600.0  # a restart cures a stuck mirror, but not an API server that is down this long
+SLOWEST_WRITE_S = 45.0  # a request, and the wait until the mirrors show the own writes
+FIRST_ELECTION_S = 2.0  # how long the mirrors wait for the first try to take the Lease
 
 
 def loop_dead_s(settings: Settings) -> float:
-    """Return after how many seconds without a turn the loop is stuck: above a tick, the start of a planner
-    with its deadline, and the slowest single write.
+    """Return after how many seconds without a heartbeat the loop counts as stuck: more than a tick, the start
+    of the planner with its deadline, and the slowest single write together.
     """
     return max(
         120.0, settings.tick_seconds + LONGEST_START_S + settings.plan_deadline_seconds + SLOWEST_WRITE_S
@@ -55,7 +57,7 @@ def loop_dead_s(settings: Settings) -> float:
 
 
 def boot_time() -> float:
-    """Return seconds since boot, suspended time included: a lease runs out while a machine sleeps, too."""
+    """Return seconds since boot, suspended time included: a Lease also expires while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -81,9 +83,9 @@ class Operator:
             drift=self.metrics.count_drift,
         )
         self.reader = MetricsReader(settings.prometheus, now=time.time) if settings.prometheus else None
-        self.worker = PlanWorker(settings.plan_deadline_seconds)
+        self.plan_worker = PlanWorker(settings.plan_deadline_seconds)
         self.recommendation_worker = RecommendationWorker(settings.advice.deadline_seconds)
-        self.fleet_plans = Mirror(
+        self.fleet_plan_mirror = Mirror(
             self.client,
             MirrorSource(FLEET_PLANS, kept_fields.fleet_plan, optional=True),
             changed=self._fleet_plans_changed,
@@ -94,24 +96,24 @@ class Operator:
         self.loop = self._make_loop()
 
     async def start(self) -> None:
-        """Start everything."""
+        """Start all tasks and HTTP endpoints."""
         host = self.settings.listen_host
         for app, port in (
-            (serving.probes(self.live, self.ready), self.settings.probe_port),
-            (serving.metrics(self.metrics.registry, self.refresh_ages), self.settings.metrics_port),
+            (http_endpoints.probes(self.live, self.ready), self.settings.probe_port),
+            (http_endpoints.metrics(self.metrics.registry, self.refresh_ages), self.settings.metrics_port),
         ):
-            self._servers.append(await serving.serve(app, host, port))
+            self._servers.append(await http_endpoints.serve(app, host, port))
         self._spawn("lease", self.elector.run())
         self._spawn("mirrors", self._run_mirrors())
         self._spawn("loop", self.loop.run())
-        self._spawn("events", self.loop.events.run())
-        self._spawn("mirror of fleetplans", self.fleet_plans.run())
+        self._spawn("events", self.loop.reporter.events.run())
+        self._spawn("mirror of fleetplans", self.fleet_plan_mirror.run())
         self._spawn("recommendations", self.loop.recommendations.run())
         if self.reader is not None:
             self._spawn("metrics reader", self._read_metrics(self.reader))
 
     async def stop(self) -> None:
-        """Stop everything, the right to write first; then give the lease to the next."""
+        """Stop all tasks, then release the Lease, then free everything else."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -119,36 +121,36 @@ class Operator:
         await self.elector.release()
         for server in self._servers:
             await server.cleanup()
-        await asyncio.to_thread(self.worker.stop)
+        await asyncio.to_thread(self.plan_worker.stop)
         await asyncio.to_thread(self.recommendation_worker.stop)
         if self.reader is not None:
             await self.reader.close()
         await self.client.close()
 
     def live(self) -> str:
-        """Say what a restart would cure, empty when nothing."""
+        """Return the problem that a restart would cure, empty if there is none."""
         if self.failed.is_set():
             return "a task of the operator has died"
-        silent = boot_time() - self.loop.heart.beat
+        silent = boot_time() - self.loop.heartbeat.at
         if silent > loop_dead_s(self.settings):
             return f"the loop has not turned for {silent:.0f} s"
         if self.mirrors.synced and self.mirrors.stalled_s > WATCH_DEAD_S:
-            return f"a mirror heard nothing for {self.mirrors.stalled_s:.0f} s"
+            return f"a mirror received nothing for {self.mirrors.stalled_s:.0f} s"
         return ""
 
     def ready(self) -> str:
-        """Say why this operator could not take over now, empty when it could."""
+        """Return why this operator could not take over now, empty if it could."""
         waiting = [str(mirror.source) for mirror in self.mirrors.all if not mirror.synced]
         return f"not synced yet: {', '.join(waiting)}" if waiting else ""
 
     def refresh_ages(self) -> None:
-        """Set the gauges that are ages."""
-        metrics, planned = self.metrics, self.loop.heart.planned
+        """Set the gauges that depend on the time."""
+        metrics, planned = self.metrics, self.loop.heartbeat.planned_at
         metrics.leading.set(self.elector.leading)
         metrics.last_plan.set(float("nan") if planned is None else boot_time() - planned)
         newest = self.reader.newest_at() if self.reader else None
         metrics.last_fresh_metric.set(float("nan") if newest is None else time.time() - newest)
-        for mirror in (*self.mirrors.all, self.fleet_plans):
+        for mirror in (*self.mirrors.all, self.fleet_plan_mirror):
             metrics.watch_age.labels(mirror.source.kind.plural).set(mirror.age_s)
 
     def _changed(self) -> None:
@@ -172,19 +174,20 @@ class Operator:
         self.failed.set()
 
     async def _run_mirrors(self) -> None:
-        """Run the mirrors, after the first try to take the lease: LISTs of a term's own time need not be
-        repeated when it begins, and those of a large cluster take long.
+        """Run the mirrors, after the first try to take the Lease: then a new leader need not repeat LISTs,
+        which take long in a large cluster.
         """
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.elector.looked.wait(), FIRST_LOOK_S)
+            await asyncio.wait_for(self.elector.looked.wait(), FIRST_ELECTION_S)
         await self.mirrors.run()
 
     async def _read_metrics(self, reader: MetricsReader) -> None:
         assert self.settings.prometheus is not None  # noqa: S101 - there is no reader without it
         while True:
             await asyncio.sleep(self.settings.prometheus.interval_seconds)
-            if self.elector.leading:
-                await reader.read(self.loop.wanted, self.loop.pods)
+            observed = self.loop.observation
+            if self.elector.leading and observed is not None:
+                await reader.read(observed.intents, observed.pod_names)
                 self.loop.mark_dirty()
 
     def _make_elector(self) -> Elector:
@@ -200,30 +203,35 @@ class Operator:
         )
 
     def _make_loop(self) -> Reconciler:
-        settings, guard, heart = self.settings, TermGuard(self.elector), Heart(boot_time())
+        settings, guard, heartbeat = self.settings, TermGuard(self.elector), LoopHeartbeat(boot_time())
         expectations, retries = Expectations(self.mirrors.store), RetrySchedule()
         faults = FaultLog(self.metrics)
 
         def beat() -> None:
-            heart.beat = boot_time()
+            heartbeat.at = boot_time()
 
         events = EventRecorder(self.client, self.elector.guard, self.identity, time.time)
-        advice, lease = settings.advice, settings.leader_election
-        whose = operator_label(lease.namespace, lease.name)
-        recommendations = RecommendationLoop(
-            worker=self.recommendation_worker,
-            plans=FleetPlans(self.client, self.fleet_plans, events, boot_time, time.time, whose),
-            metrics=self.metrics,
-            clock=boot_time,
-            debounce=Debounce(advice.settle_seconds, advice.latest_seconds),
-            idle_s=advice.idle_seconds,
-            changed=self._changed,
+        recommendations = self._make_recommendation_loop(events)
+        observer = Observer(
+            SnapshotSettings(
+                settings.engine_image,
+                settings.tolerations,
+                tuple(sorted(settings.prices.items())),
+                settings.pod_needs,
+                settings.default_priority_class_name,
+            ),
+            Scaler(params_of(settings), self.reader),
+            faults,
+        )
+        statuses = StatusWriter(
+            self.client, guard, expectations, retries, boot_time, written=beat, failed=faults.record
         )
         return Reconciler(
             mirrors=self.mirrors,
             elector=self.elector,
-            worker=self.worker,
             guard=guard,
+            observer=observer,
+            worker=self.plan_worker,
             writer=ActionWriter(
                 self.client,
                 guard,
@@ -233,27 +241,29 @@ class Operator:
                 retries,
                 boot_time,
                 written=beat,
-                failed=faults.met,
+                failed=faults.record,
             ),
-            statuses=StatusWriter(
-                self.client, guard, expectations, retries, boot_time, written=beat, failed=faults.met
-            ),
-            faults=faults,
-            events=events,
+            reporter=RoundReporter(observer, recommendations, statuses, events, self.metrics),
             recommendations=recommendations,
-            scaler=Scaler(params_of(settings), self.reader),
             expectations=expectations,
             retries=retries,
             metrics=self.metrics,
-            told=SnapshotSettings(
-                settings.engine_image,
-                settings.tolerations,
-                tuple(sorted(settings.prices.items())),
-                settings.pod_needs,
-                settings.default_priority_class_name,
-            ),
+            faults=faults,
             tick_s=settings.tick_seconds,
             clock=boot_time,
             now=time.time,
-            heart=heart,
+            heartbeat=heartbeat,
+        )
+
+    def _make_recommendation_loop(self, events: EventRecorder) -> RecommendationLoop:
+        advice, lease = self.settings.advice, self.settings.leader_election
+        operator = operator_label(lease.namespace, lease.name)
+        return RecommendationLoop(
+            worker=self.recommendation_worker,
+            plans=FleetPlans(self.client, self.fleet_plan_mirror, events, boot_time, time.time, operator),
+            metrics=self.metrics,
+            clock=boot_time,
+            debounce=Debounce(advice.settle_seconds, advice.latest_seconds),
+            idle_s=advice.idle_seconds,
+            changed=self._changed,
         )

@@ -1,4 +1,4 @@
-"""What users read.
+"""Reports to users.
 
-In: statuses, Events, FleetPlans. Out: writes where they changed; probes and /metrics.
+In: statuses, Events, recommendations, metrics. Out: their writes where they changed; the HTTP endpoints.
 """

@@ -1,6 +1,4 @@
-"""Kubernetes Events about our objects (events.k8s.io/v1): one per transition; repetitions become a
-series.
-"""
+"""Post Kubernetes Events (events.k8s.io/v1) about Tangram's objects. Repeated Events become a series."""
 
 import asyncio
 import logging
@@ -18,8 +16,8 @@ from tangram.shell.objects.kinds import EVENTS, LLM_DEPLOYMENTS, Kind, Object, u
 log = logging.getLogger(__name__)
 
 REPORTER = "tangram.dev/operator"
-SERIES_WINDOW_S = 600.0  # a repetition later than that is news again
-CLUSTER_NAMESPACE = "default"  # where the API wants events about objects that are in none
+SERIES_WINDOW_S = 600.0  # a later repetition becomes a new Event
+CLUSTER_NAMESPACE = "default"  # where the API requires Events about cluster-scoped objects
 MAX_NOTE = 1024  # limit of events.k8s.io/v1
 MAX_REMEMBERED = 4096
 MAX_QUEUED = 4096
@@ -37,28 +35,26 @@ class _Posted:
 
 @dataclass(slots=True)
 class EventRecorder:
-    """Posts events in the background (`run`). One that cannot be posted is logged and dropped: nothing
-    waits for it.
-    """
+    """Posts Events in the background (`run`). An Event that cannot be posted is logged and dropped."""
 
     client: ApiClient
     guard: Guard
-    instance: str  # which operator it was
+    instance: str  # of the operator
     now: Callable[[], float]  # seconds since the epoch
     _posted: dict[_Identity, _Posted] = field(default_factory=dict)
     _queue: asyncio.Queue[tuple[Object, EventNote, Kind]] = field(
         default_factory=lambda: asyncio.Queue(MAX_QUEUED)
     )
 
-    def tell(self, obj: Object, note: EventNote, kind: Kind = LLM_DEPLOYMENTS) -> None:
-        """Queue a note about `obj`; the loop goes on at once."""
+    def add(self, obj: Object, note: EventNote, kind: Kind = LLM_DEPLOYMENTS) -> None:
+        """Queue an Event about `obj`."""
         try:
             self._queue.put_nowait((obj, note, kind))
         except asyncio.QueueFull:
-            log.warning("event %s about %s dropped: too many wait", note.reason, obj["metadata"]["name"])
+            log.warning("event %s about %s dropped: the queue is full", note.reason, obj["metadata"]["name"])
 
     async def run(self) -> None:
-        """Post what is queued, in order, until cancelled."""
+        """Post queued Events in order, until cancelled."""
         while True:
             obj, note, kind = await self._queue.get()
             try:
@@ -67,14 +63,14 @@ class EventRecorder:
                 log.info("event %s about %s dropped: not leading", note.reason, obj["metadata"]["name"])
 
     async def record(self, obj: Object, note: EventNote, kind: Kind = LLM_DEPLOYMENTS) -> None:
-        """Post a note about `obj` now. The same note again within the window is counted, not repeated."""
+        """Post an Event about `obj` now. A repetition within the window raises the count of its series."""
         identity = (uid_of(obj), note.type, note.reason, note.message)
         now = self.now()
-        before = self._posted.pop(identity, None)
+        posted = self._posted.pop(identity, None)
         try:
-            if before is not None and now - before.at < SERIES_WINDOW_S:
-                await self._count(before, now)
-                self._posted[identity] = before
+            if posted is not None and now - posted.at < SERIES_WINDOW_S:
+                await self._count(posted, now)
+                self._posted[identity] = posted
             else:
                 self._posted[identity] = await self._post(obj, note, kind, now)
         except ApiError as error:

@@ -1,4 +1,4 @@
-"""The operator's two ports: probes for the kubelet, metrics for Prometheus."""
+"""Serve the operator's HTTP endpoints: probes for the kubelet, metrics for Prometheus."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,7 +6,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 Check = Callable[[], str]
-"""Returns what is wrong, empty when all is well."""
+"""Returns the problem, empty if there is none."""
 
 
 def probes(live: Check, ready: Check) -> web.Application:
@@ -26,7 +26,7 @@ def probes(live: Check, ready: Check) -> web.Application:
 
 
 def metrics(registry: CollectorRegistry, refresh: Callable[[], None]) -> web.Application:
-    """Return the application with /metrics; `refresh` sets the gauges that are ages."""
+    """Return the application with /metrics. `refresh` sets the gauges that depend on the time."""
     app = web.Application()
 
     async def show(_request: web.Request) -> web.StreamResponse:
@@ -38,7 +38,7 @@ def metrics(registry: CollectorRegistry, refresh: Callable[[], None]) -> web.App
 
 
 async def serve(app: web.Application, host: str, port: int) -> web.AppRunner:
-    """Serve `app` until its runner's cleanup()."""
+    """Serve `app` until cleanup() of the returned runner."""
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()

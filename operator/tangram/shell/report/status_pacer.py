@@ -1,7 +1,7 @@
-"""How often the status of one object is written where what it counts changes all the time. No I/O.
+"""Limit how often the status of one object is written. Pure.
 
-Pods that come and go change how much of a GPUPool is free; a node or device plugin that flaps changes its
-conditions. A status that has been quiet is written at once, then at most once in `pace_s`.
+Pods that come and go change the free devices of a GPUPool, and a node or device plugin that flaps changes its
+conditions. The first change is written at once, later ones at most once in `pace_s`.
 """
 
 from dataclasses import dataclass, field
@@ -13,27 +13,27 @@ PACE_S = 15.0
 
 @dataclass(slots=True)
 class StatusPacer:
-    """When the status of each object was last changed."""
+    """Remembers when the status of each object last changed."""
 
     pace_s: float = PACE_S
     _changed_at: dict[str, float] = field(default_factory=dict)  # by UID; seconds
 
     def paced(self, obj: Object, status: Object, now: float) -> Object:
-        """Return the status to write at `now` (seconds): `status`, or the one there is while it is too early.
+        """Return `status`, or the present one while `now` (seconds) is too early for a change.
 
-        A new generation is never too early.
+        The first status of a new generation is never too early.
         """
         before = obj.get("status") or {}
         if status == before:
             return status
         last = self._changed_at.get(uid_of(obj))
-        answered = before.get("observedGeneration") == status.get("observedGeneration")
-        if last is not None and 0 <= now - last < self.pace_s and answered:
+        is_same_generation = before.get("observedGeneration") == status.get("observedGeneration")
+        if last is not None and 0 <= now - last < self.pace_s and is_same_generation:
             return before
         self._changed_at[uid_of(obj)] = now
         return status
 
     def forget(self, living: set[str]) -> None:
-        """Forget objects that are gone."""
-        for gone in self._changed_at.keys() - living:
-            del self._changed_at[gone]
+        """Forget deleted objects; `living` are the UIDs of those that exist."""
+        for uid in self._changed_at.keys() - living:
+            del self._changed_at[uid]

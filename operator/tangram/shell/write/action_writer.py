@@ -5,7 +5,6 @@ back-off, and other LLMDeployments are not affected. Actions that remove capacit
 quorum read has confirmed the state that the plan is based on.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,9 +28,9 @@ from tangram.fleet import (
 )
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
+from tangram.shell.lead.bounded_writes import write_in_turn
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.lead.write_order import ROUND_WRITE_S, round_robin
-from tangram.shell.measure.fault_log import Failed
+from tangram.shell.measure.fault_log import FaultHandler
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import DEPLOYMENTS, SERVICES, Object
 from tangram.shell.settings import Settings
@@ -43,8 +42,6 @@ from tangram.shell.write.refusals import NameTaken, write_problem
 from tangram.shell.write.stalled_rollouts import resume_rollout
 
 log = logging.getLogger(__name__)
-
-CONCURRENCY = 8  # LLMDeployments written at once
 
 
 @dataclass(slots=True)
@@ -62,7 +59,7 @@ class ActionWriter:
     evaluation_problems: dict[str, WriteProblem] = field(default_factory=dict)  # of evaluate Jobs, likewise
     unfinished: bool = False  # the last round left writes to the next one
     written: Callable[[], None] = lambda: None  # called after each write, refused ones included
-    failed: Failed = lambda _step, _what, _uid, _error: None  # called with each bug that a write meets
+    failed: FaultHandler = lambda _step, _what, _uid, _error: None  # called with each bug that a write meets
     _objects: ObjectWriter = field(init=False)
     _rendered: dict[str, dict[str, tuple[object, Object]]] = field(
         default_factory=dict
@@ -83,26 +80,15 @@ class ActionWriter:
             by_owner.setdefault(action.owner_uid, []).append(action)
         for uid in self.problems.keys() - by_owner.keys():
             del self.problems[uid]  # nothing is left to write, so nothing is refused
-        slots, until = asyncio.Semaphore(CONCURRENCY), self.clock() + ROUND_WRITE_S
-        refusals: list[NotLeader] = []
-        self.unfinished = False
 
-        async def perform_for(uid: str, owner_actions: list[Action]) -> None:
-            async with slots:
-                try:
-                    if self.clock() > until:
-                        self.unfinished = True
-                    elif not refusals:
-                        await self._perform_for(uid, owner_actions, planned.get(uid))
-                except NotLeader as refusal:
-                    refusals.append(refusal)
+        def namespace(uid: str) -> str:
+            return intents[uid].namespace if uid in intents else ""
 
-        def namespace(item: tuple[str, list[Action]]) -> str:
-            return intents[item[0]].namespace if item[0] in intents else ""
+        async def perform_for(uid: str) -> None:
+            await self._perform_for(uid, by_owner[uid], planned.get(uid))
 
-        await asyncio.gather(*(perform_for(*item) for item in round_robin(by_owner.items(), namespace)))
-        if refusals:
-            raise refusals[0]
+        _, finished = await write_in_turn(by_owner, namespace, perform_for, self.clock)
+        self.unfinished = not finished
 
     def forget(self, living: set[str]) -> None:
         """Forget LLMDeployments that no longer exist; `living` are the UIDs of those that do."""

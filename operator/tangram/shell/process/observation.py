@@ -1,0 +1,97 @@
+"""Build what one round plans on: parsed LLMDeployments, the replicas that each needs, and the fleet snapshot.
+
+Objects that cannot be read are left out. The LLMDeployment that such an object belongs to has a fault, and
+the planner leaves it as it is.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tangram.fleet import BackOff, FleetSnapshot, Intent, ParsedIntent, WriteProblem
+from tangram.shell.measure.fault_log import FaultLog, display_name
+from tangram.shell.measure.scaler import Scaler, ScalingResult
+from tangram.shell.objects.kinds import Object
+from tangram.shell.snapshot.broken_objects import without_broken_objects
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.intents import DuplicateUID, parsed_intents, unreadable_intents
+from tangram.shell.snapshot.offered_devices import OfferedDevices
+from tangram.shell.snapshot.ownership import llm_deployment_uid
+from tangram.shell.snapshot.recorded_status import (
+    recorded_back_offs,
+    recorded_replicas,
+    recorded_scaling,
+    recorded_variants,
+)
+from tangram.shell.snapshot.workloads import engine_pod_names
+from tangram.shell.watch.mirror_view import MirrorView
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one round plans on."""
+
+    now: float  # seconds since the epoch
+    view: MirrorView  # without objects that cannot be read
+    parsed: tuple[ParsedIntent, ...]  # all LLMDeployments
+    intents: tuple[Intent, ...]  # those with a valid spec
+    pod_names: Mapping[str, tuple[str, ...]]  # of their engines, by UID
+    scaling: Mapping[str, ScalingResult]  # by UID
+    snapshot: FleetSnapshot
+
+
+@dataclass(slots=True)
+class Observer:
+    """Makes the observation of each round. Scaler and offered devices remember earlier rounds."""
+
+    settings: SnapshotSettings
+    scaler: Scaler
+    faults: FaultLog
+    devices: OfferedDevices = field(default_factory=OfferedDevices)
+
+    def observe(
+        self,
+        view: MirrorView,
+        now: float,
+        problems: Iterable[WriteProblem] = (),
+        evaluation_problems: Iterable[WriteProblem] = (),
+        back_offs: dict[str, tuple[BackOff, ...]] | None = None,
+    ) -> Observation:
+        """Return what the mirrors show. `back_offs`, by UID, are newer than those in statuses."""
+        view = without_broken_objects(view, self.record_unreadable)
+        readable = parsed_intents(view, self.record_unreadable, self.settings.default_priority_class)
+        parsed = (*readable, *unreadable_intents(view, readable, self.faults.faults))
+        intents = tuple(intent for intent in parsed if isinstance(intent, Intent))
+        pod_names = engine_pod_names(view)
+        observed = fleet_snapshot(view, self.settings, now, self.record_unreadable)
+        scaling = self.scaler.decide(
+            intents,
+            observed.workloads,
+            recorded_replicas(view),
+            now,
+            recorded_variants(view),
+            self.faults,
+            recorded_scaling(view),
+        )
+        back_offs_by_uid = recorded_back_offs(view, self.record_unreadable) | (back_offs or {})
+        snapshot = replace(
+            observed,
+            nodes=self.devices.remember(observed.nodes, now),
+            desired=tuple(sorted((uid, result.decision.replicas) for uid, result in scaling.items())),
+            desired_of=self.scaler.counted_shapes(),
+            problems=_sorted(problems),
+            evaluation_problems=_sorted(evaluation_problems),
+            back_offs=tuple(
+                sorted(back_off for intent in intents for back_off in back_offs_by_uid.get(intent.uid, ()))
+            ),
+            faults=self.faults.faults,
+        )
+        return Observation(now, view, parsed, intents, pod_names, scaling, snapshot)
+
+    def record_unreadable(self, obj: Object, error: Exception) -> None:
+        """Record an object that cannot be read as a fault of the LLMDeployment that it belongs to."""
+        uid = "" if isinstance(error, DuplicateUID) else llm_deployment_uid(obj)
+        self.faults.record("read", display_name(obj), uid, error)
+
+
+def _sorted(problems: Iterable[WriteProblem]) -> tuple[WriteProblem, ...]:
+    return tuple(sorted(problems, key=lambda problem: problem.owner_uid))
