@@ -113,7 +113,7 @@ def test_what_no_shape_may_have_is_not_accepted(asked: Intent, told: str) -> Non
     (decision,) = made.decisions
     assert (decision.accepted, decision.accepted_reason) == (False, "AboveLimit")
     assert told in decision.accepted_message
-    assert "ask for less, or let an administrator raise the setting" in decision.accepted_message
+    assert "request less, or let an administrator raise the setting" in decision.accepted_message
     assert made.actions == ()
 
 

@@ -1,6 +1,6 @@
 """The plan for the whole fleet: observe, assess shapes, place replicas, and collect decisions and actions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tangram.catalog import InputError
@@ -30,7 +30,7 @@ from tangram.planner.observe.free_capacity import (
     observe_free_devices,
     reserve_for_missing_pods,
 )
-from tangram.planner.placement.placement_demand import NO_LIMIT, PlacementDemand, ReplicaLimit
+from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, placement_targets
 from tangram.planner.placement.quotas import Quotas
 from tangram.planner.placement.replica_limits import replica_limits
@@ -71,12 +71,9 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     valid = tuple(intent for intent in intents if isinstance(intent, Intent))
     active = tuple(intent for intent in valid if draft_of[intent.uid].is_active)
     idle = tuple(intent for intent in valid if not draft_of[intent.uid].is_active)
-    refused = frozenset(problem.owner_uid for problem in snapshot.problems)
-    desired_shapes = dict(snapshot.desired_of)
 
     def demand(intent: Intent) -> PlacementDemand | Infeasible | None:
-        shape = desired_shapes.get(intent.uid)
-        return _demand(intent, draft_of[intent.uid], shape, offered, known_reports, refused)
+        return _demand(intent, draft_of[intent.uid], offered, known_reports)
 
     assessed = dict(zip(map(_uid, active), for_each("judge", active, _uid, demand), strict=True))
     demands = tuple(d for d in assessed.values() if isinstance(d, PlacementDemand))
@@ -88,7 +85,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     demands = tuple(replace(d, limits=limits[d.uid]) for d in demands)
     assessed |= {d.uid: d for d in demands}
     expected = {uid: draft.expected_replicas for uid, draft in draft_of.items()}
-    reserve_for_missing_pods(devices, snapshot, intents, expected, _limit_of(limits, obstacles))
+    reserve_for_missing_pods(devices, snapshot, intents, expected, _max_replicas(limits, obstacles))
     targets = placement_targets(demands, offered, devices)
 
     def decide(intent: ParsedIntent) -> tuple[Decision, list[Action]]:
@@ -123,19 +120,14 @@ def _uid(intent: ParsedIntent) -> str:
     return intent.uid
 
 
-def _limit_of(
+def _max_replicas(
     limits: Mapping[str, Mapping[Shape, ReplicaLimit]], obstacles: Obstacles
-) -> Callable[[str, Shape], int]:
-    """Return the most replicas by uid and shape: by limits, or of what is paused or refused by back-off."""
-    in_back_off = {(b.owner_uid, b.shape): b.replicas for own in obstacles.back_offs.values() for b in own}
-
-    def limit_of(uid: str, shape: Shape) -> int:
-        if uid not in limits:
-            return in_back_off.get((uid, shape), NO_LIMIT)
-        limit = limits[uid].get(shape)
-        return NO_LIMIT if limit is None else limit.replicas
-
-    return limit_of
+) -> Mapping[tuple[str, Shape], int]:
+    """Return the most replicas by uid and shape: by limits, or by back-off of what is paused or refused."""
+    others = (b for uid, back_offs in obstacles.back_offs.items() if uid not in limits for b in back_offs)
+    return {(b.owner_uid, b.shape): b.replicas for b in others} | {
+        (uid, shape): limit.replicas for uid, own in limits.items() for shape, limit in own.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +138,10 @@ class Infeasible:
 
 
 def _demand(
-    intent: Intent,
-    draft: DecisionDraft,
-    desired_shape: Shape | None,
-    offered: Offers,
-    known_reports: Reports,
-    refused: frozenset[str],
+    intent: Intent, draft: DecisionDraft, offered: Offers, known_reports: Reports
 ) -> PlacementDemand | Infeasible | None:
     """Assess every shape for one LLMDeployment. None: it is off, or its checkpoint is not known yet."""
-    facts, workloads = draft.model.facts, draft.workloads
+    facts = draft.model.facts
     if intent.is_off or facts is None:
         return None
     try:
@@ -162,13 +149,19 @@ def _demand(
         if missing:
             return Infeasible(missing)
         request = request_of(intent, facts)
-        shapes = [workload.shape for workload in workloads]
+        shapes = [workload.shape for workload in draft.workloads]
         assessed = candidates(intent, facts, request, offered, shapes, known_reports)
     except InputError as error:
         return Infeasible(f"{error.field} {error.problem}")
-    is_refused = intent.uid in refused
     return PlacementDemand(
-        intent, facts, request, assessed, workloads, draft.desired, desired_shape, is_refused=is_refused
+        intent,
+        facts,
+        request,
+        assessed,
+        draft.workloads,
+        draft.desired,
+        draft.desired_shape,
+        draft.is_refused,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tangram.eligibility.acceptance import Acceptance, acceptance, by_age
 from tangram.eligibility.isolation import UNATTRIBUTED, Faulted, for_each
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import Decision, Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Workload
+from tangram.fleet import Decision, Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Shape, Workload
 from tangram.planner.jobs.inspections import Inspections, ModelState, model_state
 from tangram.planner.rollout.deployment_placement import DeploymentPlacement
 
@@ -30,6 +30,8 @@ class DecisionDraft:
     model: ModelState
     workloads: tuple[Workload, ...]  # its Deployments
     desired: int
+    desired_shape: Shape | None = None  # that `desired` counts; None: the one that it runs on
+    is_refused: bool = False  # the API server refuses its Deployment, or an object that this needs
     fault: Fault | None = None  # why it is left as it is
 
     @property
@@ -87,6 +89,8 @@ def drafts(
     """Return the drafts by uid, in the order of `intents`. Raises `StepsFailed`."""
     accepted = acceptance(by_age(intents), snapshot.pod_needs)
     workloads, desired = _workloads_by_owner(snapshot.workloads), dict(snapshot.desired)
+    desired_shapes = dict(snapshot.desired_of)
+    refused = {problem.owner_uid for problem in snapshot.problems}
 
     def draft(intent: ParsedIntent) -> DecisionDraft:
         uid, own = intent.uid, workloads.get(intent.uid, ())
@@ -97,7 +101,10 @@ def drafts(
             model = _NOT_ACCEPTED
         else:
             model = model_state(intent, inspections)
-        return DecisionDraft(intent, accepted[uid], model, own, _desired(intent, own, desired), fault)
+        replicas = _desired(intent, own, desired)
+        return DecisionDraft(
+            intent, accepted[uid], model, own, replicas, desired_shapes.get(uid), uid in refused, fault
+        )
 
     return {d.intent.uid: d for d in for_each("model", intents, lambda intent: intent.uid, draft)}
 

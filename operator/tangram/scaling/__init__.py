@@ -1,4 +1,4 @@
-"""From Prometheus samples to a number of replicas. Pure: the shell asks Prometheus and passes `now`."""
+"""From Prometheus samples to a number of replicas. Pure: the shell queries Prometheus and passes `now`."""
 
 from tangram.scaling import queries
 from tangram.scaling.control import decide, forget_learned

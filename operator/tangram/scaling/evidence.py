@@ -88,7 +88,7 @@ def _objectives(
     if intent.ttft:
         objectives.append(("ttft", intent.ttft, (window.ttft_attainment,)))
     if intent.tpot:
-        # Per request as the objective says; per token too, because requests count only when they end.
+        # Per request, as the objective is defined; per token, too, because requests count only when they end.
         objectives.append(("tpot", intent.tpot, (window.tpot_attainment, window.itl_attainment)))
     return tuple(objectives)
 

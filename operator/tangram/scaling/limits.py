@@ -99,7 +99,7 @@ def would_carry(
 ) -> bool:
     """Return whether `replicas` would carry the present load, by what each would then have.
 
-    `light`: less than one request runs at a time, so that concurrency says nothing.
+    `light`: less than one request runs at a time, so that concurrency is no evidence.
     """
     if replicas < 1 or sample.waiting:
         return False

@@ -7,9 +7,9 @@ to one value per pod and engine (`max by`) before it is summed over pods. A seri
 the name of a pod that the API server shows as a replica: where scrapes honour labels, a page in any namespace
 can claim ours.
 
-Attainment is asked at a bucket edge: then it is exact, without interpolation, and adds up over pods. Engines
-have fixed buckets, so an objective between two edges is checked at the lower one (stricter), and status tells
-which.
+Attainment is queried at a bucket edge: then it is exact, without interpolation, and adds up over pods.
+Engines have fixed buckets, so an objective between two edges is checked at the lower one (stricter), and the
+status shows which.
 """
 
 import re
@@ -64,7 +64,7 @@ def snap(milliseconds: float, buckets: tuple[float, ...]) -> float:
 
 
 def wider_windows(window_s: float) -> tuple[int, ...]:
-    """Return the windows that are asked about beside `window_s`, in seconds, ascending."""
+    """Return the windows that are queried beside `window_s`, in seconds, ascending."""
     longest = max(_LONGEST_WINDOW_S, window_s)
     return tuple(round(window_s * factor) for factor in _WIDER if window_s * factor <= longest)
 
@@ -98,7 +98,7 @@ def for_deployment(
 
 
 def _over_window(labels: str, objectives: Objectives, window_s: float) -> dict[str, str]:
-    """Return what is asked about one window, by the names of `Window`'s fields."""
+    """Return the queries for one window, by the names of `Window`'s fields."""
     window = _duration(window_s)
     queries = {
         "running_mean": _sum(f"avg_over_time({RUNNING}{{{labels}}}[{window}])"),

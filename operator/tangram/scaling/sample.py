@@ -14,7 +14,7 @@ _ROUNDING = 1e-6  # ratios of two rates may miss 1 by floating point
 # name -> (lowest, highest) plausible value
 PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "targets": (0, _MOST_REPLICAS),
-    "age_s": (-60.0, _MOST_SECONDS),  # a scrape may lie a little ahead of the server that is asked
+    "age_s": (-60.0, _MOST_SECONDS),  # the clock of a scrape may be ahead of the server's
     "waiting": (0, _MOST_REQUESTS),
     "running": (0, _MOST_REQUESTS),
     "running_mean": (0, _MOST_REQUESTS),

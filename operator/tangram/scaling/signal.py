@@ -14,7 +14,7 @@ class SignalState(StrEnum):
     """How far a reading may be trusted."""
 
     FRESH = "FRESH"  # enough requests, or proof that there are none: may go up and down
-    THIN = "THIN"  # recent, but too little to say how good it is: replicas may grow, not shrink
+    THIN = "THIN"  # recent, but too few requests for an attainment: replicas may be added, not removed
     STALE = "STALE"  # old: nothing changes
     BLIND = "BLIND"  # nothing known: nothing changes
 

@@ -11,7 +11,7 @@ class ScalingParams:
     scrape_interval_s: float
     up_after_s: float  # how long a queue must last before replicas are added for it
     down_after_s: float  # how long fresh evidence must last that one replica less would do
-    min_samples: int = 20  # requests in the window below which an attainment says too little
+    min_samples: int = 20  # requests in the window below which an attainment is no evidence
     blind_after_s: float = 300.0  # age of the newest sample from which on the signal is BLIND
     # A replica less is tried only if each remaining one then carries less than this part of the
     # concurrency at which the objectives were last violated (or of what it may run at a time).

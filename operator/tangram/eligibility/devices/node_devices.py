@@ -162,9 +162,8 @@ def _closing_taints(
 
 
 def _held(taint: Mapping[str, Any], resource: str) -> str:
-    return (
-        f"taint {taint['key']}: {resource} is held while GPUs are cut anew; newcomers wait until it is gone"
-    )
+    held = f"taint {taint['key']}: {resource} is held while GPUs are repartitioned"
+    return f"{held}; new replicas wait until it is removed"
 
 
 def _untolerated(taint: Mapping[str, Any]) -> str:

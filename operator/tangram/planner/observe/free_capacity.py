@@ -7,7 +7,7 @@ in order of priority, if need be from what a node withholds; and by the replicas
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -161,18 +161,18 @@ def reserve_for_missing_pods(
     snapshot: FleetSnapshot,
     intents: tuple[ParsedIntent, ...],
     desired: Mapping[str, int],
-    limit: Callable[[str, Shape], int],
+    max_replicas: Mapping[tuple[str, Shape], int],
 ) -> None:
     """Allocate devices to replicas of existing Deployments before new ones: missing pods may be on the way.
 
-    For no more than the `desired` replicas (by uid), and no more than the `limit` (by uid and shape): pods
-    that cannot be created need no device.
+    At most for the `desired` replicas (by uid) and for `max_replicas` (by uid and shape): pods that cannot be
+    created need no device.
     """
     expected: dict[str, dict[Shape, int]] = defaultdict(lambda: defaultdict(int))  # by uid and kind
     counted = dict(snapshot.desired_of)
     for workload in snapshot.workloads:
         uid, shape = workload.owner_uid, workload.shape
-        replicas = min(workload.replicas, limit(uid, shape))
+        replicas = min(workload.replicas, max_replicas.get((uid, shape), workload.replicas))
         if workload.refused and workload.settled:
             replicas = min(replicas, workload.total)
         if counted.get(uid, shape) == shape:

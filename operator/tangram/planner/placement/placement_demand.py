@@ -37,8 +37,8 @@ class PlacementDemand:
     workloads: tuple[Workload, ...]  # its Deployments
     desired: int  # replicas of `desired_shape` by the scaling law
     desired_shape: Shape | None = None  # None: the shape that it runs on
-    limits: Mapping[Shape, ReplicaLimit] = field(default_factory=dict)
     is_refused: bool = False  # the API server refuses its Deployment, or an object that this needs
+    limits: Mapping[Shape, ReplicaLimit] = field(default_factory=dict)
 
     @property
     def uid(self) -> str:

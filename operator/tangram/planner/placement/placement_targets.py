@@ -49,6 +49,11 @@ class PlacementChoice:
         """Whether it could use devices beyond those that it holds."""
         return not self.stays or any(min(o.desired, o.max_replicas) > o.held for o in self.options)
 
+    @property
+    def held(self) -> DeviceAssignment:
+        """The assignment of a demand that needs no further device."""
+        return DeviceAssignment(0, min(self.options[0].held, self.options[0].max_replicas))
+
 
 def placement_targets(
     demands: tuple[PlacementDemand, ...], offered: Offers, devices: FreeDevices
@@ -67,7 +72,7 @@ def placement_targets(
     targets: dict[str, PlacementTarget] = {}
     for choice in choices:
         uid = choice.demand.uid
-        assignment = assignments.get(uid) or _held_only(choice.options[0])
+        assignment = assignments.get(uid) or choice.held
         for number, count in assignment.devices:
             devices.allocate(uid, groups[number], count)
         targets[uid] = _target(choice, assignment, offered, devices)
@@ -182,10 +187,6 @@ def _other_shapes_cost(demand: PlacementDemand, candidate: Candidate, offered: O
     return sum(w.replicas * offered.price(w.shape, demand.intent.pools) for w in others)
 
 
-def _held_only(option: ShapeOption) -> DeviceAssignment:
-    return DeviceAssignment(0, min(option.held, option.max_replicas))
-
-
 def _target(
     choice: PlacementChoice, assignment: DeviceAssignment, offered: Offers, devices: FreeDevices
 ) -> PlacementTarget:
@@ -194,23 +195,14 @@ def _target(
         return PlacementTarget(None, demand.desired)
     number = _unassigned_option(choice, devices) if assignment.option is None else assignment.option
     candidate, option = choice.candidates[number], choice.options[number]
-    over_budget, limit = "", demand.limits.get(candidate.shape)
-    is_useless = option.max_replicas < min(option.desired, max(1, option.min_replicas))
-    is_bound = is_useless or (
-        option.max_replicas < option.desired and assignment.replicas >= option.max_replicas
-    )
-    if limit is None or not is_bound or limit.replicas > option.max_replicas:
+    most, limit = option.max_replicas, demand.limits.get(candidate.shape)
+    is_useless = most < min(option.desired, max(1, option.min_replicas))
+    is_bound = is_useless or (most < option.desired and assignment.replicas >= most)
+    if limit is not None and (not is_bound or limit.replicas > most):
         limit = None
-    if is_bound and limit is None:
-        over_budget = _over_budget(demand, candidate, option, offered)
+    over_budget = _over_budget(demand, candidate, option, offered) if is_bound and limit is None else ""
     return PlacementTarget(
-        candidate,
-        option.desired,
-        assignment.replicas,
-        option.max_replicas,
-        over_budget,
-        limit,
-        assignment.failure,
+        candidate, option.desired, assignment.replicas, most, over_budget, limit, assignment.failure
     )
 
 

@@ -63,7 +63,7 @@ def deployment_placement(
     current = demand.workload_on(chosen.shape)
     others = tuple(workload for workload in workloads if workload.shape != chosen.shape)
     replicas = _replicas(target, current)
-    pod_rollout = _rollout(demand, target, chosen.shape, current, replicas, devices)
+    pod_rollout = rollout(demand, target, current, replicas, devices)
     kept_by_uid = kept_replicas(demand, target, current)
     stays = ", ".join(f"{kept_by_uid[w.uid]} on {w.shape.described}" for w in others if kept_by_uid[w.uid])
     reason, message = _placed_condition(demand, target, chosen, offered)
@@ -106,28 +106,6 @@ def _replicas(target: PlacementTarget, current: Workload | None) -> int:
     scale it down.
     """
     return max(target.replicas, min(target.desired, target.max_replicas, current.replicas if current else 0))
-
-
-def _rollout(
-    demand: PlacementDemand,
-    target: PlacementTarget,
-    shape: Shape,
-    current: Workload | None,
-    replicas: int,
-    devices: FreeDevices,
-) -> Rollout:
-    other_shapes = devices.count_held(demand.uid, shape) - demand.devices_held(shape, devices)
-    limit = demand.limits.get(shape)
-    return rollout(
-        demand.intent,
-        current,
-        target.replicas,
-        replicas,
-        target.replicas + other_shapes,
-        devices,
-        affords_surge=replicas < target.max_replicas,
-        surge_limit=limit.message if limit is not None and limit.replicas <= replicas else "",
-    )
 
 
 def _not_begun(

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from tangram.fleet import Intent, ResumeRollout, Shape, Workload
+from tangram.fleet import ResumeRollout, Shape, Workload
 from tangram.planner.observe.free_capacity import FreeDevices
+from tangram.planner.placement.placement_demand import PlacementDemand
+from tangram.planner.placement.placement_targets import PlacementTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,42 +17,35 @@ class Rollout:
 
 
 def rollout(
-    intent: Intent,
+    demand: PlacementDemand,
+    target: PlacementTarget,
     workload: Workload | None,
-    placed: int,
     replicas: int,
-    held: int,
     devices: FreeDevices,
-    *,
-    affords_surge: bool = True,
-    surge_limit: str = "",
 ) -> Rollout:
-    """Return how `workload` goes on replacing its pods, if it does. Takes the surge pod's device from
+    """Return how `workload`, with `replicas`, goes on replacing its pods. Takes a surge pod's device from
     `devices`.
 
-    `held` counts the devices of this kind that the LLMDeployment holds; of the `replicas` to be applied,
-    `placed` have one. Without a free device a rollout would wait for ever, so it ends one pod first, as long
-    as the minimum stays, and goes on like that until it is complete: devices that come and go meanwhile do
-    not change it twice. So it does if the budget does not afford a surge pod; at the minimum a pod and its
-    replacement count once. A quota counts them twice: `surge_limit` is its message.
+    Without a free device a rollout would wait for ever, so it ends one pod first, as long as the minimum
+    stays, and goes on like that until it is complete: devices that come and go meanwhile do not change it
+    twice. So it does if the budget affords no surge pod; at the minimum a pod and its replacement count once.
+    A quota counts both.
     """
     if workload is None or not workload.is_rolling:
         return Rollout()
-    above_minimum = placed > intent.min_replicas
-    in_place = above_minimum and (workload.in_place or not affords_surge)
-    if (
-        not in_place
-        and not surge_limit
-        and devices.allocate_up_to(intent.uid, workload.shape, held + 1) > held
-    ):
+    shape, placed, limit = workload.shape, target.replicas, demand.limits.get(workload.shape)
+    above_minimum = placed > demand.intent.min_replicas
+    in_place = above_minimum and (workload.in_place or replicas >= target.max_replicas)
+    surge_limit = limit.message if limit is not None and limit.replicas <= replicas else ""
+    held = placed + devices.count_held(demand.uid, shape) - demand.devices_held(shape, devices)
+    if not in_place and not surge_limit and devices.allocate_up_to(demand.uid, shape, held + 1) > held:
         return Rollout()
     if above_minimum:
         # Replicas without a device are unavailable in any case: they must not use up the budget of one.
         return Rollout(max_unavailable=replicas - placed + 1)
     if surge_limit:
         return Rollout(waits=f"the rollout waits for one more pod: {surge_limit}")
-    device = device_name(workload.shape)
-    return Rollout(waits=f"the rollout waits for one free {device} on {workload.shape.sku}")
+    return Rollout(waits=f"the rollout waits for one free {device_name(shape)} on {shape.sku}")
 
 
 def resumed(workload: Workload | None, replicas: int) -> tuple[ResumeRollout, ...]:
