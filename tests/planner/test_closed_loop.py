@@ -101,9 +101,9 @@ class Life:
             case "cordon" | "lose" | "regain":
                 getattr(world, event)(rng.choice(names))
             case "stranger":
-                world.stranger_comes()
+                world.foreign_pod_starts()
             case "leave":
-                world.stranger_goes()
+                world.foreign_pod_ends()
 
     def _wish(self, m):
         """What the scaling law orders."""

@@ -1,10 +1,8 @@
-"""A real API server for tests of the operator: CRD installed, GPU nodes there, and a stand-in for the
-kubelet.
+"""A real API server for tests of the operator, with the CRDs, GPU nodes and a simulated kubelet.
 
-etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs. Only the kubelet is
-played: `Kubelet` watches pods that the real scheduler has bound and patches their status as a kubelet
-would (Running and Ready; inspect pods end with their report in the termination message; deleted pods go),
-and renews the node leases.
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs. `Kubelet` polls the
+pods that the scheduler has bound and patches their status as a kubelet would: Running and Ready; inspect pods
+end with their report in the termination message; deleted pods are removed. It also renews the node leases.
 """
 
 import asyncio
@@ -122,7 +120,7 @@ def priority_class(name: str, value: int, **changes: Any) -> dict[str, Any]:
 
 
 def gpu_node(name: str, gpus: int = 64, product: str = "NVIDIA-H100-80GB-HBM3") -> dict[str, Any]:
-    """A node as NVIDIA's GFD and device plugin dress it."""
+    """A node with the labels and resources of NVIDIA's GFD and device plugin."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -153,25 +151,25 @@ def _ready(reason: str) -> dict[str, str]:
 
 
 def now() -> str:
-    """This instant as the API writes it."""
+    """The current time in the format of the API."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 async def misnote_the_replica_set(here: "World") -> None:
-    """Leave the one ReplicaSet as kubernetes/kubernetes#102551 does: its Deployment rolls no more."""
+    """Annotate the only ReplicaSet as kubernetes/kubernetes#102551 does: its rollout stalls."""
     (replica_set,) = await here.all(REPLICA_SETS)
     note = {"metadata": {"annotations": {DESIRED_ANNOTATION: "9"}}}
     await here.client.merge(REPLICA_SETS, here.namespace, replica_set["metadata"]["name"], note)
 
 
 PATIENCE = 3.0
-"""How much slower than a quiet machine of two cores the one may be that runs these tests."""
+"""By how much the machine of these tests may be slower than an idle one of two cores."""
 
 
 async def eventually(check: Callable[[], Awaitable[Any]], within_s: float = 20.0, what: str = "") -> Any:
-    """Poll until `check` returns something true; fail with its last answer.
+    """Poll until `check` returns a true value; fail with its last value.
 
-    `within_s`: for a quiet machine. What a test claims about durations it asserts itself.
+    `within_s`: for an idle machine. Tests assert durations on their own.
     """
     within_s *= PATIENCE
     deadline, last = time.monotonic() + within_s, None
@@ -190,19 +188,21 @@ async def eventually(check: Callable[[], Awaitable[Any]], within_s: float = 20.0
 
 @dataclass
 class Kubelet:
-    """Plays every kubelet. `reports` maps a model URI to the termination message and exit code of its
+    """Simulates every kubelet. `reports` maps a model URI to the termination message and exit code of its
     inspection.
     """
 
     client: ApiClient
     reports: dict[str, tuple[str, int]] = field(default_factory=dict)
-    evaluations: dict[str, tuple[str, int]] = field(default_factory=dict)  # likewise; absent: they go on
+    evaluations: dict[str, tuple[str, int]] = field(
+        default_factory=dict
+    )  # likewise; without an entry it goes on
     ready: Callable[[dict[str, Any]], bool] = lambda _pod: True
     hold: bool = False  # True: pods stay as they are
 
     @contextlib.asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
-        """Play while the block runs; never cancelled inside a call, and what ended it early is raised."""
+        """Run during the block; it is never cancelled inside a call, and its errors are raised."""
         over = asyncio.Event()
         task = asyncio.create_task(self._run(over))
         try:
@@ -222,14 +222,14 @@ class Kubelet:
                     for pod in (await self.client.list(PODS)).items:
                         await self._play(pod)
             except (ApiError, aiohttp.ClientError, TimeoutError):
-                pass  # the API server is down on purpose, or someone was faster
+                pass  # the API server is down on purpose, or another writer was faster
             await asyncio.sleep(0.1)
 
     async def _heartbeat(self) -> None:
         for node in (await self.client.list(NODES)).items:
             conditions = node.get("status", {}).get("conditions", ())
             if not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
-                # The node controller took an outage for the node's death; a kubelet says that it lives.
+                # After an outage the node controller marks nodes unready; a kubelet reports them ready.
                 alive = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node["metadata"]["name"]}}
                 status = {"conditions": [_ready("KubeletReady")]}
                 await self.client.apply(
@@ -314,7 +314,7 @@ class Kubelet:
 
 @dataclass
 class World:
-    """One test's corner of the cluster: an admin client, a namespace of its own, and the played kubelet."""
+    """The cluster of one test: an admin client, a namespace of its own, and the simulated kubelet."""
 
     client: ApiClient
     kubeconfig: Path
@@ -325,7 +325,7 @@ class World:
     async def apply(
         self, obj: dict[str, Any], kind: Kind = LLM_DEPLOYMENTS, manager: str = MANAGER
     ) -> dict[str, Any]:
-        """Apply as a person would."""
+        """Apply an object as a user."""
         return await self.client.apply(kind, obj, manager=manager, force=True)
 
     async def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
@@ -343,7 +343,7 @@ class World:
             await self.client.delete(kind, self.namespace, name, uid=obj["metadata"]["uid"])
 
     async def condition(self, name: str, kind: str) -> dict[str, Any]:
-        """One condition of an LLMDeployment, empty when it is not there."""
+        """One condition of an LLMDeployment, empty where it has none."""
         obj = await self.get(LLM_DEPLOYMENTS, name)
         conditions = ((obj or {}).get("status") or {}).get("conditions") or []
         return next((c for c in conditions if c["type"] == kind), {})
@@ -370,7 +370,7 @@ class World:
             raise AssertionError(f"{error}\nstatus: {await told()}") from None
 
     async def empty(self) -> None:
-        """Leave nothing behind that holds GPUs: tests share the nodes."""
+        """Delete all that holds GPUs: tests share the nodes."""
         self.kubelet.hold = False
         for kind in (LLM_DEPLOYMENTS, DEPLOYMENTS, JOBS, SERVICES, GPU_POOLS, FLEET_PLANS):
             with contextlib.suppress(ApiError):
@@ -416,7 +416,7 @@ def _timeless(part: Any) -> Any:
 
 
 async def prepare(kubeconfig: Path) -> None:
-    """Install the CRDs and dress two nodes."""
+    """Install the CRDs and create two GPU nodes."""
     client = ApiClient(load_kubeconfig(str(kubeconfig)))
     try:
         for file in sorted(CRD_FOLDER.glob("*.yaml")):
@@ -444,7 +444,7 @@ async def add_node(client: ApiClient, node: dict[str, Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def world(kubeconfig: Path, folder: Path) -> AsyncIterator[World]:
-    """Open a namespace of its own; delete it at the end."""
+    """Create a namespace for one test; delete it at the end."""
     client = ApiClient(load_kubeconfig(str(kubeconfig)))
     namespace = f"t-{secrets.token_hex(4)}"
     await client.apply(
@@ -508,13 +508,13 @@ class OperatorProcess:
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL: it dies at this instant."""
+        """Send SIGKILL."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
 
     async def stop(self) -> int:
-        """SIGTERM, then wait (in a thread: the proxy must go on); return the exit code."""
+        """Send SIGTERM and wait (in a thread: the proxy must continue); return the exit code."""
         assert self.process is not None
         self.process.terminate()
         return await asyncio.to_thread(self.process.wait, 30)
@@ -524,5 +524,5 @@ class OperatorProcess:
         return self.process is not None and self.process.poll() is None
 
     def logs(self) -> str:
-        """Everything it said."""
+        """Its whole output."""
         return self.log.read_text() if self.log.exists() else ""

@@ -1,7 +1,7 @@
-"""A proxy between the operator and the API server that can do to it whatever networks and servers do.
+"""A proxy between the operator and the API server that injects the faults of networks and servers.
 
 Rules are data: match (verb, plural, subresource, name, the n-th time) -> act. A recorder keeps every
-request. Upstream is the real API server, reached with the admin's client certificate; the operator speaks
+request. Upstream is the real API server, reached with the admin's client certificate; the operator uses
 plain HTTP on loopback.
 """
 
@@ -23,21 +23,21 @@ from aiohttp import web
 from tangram.shell.api_server.auth import load_kubeconfig, ssl_context
 
 Act = Literal[
-    "status",  # answer `code` without forwarding
+    "status",  # respond with `code` without forwarding
     "kill-before",  # kill the operator, do not forward
-    "kill-after",  # forward, then kill the operator before it sees the answer
-    "kill-replied",  # forward, answer, then kill the operator
-    "reset",  # close the connection without an answer
-    "lose-answer",  # forward, then close the connection without an answer
+    "kill-after",  # forward, then kill the operator before it receives the response
+    "kill-replied",  # forward, respond, then kill the operator
+    "reset",  # close the connection without a response
+    "lose-answer",  # forward, then close the connection without a response
     "delay",  # wait `seconds`, then forward
-    "stall",  # accept, never answer
-    "truncate",  # forward; answer half of the body
-    "garbage",  # answer an HTML page with status 200
+    "stall",  # accept, never respond
+    "truncate",  # forward; return half of the body
+    "garbage",  # return an HTML page with status 200
     "watch-error",  # end the watch with an ERROR event of `code`
-    "watch-drop",  # swallow the n-th event of matching watches
+    "watch-drop",  # drop the n-th event of matching watches
     "watch-close",  # end the watch cleanly after the first event
-    "watch-silent",  # keep the watch open and say nothing more
-    "watch-double",  # say every event twice
+    "watch-silent",  # keep the watch open and send nothing more
+    "watch-double",  # send every event twice
 ]
 
 WRITES = ("create", "update", "apply", "patch", "delete")
@@ -59,17 +59,17 @@ class Request:
 
     @property
     def write(self) -> bool:
-        """Whether it is meant to change something."""
+        """Whether it changes an object."""
         return self.verb in WRITES
 
     def __str__(self) -> str:
-        """Readable in test ids and failures."""
+        """Text for test ids and failures."""
         return "-".join(part for part in (self.verb, self.plural, self.subresource, self.name) if part)
 
 
 @dataclass
 class Rule:
-    """What to do with which request. `nth` counts matches from 1; 0 means each one."""
+    """A fault and the requests that it applies to. `nth` counts matches from 1; 0: every match."""
 
     act: Act
     verb: str = ""
@@ -83,7 +83,7 @@ class Rule:
     hits: int = 0
 
     def matches(self, request: Request) -> bool:
-        """Say whether to act now; counts."""
+        """Count a match; say whether to act on it."""
         fits = (
             self.verb in ("", request.verb)
             and self.plural in ("", request.plural)
@@ -96,7 +96,7 @@ class Rule:
 
 @dataclass
 class FaultProxy:
-    """Serve with `async with proxy.serving():`; `url` then is what the operator is told."""
+    """Serve with `async with proxy.serving():`; `url` is the API server for the operator then."""
 
     kubeconfig: Path
     folder: Path
@@ -110,7 +110,7 @@ class FaultProxy:
 
     @property
     def operator_kubeconfig(self) -> Path:
-        """A kubeconfig that leads through this proxy."""
+        """A kubeconfig with this proxy as its server."""
         path = self.folder / "proxied.kubeconfig"
         cluster = {"name": "proxy", "cluster": {"server": self.url}}
         context = {"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}
@@ -131,10 +131,10 @@ class FaultProxy:
 
     async def quiet(self, seconds: float = 3.0, within_s: float = 60.0) -> None:
         """Wait until nothing but the lease has been written for `seconds`."""
-        deadline, known, since = time.monotonic() + within_s, -1, time.monotonic()
+        deadline, writes, since = time.monotonic() + within_s, -1, time.monotonic()
         while time.monotonic() - since < seconds:
-            if len(self.writes()) != known:
-                known, since = len(self.writes()), time.monotonic()
+            if len(self.writes()) != writes:
+                writes, since = len(self.writes()), time.monotonic()
             assert time.monotonic() < deadline, f"still writing: {[str(w) for w in self.writes()[-5:]]}"
             await asyncio.sleep(0.1)
 
@@ -228,11 +228,11 @@ class FaultProxy:
             self.trace.append((request, answer.status))
             response = web.StreamResponse(status=answer.status, headers=_headers(answer))
             await response.prepare(incoming)
-            seen = 0
+            line_number = 0
             async for line in answer.content:
-                seen += 1
-                for said in await _said(line, seen, rule):
-                    await response.write(said)
+                line_number += 1
+                for forwarded in await _forwarded(line, line_number, rule):
+                    await response.write(forwarded)
                 if rule and rule.act in ("watch-error", "watch-close"):
                     break
             await response.write_eof()
@@ -253,8 +253,8 @@ class FaultProxy:
         )
 
 
-async def _said(line: bytes, seen: int, rule: Rule | None) -> list[bytes]:
-    """What is passed on instead of one line of a watch."""
+async def _forwarded(line: bytes, line_number: int, rule: Rule | None) -> list[bytes]:
+    """Return the lines that are forwarded for one line of a watch."""
     if rule is None:
         return [line]
     if rule.act == "watch-error":
@@ -274,7 +274,7 @@ async def _said(line: bytes, seen: int, rule: Rule | None) -> list[bytes]:
 
 
 def understand(incoming: web.Request) -> Request:
-    """Read verb, kind and name out of an HTTP request."""
+    """Return verb, kind and name of an HTTP request."""
     match = _PATH.match(incoming.path)
     if match is None:
         return Request("get", "", "", "", incoming.path)

@@ -1,6 +1,6 @@
-"""A stand-in for Kubernetes that is as wilful as the real one: pods go anywhere they may, late, in any order.
+"""A simulated Kubernetes: pods start on any node that fits, late, in any order, as on a real one.
 
-It performs plans, and shows what an operator would see. All whims come from one `random.Random`.
+It performs plans and returns the snapshot that an operator would observe. One `random.Random` chooses.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ class Deployment:
     max_unavailable: int
     generation: int
     settled: bool = False
-    refused: bool = False  # the quota allowed no pod more when one was to be created
+    refused: bool = False  # the quota rejected the creation of a pod
     pods: list[Pod] = field(default_factory=list)
 
     @property
@@ -54,12 +54,16 @@ class Deployment:
         return [pod for pod in self.pods if not pod.leaving]
 
     @property
+    def updated(self) -> list[Pod]:
+        return [pod for pod in self.living if pod.template == self.template]
+
+    @property
     def available(self) -> int:
         return sum(pod.ready for pod in self.living)
 
 
 class Kubernetes:
-    """What there is. `desired` is the memory of the scaling law."""
+    """Nodes, Deployments and pods. `desired` are the replicas that the scaling law recorded."""
 
     def __init__(
         self, nodes: list[Node], pools: tuple[Pool, ...], intents: list[Intent], rng: Random
@@ -69,26 +73,25 @@ class Kubernetes:
         self.pools, self.rng = pools, rng
         self.intents = {intent.uid: intent for intent in intents}
         self.deployments: dict[tuple[str, Shape], Deployment] = {}
-        self.orphans: list[tuple[Shape, Pod]] = []  # pods of Deployments that are gone
-        self.strangers: list[tuple[str, str]] = []  # (node, resource)
+        self.orphans: list[tuple[Shape, Pod]] = []  # pods of deleted Deployments
+        self.foreign_pods: list[tuple[str, str]] = []  # (node, resource)
         self.desired: dict[str, int] = {}
-        self.counted: dict[str, Shape] = {}  # of which shape
+        self.counted: dict[str, Shape] = {}  # the shape in whose replicas `desired` counts
         self.services: set[tuple[str, str]] = set()
-        self.quota: int | None = None  # pods in the namespace, those that are leaving counted
+        self.quota: int | None = None  # pods in the namespace, terminating ones included
         self.shows_quota = True
         self._uids = count()
 
-    # --- what an operator sees
+    # --- observation
 
     def seen(self) -> FleetSnapshot:
-        claims = [Claim(node, resource, 1, None) for node, resource in self.strangers]
+        claims = [Claim(node, resource, 1, None) for node, resource in self.foreign_pods]
         claims += [Claim(pod.node, shape.resource, 1, None) for shape, pod in self.orphans if pod.node]
         workloads = []
-        for each in self.deployments.values():
-            claims += [
-                Claim(pod.node, each.shape.resource, 1, each.owner.uid) for pod in each.pods if pod.node
-            ]
-            workloads.append(self._workload(each))
+        for deployment in self.deployments.values():
+            resource, owner = deployment.shape.resource, deployment.owner.uid
+            claims += [Claim(pod.node, resource, 1, owner) for pod in deployment.pods if pod.node]
+            workloads.append(self._workload(deployment))
         return snapshot(
             *self.nodes.values(),
             claims=tuple(claims),
@@ -102,7 +105,7 @@ class Kubernetes:
 
     def used(self) -> int:
         """Pods that the quota counts."""
-        return len(self.orphans) + sum(len(each.pods) for each in self.deployments.values())
+        return len(self.orphans) + sum(len(deployment.pods) for deployment in self.deployments.values())
 
     def _quotas(self) -> tuple[QuotaLimit, ...]:
         if self.quota is None or not self.shows_quota:
@@ -110,29 +113,29 @@ class Kubernetes:
         return (QuotaLimit("ns", "pods", "pods", float(self.quota), float(self.used())),)
 
     @staticmethod
-    def _workload(each: Deployment) -> Workload:
-        living = each.living
+    def _workload(deployment: Deployment) -> Workload:
+        living = deployment.living
         return Workload(
-            uid=each.uid,
-            name=f"{each.owner.name}-{each.shape.variant}",
-            namespace=each.owner.namespace,
-            owner_uid=each.owner.uid,
-            shape=each.shape,
-            replicas=each.replicas,
-            ready=each.available,
-            available=each.available,
-            updated=sum(pod.template == each.template for pod in living),
-            settled=each.settled,
+            uid=deployment.uid,
+            name=f"{deployment.owner.name}-{deployment.shape.variant}",
+            namespace=deployment.owner.namespace,
+            owner_uid=deployment.owner.uid,
+            shape=deployment.shape,
+            replicas=deployment.replicas,
+            ready=deployment.available,
+            available=deployment.available,
+            updated=len(deployment.updated),
+            settled=deployment.settled,
             total=len(living),
-            owner_generation=each.generation,
-            in_place=each.max_unavailable > 0,
-            products=each.template[0],
-            declared=each.template[4],
-            refused="FailedCreate: exceeded quota: pods" if each.refused else "",
+            owner_generation=deployment.generation,
+            in_place=deployment.max_unavailable > 0,
+            products=deployment.template[0],
+            declared=deployment.template[4],
+            refused="FailedCreate: exceeded quota: pods" if deployment.refused else "",
         )
 
     def state(self) -> Any:
-        """Everything that may differ between two instants."""
+        """Return all state that may differ between two instants."""
         return (
             {
                 key: (
@@ -168,13 +171,13 @@ class Kubernetes:
         self._adopt(plan, running)
 
     def _adopt(self, plan: Plan, running: Mapping[str, set[Shape]]) -> None:
-        """Go on from decided numbers, as the operator's scaler does."""
+        """Adopt the decided replicas, as the operator's scaler does."""
         for decision in plan.decisions:
             uid, shape = decision.owner_uid, decision.shape
-            there = running.get(uid, set())
+            shapes = running.get(uid, set())
             if shape is None or uid not in self.desired:
                 continue
-            if self.counted.get(uid) == shape or there == {shape} or (not there and decision.placed):
+            if self.counted.get(uid) == shape or shapes == {shape} or (not shapes and decision.placed):
                 self.counted[uid], self.desired[uid] = shape, decision.desired
 
     def _apply(self, action: ApplyDeployment) -> None:
@@ -197,25 +200,25 @@ class Kubernetes:
             was.settled = False
 
     def _scale(self, action: ScaleDeployment) -> None:
-        for each in self.deployments.values():
-            if each.uid == action.uid and each.replicas > action.replicas:
-                each.replicas, each.settled = action.replicas, False
+        for deployment in self.deployments.values():
+            if deployment.uid == action.uid and deployment.replicas > action.replicas:
+                deployment.replicas, deployment.settled = action.replicas, False
 
-    def _remove(self, gone: Callable[[Deployment], bool]) -> None:
-        for key, each in list(self.deployments.items()):
-            if gone(each):
+    def _remove(self, is_removed: Callable[[Deployment], bool]) -> None:
+        for key, deployment in list(self.deployments.items()):
+            if is_removed(deployment):
                 del self.deployments[key]
-                self.orphans += [(each.shape, pod) for pod in each.pods if pod.node]
-                for pod in each.pods:
+                self.orphans += [(deployment.shape, pod) for pod in deployment.pods if pod.node]
+                for pod in deployment.pods:
                     pod.leaving = True
 
-    # --- people
+    # --- edits by users
 
     def change(self, intent: Intent) -> None:
         self.intents[intent.uid] = intent
-        for each in self.deployments.values():
-            if each.owner.uid == intent.uid:
-                each.owner = intent
+        for deployment in self.deployments.values():
+            if deployment.owner.uid == intent.uid:
+                deployment.owner = intent
         self.desired.setdefault(intent.uid, intent.min_replicas)
         low, high = intent.min_replicas, intent.max_replicas
         self.desired[intent.uid] = min(max(self.desired[intent.uid], low), high)
@@ -227,72 +230,72 @@ class Kubernetes:
         self.services.discard((owner.namespace, owner.name))
         self._remove(lambda d: d.owner.uid == uid)
 
-    # --- nodes and strangers
+    # --- nodes and foreign pods
 
     def free(self) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         for node in self.nodes.values():
             for resource, number in node.allocatable:
-                found[node.name, resource] += number
-        for place in self.strangers:
-            found[place] -= 1
+                counts[node.name, resource] += number
+        for device in self.foreign_pods:
+            counts[device] -= 1
         for shape, pod in self.orphans:
-            found[pod.node, shape.resource] -= 1
-        for each in self.deployments.values():
-            for pod in each.pods:
+            counts[pod.node, shape.resource] -= 1
+        for deployment in self.deployments.values():
+            for pod in deployment.pods:
                 if pod.node:
-                    found[pod.node, each.shape.resource] -= 1
-        return found
+                    counts[pod.node, deployment.shape.resource] -= 1
+        return counts
 
     def cordon(self, name: str) -> None:
         self.nodes[name] = replace(self.nodes[name], usable=False)
 
     def lose(self, name: str) -> None:
-        """The node does not answer: its pods serve no more, and are thrown off it at some time."""
+        """Make the node unreachable: its pods become unready and are evicted later."""
         self.cordon(name)
         self.down.add(name)
-        for each in self.deployments.values():
-            for pod in each.pods:
+        for deployment in self.deployments.values():
+            for pod in deployment.pods:
                 pod.ready = pod.ready and pod.node != name
 
     def regain(self, name: str) -> None:
         self.nodes[name] = replace(self.nodes[name], usable=True)
         self.down.discard(name)
 
-    def stranger_comes(self) -> None:
+    def foreign_pod_starts(self) -> None:
         free = self.free()
         places = [place for place in sorted(free) if free[place] > 0 and self.nodes[place[0]].usable]
         if places:
-            self.strangers.append(self.rng.choice(places))
+            self.foreign_pods.append(self.rng.choice(places))
 
-    def stranger_goes(self) -> None:
-        if self.strangers:
-            self.strangers.pop(self.rng.randrange(len(self.strangers)))
+    def foreign_pod_ends(self) -> None:
+        if self.foreign_pods:
+            self.foreign_pods.pop(self.rng.randrange(len(self.foreign_pods)))
 
     # --- time
 
     def pass_time(self, *, promptly: bool = False) -> None:
-        """Let controllers, the scheduler and kubelets do something of what they have to do, or all of it."""
+        """Let controllers, the scheduler and kubelets do a part of their work, or all of it."""
 
         def happens(share: float = 0.6) -> bool:
             return promptly or self.rng.random() < share
 
-        for each in self.deployments.values():
+        for deployment in self.deployments.values():
             if happens(0.8):
-                self._control(each)
+                self._control(deployment)
         self._schedule(happens)
-        for each in self.deployments.values():
-            for pod in list(each.pods):
-                self._kubelet(each, pod, happens)
+        for deployment in self.deployments.values():
+            for pod in list(deployment.pods):
+                self._kubelet(deployment, pod, happens)
         self.orphans = [(shape, pod) for shape, pod in self.orphans if not happens()]
         if promptly:
-            for each in self.deployments.values():
-                self._control(each)
+            for deployment in self.deployments.values():
+                self._control(deployment)
 
-    def _kubelet(self, each: Deployment, pod: Pod, happens: Callable[[], bool]) -> None:
+    def _kubelet(self, deployment: Deployment, pod: Pod, happens: Callable[[], bool]) -> None:
         if pod.leaving or pod.node in self.down:
             if happens() or pod.node is None:
-                each.pods.remove(pod)
+                deployment.pods.remove(pod)
         elif pod.node and not pod.ready:
             pod.ready = happens()
 
@@ -300,13 +303,13 @@ class Kubernetes:
         free = self.free()
         waiting = [(d, pod) for d in self.deployments.values() for pod in d.living if pod.node is None]
         self.rng.shuffle(waiting)
-        for each, pod in waiting:
+        for deployment, pod in waiting:
             products, _, _, selectors, declared = pod.template
             places = [
                 node.name
                 for node in sorted(self.nodes.values(), key=lambda n: n.name)
                 if node.usable
-                and free[node.name, each.shape.resource] > 0
+                and free[node.name, deployment.shape.resource] > 0
                 and any(
                     set(s) <= set(node.labels)
                     for s in ((selectors or ((),)) if node.product in products else declared)
@@ -315,40 +318,38 @@ class Kubernetes:
             ]
             if places and happens():
                 pod.node = self.rng.choice(places)
-                free[pod.node, each.shape.resource] -= 1
+                free[pod.node, deployment.shape.resource] -= 1
 
-    def _control(self, each: Deployment) -> None:
-        """One pass of the Deployment controller: RollingUpdate, one more first, or in place."""
-        each.settled = True
-        surge = 0 if each.max_unavailable else 1
-        old = [pod for pod in each.living if pod.template != each.template]
-        limit = each.replicas + (surge if old else 0)
+    def _control(self, deployment: Deployment) -> None:
+        """One pass of the Deployment controller: RollingUpdate, with a surge of one or in place."""
+        deployment.settled = True
+        surge = 0 if deployment.max_unavailable else 1
+        old = [pod for pod in deployment.living if pod.template != deployment.template]
+        limit = deployment.replicas + (surge if old else 0)
         for pod in sorted(old, key=lambda p: (p.ready, p.node is not None)):
             if not pod.ready and pod.node is None:
                 pod.leaving = True  # unhealthy old pods go first
-        new = [pod for pod in each.living if pod.template == each.template]
+        new = deployment.updated
         for pod in sorted(new, key=lambda p: (p.ready, p.node is not None))[
-            : max(0, len(new) - each.replicas)
+            : max(0, len(new) - deployment.replicas)
         ]:
             pod.leaving = True
-        if len(each.living) > limit:
-            for pod in sorted(each.living, key=lambda p: (p.template == each.template, p.ready)):
-                if len(each.living) <= limit:
+        if len(deployment.living) > limit:
+            for pod in sorted(deployment.living, key=lambda p: (p.template == deployment.template, p.ready)):
+                if len(deployment.living) <= limit:
                     break
                 pod.leaving = True
-        old = [pod for pod in each.living if pod.template != each.template]
+        old = [pod for pod in deployment.living if pod.template != deployment.template]
         for pod in sorted(old, key=lambda p: p.ready):
-            left = each.available - pod.ready
-            spare = len(each.living) > each.replicas - each.max_unavailable
-            if left >= each.replicas - each.max_unavailable if pod.ready else spare:
+            left = deployment.available - pod.ready
+            spare = len(deployment.living) > deployment.replicas - deployment.max_unavailable
+            if left >= deployment.replicas - deployment.max_unavailable if pod.ready else spare:
                 pod.leaving = True
-        while (
-            len(each.living) < limit and sum(p.template == each.template for p in each.living) < each.replicas
-        ):
-            each.refused = self.quota is not None and self.used() >= self.quota
-            if each.refused:
+        while len(deployment.living) < limit and len(deployment.updated) < deployment.replicas:
+            deployment.refused = self.quota is not None and self.used() >= self.quota
+            if deployment.refused:
                 break
-            each.pods.append(Pod(each.template))
+            deployment.pods.append(Pod(deployment.template))
         else:
-            each.refused = False
-        each.pods = [pod for pod in each.pods if pod.node or not pod.leaving]
+            deployment.refused = False
+        deployment.pods = [pod for pod in deployment.pods if pod.node or not pod.leaving]

@@ -14,7 +14,7 @@ from aiohttp import web
 
 @dataclass
 class StandInApi:
-    """Serve with `async with api.serving():`; `url` then is where."""
+    """Serve with `async with api.serving():`; `url` is its address then."""
 
     objects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by plural
     pace: Callable[[str], float] = lambda _plural: 0.0  # seconds before each page, by plural

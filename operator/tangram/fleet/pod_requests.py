@@ -6,6 +6,7 @@ from typing import Any
 from tangram.fleet.labels import NVIDIA_PREFIX
 
 SHARED_SUFFIX = ".shared"  # of a resource that the device plugin renamed because pods share it
+FINISHED_PHASES = ("Succeeded", "Failed")  # a pod in one of them holds no devices
 MAX_DEVICES = 1024  # of one resource in one container; the API server bounds nothing
 
 

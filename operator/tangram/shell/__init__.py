@@ -1,1 +1,1 @@
-"""All I/O of the operator: what is watched, elected, decided in a worker, written, measured and told."""
+"""All I/O of the operator: watch, elect a leader, plan in a worker process, write, measure, report."""

@@ -13,7 +13,7 @@ from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import WHOLE_GPU, Node, resource_name
 from tangram.fleet.labels import OWNER_LABEL
-from tangram.fleet.pod_requests import gpu_requests
+from tangram.fleet.pod_requests import FINISHED_PHASES, gpu_requests
 from tangram.packing import GPUState, Instance
 from tangram.recommendation.documents import document_fields as read
 
@@ -38,7 +38,7 @@ def read_pod(document: Mapping[str, Any], where: str) -> DeviceHolder | None:
     if meta is None or spec is None:
         raise outer.error("metadata" if meta is None else "spec", "is missing")
     status = outer.under("status")
-    done = status is not None and status.values.get("phase") in {"Succeeded", "Failed"}
+    done = status is not None and status.values.get("phase") in FINISHED_PHASES
     if not spec.has("nodeName") or done:
         return None
     for key in ("containers", "initContainers"):

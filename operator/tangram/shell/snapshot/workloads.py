@@ -3,6 +3,7 @@
 import itertools
 
 from tangram.fleet import Claim, Unscheduled, Workload
+from tangram.fleet.pod_requests import FINISHED_PHASES
 from tangram.fleet.times import epoch_or
 from tangram.shell.objects.kinds import Object, key_of, uid_of
 from tangram.shell.objects.node_affinity import targeted_nodes
@@ -75,7 +76,7 @@ def claims(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[
     }
 
     def of_pod(pod: Object) -> list[Claim]:
-        if not pod["nodeName"] or pod["phase"] in ("Succeeded", "Failed"):
+        if not pod["nodeName"] or pod["phase"] in FINISHED_PHASES:
             return []
         owner, leaves_at = owners.get(key_of(pod)), _leaves_at(pod)
         held = ((resource, count_of(count)) for resource, count in pod["requests"].items())

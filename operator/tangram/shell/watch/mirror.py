@@ -82,7 +82,7 @@ class Mirror:
 
     @property
     def synced(self) -> bool:
-        """Whether a whole LIST has been taken at least once."""
+        """Whether a LIST was completed at least once."""
         return self._synced.is_set()
 
     @property
