@@ -128,8 +128,8 @@ def once(deployments: int, nodes: int) -> dict[str, Any]:
     import tangram.packing.solve  # noqa: PLC0415, F401 - the solver's libraries, once per process
 
     loading = time.process_time() - start
-    everyone, facts = wanted(deployments + 1)
-    some, newest = tuple(everyone[:-1]), everyone[-1]
+    all_demands, facts = wanted(deployments + 1)
+    some, newest = tuple(all_demands[:-1]), all_demands[-1]
     seen = FleetSnapshot(nodes=tuple(fleet(nodes)), facts=facts, engine_image=IMAGE)
     seconds: dict[str, Any] = {"solver's import": loading}
 

@@ -241,11 +241,11 @@ def questions(case: Case) -> dict[str, tuple[FleetSnapshot, tuple[Intent, ...]]]
     strangers = tuple(free.strangers(rng))
     prices = {kind[0]: _price(kind[0]) for kind in KINDS}
     budget = FULL * sum(prices[n.sku or ""] * (n.gpus or 0) for n in nodes) / case.deployments
-    everyone = [
+    all_demands = [
         _intent(rng, number, sorted(models)) for number in range(case.deployments + case.deployments // 10)
     ]
     workloads, claims, asked = [], list(strangers), []
-    for number, each in enumerate(everyone):
+    for number, each in enumerate(all_demands):
         wish = budget * rng.uniform(0.4, 1.6)
         try:
             offers = _offers(each, models[each.model_uri.rsplit("/", 1)[1]], prices)

@@ -93,9 +93,9 @@ def small_fleet(seed):
 
 def best_of_all_mixes(problem):
     """Minimise stage after stage on the model of all mixes: no columns, no bound but CP-SAT's own."""
-    fleet, prices, everyone = read(problem)
+    fleet, prices, all_demands = read(problem)
     grouped = gpu_classes(fleet, by_owner(fleet))
-    run = Run(build(fleet, prices, everyone, grouped), Budget(SolveLimits(), total_s=200))
+    run = Run(build(fleet, prices, all_demands, grouped), Budget(SolveLimits(), total_s=200))
     for priority in sorted(run.model.unmet, reverse=True):
         assert run.minimise(
             f"unmet[{priority}]", run.model.unmet[priority], 720_720, 0.4, run.model.drained.get(priority)

@@ -38,25 +38,25 @@ _NO_LIMITS = SolveLimits()
 
 def solve(problem: Problem, limits: SolveLimits = _NO_LIMITS) -> Packing:
     """Pack `problem`. Raises `InputError` where it contradicts itself; else there always is a packing."""
-    found, budget = _solve(problem, limits)
-    if found.status == "FALLBACK" or _moves_too_much(problem, found):
-        found = _without_moves(problem, limits, budget)
-    if _moves_too_much(problem, found):
-        found = _nothing_changes(problem)
-    dollars = next(stage for stage in found.stages if stage.name == "dollars")
+    packing, budget = _solve(problem, limits)
+    if packing.status == "FALLBACK" or _moves_too_much(problem, packing):
+        packing = _without_moves(problem, limits, budget)
+    if _moves_too_much(problem, packing):
+        packing = _nothing_changes(problem)
+    dollars = next(stage for stage in packing.stages if stage.name == "dollars")
     unbounded = dollars.value > 0 and not dollars.bound
-    return _with_bounds(problem, found, budget) if unbounded and not budget.late() else found
+    return _with_bounds(problem, packing, budget) if unbounded and not budget.late() else packing
 
 
 def _solve(problem: Problem, limits: SolveLimits) -> tuple[Packing, Budget]:
     validate(problem)
     fleet, prices, whole = read(problem)
     budget = Budget(limits)
-    found = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
-    if _moves_too_much(problem, found):  # owners were not told apart, and owners had to swap
+    packing = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
+    if _moves_too_much(problem, packing):  # owners were not told apart, and owners had to swap
         again = _attempt(fleet, prices, whole, budget, _MOST_SETTLED)
-        found = found if again.status == "FALLBACK" else again
-    return found, budget
+        packing = packing if again.status == "FALLBACK" else again
+    return packing, budget
 
 
 def _attempt(
@@ -72,13 +72,13 @@ def _attempt(
     if exact:
         _fix(first)
         _tidy(first, fleet)
-        found = report.packing(first)
+        packing = report.packing(first)
     else:
         second = _settle(fleet, prices, whole, first, budget)
-        found = report.packing(first if second is None else second)
-    if all(_near(stage) for stage in found.stages[: _paid(found)]):
-        return found
-    return min(found, report.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
+        packing = report.packing(first if second is None else second)
+    if all(_near(stage) for stage in packing.stages[: _paid(packing)]):
+        return packing
+    return min(packing, report.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
 
 
 def _nothing_changes(problem: Problem) -> Packing:
@@ -91,18 +91,18 @@ def _without_moves(problem: Problem, limits: SolveLimits, budget: Budget) -> Pac
     """Return the best plan that moves nothing, beside the bounds of the problem that was asked."""
     still = replace(problem, move_budget=0)
     wall = None if limits.wall_s is None else budget.left(1.0)[1]
-    found, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
-    return found if found.status == "FALLBACK" else _with_bounds(problem, found, budget)
+    packing, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
+    return packing if packing.status == "FALLBACK" else _with_bounds(problem, packing, budget)
 
 
-def _with_bounds(problem: Problem, found: Packing, budget: Budget) -> Packing:
+def _with_bounds(problem: Problem, packing: Packing, budget: Budget) -> Packing:
     """Return a packing that was found by other means beside the bounds of the problem that was asked."""
     fleet, prices, whole = read(problem)
-    stages = with_bounds(_relaxed(fleet, prices, whole), whole, found.stages, budget)
+    stages = with_bounds(_relaxed(fleet, prices, whole), whole, packing.stages, budget)
     bound = next(stage.bound for stage in stages if stage.name == "dollars")
-    gap = (found.objective - bound) / found.objective if found.objective > 0 else 0.0
-    found = replace(found, bound=bound, gap=gap, stages=stages)
-    return found if found.status == "FALLBACK" else replace(found, status="FEASIBLE")
+    gap = (packing.objective - bound) / packing.objective if packing.objective > 0 else 0.0
+    packing = replace(packing, bound=bound, gap=gap, stages=stages)
+    return packing if packing.status == "FALLBACK" else replace(packing, status="FEASIBLE")
 
 
 def _relaxed(fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...]) -> Model:
@@ -114,40 +114,40 @@ def _near(stage: Stage) -> bool:
     return stage.proved or stage.value - stage.bound <= _DOUBTFUL * max(1.0, stage.value)
 
 
-def _paid(found: Packing) -> int:
+def _paid(packing: Packing) -> int:
     """Return how many stages there are up to the dollars: what a packing is worth."""
-    return next(i for i, stage in enumerate(found.stages, 1) if stage.name == "dollars")
+    return next(i for i, stage in enumerate(packing.stages, 1) if stage.name == "dollars")
 
 
-def _worth(found: Packing) -> tuple[float, ...]:
-    return tuple(round(stage.value, 6) for stage in found.stages[: _paid(found)])
+def _worth(packing: Packing) -> tuple[float, ...]:
+    return tuple(round(stage.value, 6) for stage in packing.stages[: _paid(packing)])
 
 
-def _moves_too_much(problem: Problem, found: Packing) -> bool:
+def _moves_too_much(problem: Problem, packing: Packing) -> bool:
     """Whether more replicas move than budgets allow, or one that must not: owners may have been mixed up."""
-    if not found.moves:
+    if not packing.moves:
         return False
     pools = {gpu.id: gpu.pool for gpu in problem.gpus} if problem.move_budgets else {}
-    away = Counter(pools.get(move.source.gpu, "") for move in found.moves)
+    away = Counter(pools.get(move.source.gpu, "") for move in packing.moves)
     budgets = dict(problem.move_budgets)
     pinned = {(gpu.id, i.start) for gpu in problem.gpus for i in gpu.instances if not i.movable}
     return (
-        (problem.move_budget is not None and len(found.moves) > problem.move_budget)
+        (problem.move_budget is not None and len(packing.moves) > problem.move_budget)
         or any(n > budgets.get(pool, n) for pool, n in away.items())
         or any(
             (move.source.gpu, move.source.start) in pinned and move.source.profile == move.target.profile
-            for move in found.moves
+            for move in packing.moves
         )
     )
 
 
 def _choose(
-    fleet: Fleet, prices: ShapePrices, everyone: tuple[PreparedDemand, ...], budget: Budget, most: int
+    fleet: Fleet, prices: ShapePrices, all_demands: tuple[PreparedDemand, ...], budget: Budget, most: int
 ) -> tuple[Run, bool]:
     """Choose the mixes. True: with every owner told apart, so that the dollars are exact."""
     grouped, exact = finest_classes(fleet, by_owner(fleet), by_shape(fleet), most)
-    model = build(fleet, prices, everyone, grouped)
-    chooser = Chooser(fleet, prices, everyone, grouped, budget, model)
+    model = build(fleet, prices, all_demands, grouped)
+    chooser = Chooser(fleet, prices, all_demands, grouped, budget, model)
     run = chooser.choose()
     if run.solution is None:
         return run, exact
@@ -185,12 +185,12 @@ def _fix(run: Run) -> None:
 
 
 def _settle(
-    fleet: Fleet, prices: ShapePrices, everyone: tuple[PreparedDemand, ...], first: Run, budget: Budget
+    fleet: Fleet, prices: ShapePrices, all_demands: tuple[PreparedDemand, ...], first: Run, budget: Budget
 ) -> Run | None:
     """Lay out the chosen mixes on a model that tells owners apart as far as that matters now."""
-    chosen = chosen_columns(everyone, first, prices)
-    settled = settled_demands(everyone, chosen)
-    losers = frozenset(demand.id for demand in everyone if gives_up_replicas(demand, chosen[demand.id]))
+    chosen = chosen_columns(all_demands, first, prices)
+    settled = settled_demands(all_demands, chosen)
+    losers = frozenset(demand.id for demand in all_demands if gives_up_replicas(demand, chosen[demand.id]))
     by_cost, alike = by_fate(fleet, losers, costs=True), by_fate(fleet, losers, costs=False)
     grouped, _ = finest_classes(fleet, by_cost, alike, _MOST_SETTLED)
     model = build(fleet, prices, settled, grouped)

@@ -75,7 +75,7 @@ def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: C
         if (spot.shape, spot.gpus, spot.start) not in assignment.kept:
             started.setdefault(spot.shape, []).append(spot)
     moves: list[Move] = []
-    pools = {shape: len({fleet.guarded.get(h.gpus[0]) for h in theirs}) for shape, theirs in stopped.items()}
+    pools = {shape: len({fleet.guarded.get(r.gpus[0]) for r in rs}) for shape, rs in stopped.items()}
     for shape in sorted(stopped, key=lambda shape: (pools[shape], shape)):
         spots = sorted(started.pop(shape, ()), key=lambda spot: (spot.gpus, spot.start))
         leaving = _leaving(fleet, stopped[shape], len(spots), left)
@@ -83,7 +83,7 @@ def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: C
         started[shape] = spots[len(leaving) :]
         moved = set(leaving)
         stopped[shape] = [held for held in stopped[shape] if held not in moved]
-    movable = sorted((h for theirs in stopped.values() for h in theirs if not h.pinned), key=_cheap)
+    movable = sorted((h for replicas in stopped.values() for h in replicas if not h.pinned), key=_cheap)
     new = sorted(chain(*started.values()), key=lambda s: (demand.unit[s.shape], s.shape, s.gpus, s.start))
     for held, spot in zip(_leaving(fleet, movable, len(new), left), new, strict=False):
         cost = held.cost if demand.pays_move_cost else demand.unit[spot.shape]
@@ -134,9 +134,9 @@ def _idle(fleet: Fleet, prices: ShapePrices, assignment: Assignment) -> float:
     for layout in assignment.layouts:
         if layout.in_use or layout.id in assignment.new_gpus:
             gpu = gpus[layout.id]
-            taken = [ShapeKey(gpu.sku, placed.profile) for placed in layout.instances if placed.owner]
-            whole = any(shape.profile == WHOLE_GPU for shape in taken)
-            share = 1.0 if whole else sum(prices.share(shape) for shape in taken)
+            used = [ShapeKey(gpu.sku, placed.profile) for placed in layout.instances if placed.owner]
+            whole = any(shape.profile == WHOLE_GPU for shape in used)
+            share = 1.0 if whole else sum(prices.share(shape) for shape in used)
             total += fleet.problem.price(gpu) * max(0.0, 1.0 - share)
     return total
 
@@ -215,7 +215,7 @@ def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
     if shape.profile == WHOLE_GPU:
         return gpu.convertible or not gpu.mig_enabled
     may_cut = gpu.convertible or (gpu.mig_enabled and gpu.cuttable)
-    return may_cut or any(each.profile == shape.profile for each in gpu.instances)
+    return may_cut or any(instance.profile == shape.profile for instance in gpu.instances)
 
 
 def _why(demand: PreparedDemand, assignment: Assignment, room: _Occupancy | None) -> str:
@@ -240,12 +240,14 @@ def _why(demand: PreparedDemand, assignment: Assignment, room: _Occupancy | None
 
 def _before(demand: PreparedDemand, where: list[str], room: _Occupancy) -> str:
     """Return what stands on the GPUs `where` and has precedence over a demand, in words."""
-    there = [
+    instances = [
         room.demands[name] for gpu in where for name in room.owners[gpu] - {demand.id} if name in room.demands
     ]
     kinds = {
-        "demands of higher priority": any(e.priority > demand.priority and not e.is_foreign for e in there),
-        "what others run": any(each.is_foreign for each in there),
+        "demands of higher priority": any(
+            i.priority > demand.priority and not i.is_foreign for i in instances
+        ),
+        "what others run": any(instance.is_foreign for instance in instances),
         "what must not move": any(room.pinned[gpu] - {demand.id} for gpu in where),
     }
     *first, last = [text for text, holds in kinds.items() if holds] or [""]

@@ -56,7 +56,7 @@ def assign(
 ) -> Assignment:
     """Name the GPUs behind `counts`."""
     new = [
-        _new_gpus(fleet, made, nodes) for made, (nodes, _) in zip(classes.grown, counts.grown, strict=True)
+        _new_gpus(fleet, grown, nodes) for grown, (nodes, _) in zip(classes.grown, counts.grown, strict=True)
     ]
     work = AssignmentState(
         fleet, {gpu.id: gpu for gpu in (*fleet.problem.gpus, *chain(*new))}, quotas=quotas(counts)
@@ -85,7 +85,7 @@ def assign(
     for (gpu_id, start), owner in work.owner.items():
         owned.setdefault(gpu_id, {})[start] = owner
     layouts = tuple(_layout(work, gpu, owned.get(name, {})) for name, gpu in sorted(work.gpus.items()))
-    sites = {demand: tuple(found) for demand, found in sorted(work.sites.items())}
+    sites = {demand: tuple(sites_of_demand) for demand, sites_of_demand in sorted(work.sites.items())}
     return Assignment(
         layouts, sites, frozenset(work.kept), dict(work.short), {gpu.id: gpu for gpu in chain(*new)}
     )
@@ -107,8 +107,8 @@ def _short(
         unmet = mix.unmet(work.placed(demand.id))
         return unmet > mix.least_unmet and any(s.sku in skus or s in free for s in shapes)
 
-    found = (d for d in demands if d.mix is not None and (d.id in lost or has_room(d, d.mix)))
-    return sorted(found, key=lambda demand: (-demand.priority, demand.id))
+    demands_with_room = (d for d in demands if d.mix is not None and (d.id in lost or has_room(d, d.mix)))
+    return sorted(demands_with_room, key=lambda demand: (-demand.priority, demand.id))
 
 
 def _cut(work: AssignmentState, classes: GPUClasses, counts: Counts) -> None:
@@ -125,7 +125,7 @@ def _repeat(targets: Iterable[Target], counts: Iterable[int]) -> list[Target]:
 
 def _whole(work: AssignmentState, classes: GPUClasses, counts: Counts) -> list[Unit]:
     units = []
-    given: dict[GPUKind, list[str]] = {}
+    free_by_kind: dict[GPUKind, list[str]] = {}
     for group, n in zip(classes.existing, counts.classes, strict=True):
         if not group.is_node:
             continue
@@ -133,12 +133,13 @@ def _whole(work: AssignmentState, classes: GPUClasses, counts: Counts) -> list[U
             free = _keep_gangs(work, ids, target, classes)
             cut = [gpu for gpu in reversed(free) if work.gpus[gpu].convertible][: target.cut]
             kind = GPUKind(group.kind.sku, group.kind.place, group.kind.price)
-            given.setdefault(kind, []).extend(sorted(cut))
+            free_by_kind.setdefault(kind, []).extend(sorted(cut))
             left = [gpu for gpu in free if gpu not in cut]
             units.append(Unit(group.kind, left, len(left) == group.kind.node_size))
-    for made, n in zip(classes.converted, counts.converted, strict=True):
-        members = in_turn(work.fleet, made.kind.sku, ((gpu,) for gpu in given.get(made.kind, [])))
-        for (gpu,), target in zip(members, _repeat(made.targets, n), strict=True):
+    for converted, n in zip(classes.converted, counts.converted, strict=True):
+        free_gpus = ((gpu,) for gpu in free_by_kind.get(converted.kind, []))
+        members = in_turn(work.fleet, converted.kind.sku, free_gpus)
+        for (gpu,), target in zip(members, _repeat(converted.targets, n), strict=True):
             work.targets[gpu] = _as_made(work, gpu, target)
     return units
 
@@ -163,18 +164,18 @@ def _keep_gangs(
         for gpu in ids
         if not work.gpus[gpu].mig_enabled and (held := work.fleet.held.get((gpu, 0))) is not None
     }
-    taken = {gpu for gpu in ids if (gpu, 0) in work.owner and not work.gpus[gpu].mig_enabled}
+    used = {gpu for gpu in ids if (gpu, 0) in work.owner and not work.gpus[gpu].mig_enabled}
     for gpus, held in sorted(gangs.items()):
         label = classes.name(held)
         if quota[label]:
             quota[label] -= 1
             work.stays.add((gpus, 0))
-            taken |= set(gpus)
-    return [gpu for gpu in ids if gpu not in taken]
+            used |= set(gpus)
+    return [gpu for gpu in ids if gpu not in used]
 
 
-def _new_gpus(fleet: Fleet, made: GrownClass, nodes: int) -> list[GPUState]:
-    pool = made.pool
+def _new_gpus(fleet: Fleet, grown: GrownClass, nodes: int) -> list[GPUState]:
+    pool = grown.pool
     return [
         GPUState(
             id=f"{node}/{index}",
@@ -196,23 +197,23 @@ def _grow(
 ) -> list[Unit]:
     """Cut the GPUs of new nodes, node after node; to be spread, equal ones on different nodes."""
     units = []
-    for made, gpus, (_, cut) in zip(classes.grown, new, counts.grown, strict=True):
-        ids, size = [gpu.id for gpu in gpus], made.pool.node_size
-        if made.pool.mig_enabled:
+    for grown, gpus, (_, cut) in zip(classes.grown, new, counts.grown, strict=True):
+        ids, size = [gpu.id for gpu in gpus], grown.pool.node_size
+        if grown.pool.mig_enabled:
             dealt = [gpu for first in range(size) for gpu in ids[first::size]] if spread else ids
-            work.targets |= dict(zip(dealt, _repeat(made.targets, cut), strict=False))
+            work.targets |= dict(zip(dealt, _repeat(grown.targets, cut), strict=False))
             work.targets |= {gpu: Target("idle") for gpu in ids if gpu not in work.targets}
             continue
-        units += [Unit(made.kind, ids[i : i + size], whole=True) for i in range(0, len(ids), size)]
+        units += [Unit(grown.kind, ids[i : i + size], whole=True) for i in range(0, len(ids), size)]
     return units
 
 
 def _gangs(work: AssignmentState, counts: Counts) -> None:
     """Place new gangs, the largest first, on the fullest node that has room; to be spread, the emptiest."""
     for (kind, size), n in sorted(counts.gangs.items(), key=lambda item: (-item[0][1], item[0])):
-        mine = [unit for unit in work.units if unit.kind == kind]
+        units = [unit for unit in work.units if unit.kind == kind]
         for _ in range(n):
-            fits = [unit for unit in mine if unit.takes(size)]
+            fits = [unit for unit in units if unit.takes(size)]
             if not fits:
                 break
             sign = -1 if kind.sku in work.fleet.scattered else 1
@@ -225,13 +226,13 @@ def _stay(
     work: AssignmentState, demand: PreparedDemand, counts: Counts, name: Namer, quota: Counter[Label] | None
 ) -> None:
     """Leave replicas where they are, as many as are still wanted; those in crowded places go first."""
-    taken = counts.taken.get(demand.id, {})
+    planned = counts.taken.get(demand.id, {})
     by_shape: dict[ShapeKey, list[RunningReplica]] = {}
     for held in demand.held:
         if _may_stay(work, held):
             by_shape.setdefault(held.shape, []).append(held)
     nodes: Counter[str] = Counter()
-    limit, fixed = cap(demand.spread.node, sum(taken.values())), pinned_at(work, demand, "node")
+    limit, fixed = cap(demand.spread.node, sum(planned.values())), pinned_at(work, demand, "node")
     for shape, candidates in sorted(by_shape.items()):
         left = room_by_place(work, demand, shape)
         keep: list[VacantSite] = []
@@ -240,7 +241,7 @@ def _stay(
             full = nodes[spot.node] >= max(limit, fixed[spot.node])
             crowded = demand.spread.node < 1 and full and not held.pinned
             room = (left is None or left[spot.place] > 0) and (quota is None or quota[name(held)] > 0)
-            if len(keep) < taken.get(shape, 0) and room and not crowded:
+            if len(keep) < planned.get(shape, 0) and room and not crowded:
                 keep.append(spot)
                 if quota is not None:
                     quota[name(held)] -= 1
@@ -249,9 +250,9 @@ def _stay(
                     left[spot.place] -= 1
                 work.kept.add((shape, spot.gpus, spot.start))
                 give(work, demand.id, spot, held.gang)
-        kept = {(spot.gpus, spot.start) for spot in keep}
+        staying = {(spot.gpus, spot.start) for spot in keep}
         for held in candidates:
-            if (held.gpus, held.start) not in kept and shape.profile == WHOLE_GPU:
+            if (held.gpus, held.start) not in staying and shape.profile == WHOLE_GPU:
                 spot = spot_of(work, shape, held.gpus, 0, exists=True)
                 work.free.setdefault(shape, []).append(spot)
 
@@ -294,31 +295,31 @@ def _layout(work: AssignmentState, gpu: GPUState, owned: Mapping[int, InstanceOw
     target = work.targets.get(gpu.id)
     whole = 0 in owned and owned[0].profile == WHOLE_GPU
     if whole:
-        wanted = {Placement(0, WHOLE_GPU)}
+        placements = {Placement(0, WHOLE_GPU)}
     elif target is not None and target.kind == "cut" and owned and gpu.backend == "mig-manager":
-        wanted = set(target.layout)
+        placements = set(target.layout)
     else:
-        wanted = _leave_alone(work, gpu, {Placement(start, o.profile) for start, o in owned.items()}, now)
+        placements = _leave_alone(work, gpu, {Placement(start, o.profile) for start, o in owned.items()}, now)
     instances = tuple(
         Placed(p.start, p.profile, owned[p.start].name, owned[p.start].gang)
         if p.start in owned
         else Placed(p.start, p.profile)
-        for p in sorted(wanted)
+        for p in sorted(placements)
     )
-    recut = bool(now) if whole else wanted != now
+    recut = bool(now) if whole else placements != now
     return GPULayout(gpu.id, instances, in_use=bool(owned), recut=recut)
 
 
 def _leave_alone(
-    work: AssignmentState, gpu: GPUState, wanted: set[Placement], now: set[Placement]
+    work: AssignmentState, gpu: GPUState, placements: set[Placement], now: set[Placement]
 ) -> set[Placement]:
     """Add the free slices that exist and are in nobody's way: nothing is destroyed without need."""
     board = work.fleet.problem.board(gpu.sku)
-    kept = set(wanted)
-    for placement in sorted(now - wanted):
-        if board is not None and _is_legal(board, kept | {placement}):
-            kept.add(placement)
-    return kept
+    remaining = set(placements)
+    for placement in sorted(now - placements):
+        if board is not None and _is_legal(board, remaining | {placement}):
+            remaining.add(placement)
+    return remaining
 
 
 def _is_legal(board: Board, layout: set[Placement]) -> bool:

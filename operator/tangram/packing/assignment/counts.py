@@ -30,8 +30,8 @@ def counts_of(run: Run, chosen: Mapping[str, MixColumn]) -> Counts:
     solution, model = run.solution, run.model
     assert solution is not None  # noqa: S101 - asked for only where there is one
     return Counts(
-        classes=tuple(tuple(solution[v.index] for v in mine) for mine in model.counts),
-        converted=tuple(tuple(solution[v.index] for v in mine) for mine in model.converted),
+        classes=tuple(tuple(solution[v.index] for v in variables) for variables in model.counts),
+        converted=tuple(tuple(solution[v.index] for v in variables) for variables in model.converted),
         gangs={key: solution[v.index] for key, v in model.gangs.items()},
         grown=tuple(
             (solution[g.nodes.index], tuple(solution[v.index] for v in g.counts)) for g in model.grown
@@ -43,10 +43,10 @@ def counts_of(run: Run, chosen: Mapping[str, MixColumn]) -> Counts:
 
 
 def _keeps(model: Model, solution: list[int]) -> dict[Label, int]:
-    found: dict[Label, int] = {}
+    staying: dict[Label, int] = {}
     for (_, _, label), variable in model.keeps.items():
-        found[label] = found.get(label, 0) + solution[variable.index]
-    return found
+        staying[label] = staying.get(label, 0) + solution[variable.index]
+    return staying
 
 
 def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, MixColumn]) -> Counts:
@@ -56,9 +56,9 @@ def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, MixColumn]) -> Cou
             tuple(len(group.members) * (t == as_it_is(group)) for t in range(len(group.targets)))
             for group in grouped.existing
         ),
-        converted=tuple((0,) * len(made.targets) for made in grouped.converted),
+        converted=tuple((0,) * len(added.targets) for added in grouped.converted),
         gangs={},
-        grown=tuple((0, (0,) * len(made.targets)) for made in grouped.grown),
+        grown=tuple((0, (0,) * len(added.targets)) for added in grouped.grown),
         taken={demand: dict(column.parts) for demand, column in chosen.items()},
         spots={},
         keeps=None,

@@ -30,16 +30,16 @@ def urgency(demand: PreparedDemand, counts: Counts) -> tuple[float, int, str]:
 
 def fill(work: AssignmentState, demand: PreparedDemand, counts: Counts) -> None:
     """Give a demand the replicas that it has not got yet, as far as there is room."""
-    taken = counts.taken.get(demand.id, {})
-    total = sum(taken.values())
+    planned = counts.taken.get(demand.id, {})
+    total = sum(planned.values())
     limit = cap(demand.spread.node, total) if demand.spread.node < 1 else total
     fixed = pinned_at(work, demand, "node")
-    for shape, n in sorted(taken.items()):
+    for shape, n in sorted(planned.items()):
         room = _SpreadRoom(limit, fixed, room_by_place(work, demand, shape))
         for spot in work.sites.get(demand.id, ()):
             room.take(spot, counted=spot.shape == shape)
-        given = sum(spot.shape == shape for spot in work.sites.get(demand.id, ()))
-        missing = _take(work, demand, shape, n - given, room)
+        placed = sum(spot.shape == shape for spot in work.sites.get(demand.id, ()))
+        missing = _take(work, demand, shape, n - placed, room)
         if missing and demand.spread.node < 1:
             _open(work, shape, missing, room, idle_gpus(work))
             missing = _take(work, demand, shape, missing, room)
@@ -55,16 +55,16 @@ def idle_gpus(work: AssignmentState, *, recut: bool = False) -> dict[str, list[s
     `recut`: also GPUs whose slices no replica took, and free GPUs of nodes for gangs.
     """
     used, kinds = {gpu for gpu, _ in work.owner}, {"idle", "cut"} if recut else {"idle"}
-    found = [
+    idle_ids = [
         (to.kind != "idle", gpu)
         for gpu, to in work.targets.items()
         if to.kind in kinds and work.gpus[gpu].cuttable and gpu not in used
     ]
     if recut:
         free = (gpu for unit in work.units for gpu in unit.free)
-        found += [(True, gpu) for gpu in free if work.gpus[gpu].convertible and gpu not in used]
+        idle_ids += [(True, gpu) for gpu in free if work.gpus[gpu].convertible and gpu not in used]
     idle: dict[str, list[str]] = {}
-    for _, gpu in sorted(found):
+    for _, gpu in sorted(idle_ids):
         idle.setdefault(work.gpus[gpu].sku, []).append(gpu)
     return idle
 
@@ -111,8 +111,8 @@ def _add(work: AssignmentState, demand: PreparedDemand, shape: ShapeKey, idle: d
         _open(work, shape, 1, room, idle)
     if _take(work, demand, shape, 1, room):
         return False
-    taken = work.sites[demand.id][-1].gpus
-    idle[shape.sku] = [gpu for gpu in idle.get(shape.sku, ()) if gpu not in taken]
+    used = work.sites[demand.id][-1].gpus
+    idle[shape.sku] = [gpu for gpu in idle.get(shape.sku, ()) if gpu not in used]
     return True
 
 
@@ -145,10 +145,10 @@ def _thin_out(work: AssignmentState, demand: PreparedDemand) -> None:
 
 
 def _by_place(sites: list[VacantSite], place: str) -> dict[str, list[VacantSite]]:
-    found: dict[str, list[VacantSite]] = {}
+    by_place: dict[str, list[VacantSite]] = {}
     for spot in sites:
-        found.setdefault(spot.node if place == "node" else spot.zone, []).append(spot)
-    return found
+        by_place.setdefault(spot.node if place == "node" else spot.zone, []).append(spot)
+    return by_place
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ def _fullest_first(spots: list[VacantSite]) -> list[VacantSite]:
     by_node: dict[str, list[VacantSite]] = {}
     for spot in spots:
         by_node.setdefault(spot.node, []).append(spot)
-    left = {spot: len(found) - i for found in by_node.values() for i, spot in enumerate(found)}
+    left = {spot: len(sites) - i for sites in by_node.values() for i, spot in enumerate(sites)}
     return sorted(spots, key=lambda spot: -left[spot])  # stable: equal ones stay in order
 
 
@@ -220,27 +220,27 @@ def _open(
     work: AssignmentState, shape: ShapeKey, missing: int, room: _SpreadRoom, idle: Mapping[str, Sequence[str]]
 ) -> None:
     """Put idle GPUs to use on nodes that have room: the price of spread that the model could not see."""
-    found: list[VacantSite] = []
+    sites: list[VacantSite] = []
     left = None if room.left is None else Counter(room.left)
     room = _SpreadRoom(room.limit, room.fixed, left, Counter(room.nodes), room.closed)
     if shape.profile == WHOLE_GPU:
         for unit in work.units:
-            while unit.kind.sku == shape.sku and unit.takes(shape.tensor_parallel) and len(found) < missing:
+            while unit.kind.sku == shape.sku and unit.takes(shape.tensor_parallel) and len(sites) < missing:
                 spot = spot_of(work, shape, tuple(unit.free[: shape.tensor_parallel]), 0, exists=True)
                 if not room.has(spot):
                     break
                 unit.take(shape.tensor_parallel)
                 room.take(spot)
-                found.append(spot)
+                sites.append(spot)
     board = work.fleet.problem.board(shape.sku)
     option = next((o for o in board.options[::-1] if o.profile == shape.profile), None) if board else None
     if option is not None:
         for gpu_id in list(idle.get(shape.sku, ())):
             spot = spot_of(work, shape, (gpu_id,), option.start, exists=False)
-            if len(found) == missing:
+            if len(sites) == missing:
                 break
             if room.has(spot):
                 _recut(work, gpu_id, Placement(option.start, option.profile))
                 room.take(spot)
-                found.append(spot)
-    work.free[shape] = [*work.free.get(shape, []), *found]
+                sites.append(spot)
+    work.free[shape] = [*work.free.get(shape, []), *sites]

@@ -22,21 +22,21 @@ class Report:
 
     fleet: Fleet
     prices: ShapePrices
-    everyone: tuple[PreparedDemand, ...]
+    all_demands: tuple[PreparedDemand, ...]
     first: Run  # which chose the mixes, and has the bound of the dollars
 
     def packing(self, run: Run) -> Packing:
         """Return the packing behind the last solution of `run`."""
-        chosen = chosen_columns(self.everyone, self.first, self.prices)
-        found, share = self._write(run.model.classes, chosen, counts_of(run, chosen))
+        chosen = chosen_columns(self.all_demands, self.first, self.prices)
+        result, share = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
-        left = _as_laid_out(found, self.first.stages)
+        left = _as_laid_out(result, self.first.stages)
         missed = any(left[s.name].value > s.value + _ROUNDING for s in self.first.stages if s.name in left)
-        bound = 0.0 if missed else max(0.0, min(dollars.bound, found.objective))
+        bound = 0.0 if missed else max(0.0, min(dollars.bound, result.objective))
         # The solver counts whole hundred-thousandths of a dollar: smaller differences are rounding.
-        blur = (len(found.layouts) + len(found.moves) + 1) / MONEY
-        proved = dollars.proved and not missed and found.objective - bound <= blur
-        paid = Stage("dollars", found.objective, found.objective if proved else bound, proved)
+        blur = (len(result.layouts) + len(result.moves) + 1) / MONEY
+        proved = dollars.proved and not missed and result.objective - bound <= blur
+        paid = Stage("dollars", result.objective, result.objective if proved else bound, proved)
         later = () if run is self.first else (s for s in run.stages if s.name != "dollars")
         stages = tuple(
             paid if s.name == "dollars" else left.get(s.name, s) for s in (*self.first.stages, *later)
@@ -44,7 +44,7 @@ class Report:
         if share is not None:
             stages = tuple(_without_some(stage, share) for stage in stages)
         return replace(
-            found,
+            result,
             status="OPTIMAL" if all(s.proved for s in stages) and share is None else "FEASIBLE",
             bound=paid.bound,
             gap=(paid.value - paid.bound) / paid.value if paid.value > 0 else 0.0,
@@ -54,15 +54,16 @@ class Report:
     def nothing_changes(self) -> Packing:
         """Return the fleet as it is: the fallback when time is over before the first solution."""
         nothing = Run(self.first.model, self.first.budget)
-        chosen = chosen_columns(self.everyone, nothing, self.prices)
+        chosen = chosen_columns(self.all_demands, nothing, self.prices)
         grouped = self.first.model.classes
-        found, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))
-        unmet = _unmet(found)
-        priorities = sorted({demand.priority for demand in self.everyone}, reverse=True)
+        packing, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))
+        unmet = _unmet(packing)
+        priorities = sorted({demand.priority for demand in self.all_demands}, reverse=True)
         shares = ((f"unmet[{p}]", unmet.get(p, 0.0)) for p in priorities)
         stages = [Stage(name, share, 0.0, share == 0.0) for name, share in shares]
-        stages.append(Stage("dollars", found.objective, 0.0, found.objective == 0.0))
-        return replace(found, gap=1.0 if found.objective > 0 or found.unmet else 0.0, stages=tuple(stages))
+        stages.append(Stage("dollars", packing.objective, 0.0, packing.objective == 0.0))
+        gap = 1.0 if packing.objective > 0 or packing.unmet else 0.0
+        return replace(packing, gap=gap, stages=tuple(stages))
 
     def _write(
         self, grouped: GPUClasses, chosen: Mapping[str, MixColumn], counts: Counts
@@ -71,9 +72,9 @@ class Report:
 
         None: as much as in the solution, every replica of which has its place.
         """
-        assignment = assign(self.fleet, self.everyone, grouped, counts)
-        packing = account(self.fleet, self.prices, self.everyone, chosen, assignment)
-        mixed = [demand.id for demand in self.everyone if demand.mix is not None]
+        assignment = assign(self.fleet, self.all_demands, grouped, counts)
+        packing = account(self.fleet, self.prices, self.all_demands, chosen, assignment)
+        mixed = [demand.id for demand in self.all_demands if demand.mix is not None]
         placed = assignment.placed
         if not assignment.short and all(dict(chosen[name].parts) == placed.get(name, {}) for name in mixed):
             return packing, None
@@ -89,22 +90,22 @@ def _without_some(stage: Stage, share: float) -> Stage:
     return Stage(stage.name, value, 0.0, proved=False)
 
 
-def _unmet(found: Packing) -> dict[int, float]:
+def _unmet(packing: Packing) -> dict[int, float]:
     """Return the sum of the shares that stay unmet, by priority, of those that have any."""
     unmet: dict[int, float] = {}
-    for item in found.unmet:
+    for item in packing.unmet:
         unmet[item.priority] = unmet.get(item.priority, 0.0) + item.share
     return unmet
 
 
-def _as_laid_out(found: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
+def _as_laid_out(packing: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
     """Return the stages of which a packing leaves another part unmet than the solution that it lays out.
 
     More, where the model relaxes spread, which a plan may not: what is known of later stages then holds for
     the solution alone. Less, where idle GPUs had room for more: a bound above that is false and left out.
     """
     left = {stage.name: 0.0 for stage in stages if stage.name.startswith("unmet[")}
-    left |= {f"unmet[{priority}]": share for priority, share in _unmet(found).items()}
+    left |= {f"unmet[{priority}]": share for priority, share in _unmet(packing).items()}
     stated, missed = dict[str, Stage](), False
     for stage in (stage for stage in stages if stage.name in left):
         value = left[stage.name]

@@ -79,10 +79,10 @@ class AssignmentState:
 
 def quotas(counts: Counts) -> dict[str, dict[ShapeKey, Counter[str]]]:
     """Return how many replicas the model has in each place, by demand to be spread and shape."""
-    found: dict[str, dict[ShapeKey, Counter[str]]] = {}
+    by_demand: dict[str, dict[ShapeKey, Counter[str]]] = {}
     for (demand, shape, place), n in counts.spots.items():
-        found.setdefault(demand, {}).setdefault(shape, Counter())[place] = n
-    return found
+        by_demand.setdefault(demand, {}).setdefault(shape, Counter())[place] = n
+    return by_demand
 
 
 def spot_of(
@@ -108,11 +108,11 @@ def give(work: AssignmentState, demand: str, spot: VacantSite, gang: str | None)
 
 def room_by_place(work: AssignmentState, demand: PreparedDemand, shape: ShapeKey) -> Counter[str] | None:
     """Return how many replicas may stand in each place; None: anywhere."""
-    found = work.quotas.get(demand.id)
-    return None if found is None else Counter(found.get(shape, {}))
+    quotas = work.quotas.get(demand.id)
+    return None if quotas is None else Counter(quotas.get(shape, {}))
 
 
 def pinned_at(work: AssignmentState, demand: PreparedDemand, place: Literal["node", "zone"]) -> Counter[str]:
     """Return how many replicas run in each place that must not move: spread allows as many there."""
-    found = (getattr(work.gpus[held.gpus[0]], place) for held in demand.held if held.pinned)
-    return Counter(found)
+    places = (getattr(work.gpus[held.gpus[0]], place) for held in demand.held if held.pinned)
+    return Counter(places)

@@ -64,8 +64,8 @@ def core(problem: Problem, packing: Packing, demand_id: str, thinking: Thinking 
     if unmet <= 0:
         return None
     question = FeasibilityQuestion(problem, packing, demand, thinking or Thinking())
-    kept, proved = _thin(question)
-    bindings = tuple(_binding(question, *name) for name in question.names if name in kept)
+    needed, proved = _thin(question)
+    bindings = tuple(_binding(question, *name) for name in question.names if name in needed)
     return Core(demand_id, unmet, bindings, proved)
 
 
@@ -73,15 +73,15 @@ def _thin(question: FeasibilityQuestion) -> tuple[frozenset[Name], bool]:
     answer = question.ask()
     if answer.feasible is not False:
         return frozenset(), answer.feasible is not None
-    kept, proved = answer.core, True
+    needed, proved = answer.core, True
     for name in question.names:
-        if name not in kept:
+        if name not in needed:
             continue
-        tried = question.ask(kept - {name})
-        if tried.feasible is False:
-            kept = tried.core
-        proved = proved and tried.feasible is not None
-    return kept, proved
+        answer_without = question.ask(needed - {name})
+        if answer_without.feasible is False:
+            needed = answer_without.core
+        proved = proved and answer_without.feasible is not None
+    return needed, proved
 
 
 def _binding(question: FeasibilityQuestion, family: Family, sku: str) -> Binding:
@@ -140,8 +140,9 @@ def _priority(question: FeasibilityQuestion) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    found = sorted(set(names))
-    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+    distinct = sorted(set(names))
+    more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+    return ", ".join(distinct[:_SHOWN]) + more
 
 
 _SUBJECT: Mapping[Family, Callable[[FeasibilityQuestion], str]] = {

@@ -109,26 +109,26 @@ class FeasibilityQuestion:
         everywhere = self.problem.move_budget
         return (*self.problem.move_budgets, *(((None, everywhere),) if everywhere is not None else ()))
 
-    def ask(self, kept: frozenset[Name] | None = None) -> FeasibilityAnswer:
+    def ask(self, families: frozenset[Name] | None = None) -> FeasibilityAnswer:
         """Ask under the families in `kept`; None: under all."""
-        kept = frozenset(self.names) if kept is None else kept
-        answer = self._ask(kept)
-        if answer.feasible is not False or _GANG in kept or not self._spreads_gangs(kept):
+        families = frozenset(self.names) if families is None else families
+        answer = self._ask(families)
+        if answer.feasible is not False or _GANG in families or not self._spreads_gangs(families):
             return answer
         # GPUs of a gang apart are replicas of their own, of which spread may allow fewer.
-        whole = self._ask(kept | {_GANG})
+        whole = self._ask(families | {_GANG})
         core = answer.core | (whole.core - {_GANG})
         return FeasibilityAnswer(feasible=False, core=core) if whole.feasible is False else whole
 
-    def _spreads_gangs(self, kept: frozenset[Name]) -> bool:
+    def _spreads_gangs(self, families: frozenset[Name]) -> bool:
         spread = self.demand.spread
         gangs = any(shape.tensor_parallel > 1 for shape in shapes_of(self.demand))
-        return gangs and ("spread", "") in kept and min(spread.node, spread.zone) < 1
+        return gangs and ("spread", "") in families and min(spread.node, spread.zone) < 1
 
-    def _ask(self, kept: frozenset[Name]) -> FeasibilityAnswer:
+    def _ask(self, asked_families: frozenset[Name]) -> FeasibilityAnswer:
         if not self.thinking.left:
             return FeasibilityAnswer(None)
-        families = {family for family, _ in kept}
+        families = {family for family, _ in asked_families}
         problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
         self.thinking.built += size(problem)
         model, prepared = _model(problem, self.demand.id)
@@ -141,9 +141,9 @@ class FeasibilityQuestion:
         for pool, most in self._budgets:
             moves = model.moves if pool is None else model.leaving.get(pool, Terms())
             model.cp.add(moves.expression <= most).only_enforce_if(literals["moves", ""])
-        assumed = {literals[name].index: name for name in free if name in kept}
+        assumed = {literals[name].index: name for name in free if name in asked_families}
         model.cp.add_assumptions([literals[name] for name in assumed.values()])
-        return self._solve(model.cp, assumed, frozenset(name for name in kept if name[0] in _BUILT))
+        return self._solve(model.cp, assumed, frozenset(name for name in asked_families if name[0] in _BUILT))
 
     def _solve(
         self, cp: cp_model.CpModel, assumed: dict[int, Name], built: frozenset[Name]
@@ -161,8 +161,8 @@ class FeasibilityQuestion:
             return FeasibilityAnswer(feasible=True)
         if status != cp_model.INFEASIBLE:
             return FeasibilityAnswer(None)
-        found = {assumed[index] for index in solver.sufficient_assumptions_for_infeasibility()}
-        return FeasibilityAnswer(feasible=False, core=frozenset(found) | built)
+        infeasible = {assumed[index] for index in solver.sufficient_assumptions_for_infeasibility()}
+        return FeasibilityAnswer(feasible=False, core=frozenset(infeasible) | built)
 
     def _think(self, solver: cp_model.CpSolver, cp: cp_model.CpModel) -> cp_model.CpSolverStatus:
         solver.parameters.num_workers = 1
@@ -200,11 +200,11 @@ def _unmet(model: Model, demand: PreparedDemand) -> tuple[Any, int]:
 
 def named(problem: Problem, demand_id: str) -> Demand:
     """Return a demand. Raises `InputError` where there is none of this name."""
-    found = next((demand for demand in problem.demands if demand.id == demand_id), None)
-    if found is None:
+    match = next((demand for demand in problem.demands if demand.id == demand_id), None)
+    if match is None:
         names = ", ".join(demand.id for demand in problem.demands) or "none"
         raise InputError("demand", f"there is no {demand_id!r}; there is {names}")
-    return found
+    return match
 
 
 def missed(packing: Packing, demand: Demand) -> float:
@@ -226,12 +226,12 @@ def shapes_of(demand: Demand) -> list[ShapeKey]:
 
 def _model(problem: Problem, demand_id: str) -> tuple[Model, PreparedDemand]:
     """Return the model without the budget of one demand, and that demand with it."""
-    fleet, prices, everyone = read(problem)
-    asked = next(demand for demand in everyone if demand.id == demand_id)
-    free = asked if asked.mix is None else replace(asked, mix=replace(asked.mix, budget=None))
-    demands = tuple(free if demand is asked else demand for demand in everyone)
+    fleet, prices, all_demands = read(problem)
+    target = next(demand for demand in all_demands if demand.id == demand_id)
+    free = target if target.mix is None else replace(target, mix=replace(target.mix, budget=None))
+    demands = tuple(free if demand is target else demand for demand in all_demands)
     grouped, _ = finest_classes(fleet, by_owner(fleet), by_shape(fleet), _MOST_CLASSES)
-    return build(fleet, prices, demands, grouped), asked
+    return build(fleet, prices, demands, grouped), target
 
 
 def _without(problem: Problem, demand: Demand, dropped: frozenset[Family]) -> Problem:
@@ -293,9 +293,9 @@ def _ungang(demand: Demand, pinned: frozenset[ShapeKey]) -> Demand:
         piece = replace(
             offer, tensor_parallel=1, rate=offer.rate / size, price_per_hour=offer.price_per_hour / size
         )
-        known = pieces.setdefault(piece.shape, piece)
-        cheaper = min(known.price_per_hour, piece.price_per_hour)
-        pieces[piece.shape] = replace(piece, rate=max(known.rate, piece.rate), price_per_hour=cheaper)
+        first_piece = pieces.setdefault(piece.shape, piece)
+        cheaper = min(first_piece.price_per_hour, piece.price_per_hour)
+        pieces[piece.shape] = replace(piece, rate=max(first_piece.rate, piece.rate), price_per_hour=cheaper)
     stay = [offer for offer in demand.offers if offer.shape in pinned and offer.tensor_parallel > 1]
     sizes = [offer.tensor_parallel for offer in demand.offers]
     least = 1 if stay else min(sizes)  # a gang that stays is one replica

@@ -98,15 +98,15 @@ class _Trial:
         # A solve makes several models, and thinks about them.
         problem = change.problem
         self.thinking.built += _SOLVE * size(problem)
-        found = solve(problem, self.limits)
-        if missed(found, named(problem, self.demand.id)) > 0:
+        packing = solve(problem, self.limits)
+        if missed(packing, named(problem, self.demand.id)) > 0:
             return None
-        return found if may_hurt or not self.losers(found) else None
+        return packing if may_hurt or not self.losers(packing) else None
 
-    def losers(self, found: Packing) -> tuple[str, ...]:
+    def losers(self, packing: Packing) -> tuple[str, ...]:
         """Return the demands that are served less than now, sorted."""
         before = {choice.demand: choice.unmet for choice in self.packing.choices}
-        worse = (c.demand for c in found.choices if c.unmet > before.get(c.demand, 1.0) + _EPSILON)
+        worse = (c.demand for c in packing.choices if c.unmet > before.get(c.demand, 1.0) + _EPSILON)
         return tuple(sorted(name for name in worse if name != self.demand.id))
 
     def first(self, changes: Sequence[_Change]) -> tuple[_Change, Packing] | None:
@@ -122,9 +122,9 @@ class _Trial:
             middle = (low + high) // 2
             low, high = (low, middle) if self.possible(changes[middle]) else (middle + 1, high)
         for change in changes[low : low + _MOST_SOLVES]:
-            found = self.works(change)
-            if found is not None:
-                return change, found
+            packing = self.works(change)
+            if packing is not None:
+                return change, packing
         return None
 
     def with_demand(self, demand: Demand, value: float) -> _Change:
@@ -169,9 +169,9 @@ def _more(trial: _Trial) -> Iterator[SufficientChange]:
         most = min(needed, _MOST_ADDED // shape.tensor_parallel)
         counts = [n for n in range(1, most + 1) if best is None or n * price < best.added_per_hour]
         changes = [_Change(n, partial(_add, trial.problem, {shape: n})) for n in counts]
-        found = trial.first(changes)
-        if found is not None:
-            change, packed = found
+        sufficient = trial.first(changes)
+        if sufficient is not None:
+            change, packed = sufficient
             best = _added({shape: round(change.value)}, packed, change.value * price)
     if best is None:
         best = _several(trial, {shape: price for shape, price, _ in shapes})
@@ -289,9 +289,9 @@ def _start(problem: Problem, shape: ShapeKey) -> int | None:
 def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[SufficientChange]:
     for knob in knobs:
         changes = [trial.with_demand(knob.demand_at(value), value) for value in knob.values]
-        found = trial.first(changes)
-        if found is not None:
-            change, packed = found
+        sufficient = trial.first(changes)
+        if sufficient is not None:
+            change, packed = sufficient
             text = f"{knob.name} {change.value:g} {knob.unit}"
             subject = f"{knob.name} {knob.unit}"
             yield SufficientChange("objective", subject, change.value, text, packed.cost_per_hour)
@@ -300,9 +300,10 @@ def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[SufficientChange]:
 def _dearer(trial: _Trial) -> Iterator[SufficientChange]:
     demand = trial.demand
     budgets = _budgets(trial)
-    found = trial.first([trial.with_demand(replace(demand, budget_per_hour=usd), usd) for usd in budgets])
-    if found is not None:
-        change, packed = found
+    changes = [trial.with_demand(replace(demand, budget_per_hour=usd), usd) for usd in budgets]
+    sufficient = trial.first(changes)
+    if sufficient is not None:
+        change, packed = sufficient
         text = f"budget {change.value:.2f} $/h"
         yield SufficientChange("budget", "$/h", change.value, text, packed.cost_per_hour)
 
@@ -332,9 +333,9 @@ def _closer(trial: _Trial) -> Iterator[SufficientChange]:
         changes = [
             trial.with_demand(replace(demand, spread=_spread(demand.spread, name, s)), s) for s in allowed
         ]
-        found = trial.first(changes)
-        if found is not None:
-            change, packed = found
+        sufficient = trial.first(changes)
+        if sufficient is not None:
+            change, packed = sufficient
             where = "on one node" if name == "node" else "in one zone"
             text = f"up to {math.ceil(change.value * 100 - _EPSILON)}% of the replicas {where}"
             yield SufficientChange("spread", f"share per {name}", change.value, text, packed.cost_per_hour)
@@ -369,8 +370,8 @@ def _moving(trial: _Trial) -> Iterator[SufficientChange]:
         return
     running = sum(i.owner is not None for gpu in trial.problem.gpus for i in gpu.instances)
     changes = [_Change(n, replace(trial.problem, move_budget=n)) for n in range(budget + 1, running + 1)]
-    found = trial.first(changes)
-    if found is not None:
-        change, packed = found
+    sufficient = trial.first(changes)
+    if sufficient is not None:
+        change, packed = sufficient
         text = f"move budget {change.value:g}"
         yield SufficientChange("moves", "replicas moved", change.value, text, packed.cost_per_hour)

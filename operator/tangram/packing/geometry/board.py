@@ -52,8 +52,8 @@ class Board:
 
     def only(self, profiles: frozenset[str]) -> "Board":
         """Return the same board with fewer profiles: fewer layouts to choose from."""
-        kept = tuple(option for option in self.options if option.profile in profiles)
-        return Board(self.key, self.memory_slices, self.compute_slices, self.engine_caps, kept)
+        options = tuple(option for option in self.options if option.profile in profiles)
+        return Board(self.key, self.memory_slices, self.compute_slices, self.engine_caps, options)
 
 
 @cache

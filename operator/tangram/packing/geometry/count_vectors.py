@@ -31,9 +31,9 @@ def maximal(vectors: Iterable[int], guard: int, beside: Iterable[int] = ()) -> l
     A vector can be within larger integers only: in descending order it has to be compared with the maximal
     ones that came before.
     """
-    kept = list(beside)
-    known = len(kept)
+    maximal_vectors = list(beside)
+    first = len(maximal_vectors)
     for vector in sorted(set(vectors), reverse=True):
-        if not any((other | guard) - vector & guard == guard for other in kept):
-            kept.append(vector)
-    return kept[known:]
+        if not any((other | guard) - vector & guard == guard for other in maximal_vectors):
+            maximal_vectors.append(vector)
+    return maximal_vectors[first:]

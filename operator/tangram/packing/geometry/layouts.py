@@ -85,14 +85,14 @@ def multisets(board: Board) -> tuple[Multiset, ...]:
 def maximal_multisets(board: Board) -> tuple[Multiset, ...]:
     """Return the multisets that no other contains, sorted: an empty GPU need not be cut to any other."""
     profiles = board.profiles
-    vectors = {pack(dict(each).get(name, 0) for name in profiles): each for each in multisets(board)}
+    vectors = {pack(dict(counts).get(name, 0) for name in profiles): counts for counts in multisets(board)}
     return tuple(sorted(vectors[vector] for vector in maximal(vectors, guards(len(profiles)))))
 
 
 @cache
-def layout_of(board: Board, wanted: Multiset) -> Layout | None:
+def layout_of(board: Board, counts: Multiset) -> Layout | None:
     """Return the first legal layout that offers exactly `wanted`; None: the board cannot hold it."""
-    return next((layout for layout in layouts(board) if multiset(layout) == wanted), None)
+    return next((layout for layout in layouts(board) if multiset(layout) == counts), None)
 
 
 def multiset(layout: Iterable[Placement]) -> Multiset:
@@ -126,24 +126,24 @@ def default_position(board: Board, layout: Layout, profile: str) -> Placement | 
 
 
 @cache
-def creation_order(board: Board, wanted: Multiset) -> Layout | None:
+def creation_order(board: Board, multiset: Multiset) -> Layout | None:
     """Return an order in which creation at default positions yields `wanted`, with those positions.
 
     Order matters: 1g, 1g, 2g and then 3g fails where 3g first succeeds. Largest first is tried first, as
     mig-parted does, which permutes until one order works. None: no order does.
     """
     size = {option.profile: (option.mask.bit_count(), option.compute) for option in board.options}
-    names = tuple(sorted(dict(wanted), key=lambda name: (size.get(name, (0, 0)), name), reverse=True))
-    return _create(board, (), names, dict(wanted))
+    names = tuple(sorted(dict(multiset), key=lambda name: (size.get(name, (0, 0)), name), reverse=True))
+    return _create(board, (), names, dict(multiset))
 
 
-def _create(board: Board, made: Layout, names: tuple[str, ...], left: dict[str, int]) -> Layout | None:
+def _create(board: Board, created: Layout, names: tuple[str, ...], left: dict[str, int]) -> Layout | None:
     if not any(left.values()):
-        return made
+        return created
     for name in names:
-        position = default_position(board, made, name) if left[name] else None
+        position = default_position(board, created, name) if left[name] else None
         if position is not None:
-            done = _create(board, (*made, position), names, left | {name: left[name] - 1})
+            done = _create(board, (*created, position), names, left | {name: left[name] - 1})
             if done is not None:
                 return done
     return None
@@ -175,14 +175,14 @@ def _additions(board: Board, layout: Iterable[Placement]) -> Iterator[Placement]
 
 def _exhausted(board: Board, chosen: Iterable[Option]) -> str:
     """Return which resource besides memory slices `chosen` has too much of, or the empty string."""
-    taken: Counter[str] = Counter()
+    used: Counter[str] = Counter()
     compute = 0
     for option in chosen:
         compute += option.compute
-        taken.update(dict(option.engines))
+        used.update(dict(option.engines))
     if compute > board.compute_slices:
         return "compute"
-    return next((kind for kind, cap in board.engine_caps if taken[kind] > cap), "")
+    return next((kind for kind, cap in board.engine_caps if used[kind] > cap), "")
 
 
 def _unknown(board: Board, placement: Placement) -> str:

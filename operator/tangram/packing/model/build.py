@@ -44,10 +44,10 @@ def _choices(model: Model, prices: ShapePrices) -> None:
         if demand.mix is not None:
             add_mix(model, prices, demand, demand.mix)
             continue
-        mine = [model.cp.new_bool_var(f"{demand.id}.{n}") for n in range(len(demand.columns))]
-        model.cp.add_exactly_one(mine)
-        model.chosen[demand.id] = mine
-        for variable, column in zip(mine, demand.columns, strict=True):
+        chosen = [model.cp.new_bool_var(f"{demand.id}.{n}") for n in range(len(demand.columns))]
+        model.cp.add_exactly_one(chosen)
+        model.chosen[demand.id] = chosen
+        for variable, column in zip(chosen, demand.columns, strict=True):
             unmet.add(variable, column.unmet)
             if demand.held:
                 model.drained.setdefault(demand.priority, Terms()).add(variable, column.stops)
@@ -68,31 +68,31 @@ def _divide(model: Model, prices: ShapePrices, demand: PreparedDemand, unmet: Te
             model.taken.setdefault((demand.id, shape), Terms()).add(piece)
             model.share.add(piece, units(prices.shape_hour(shape)))
         model.cp.add(placed.expression <= count)
-        if here := min(count, sum(demand.running.get(shape, 0) for shape in shapes)):
-            gone = model.cp.new_int_var(0, here, f"{demand.id}.gone")
-            model.cp.add(gone + placed.expression >= here)
+        if running_here := min(count, sum(demand.running.get(shape, 0) for shape in shapes)):
+            gone = model.cp.new_int_var(0, running_here, f"{demand.id}.gone")
+            model.cp.add(gone + placed.expression >= running_here)
             model.drained.setdefault(demand.priority, Terms()).add(gone)
         unmet.extend(placed, -weight)
         unmet.constant += weight * count
 
 
 def _demand(model: Model) -> None:
-    wanted: dict[ShapeKey, Terms] = {}
+    demanded: dict[ShapeKey, Terms] = {}
     for (_, shape), count in model.taken.items():
-        wanted.setdefault(shape, Terms()).extend(count)
+        demanded.setdefault(shape, Terms()).extend(count)
     offered: dict[ShapeKey, Terms] = {}
     for (shape, _), supply in model.supply.items():
         offered.setdefault(shape, Terms()).extend(supply)
-    for shape in sorted(wanted):
-        model.cp.add(wanted[shape].expression <= offered.get(shape, Terms()).expression)
+    for shape in sorted(demanded):
+        model.cp.add(demanded[shape].expression <= offered.get(shape, Terms()).expression)
 
 
 def _headroom(model: Model, fleet: Fleet) -> None:
     """Free slices on GPUs in use, or idle GPUs that could be cut to them; minimised is what is missing."""
-    wanted: dict[str, list[tuple[str, int]]] = {}
+    required: dict[str, list[tuple[str, int]]] = {}
     for item in fleet.problem.headroom:
-        wanted.setdefault(item.sku, []).append((item.profile, item.count))
-    for sku, items in sorted(wanted.items()):
+        required.setdefault(item.sku, []).append((item.profile, item.count))
+    for sku, items in sorted(required.items()):
         spare = _spare(model, fleet, sku, frozenset(name for name, _ in items if name != WHOLE_GPU))
         for name, count in sorted(items):
             shape = ShapeKey(sku, name)
@@ -119,8 +119,8 @@ def _spare(model: Model, fleet: Fleet, sku: str, names: frozenset[str]) -> dict[
     targets = fresh_targets(fleet.problem, sku, names)
     parts = [model.cp.new_int_var(0, 1_000_000, "spare") for _ in targets]
     model.cp.add(cp_model.LinearExpr.sum(parts) <= idle.expression)
-    found: dict[str, Terms] = {}
+    spare: dict[str, Terms] = {}
     for variable, target in zip(parts, targets, strict=True):
         for shape, count in target.supply:
-            found.setdefault(shape.profile, Terms()).add(variable, count)
-    return found
+            spare.setdefault(shape.profile, Terms()).add(variable, count)
+    return spare

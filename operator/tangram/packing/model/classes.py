@@ -66,11 +66,11 @@ class GPUClasses:
     grown: tuple[GrownClass, ...]
     name: Namer
 
-    def restricted(self, kept: Sequence[Collection[int]]) -> "GPUClasses":
+    def restricted(self, numbers: Sequence[Collection[int]]) -> "GPUClasses":
         """Return the same with few of the targets of what exists: `kept`, their numbers by class."""
         few = (
-            replace(group, targets=tuple(t for n, t in enumerate(group.targets) if n in mine))
-            for group, mine in zip(self.existing, kept, strict=True)
+            replace(group, targets=tuple(t for n, t in enumerate(group.targets) if n in numbers_of_class))
+            for group, numbers_of_class in zip(self.existing, numbers, strict=True)
         )
         return replace(self, existing=tuple(few))
 
@@ -128,7 +128,7 @@ def in_play(
             profiles.setdefault(item.sku, set()).add(item.profile)
     return (
         {sku: frozenset(names) for sku, names in profiles.items()},
-        {sku: tuple(sorted(found)) for sku, found in sizes.items()},
+        {sku: tuple(sorted(gang_sizes)) for sku, gang_sizes in sizes.items()},
     )
 
 
@@ -187,11 +187,11 @@ def _order(state: _MIGState) -> tuple[object, ...]:
 
 
 def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
-    found = []
+    slots = []
     for instance in gpu.instances:
         held = fleet.held.get((gpu.id, instance.start))
         foreign = held is None and instance.owner is not None
-        found.append(
+        slots.append(
             Slot(
                 placement=Placement(instance.start, instance.profile),
                 label=name(held) if held is not None else None,
@@ -199,7 +199,7 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
                 foreign=foreign,
             )
         )
-    return tuple(sorted(found, key=lambda slot: slot.placement))
+    return tuple(sorted(slots, key=lambda slot: slot.placement))
 
 
 def _whole(fleet: Fleet, kind: GPUKind, gpus: list[GPUState], name: Namer) -> _Whole:
@@ -239,11 +239,11 @@ def in_turn(fleet: Fleet, sku: str, members: Iterable[tuple[str, ...]]) -> tuple
     order = sorted(members, key=lambda ids: (fleet.nodes[ids[0]], ids))
     if sku not in fleet.scattered:
         return tuple(order)
-    seen: Counter[str] = Counter()
+    by_node: Counter[str] = Counter()
     ranked = []
     for ids in order:
-        ranked.append((seen[fleet.nodes[ids[0]]], ids))
-        seen[fleet.nodes[ids[0]]] += 1
+        ranked.append((by_node[fleet.nodes[ids[0]]], ids))
+        by_node[fleet.nodes[ids[0]]] += 1
     return tuple(ids for _, ids in sorted(ranked, key=lambda item: item[0]))
 
 
@@ -251,24 +251,24 @@ def _converted(fleet: Fleet, classes: Iterable[StateClass]) -> tuple[ConvertedCl
     kinds = {
         GPUKind(c.kind.sku, c.kind.place, c.kind.price) for c in classes if any(t.cut for t in c.targets)
     }
-    found = []
+    converted = []
     for kind in sorted(kinds):
         board = fleet.problem.board(kind.sku)
         if board is not None:
             rules = Rules(board, kind.sku, fleet.profiles[kind.sku])
             targets = tuple(t for t in gpu_targets(rules, ()) if t.kind != "same")
-            found.append(ConvertedClass(kind, targets))
-    return tuple(found)
+            converted.append(ConvertedClass(kind, targets))
+    return tuple(converted)
 
 
 def _grown(fleet: Fleet) -> tuple[GrownClass, ...]:
-    found = []
+    classes = []
     for pool in fleet.problem.growable:
         price = units(pool.price_per_gpu_hour)
         kind = GPUKind(pool.sku, f"+{pool.name}", price, pool.nvlink, pool.node_size)
         profiles = fleet.profiles.get(pool.sku, frozenset()) if pool.mig_enabled else frozenset()
-        found.append(GrownClass(pool, kind, fresh_targets(fleet.problem, pool.sku, profiles)))
-    return tuple(found)
+        classes.append(GrownClass(pool, kind, fresh_targets(fleet.problem, pool.sku, profiles)))
+    return tuple(classes)
 
 
 def fresh_targets(problem: Problem, sku: str, profiles: frozenset[str]) -> tuple[Target, ...]:

@@ -64,45 +64,45 @@ class CpModel:
         """Add a linear condition. Raises `TypeError` for anything else, and where factors are not whole."""
         if not isinstance(condition, BoundedLinearExpression) or not condition.ok:
             raise TypeError(f"not a linear condition on whole numbers: {condition}")
-        made, offset = self.proto.constraints.add(), condition.offset
-        made.linear.vars.extend([variable.index for variable in condition.vars])
-        made.linear.coeffs.extend(condition.coeffs)
+        constraint, offset = self.proto.constraints.add(), condition.offset
+        constraint.linear.vars.extend([variable.index for variable in condition.vars])
+        constraint.linear.coeffs.extend(condition.coeffs)
         bounds = condition.bounds.flattened_intervals()
-        made.linear.domain.extend([each if each in _ENDLESS else each - offset for each in bounds])
-        return ModelConstraint(made)
+        constraint.linear.domain.extend([bound if bound in _ENDLESS else bound - offset for bound in bounds])
+        return ModelConstraint(constraint)
 
     def add_exactly_one(self, literals: Iterable[Literal]) -> ModelConstraint:
         """Let one of `literals` be true and the others false."""
-        made = self.proto.constraints.add()
-        made.exactly_one.literals.extend([literal.index for literal in literals])
-        return ModelConstraint(made)
+        constraint = self.proto.constraints.add()
+        constraint.exactly_one.literals.extend([literal.index for literal in literals])
+        return ModelConstraint(constraint)
 
     def add_implication(self, condition: Literal, result: Literal) -> ModelConstraint:
         """Let `result` be true where `condition` is."""
-        made = self.proto.constraints.add()
-        made.bool_and.literals.append(result.index)
-        return ModelConstraint(made).only_enforce_if(condition)
+        constraint = self.proto.constraints.add()
+        constraint.bool_and.literals.append(result.index)
+        return ModelConstraint(constraint).only_enforce_if(condition)
 
     def add_min_equality(
         self, target: LinearExpr, expressions: Iterable[LinearExpr | int]
     ) -> ModelConstraint:
         """Let `target` be the least of `expressions`: its negation is the most of theirs."""
-        made = self.proto.constraints.add()
-        _negate(target, made.lin_max.target)
-        for each in expressions:
-            _negate(each, made.lin_max.exprs.add())
-        return ModelConstraint(made)
+        constraint = self.proto.constraints.add()
+        _negate(target, constraint.lin_max.target)
+        for expression in expressions:
+            _negate(expression, constraint.lin_max.exprs.add())
+        return ModelConstraint(constraint)
 
     def add_multiplication_equality(self, target: IntVar, factors: Iterable[IntVar]) -> ModelConstraint:
         """Let `target` be the product of `factors`."""
-        made = self.proto.constraints.add()
-        for each, proto in (
-            (target, made.int_prod.target),
-            *((f, made.int_prod.exprs.add()) for f in factors),
+        constraint = self.proto.constraints.add()
+        for expression, proto in (
+            (target, constraint.int_prod.target),
+            *((f, constraint.int_prod.exprs.add()) for f in factors),
         ):
-            proto.vars.append(each.index)
+            proto.vars.append(expression.index)
             proto.coeffs.append(1)
-        return ModelConstraint(made)
+        return ModelConstraint(constraint)
 
     def minimize(self, expression: LinearExpr) -> None:
         """Set the objective, in place of any other."""
@@ -136,9 +136,9 @@ class CpModel:
 
     def clone(self) -> "CpModel":
         """Return a copy, whose variables have the same numbers."""
-        made = CpModel()
-        made.proto.copy_from(self.proto)
-        return made
+        copy = CpModel()
+        copy.proto.copy_from(self.proto)
+        return copy
 
 
 class CpSolver:

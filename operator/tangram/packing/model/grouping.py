@@ -27,26 +27,28 @@ def read(problem: Problem) -> tuple[Fleet, ShapePrices, tuple[PreparedDemand, ..
     return prepare(problem, demands), prices, demands
 
 
-def prepare(problem: Problem, everyone: tuple[PreparedDemand, ...]) -> Fleet:
+def prepare(problem: Problem, all_demands: tuple[PreparedDemand, ...]) -> Fleet:
     """Look up once what grouping the GPUs asks for again and again."""
-    profiles, levels = in_play(problem, everyone)
-    held = {(gpu, held.start): held for demand in everyone for held in demand.held for gpu in held.gpus}
+    profiles, levels = in_play(problem, all_demands)
+    held = {(gpu, held.start): held for demand in all_demands for held in demand.held for gpu in held.gpus}
     hourly = {gpu.id: units(problem.price(gpu)) for gpu in problem.gpus}
-    places, scattered = _places(problem, everyone)
+    places, scattered = _places(problem, all_demands)
     nodes = {gpu.id: gpu.node for gpu in problem.gpus}
     budgets = dict(problem.move_budgets)
     guarded = {gpu.id: gpu.pool for gpu in problem.gpus if gpu.pool in budgets}
     return Fleet(problem, hourly, held, profiles, levels, places, nodes, guarded, scattered)
 
 
-def _places(problem: Problem, everyone: tuple[PreparedDemand, ...]) -> tuple[dict[str, str], frozenset[str]]:
+def _places(
+    problem: Problem, all_demands: tuple[PreparedDemand, ...]
+) -> tuple[dict[str, str], frozenset[str]]:
     """Tell GPUs apart by node, zone or pool only where a demand that may use them cares.
 
     Also return the SKUs whose nodes the model cannot tell apart although a demand has to be spread over them.
     """
-    spread = [demand for demand in everyone if demand.spread.node < 1 or demand.spread.zone < 1]
+    spread = [demand for demand in all_demands if demand.spread.node < 1 or demand.spread.zone < 1]
     skus = frozenset(shape.sku for demand in spread for shape in demand.shapes)
-    pooled = frozenset(shape.sku for demand in everyone if demand.pools for shape in demand.shapes)
+    pooled = frozenset(shape.sku for demand in all_demands if demand.pools for shape in demand.shapes)
     over_nodes = [shape.sku for demand in spread if demand.spread.node < 1 for shape in demand.shapes]
     nodes = Counter(sku for sku, _ in {(gpu.sku, gpu.node) for gpu in problem.gpus})
     spots = sum(nodes[shape.sku] for demand in spread for shape in demand.shapes)

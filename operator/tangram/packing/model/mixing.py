@@ -11,23 +11,23 @@ from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
 
 def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix) -> None:
     """Add the counts, and what is unmet: the missing share of the rate or of the least replicas."""
-    mine = model.mixes[demand.id] = MixTerms()
-    served, there, every = Terms(), Terms(), Terms()
+    mix_terms = model.mixes[demand.id] = MixTerms()
+    served, alive, every = Terms(), Terms(), Terms()
     for item in mix.items:
         count = model.inner(demand.id, item.most, f"{item.shape}")
-        mine.counts[item.shape] = count
+        mix_terms.counts[item.shape] = count
         model.taken.setdefault((demand.id, item.shape), Terms()).add(count)
         model.share.add(count, units(prices.shape_hour(item.shape)))
         every.add(count)
         if item.serves:
             served.add(count, item.serves)
-            there.add(count)
-    unmet = mine.unmet = model.inner(demand.id, UNMET, "unmet")
+            alive.add(count)
+    unmet = mix_terms.unmet = model.inner(demand.id, UNMET, "unmet")
     model.unmet[demand.priority].add(unmet)
     if mix.rated:
         model.cp.add(SCALE * unmet + served.expression >= UNMET * SCALE)
     if mix.least:
-        model.cp.add(mix.least * unmet + UNMET * there.expression >= UNMET * mix.least)
+        model.cp.add(mix.least * unmet + UNMET * alive.expression >= UNMET * mix.least)
     if demand.held:
         short, gone = _flag(model, demand, "short"), model.inner(demand.id, len(demand.held), "gone")
         model.cp.add(unmet <= demand.least_unmet).only_enforce_if(short.negated())
@@ -37,23 +37,23 @@ def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix)
 
 def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
     """Add what limits the counts, but for the mixes that are always allowed."""
-    mine = model.mixes[demand.id]
-    always = mine.always = [_flag(model, demand, "always") for _ in mix.always]
+    mix_terms = model.mixes[demand.id]
+    always = mix_terms.always = [_flag(model, demand, "always") for _ in mix.always]
     for flag, counts in zip(always, mix.always, strict=True):
         exact = dict(counts)
-        for shape, count in mine.counts.items():
+        for shape, count in mix_terms.counts.items():
             model.cp.add(count == exact.get(shape, 0)).only_enforce_if(flag)
     if len(always) > 1:
         model.cp.add(cp_model.LinearExpr.sum(always) <= 1)
     limited = [flag.negated() for flag in always]
-    serving = [mine.counts[item.shape] for item in mix.items if item.serves]
+    serving = [mix_terms.counts[item.shape] for item in mix.items if item.serves]
     model.cp.add(cp_model.LinearExpr.sum(serving) <= mix.most).only_enforce_if(*limited)
     limit_budget(model, demand, mix)
     if mix.uniform and len(mix.items) > 1:
         used = []
         for item in mix.items:
             flag = _flag(model, demand, "used")
-            model.cp.add(mine.counts[item.shape] <= item.most * flag)
+            model.cp.add(mix_terms.counts[item.shape] <= item.most * flag)
             used.append(flag)
         model.cp.add(cp_model.LinearExpr.sum(used) <= 1).only_enforce_if(*limited)
     if mix.pinned:
@@ -63,34 +63,34 @@ def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
 def limit_budget(model: Model, demand: PreparedDemand, mix: Mix, *literals: cp_model.IntVar) -> None:
     """Keep the price of a mix within its budget where all of `literals` hold, unless it is always allowed."""
     if mix.budget is not None:
-        mine, price = model.mixes[demand.id], Terms()
+        mix_terms, price = model.mixes[demand.id], Terms()
         for item in mix.items:
-            price.add(mine.counts[item.shape], item.price)
-        limited = (*literals, *(flag.negated() for flag in mine.always))
+            price.add(mix_terms.counts[item.shape], item.price)
+        limited = (*literals, *(flag.negated() for flag in mix_terms.always))
         model.cp.add(price.expression <= mix.budget).only_enforce_if(*limited)
 
 
 def _pin(model: Model, demand: PreparedDemand, mix: Mix, limited: list[Any]) -> None:
     """What must not move stays, unless the demand is served as well by fewer of what runs."""
-    mine, fewer = model.mixes[demand.id], _flag(model, demand, "fewer")
+    mix_terms, fewer = model.mixes[demand.id], _flag(model, demand, "fewer")
     for shape, n in mix.pinned:
-        model.cp.add(mine.counts[shape] >= n).only_enforce_if(fewer.negated(), *limited)
+        model.cp.add(mix_terms.counts[shape] >= n).only_enforce_if(fewer.negated(), *limited)
     running = demand.running
-    assert mine.unmet is not None  # noqa: S101 - made with the counts
-    model.cp.add(mine.unmet == 0).only_enforce_if(fewer, *limited)
-    for shape, count in mine.counts.items():
+    assert mix_terms.unmet is not None  # noqa: S101 - made with the counts
+    model.cp.add(mix_terms.unmet == 0).only_enforce_if(fewer, *limited)
+    for shape, count in mix_terms.counts.items():
         model.cp.add(count <= running.get(shape, 0)).only_enforce_if(fewer, *limited)
 
 
 def lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, most: int) -> cp_model.IntVar:
     """Return a variable: replicas of a shape that run now and are wanted, the lesser of both."""
-    mine = model.mixes[demand.id]
+    mix_terms = model.mixes[demand.id]
     key = shape, most
-    if key not in mine.lasting:
+    if key not in mix_terms.lasting:
         lesser = model.inner(demand.id, most, "lasting")
-        model.cp.add_min_equality(lesser, [most, mine.counts[shape]])
-        mine.lasting[key] = lesser
-    return mine.lasting[key]
+        model.cp.add_min_equality(lesser, [most, mix_terms.counts[shape]])
+        mix_terms.lasting[key] = lesser
+    return mix_terms.lasting[key]
 
 
 def exchange(model: Model, demand: PreparedDemand) -> cp_model.IntVar:
@@ -99,15 +99,15 @@ def exchange(model: Model, demand: PreparedDemand) -> cp_model.IntVar:
     The cheapest starts are charged, as many as there are exchanges. The charges are variables of the whole
     model, not of the mix: so the dual value of an exchange prices them, and mixes stay cheap to price.
     """
-    mine, running, pinned = model.mixes[demand.id], demand.running, demand.pinned
+    mix_terms, running, pinned = model.mixes[demand.id], demand.running, demand.pinned
     stopped, started, charges = Terms(), Terms(), Terms()
     stopped.constant = sum(not held.pinned for held in demand.held)
-    for shape, count in mine.counts.items():
-        here = running.get(shape, 0)
+    for shape, count in mix_terms.counts.items():
+        running_count = running.get(shape, 0)
         new = Terms()
         new.add(count)
-        if here:
-            last = lasting(model, demand, shape, here)
+        if running_count:
+            last = lasting(model, demand, shape, running_count)
             stopped.add(last, -1)
             if pinned[shape]:  # a pinned replica stops only as surplus: that is no move
                 stopped.add(lasting(model, demand, shape, pinned[shape]))
@@ -118,7 +118,7 @@ def exchange(model: Model, demand: PreparedDemand) -> cp_model.IntVar:
             model.cp.add(charged <= new.expression)
             charges.add(charged)
             model.dollars.add(charged, demand.unit[shape])
-    moved = mine.exchanged = model.inner(demand.id, len(demand.held), "exchanged")
+    moved = mix_terms.exchanged = model.inner(demand.id, len(demand.held), "exchanged")
     model.cp.add_min_equality(moved, [stopped.expression, started.expression])
     if not demand.pays_move_cost:
         model.cp.add(charges.expression == moved)

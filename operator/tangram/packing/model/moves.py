@@ -18,17 +18,17 @@ from tangram.packing.problem.prepared import Exchange, PreparedDemand, RunningRe
 
 def add_moves(model: Model) -> None:
     """Add what stays, the moves and their cost."""
-    kept: dict[Label, Terms] = {}
-    for group, mine in zip(model.classes.existing, model.counts, strict=True):
-        for variable, target in zip(mine, group.targets, strict=True):
+    staying: dict[Label, Terms] = {}
+    for group, counts in zip(model.classes.existing, model.counts, strict=True):
+        for variable, target in zip(counts, group.targets, strict=True):
             for label, count in target.kept:
-                kept.setdefault(label, Terms()).add(variable, count)
+                staying.setdefault(label, Terms()).add(variable, count)
     holders: dict[Label, Terms] = {}
     for demand in model.demands:
         if demand.held:
             _keep(model, demand, holders)
     for label, holding in holders.items():
-        model.cp.add(holding.expression <= kept.get(label, Terms()).expression)
+        model.cp.add(holding.expression <= staying.get(label, Terms()).expression)
 
 
 def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> None:
@@ -42,11 +42,11 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
     costs = {held.cost for held in demand.held if not held.pinned}
     trades = demand.pays_move_cost and not demand.is_foreign and len(demand.shapes) > 1
     for shape, groups in sorted(owned.items()):
-        taken = model.taken.get((demand.id, shape), Terms())
-        last[shape] = _lasting(model, demand, shape, taken)
+        used = model.taken.get((demand.id, shape), Terms())
+        last[shape] = _lasting(model, demand, shape, used)
         staying, moving, pinned = Terms(), Terms(), Terms()
-        here = {held.cost for held in demand.held if held.shape == shape and not held.pinned}
-        differ = len(costs if trades else here) > 1
+        local_costs = {held.cost for held in demand.held if held.shape == shape and not held.pinned}
+        differ = len(costs if trades else local_costs) > 1
         for label, replicas in sorted(groups.items()):
             n, cost = len(replicas), min(held.cost for held in replicas)
             keep = model.cp.new_int_var(0, n, f"keep.{demand.id}")
@@ -66,11 +66,11 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
                 model.dollars.add(moved, cost)
         total = len([held for held in demand.held if held.shape == shape])
         moved_ones.extend(moving)
-        _balance(model, last[shape], staying, moving, 0 if trades or not here else min(here))
+        _balance(model, last[shape], staying, moving, 0 if trades or not local_costs else min(local_costs))
         model.cp.add(staying.expression <= last[shape].expression)
         if pinned.variables:
             n = sum(held.pinned for held in demand.held if held.shape == shape)
-            least = last[shape] if n == total else _at_most(model, demand, shape, taken, n)
+            least = last[shape] if n == total else _at_most(model, demand, shape, used, n)
             model.cp.add(pinned.expression >= least.expression)
         relocated[shape] = Terms()
         relocated[shape].extend(last[shape])
@@ -129,13 +129,13 @@ def _guard(
     if len(pools) == 1 or len(stopping) == 1:
         return
     for shape, by_pool in stopping.items():
-        here = Terms()
+        leaving = Terms()
         for pool, stops in by_pool.items():
             moved = model.cp.new_int_var(0, len(demand.held), f"relocated.{demand.id}.{pool}")
             model.cp.add(moved <= stops.expression)
-            here.add(moved)
+            leaving.add(moved)
             left[pool].add(moved, -1)
-        model.cp.add(here.expression >= relocated[shape].expression)
+        model.cp.add(leaving.expression >= relocated[shape].expression)
     for rest in left.values():
         model.cp.add(rest.expression >= 0)
 
@@ -149,25 +149,25 @@ def _balance(model: Model, lasting: Terms, staying: Terms, moving: Terms, cost: 
     model.dollars.extend(staying, -cost)
 
 
-def _lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, taken: Terms) -> Terms:
+def _lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, used: Terms) -> Terms:
     """Replicas of a shape that run now and are wanted: the lesser of both."""
-    return _at_most(model, demand, shape, taken, sum(held.shape == shape for held in demand.held))
+    return _at_most(model, demand, shape, used, sum(held.shape == shape for held in demand.held))
 
 
-def _at_most(model: Model, demand: PreparedDemand, shape: ShapeKey, taken: Terms, most: int) -> Terms:
-    found = Terms()
+def _at_most(model: Model, demand: PreparedDemand, shape: ShapeKey, used: Terms, most: int) -> Terms:
+    terms = Terms()
     if demand.mix is not None:
         if shape in demand.mix.shapes:
-            found.add(lasting(model, demand, shape, most))
-        return found
+            terms.add(lasting(model, demand, shape, most))
+        return terms
     if demand.is_request:
-        found.add(model.lesser(most, taken))
-        return found
+        terms.add(model.lesser(most, used))
+        return terms
     for variable, column in zip(model.chosen[demand.id], demand.columns, strict=True):
         for part, n in column.parts:
             if part == shape:
-                found.add(variable, min(most, n))
-    return found
+                terms.add(variable, min(most, n))
+    return terms
 
 
 def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms], moves: Terms) -> None:
@@ -190,17 +190,17 @@ def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms],
         return  # there is no other shape
     stopped, started = Terms(), Terms()
     for shape in demand.shapes:
-        here, taken = last.get(shape, Terms()), model.taken.get((demand.id, shape), Terms())
+        remaining, used = last.get(shape, Terms()), model.taken.get((demand.id, shape), Terms())
         stopped.constant += sum(held.shape == shape and not held.pinned for held in demand.held)
-        stopped.extend(here, -1)
+        stopped.extend(remaining, -1)
         if n := demand.pinned[shape]:
-            stopped.extend(_at_most(model, demand, shape, taken, n))
-        started.extend(taken)
-        started.extend(here, -1)
+            stopped.extend(_at_most(model, demand, shape, used, n))
+        started.extend(used)
+        started.extend(remaining, -1)
     moves.add(_lesser(model, stopped, started, len(demand.held)))
 
 
-def _lesser(model: Model, one: Terms, other: Terms, most: int) -> cp_model.IntVar:
+def _lesser(model: Model, first: Terms, other: Terms, most: int) -> cp_model.IntVar:
     lesser = model.cp.new_int_var(0, most, "lesser")
-    model.cp.add_min_equality(lesser, [one.expression, other.expression])
+    model.cp.add_min_equality(lesser, [first.expression, other.expression])
     return lesser

@@ -48,24 +48,24 @@ def _spread(
     drawn: dict[tuple[ShapeKey, Place], Terms],
     most_at: Mapping[tuple[ShapeKey, Place], int],
 ) -> None:
-    here: dict[Place, Terms] = {}
+    by_place: dict[Place, Terms] = {}
     for shape in demand.shapes:
-        taken = model.taken.get((demand.id, shape), Terms())
+        used = model.taken.get((demand.id, shape), Terms())
         everywhere = Terms()
         for offered, place in sorted(model.supply):
             if offered == shape:
                 spot = model.cp.new_int_var(0, most_at[shape, place], f"spot.{demand.id}")
                 model.spots[demand.id, shape, place] = spot
                 everywhere.add(spot)
-                here.setdefault(place, Terms()).add(spot)
+                by_place.setdefault(place, Terms()).add(spot)
                 drawn.setdefault((shape, place), Terms()).add(spot)
-        model.cp.add(everywhere.expression == taken.expression)
+        model.cp.add(everywhere.expression == used.expression)
     _stay_in_place(model, demand)
     fixed = Counter(fleet.places[held.gpus[0]] for held in demand.held if held.pinned)
     still = Counter(fleet.nodes[held.gpus[0]] for held in demand.held if held.pinned)
     by_zone: dict[str, Terms] = {}
     by_node: dict[str, Terms] = {}
-    for place, terms in here.items():
+    for place, terms in by_place.items():
         by_zone.setdefault(zones[place], Terms()).extend(terms)
         if place in nodes:
             by_node.setdefault(nodes[place], Terms()).extend(terms)
@@ -82,20 +82,20 @@ def _spread(
                 sum(n for at, n in fixed.items() if zones[at] == zone),
             )
     for grown in model.grown:
-        if grown.kind.place in here and demand.spread.node < 1:
-            _cap_new_nodes(model, demand, grown, here[grown.kind.place])
+        if grown.kind.place in by_place and demand.spread.node < 1:
+            _cap_new_nodes(model, demand, grown, by_place[grown.kind.place])
 
 
-def _cap_new_nodes(model: Model, demand: PreparedDemand, grown: Grown, here: Terms) -> None:
+def _cap_new_nodes(model: Model, demand: PreparedDemand, grown: Grown, terms: Terms) -> None:
     """Limit the replicas on new nodes of a pool, which are alike, to the share of one times their number."""
     most = cap(demand.spread.node, _most_replicas(demand))
-    model.cp.add(here.expression <= most * grown.nodes)  # weaker, but linear: the master knows it
-    each, on_one = model.cp.new_int_var(0, most, f"cap.{demand.id}"), Terms()
-    on_one.add(each)
+    model.cp.add(terms.expression <= most * grown.nodes)  # weaker, but linear: the master knows it
+    most_per_node, on_one = model.cp.new_int_var(0, most, f"cap.{demand.id}"), Terms()
+    on_one.add(most_per_node)
     _cap(model, demand, on_one, demand.spread.node, 0)
     every = model.cp.new_int_var(0, most * grown.pool.max_nodes, f"cap.{demand.id}")
-    model.cp.add_multiplication_equality(every, [grown.nodes, each])
-    model.cp.add(here.expression <= every)
+    model.cp.add_multiplication_equality(every, [grown.nodes, most_per_node])
+    model.cp.add(terms.expression <= every)
 
 
 def _most_replicas(demand: PreparedDemand) -> int:
@@ -106,10 +106,10 @@ def _most_replicas(demand: PreparedDemand) -> int:
 
 def _nodes(fleet: Fleet) -> dict[Place, str]:
     """Return the node of each place that lies on one; of a node in several pools there are several places."""
-    found: dict[Place, set[str]] = {}
+    nodes: dict[Place, set[str]] = {}
     for gpu in fleet.problem.gpus:
-        found.setdefault(fleet.places[gpu.id], set()).add(gpu.node)
-    return {place: node for place, (node, *more) in found.items() if not more}
+        nodes.setdefault(fleet.places[gpu.id], set()).add(gpu.node)
+    return {place: node for place, (node, *more) in nodes.items() if not more}
 
 
 def _allowed(demand: PreparedDemand, pool: str) -> bool:
@@ -119,8 +119,8 @@ def _allowed(demand: PreparedDemand, pool: str) -> bool:
 
 def _pinned(fleet: Fleet, demand: PreparedDemand, shape: ShapeKey, place: Place) -> int:
     """Return the replicas that must not move, although they stand where they should not."""
-    mine = (held for held in demand.held if held.pinned and held.shape == shape)
-    return sum(fleet.places[held.gpus[0]] == place for held in mine)
+    pinned = (held for held in demand.held if held.pinned and held.shape == shape)
+    return sum(fleet.places[held.gpus[0]] == place for held in pinned)
 
 
 def _stay_in_place(model: Model, demand: PreparedDemand) -> None:
@@ -141,13 +141,13 @@ def _equal_share(share: Fraction, most: int) -> Fraction:
     return min((Fraction(math.ceil(share * n), n) for n in range(1, most + 1)), default=share)
 
 
-def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed: int) -> None:
+def _cap(model: Model, demand: PreparedDemand, terms: Terms, share: float, fixed: int) -> None:
     """Limit the replicas in one place, `fixed` of which must not move: more than the share, if need be."""
     if demand.columns:
         most = Terms()
         for variable, column in zip(model.chosen[demand.id], demand.columns, strict=True):
             most.add(variable, max(cap(share, column.replicas), fixed))
-        model.cp.add(here.expression <= most.expression)
+        model.cp.add(terms.expression <= most.expression)
         return
     total = Terms()
     for shape in demand.shapes:
@@ -156,6 +156,6 @@ def _cap(model: Model, demand: PreparedDemand, here: Terms, share: float, fixed:
     more = Terms(constant=exact.denominator - 1)
     if fixed:
         stay = model.cp.new_bool_var(f"fixed.{demand.id}")
-        model.cp.add(here.expression <= fixed).only_enforce_if(stay)
+        model.cp.add(terms.expression <= fixed).only_enforce_if(stay)
         more.add(stay, exact.denominator * fixed)
-    model.cp.add(exact.denominator * here.expression <= exact.numerator * total.expression + more.expression)
+    model.cp.add(exact.denominator * terms.expression <= exact.numerator * total.expression + more.expression)

@@ -15,21 +15,21 @@ def add_gpus(model: Model, fleet: Fleet) -> None:
     cut: dict[GPUKind, Terms] = {}
     for number, group in enumerate(model.classes.existing):
         n, kind = len(group.members), group.kind
-        mine = [model.cp.new_int_var(0, n, f"z{number}.{t}") for t in range(len(group.targets))]
-        model.cp.add(cp_model.LinearExpr.sum(mine) == n)
-        model.counts.append(mine)
-        for variable, target in zip(mine, group.targets, strict=True):
+        counts = [model.cp.new_int_var(0, n, f"z{number}.{t}") for t in range(len(group.targets))]
+        model.cp.add(cp_model.LinearExpr.sum(counts) == n)
+        model.counts.append(counts)
+        for variable, target in zip(counts, group.targets, strict=True):
             _offer(model, kind, variable, target, hours)
             if target.cut:
                 place = GPUKind(kind.sku, kind.place, kind.price)
                 cut.setdefault(place, Terms()).add(variable, target.cut)
-    for number, made in enumerate(model.classes.converted):
+    for number, added in enumerate(model.classes.converted):
         most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
-        mine = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(made.targets))]
-        model.cp.add(cp_model.LinearExpr.sum(mine) == cut.get(made.kind, Terms()).expression)
-        model.converted.append(mine)
-        for variable, target in zip(mine, made.targets, strict=True):
-            _offer(model, made.kind, variable, target, hours)
+        counts = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(added.targets))]
+        model.cp.add(cp_model.LinearExpr.sum(counts) == cut.get(added.kind, Terms()).expression)
+        model.converted.append(counts)
+        for variable, target in zip(counts, added.targets, strict=True):
+            _offer(model, added.kind, variable, target, hours)
 
 
 def _offer(model: Model, kind: GPUKind, variable: cp_model.IntVar, target: Target, hours: float) -> None:
@@ -44,18 +44,18 @@ def _offer(model: Model, kind: GPUKind, variable: cp_model.IntVar, target: Targe
 
 def add_growth(model: Model, fleet: Fleet) -> None:
     """Add nodes that do not exist yet, and what becomes of their GPUs."""
-    for made in model.classes.grown:
-        pool = made.pool
+    for grown in model.classes.grown:
+        pool = grown.pool
         nodes = model.cp.new_int_var(0, pool.max_nodes, f"new.{pool.name}")
-        model.dollars.add(nodes, round(made.kind.price * pool.node_size * fleet.problem.horizon_h))
+        model.dollars.add(nodes, round(grown.kind.price * pool.node_size * fleet.problem.horizon_h))
         most = pool.max_nodes * pool.node_size
-        counts = [model.cp.new_int_var(0, most, f"new.{pool.name}.{i}") for i in range(len(made.targets))]
+        counts = [model.cp.new_int_var(0, most, f"new.{pool.name}.{i}") for i in range(len(grown.targets))]
         model.cp.add(cp_model.LinearExpr.sum(counts) <= pool.node_size * nodes)
-        for variable, target in zip(counts, made.targets, strict=True):
+        for variable, target in zip(counts, grown.targets, strict=True):
             for shape, count in target.supply:
-                model.supply.setdefault((shape, made.kind.place), Terms()).add(variable, count)
+                model.supply.setdefault((shape, grown.kind.place), Terms()).add(variable, count)
             model.stranded.add(variable, target.stranded)
-        model.grown.append(Grown(pool, made.kind, nodes, counts))
+        model.grown.append(Grown(pool, grown.kind, nodes, counts))
 
 
 def gang_sizes(kind: GPUKind, levels: Iterable[int]) -> tuple[int, ...]:
@@ -78,9 +78,9 @@ def room(kind: GPUKind, size: int, free: int) -> int:
 def add_gangs(model: Model, fleet: Fleet) -> None:
     """Gangs stay inside a node. Sizes divide each other, so counting per size is exact."""
     free: dict[GPUKind, list[tuple[cp_model.IntVar, int]]] = {}
-    for group, mine in zip(model.classes.existing, model.counts, strict=True):
+    for group, counts in zip(model.classes.existing, model.counts, strict=True):
         if group.is_node:
-            pairs = ((v, t.free) for v, t in zip(mine, group.targets, strict=True) if t.free)
+            pairs = ((v, t.free) for v, t in zip(counts, group.targets, strict=True) if t.free)
             free.setdefault(group.kind, []).extend(pairs)
     for grown in model.grown:
         if not grown.pool.mig_enabled:
@@ -88,15 +88,15 @@ def add_gangs(model: Model, fleet: Fleet) -> None:
     paid = {grown.kind for grown in model.grown}
     for kind, offers in sorted(free.items(), key=lambda item: item[0]):
         sizes = gang_sizes(kind, fleet.levels.get(kind.sku, ()))
-        taken, capacity = Terms(), Terms()
+        used, capacity = Terms(), Terms()
         for size in reversed(sizes):
             gang = model.cp.new_int_var(0, _most(model, kind, offers, size), f"gang{size}")
             model.gangs[kind, size] = gang
-            taken.add(gang, size)
+            used.add(gang, size)
             capacity = Terms()
             for variable, n in offers:
                 capacity.add(variable, room(kind, size, n))
-            model.cp.add(taken.expression <= capacity.expression)
+            model.cp.add(used.expression <= capacity.expression)
             shape = ShapeKey(kind.sku, WHOLE_GPU, size)
             model.supply.setdefault((shape, kind.place), Terms()).add(gang)
             if kind not in paid:
@@ -105,7 +105,7 @@ def add_gangs(model: Model, fleet: Fleet) -> None:
             whole = model.idle.setdefault(f"{kind.sku}/{WHOLE_GPU}", Terms())
             for variable, n in offers:
                 whole.add(variable, n)
-            whole.extend(taken, -1)
+            whole.extend(used, -1)
 
 
 def _most(model: Model, kind: GPUKind, offers: list[tuple[cp_model.IntVar, int]], size: int) -> int:

@@ -90,8 +90,8 @@ def gpu_targets(rules: Rules, slots: tuple[Slot, ...]) -> tuple[Target, ...]:
 
 @cache
 def _gpu_targets(rules: Rules, slots: tuple[Slot, ...]) -> tuple[Target, ...]:
-    found = [] if any(slot.foreign for slot in slots) else [Target("idle")]
-    found.append(
+    targets = [] if any(slot.foreign for slot in slots) else [Target("idle")]
+    targets.append(
         Target(
             kind="same",
             supply=_supply(rules, (slot.placement for slot in slots if not slot.foreign)),
@@ -101,12 +101,12 @@ def _gpu_targets(rules: Rules, slots: tuple[Slot, ...]) -> tuple[Target, ...]:
         )
     )
     if not rules.cuttable:
-        return tuple(found)
+        return tuple(targets)
     if rules.backend == "nvml":  # destroys and creates single instances
-        found += _unbeaten(rules, slots, lasting=slots)
+        targets += _unbeaten(rules, slots, lasting=slots)
     elif not any(slot.fixed for slot in slots):  # mig-manager destroys all of them when the counts change
-        found += _unbeaten(rules, slots, lasting=())
-    return tuple(found)
+        targets += _unbeaten(rules, slots, lasting=())
+    return tuple(targets)
 
 
 def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) -> list[Target]:
@@ -128,17 +128,17 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
             continue
         stay = cut.options & lasts
         if stay not in lasting_replicas:
-            kept = Counter(label for option, label in labels if option & stay)
+            staying = Counter(label for option, label in labels if option & stay)
             lasting_replicas[stay] = (
-                sum(_unit(rules, k) * n for k, n in kept.items()),
-                tuple(sorted(kept.items())),
+                sum(_unit(rules, k) * n for k, n in staying.items()),
+                tuple(sorted(staying.items())),
             )
         vector = cut.vector + lasting_replicas[stay][0]
         if vector not in best or cut.stranded < best[vector][1].stranded:
             best[vector] = rank, cut
     same = _vector(rules, (slot.placement for slot in slots))
     same += sum(_unit(rules, slot.label) for slot in slots if slot.label is not None)
-    found = (best[vector] for vector in maximal(best, guards(len(rules.profiles) + len(slots)), (same,)))
+    largest = maximal(best, guards(len(rules.profiles) + len(slots)), (same,))
     foreign = tuple(slot.placement for slot in slots if slot.foreign)
     return [
         Target(
@@ -149,7 +149,7 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
             stranded=cut.stranded,
             layout=cut.layout,
         )
-        for _, cut in sorted(found)
+        for _, cut in sorted(best[vector] for vector in largest)
     ]
 
 
@@ -160,7 +160,7 @@ def _cuts(rules: Rules, fixed: frozenset[str]) -> tuple[_CutLayout, ...]:
     if rules.backend == "nvml":
         layouts: Iterable[Layout] = maximal_layouts(board.only(rules.profiles | fixed))
     else:  # mig-manager creates all slices at default positions
-        orders = (creation_order(board, wanted) for wanted in maximal_multisets(board.only(rules.profiles)))
+        orders = (creation_order(board, counts) for counts in maximal_multisets(board.only(rules.profiles)))
         layouts = (tuple(sorted(order)) for order in orders if order is not None)
     cuts = (
         _CutLayout(
@@ -205,9 +205,9 @@ def _stranded(rules: Rules, layout: Layout) -> int:
     """Return the compute slices that no demand can use while `layout` stands, whatever is cut beside it."""
     least = rules.board.compute_slices - _compute(rules.board, layout)
     if rules.cuttable and rules.backend == "nvml":
-        there = sum(_option(rules.board, placement) for placement in layout)
+        present = sum(_option(rules.board, placement) for placement in layout)
         cuts = _cuts(rules, frozenset(placement.profile for placement in layout))
-        least = min((cut.stranded for cut in cuts if not there & ~cut.options), default=least)
+        least = min((cut.stranded for cut in cuts if not present & ~cut.options), default=least)
     return least
 
 
@@ -224,27 +224,27 @@ def node_targets(count: int, convertible: int, foreign: int, gangs: tuple[Gang, 
     Every choice of gangs that stay, and of convertible GPUs that change to MIG mode; the rest is free for new
     gangs. `count`: GPUs in all, `foreign` of them taken by pods that are not part of the problem.
     """
-    found = []
+    targets = []
     for stay in _subsets(gangs):
-        taken = sum(shape.tensor_parallel for _, shape in stay)
-        left = count - foreign - taken
-        found += [
+        used = sum(shape.tensor_parallel for _, shape in stay)
+        left = count - foreign - used
+        targets += [
             Target(
                 kind="node",
                 supply=tuple(sorted(Counter(shape for _, shape in stay).items())),
                 kept=tuple(sorted(Counter(label for label, _ in stay).items())),
-                used=taken + foreign,
+                used=used + foreign,
                 free=left - cut,
                 cut=cut,
             )
             for cut in range(min(convertible, left) + 1)
         ]
-    return tuple(found)
+    return tuple(targets)
 
 
 def _subsets(gangs: Sequence[Gang]) -> list[tuple[Gang, ...]]:
     """Return the distinct sub-multisets, the largest first."""
-    found: list[tuple[Gang, ...]] = [()]
+    subsets: list[tuple[Gang, ...]] = [()]
     for gang, n in sorted(Counter(gangs).items()):
-        found = [(*stay, *(gang,) * some) for stay in found for some in range(n, -1, -1)]
-    return found
+        subsets = [(*stay, *(gang,) * some) for stay in subsets for some in range(n, -1, -1)]
+    return subsets

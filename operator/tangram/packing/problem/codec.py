@@ -35,12 +35,12 @@ def to_json(value: object, spelling: Spelling = as_it_is) -> Any:
     if isinstance(value, tuple | list):
         return [to_json(item, spelling) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        found = {}
+        document = {}
         for name, spelled, default in _written(type(value), spelling):
-            got = getattr(value, name)
-            if got != default:
-                found[spelled] = to_json(got, spelling)
-        return found
+            field_value = getattr(value, name)
+            if field_value != default:
+                document[spelled] = to_json(field_value, spelling)
+        return document
     return value
 
 
@@ -76,16 +76,16 @@ def _which(kinds: tuple[Any, ...], value: object, spelling: Spelling) -> Any:
 def _noun(kind: Any, value: object, where: str, spelling: Spelling) -> Any:
     if not isinstance(value, Mapping):
         raise InputError(where or kind.__name__, f"must be a mapping, is {_short(value)}")
-    known = _known(kind, spelling)
-    unknown = sorted(str(key) for key in value if key not in known)
+    names = _known(kind, spelling)
+    unknown = sorted(str(key) for key in value if key not in names)
     if unknown:
-        raise InputError(_path(where, unknown[0]), f"unknown key; {kind.__name__} has {', '.join(known)}")
-    given = {known[key]: (key, got) for key, got in value.items()}
-    absent = [f.name for f in fields(kind) if _default(f) is MISSING and f.name not in given]
+        raise InputError(_path(where, unknown[0]), f"unknown key; {kind.__name__} has {', '.join(names)}")
+    entries = {names[key]: (key, entry) for key, entry in value.items()}
+    absent = [f.name for f in fields(kind) if _default(f) is MISSING and f.name not in entries]
     if absent:
         raise InputError(_path(where, spelling(absent[0])), "is required")
     hints = _hints(kind)
-    read = {n: _read(hints[n], got, _path(where, key), spelling) for n, (key, got) in given.items()}
+    read = {n: _read(hints[n], entry, _path(where, key), spelling) for n, (key, entry) in entries.items()}
     return kind(**read)
 
 
@@ -100,15 +100,15 @@ def _sequence(kinds: tuple[Any, ...], value: object, where: str, spelling: Spell
     return tuple(_read(kind, item, f"{where}[{i}]", spelling) for i, (kind, item) in pairs)
 
 
-def _one_of(known: Sequence[Any], value: object, where: str) -> Any:
-    if value not in known:
-        raise InputError(where, f"{_short(value)} is none of {', '.join(map(str, known))}")
+def _one_of(allowed: Sequence[Any], value: object, where: str) -> Any:
+    if value not in allowed:
+        raise InputError(where, f"{_short(value)} is none of {', '.join(map(str, allowed))}")
     return value
 
 
 def _scalar(kind: Any, value: object, where: str) -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(_one_of([each.value for each in kind], value, where))
+        return kind(_one_of([member.value for member in kind], value, where))
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
             number = float(value)
@@ -127,13 +127,13 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _default(each: "Field[Any]") -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
+def _default(field: "Field[Any]") -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 @cache
 def _written(kind: type, spelling: Spelling) -> tuple[tuple[str, str, Any], ...]:
-    return tuple((each.name, spelling(each.name), _default(each)) for each in fields(kind))
+    return tuple((field.name, spelling(field.name), _default(field)) for field in fields(kind))
 
 
 @cache
@@ -144,7 +144,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 @cache
 def _known(kind: Any, spelling: Spelling) -> dict[str, str]:
     """Return the fields of a noun by their spelling."""
-    return {spelling(each.name): each.name for each in fields(kind)}
+    return {spelling(field.name): field.name for field in fields(kind)}
 
 
 def _keys(kind: Any, spelling: Spelling) -> set[str]:

@@ -22,22 +22,22 @@ Crowded = tuple[int, int]  # most replicas that run on one node, and in one zone
 NOWHERE: Crowded = (0, 0)
 
 
-def served_units(rate: float, wanted: float) -> int:
+def served_units(rate: float, demanded: float) -> int:
     """Return what one replica of `rate` serves of `wanted` requests per second; all of it is `WHOLE`.
 
     Rounded up, so that replicas that reach the rate but for the rounding of floating point serve all of it.
     """
-    if wanted <= 0:
+    if demanded <= 0:
         return WHOLE
-    return min(WHOLE, math.ceil(WHOLE * Fraction(rate) / Fraction(wanted) * _REACHED))
+    return min(WHOLE, math.ceil(WHOLE * Fraction(rate) / Fraction(demanded) * _REACHED))
 
 
-def replicas_needed(wanted: float, rate: float, least: int) -> int:
+def replicas_needed(demanded: float, rate: float, least: int) -> int:
     """Return how many replicas of `rate` requests per second each serve `wanted`; at least `least`.
 
     In the whole units of the solver, which `fleet.replicas_for` does not know.
     """
-    return max(least, -(-WHOLE // served_units(rate, wanted)) if wanted > 0 else 0)
+    return max(least, -(-WHOLE // served_units(rate, demanded)) if demanded > 0 else 0)
 
 
 def unmet_units(service: int, replicas: int, whole: int, least: int) -> int:
@@ -96,14 +96,14 @@ class Mix:
         used = {shape: n for shape, n in counts.items() if n}
         if tuple(sorted(used.items())) in self.always:
             return True
-        known = {item.shape: item for item in self.items}
-        if not set(used) <= set(known) or (self.uniform and len(used) > 1):
+        by_shape = {item.shape: item for item in self.items}
+        if not set(used) <= set(by_shape) or (self.uniform and len(used) > 1):
             return False
         if self.serving(used) > self.most:
             return False
         if not self.keeps_pinned(used, running):
             return False
-        return self.budget is None or sum(known[s].price * n for s, n in used.items()) <= self.budget
+        return self.budget is None or sum(by_shape[s].price * n for s, n in used.items()) <= self.budget
 
     def keeps_pinned(self, used: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int]) -> bool:
         """Whether every pinned replica stays, or fewer of what runs serve the demand whole."""
@@ -113,18 +113,18 @@ class Mix:
 
     def within(self, running: Mapping[ShapeKey, int]) -> list[dict[ShapeKey, int]]:
         """Return allowed mixes of what runs: of one shape or of all, fewer where they are limited."""
-        known = {shape: n for shape, n in running.items() if shape in set(self.shapes)}
-        found = [dict(self.pinned), {}]
-        for kept in (known, *({shape: n} for shape, n in sorted(known.items()))):
-            left = dict(kept)
+        usable = {shape: n for shape, n in running.items() if shape in set(self.shapes)}
+        mixes = [dict(self.pinned), {}]
+        for mix in (usable, *({shape: n} for shape, n in sorted(usable.items()))):
+            left = dict(mix)
             while left:
                 if self.allows(left, running):
-                    found.append(dict(left))
+                    mixes.append(dict(left))
                     break
                 last = max(left)
                 left[last] -= 1
                 left = {shape: n for shape, n in left.items() if n}
-        return [counts for counts in found if self.allows(counts, running)]
+        return [counts for counts in mixes if self.allows(counts, running)]
 
     @property
     def least_unmet(self) -> int:
@@ -148,8 +148,8 @@ def most_of_use(spread: Spread, alone: int, crowded: Crowded = NOWHERE) -> int:
     1 / share: no more places than that are full, and one less in each of them is what the smaller number
     allows. With two, it is a number of replicas of which both shares are whole: each place gives its part.
     """
-    both = zip((spread.node, spread.zone), crowded, strict=True)
-    limits = [(Fraction(repr(share)), most) for share, most in both if share < 1]
+    share_limits = zip((spread.node, spread.zone), crowded, strict=True)
+    limits = [(Fraction(repr(share)), most) for share, most in share_limits if share < 1]
     if not limits:
         return alone
     enough = max(alone, *(math.floor((most - 1) / share) + 1 for share, most in limits))
@@ -173,20 +173,20 @@ def mix_of(
     `hourly`: USD of a pinned replica that stands on no offer. `room`: most replicas that a fleet could hold.
     """
     most = _MANY if demand.max_replicas is None else demand.max_replicas
-    rated, found = demand.rate > 0, dict[ShapeKey, MixItem]()
+    rated, items = demand.rate > 0, dict[ShapeKey, MixItem]()
     for offer in demand.offers:
         serves = served_units(offer.rate, demand.rate)
         alone = replicas_needed(demand.rate, offer.rate, demand.min_replicas)
         useful, stay = most_of_use(demand.spread, alone, crowded), pinned.get(offer.shape, 0)
         alone, useful = (max(stay, min(n, most, room(offer.shape))) for n in (alone, useful))
         price = math.floor(offer.price_per_hour * NANO)
-        found[offer.shape] = MixItem(offer.shape, serves, price, alone, useful)
+        items[offer.shape] = MixItem(offer.shape, serves, price, alone, useful)
     for shape, count in pinned.items():
-        found.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count, count))
+        items.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count, count))
     budget = demand.budget_per_hour
     stays = tuple(sorted(pinned.items()))
     mix = Mix(
-        items=tuple(found[shape] for shape in sorted(found)),
+        items=tuple(items[shape] for shape in sorted(items)),
         rated=rated,
         least=demand.min_replicas,
         most=most,
@@ -196,8 +196,8 @@ def mix_of(
         pinned=stays,
     )
     protected = [{part.shape: part.count} for part in demand.protected]
-    kept = {tuple(counts.items()) for counts in protected if mix.keeps_pinned(counts, running)}
-    return replace(mix, always=tuple(sorted({*mix.always, *kept})))
+    allowed = {tuple(counts.items()) for counts in protected if mix.keeps_pinned(counts, running)}
+    return replace(mix, always=tuple(sorted({*mix.always, *allowed})))
 
 
 def on_any_fleet(demand: Demand) -> Mix:

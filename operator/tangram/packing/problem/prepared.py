@@ -92,10 +92,10 @@ class PreparedDemand:
     @property
     def shapes(self) -> tuple[ShapeKey, ...]:
         """Every shape that this demand may take or holds, sorted."""
-        found = {shape for column in self.columns for shape, _ in column.parts}
-        found |= {shape for shapes, _ in self.slices for shape in shapes}
-        found |= set(self.mix.shapes) if self.mix is not None else set()
-        return tuple(sorted(found | {held.shape for held in self.held}))
+        all_shapes = {shape for column in self.columns for shape, _ in column.parts}
+        all_shapes |= {shape for shapes, _ in self.slices for shape in shapes}
+        all_shapes |= set(self.mix.shapes) if self.mix is not None else set()
+        return tuple(sorted(all_shapes | {held.shape for held in self.held}))
 
 
 def least_unmet_of(demands: Iterable[PreparedDemand], priority: int | None) -> int:
@@ -168,13 +168,13 @@ class ShapePrices:
 def prices_of(problem: Problem) -> ShapePrices:
     """Return the prices of `problem`. Where only pools have one, a shape costs as in the cheapest."""
     named = dict(problem.prices)
-    found: dict[str, float] = {}
+    by_sku: dict[str, float] = {}
     offers = [(g.sku, g.price_per_hour) for g in problem.gpus]
     offers += [(p.sku, p.price_per_gpu_hour) for p in problem.growable]
     for sku, price in offers:
         if sku not in named and price is not None:
-            found[sku] = min(price, found.get(sku, price))
-    return ShapePrices(Prices(found | named))
+            by_sku[sku] = min(price, by_sku.get(sku, price))
+    return ShapePrices(Prices(by_sku | named))
 
 
 def units(usd: float) -> int:
@@ -185,7 +185,7 @@ def units(usd: float) -> int:
 def held_replicas(problem: Problem, prices: ShapePrices) -> tuple[RunningReplica, ...]:
     """Return every replica that runs now and has an owner, sorted."""
     start_h = {demand.id: demand.start_h for demand in problem.demands}
-    found: list[RunningReplica] = []
+    replicas: list[RunningReplica] = []
     gangs: dict[str, list[GPUState]] = {}
     for gpu in problem.gpus:
         for instance in gpu.instances:
@@ -199,13 +199,13 @@ def held_replicas(problem: Problem, prices: ShapePrices) -> tuple[RunningReplica
             cost = prices.shape_hour(shape) * hours if instance.move_cost is None else instance.move_cost
             site, priced = (gpu.id,), instance.move_cost is not None
             pinned = not instance.movable
-            found.append(
+            replicas.append(
                 RunningReplica(
                     instance.owner, shape, site, instance.start, pinned, units(cost), is_priced=priced
                 )
             )
-    found += [_gang(gpus, prices, start_h) for _, gpus in sorted(gangs.items())]
-    return tuple(sorted(found, key=_site))
+    replicas += [_gang(gpus, prices, start_h) for _, gpus in sorted(gangs.items())]
+    return tuple(sorted(replicas, key=_site))
 
 
 def _site(held: RunningReplica) -> tuple[str, ShapeKey, tuple[str, ...], int]:
@@ -232,13 +232,13 @@ def prepared_demands(
     for replica in held:
         by_owner.setdefault(replica.owner, []).append(replica)
     room = _FleetCapacity(problem)
-    found = [_prepared(problem, prices, d, tuple(by_owner.pop(d.id, ())), room) for d in problem.demands]
+    demands = [_prepared(problem, prices, d, tuple(by_owner.pop(d.id, ())), room) for d in problem.demands]
     top = max((demand.priority for demand in problem.demands), default=0) + 1
-    for owner, theirs in by_owner.items():
-        movable = tuple(replica for replica in theirs if not replica.pinned)
+    for owner, replicas in by_owner.items():
+        movable = tuple(replica for replica in replicas if not replica.pinned)
         if movable:
-            found.append(_foreign(owner, movable, top))
-    return tuple(sorted(found, key=lambda each: each.id))
+            demands.append(_foreign(owner, movable, top))
+    return tuple(sorted(demands, key=lambda demand: demand.id))
 
 
 class _FleetCapacity:
@@ -267,7 +267,7 @@ class _FleetCapacity:
         board = None if shape.profile == WHOLE_GPU else self._problem.board(shape.sku)
         if board is None:
             return 1
-        return max((dict(each).get(shape.profile, 0) for each in maximal_multisets(board)), default=0)
+        return max((dict(multiset).get(shape.profile, 0) for multiset in maximal_multisets(board)), default=0)
 
 
 def _prepared(
@@ -308,7 +308,7 @@ def _never_surplus(
     """Mark the pinned replicas that a request needs whatever is chosen; others may prove surplus."""
     whole = [shapes for shapes, count in slices if 0 < sum(pinned[shape] for shape in shapes) <= count]
     needed = {shape for shapes in whole for shape in shapes}
-    return tuple(replace(each, never_surplus=each.pinned and each.shape in needed) for each in held)
+    return tuple(replace(r, never_surplus=r.pinned and r.shape in needed) for r in held)
 
 
 def _foreign(owner: str, held: tuple[RunningReplica, ...], priority: int) -> PreparedDemand:

@@ -142,7 +142,7 @@ class Problem:
 
     def board(self, sku: str) -> Board | None:
         """Return the geometry of `sku`: discovered, else the catalog's; None: it cannot be cut."""
-        return next((found for name, found in self.boards if name == sku), None) or board(sku)
+        return next((discovered for name, discovered in self.boards if name == sku), None) or board(sku)
 
     def price(self, gpu: GPUState) -> float:
         """Return USD per hour. Raises `InputError` where neither pool, problem nor catalog has a price."""
@@ -151,9 +151,9 @@ class Problem:
 
 def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> list[str]:
     """Return the names of so many nodes that do not exist yet: what an earlier plan added has its own."""
-    taken = {gpu.node for gpu in problem.gpus} | {gpu.id.rpartition("/")[0] for gpu in problem.gpus}
+    existing = {gpu.node for gpu in problem.gpus} | {gpu.id.rpartition("/")[0] for gpu in problem.gpus}
     names = (f"{pool.name}/new-{n}" for n in count())
-    return list(islice((name for name in names if name not in taken), number))
+    return list(islice((name for name in names if name not in existing), number))
 
 
 def slice_request(

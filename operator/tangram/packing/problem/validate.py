@@ -49,12 +49,12 @@ def _gpu(problem: Problem, gpu: GPUState) -> None:
     if not gpu.mig_enabled:
         _whole(where, gpu.instances)
         return
-    found = problem.board(gpu.sku)
-    if found is None:
+    mig_board = problem.board(gpu.sku)
+    if mig_board is None:
         raise InputError(f"{where}.migEnabled", f"MIG cannot cut {gpu.sku}, or where is not published")
     if any(i.gang is not None for i in gpu.instances):
         raise InputError(f"{where}.instances", "a GPU in MIG mode joins no gang")
-    board = replace(found, key=gpu.sku)  # as people name it
+    board = replace(mig_board, key=gpu.sku)  # as people name it
     check(board, (Placement(i.start, i.profile) for i in gpu.instances), f"{where}.instances")
 
 

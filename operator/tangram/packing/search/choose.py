@@ -60,7 +60,7 @@ class Chooser:
 
     fleet: Fleet
     prices: ShapePrices
-    everyone: tuple[PreparedDemand, ...]
+    all_demands: tuple[PreparedDemand, ...]
     classes: GPUClasses
     budget: Budget
     full: Model  # of all mixes
@@ -105,20 +105,20 @@ class Chooser:
 
     def everything(self) -> Run:
         """Return a run of the model of all mixes within what the stages reached, to go on from."""
-        model = self._within(build(self.fleet, self.prices, self.everyone, self.classes))
+        model = self._within(build(self.fleet, self.prices, self.all_demands, self.classes))
         assert self.best is not None and self.best.solution is not None  # noqa: S101, PT018 - asked for after stages
         model.cp.add(model.dollars.expression <= self.reached[None])
         hint = self.best.carried(model)
         model.cp.minimize(model.dollars.expression)
-        found = solve_model(model.cp, self.budget, _SHARES[2], hint, gap=1.0)
-        return Run(model, self.budget, found.solution, self.stages, self.best.complete)
+        outcome = solve_model(model.cp, self.budget, _SHARES[2], hint, gap=1.0)
+        return Run(model, self.budget, outcome.solution, self.stages, self.best.complete)
 
     def _serve_all(self) -> bool:
         """Nearly always all demands can be served: one stage instead of one per priority."""
         total, least = Terms(), dict[int, int]()
         for priority, terms in self.full.unmet.items():
             total.extend(terms)
-            least[priority] = least_unmet_of(self.everyone, priority)
+            least[priority] = least_unmet_of(self.all_demands, priority)
         enough = _PROVED * self._close_unmet
         bounded = self.master.minimise(total, sum(least.values()), self.budget.late, enough)
         if not bounded.feasible or bounded.bound > sum(least.values()):
@@ -134,29 +134,29 @@ class Chooser:
 
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing; False: nothing was found."""
-        terms, least = _terms(self.full, goal), least_unmet_of(self.everyone, goal)
-        bound, found, alone = least, None, not self.full.mixes
+        terms, least = _terms(self.full, goal), least_unmet_of(self.all_demands, goal)
+        bound, incumbent, alone = least, None, not self.full.mixes
         if self.small or alone:
-            found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[2 if alone else 0])
-            bound = bound if found is None else max(bound, found.bound)
-        if not alone and (found is None or found.value > bound):
+            incumbent = self._solve(goal, bound, self.all_demands, self.classes, _SHARES[2 if alone else 0])
+            bound = bound if incumbent is None else max(bound, incumbent.bound)
+        if not alone and (incumbent is None or incumbent.value > bound):
             enough = 0.0 if goal is None else _PROVED * self._close_unmet
             bounded = self.master.minimise(terms, least, self.budget.late, enough)
             if bounded.feasible:
                 bound = max(bound, _rounded(terms, bounded.bound))
                 if self.small:
-                    found = self._improve(goal, bound, bounded, found)
+                    incumbent = self._improve(goal, bound, bounded, incumbent)
                 else:
-                    found = self._search(goal, bound, self._ahead(goal, bound, bounded))
-        found = found or self._incumbent(goal, bound)
-        if found is None:
+                    incumbent = self._search(goal, bound, self._ahead(goal, bound, bounded))
+        incumbent = incumbent or self._incumbent(goal, bound)
+        if incumbent is None:
             return False
-        self.best = found.run
+        self.best = incumbent.run
         if self._master is not None:
-            self._keep_columns(found.run)
-        if goal is not None and goal in found.run.model.drained:
-            self.ties[goal] = found.run.model.drained[goal].value(found.run.solution or [])
-        self._settle(goal, found.value, bound)
+            self._keep_columns(incumbent.run)
+        if goal is not None and goal in incumbent.run.model.drained:
+            self.ties[goal] = incumbent.run.model.drained[goal].value(incumbent.run.solution or [])
+        self._settle(goal, incumbent.value, bound)
         return True
 
     def _ahead(self, goal: Goal, bound: int, bounded: Bounded) -> Bounded:
@@ -170,55 +170,60 @@ class Chooser:
         ahead = self.master.minimise(self.full.dollars, 0, self.budget.late)
         return ahead if ahead.feasible else bounded
 
-    def _improve(self, goal: Goal, bound: int, bounded: Bounded, found: Incumbent | None) -> Incumbent | None:
+    def _improve(
+        self, goal: Goal, bound: int, bounded: Bounded, incumbent: Incumbent | None
+    ) -> Incumbent | None:
         """Return the best among few columns, then with all mixes of a few demands, then with all mixes."""
         for free in ((), bounded.halves[:_FREE]):
-            if found is None or found.value > bound:
+            if incumbent is None or incumbent.value > bound:
                 few = self._few(bounded, self.best, free)
-                found = self._solve(goal, bound, few, self.classes, _SHARES[bool(free)], found) or found
-        if found is None or found.value > bound:
-            found = self._solve(goal, bound, self.everyone, self.classes, _SHARES[2], found) or found
-        return found
+                better = self._solve(goal, bound, few, self.classes, _SHARES[bool(free)], incumbent)
+                incumbent = better or incumbent
+        if incumbent is None or incumbent.value > bound:
+            better = self._solve(goal, bound, self.all_demands, self.classes, _SHARES[2], incumbent)
+            incumbent = better or incumbent
+        return incumbent
 
     def _search(self, goal: Goal, bound: int, bounded: Bounded) -> Incumbent | None:
         """Return the best near one incumbent after the other, on few targets of GPUs; then of few columns."""
-        found = self._incumbent(goal, bound)
-        guess = {} if found is None else found.run.carried(self.full)
+        incumbent = self._incumbent(goal, bound)
+        guess = {} if incumbent is None else incumbent.run.carried(self.full)
         classes = near_classes(self.full, bounded, self.fleet.problem.horizon_h, guess)
-        if found is None:
-            found = self._solve(goal, bound, self._few(bounded, None), classes, _FIRST)
-        if found is None:  # spread leaves no room for these columns
-            few = near_columns(self.everyone, self.prices, bounded, {}, sure=COLUMNS)
-            found = self._solve(goal, bound, few, classes, _SHARES[0])
-        around, tried, most = _AROUND, set[str](), min(_MOST_AROUND, 2 * len(bounded.costs))
+        if incumbent is None:
+            incumbent = self._solve(goal, bound, self._few(bounded, None), classes, _FIRST)
+        if incumbent is None:  # spread leaves no room for these columns
+            few = near_columns(self.all_demands, self.prices, bounded, {}, sure=COLUMNS)
+            incumbent = self._solve(goal, bound, few, classes, _SHARES[0])
+        around, searched, most = _AROUND, set[str](), min(_MOST_AROUND, 2 * len(bounded.costs))
         for _ in range(_MOST_NEARBY):
-            if found is None or around > most or self._near(goal, found, bound) or self.budget.late():
+            if incumbent is None or around > most or self._near(goal, incumbent, bound) or self.budget.late():
                 break
-            chosen = self._chosen(found.run)
-            order = sorted(furthest(bounded, chosen), key=tried.__contains__)[:around]
-            few = columns_around(self.everyone, self.prices, bounded, chosen, order)
-            better = self._solve(goal, bound, few, classes, _NEARBY, found) or found
-            tried.update(order[: around // 2])
-            if found.value - better.value > _BETTER * found.value:
-                tried.clear()
+            chosen = self._chosen(incumbent.run)
+            order = sorted(furthest(bounded, chosen), key=searched.__contains__)[:around]
+            few = columns_around(self.all_demands, self.prices, bounded, chosen, order)
+            better = self._solve(goal, bound, few, classes, _NEARBY, incumbent) or incumbent
+            searched.update(order[: around // 2])
+            if incumbent.value - better.value > _BETTER * incumbent.value:
+                searched.clear()
             else:
                 around *= 2
-            found = better
+            incumbent = better
         for free in ((), bounded.halves[:_FREE]):
-            if found is None or not self._near(goal, found, bound, _ENOUGH):
-                few = self._few(bounded, None if found is None else found.run, free)
-                found = self._solve(goal, bound, few, classes, _SHARES[0], found) or found
-        if found is None or not self._near(goal, found, bound, _FAR):
+            if incumbent is None or not self._near(goal, incumbent, bound, _ENOUGH):
+                few = self._few(bounded, None if incumbent is None else incumbent.run, free)
+                incumbent = self._solve(goal, bound, few, classes, _SHARES[0], incumbent) or incumbent
+        if incumbent is None or not self._near(goal, incumbent, bound, _FAR):
             whole = len(self.full.cp.proto.variables) <= _MOST_MIXED
-            some = self.everyone if whole else self._few(bounded, None if found is None else found.run)
-            found = self._solve(goal, bound, some, self.classes, _SHARES[2], found) or found
-        return found
+            run = None if incumbent is None else incumbent.run
+            some = self.all_demands if whole else self._few(bounded, run)
+            incumbent = self._solve(goal, bound, some, self.classes, _SHARES[2], incumbent) or incumbent
+        return incumbent
 
     def _few(
         self, bounded: Bounded, run: Run | None, free: Collection[str] = ()
     ) -> tuple[PreparedDemand, ...]:
         """Leave all demands but the `free` ones few columns, those of `run` among them."""
-        return near_columns(self.everyone, self.prices, bounded, self._chosen(run), free)
+        return near_columns(self.all_demands, self.prices, bounded, self._chosen(run), free)
 
     def _incumbent(self, goal: Goal, bound: int) -> Incumbent | None:
         """Return what the stage before found."""
@@ -228,7 +233,7 @@ class Chooser:
 
     def _chosen(self, run: Run | None) -> dict[str, MixColumn]:
         """Return the columns of the demands that have mixes."""
-        mixed = tuple(demand for demand in self.everyone if demand.mix is not None)
+        mixed = tuple(demand for demand in self.all_demands if demand.mix is not None)
         return {} if run is None else chosen_columns(mixed, run, self.prices)
 
     def _keep_columns(self, run: Run) -> None:
@@ -239,17 +244,17 @@ class Chooser:
     def _near(
         self,
         goal: Goal,
-        found: Incumbent,
+        incumbent: Incumbent,
         bound: int,
         close: tuple[float, float] = _CLOSE,
     ) -> bool:
         dollars, unmet = close
-        whole = dollars * found.value if goal is None else unmet * UNMET * len(self.everyone)
-        return found.value - bound <= whole
+        whole = dollars * incumbent.value if goal is None else unmet * UNMET * len(self.all_demands)
+        return incumbent.value - bound <= whole
 
     @property
     def _close_unmet(self) -> float:
-        return 0.0 if self.small else _CLOSE[1] * UNMET * len(self.everyone)
+        return 0.0 if self.small else _CLOSE[1] * UNMET * len(self.all_demands)
 
     def _settle(self, goal: Goal, value: int, bound: int) -> None:
         name, scale = ("dollars", MONEY) if goal is None else (f"unmet[{goal}]", UNMET)
@@ -279,55 +284,55 @@ class Chooser:
         demands: tuple[PreparedDemand, ...],
         classes: GPUClasses,
         share: float,
-        found: Incumbent | None = None,
+        incumbent: Incumbent | None = None,
     ) -> Incumbent | None:
         """Minimise among what these demands may have. None: nothing better was found."""
         model = self._within(build(self.fleet, self.prices, demands, classes))
         terms = _terms(model, goal)
         model.cp.add(terms.expression >= bound)
         ties = model.drained.get(goal, Terms()) if goal is not None else Terms()
-        weight, both = ties.most + 1, Terms()
-        both.extend(terms, weight)
-        both.extend(ties)
-        model.cp.minimize(both.expression)
-        best = self.best if found is None else found.run
+        weight, combined = ties.most + 1, Terms()
+        combined.extend(terms, weight)
+        combined.extend(ties)
+        model.cp.minimize(combined.expression)
+        best = self.best if incumbent is None else incumbent.run
         hint = first_guess(model) if best is None else best.carried(model)
         enough = 0.0 if goal is None else self._close_unmet * weight
         answer = solve_model(model.cp, self.budget, share, hint, enough=enough)
         if answer.solution is None:
             return None
         value = terms.value(answer.solution)
-        if found is not None and value > found.value:
+        if incumbent is not None and value > incumbent.value:
             return None
         proved = value if answer.proved else ceil((answer.bound - ties.most) / weight - 1e-9)
         return Incumbent(Run(model, self.budget, answer.solution, whole=not self.full.mixes), value, proved)
 
 
 def with_bounds(
-    model: Model, everyone: Collection[PreparedDemand], stages: Collection[Stage], budget: Budget
+    model: Model, all_demands: Collection[PreparedDemand], stages: Collection[Stage], budget: Budget
 ) -> tuple[Stage, ...]:
     """Return stages, found by other means, each with the bound of all mixes within what those before reached.
 
     `model`: of the problem that was asked. Once time is over, a bound is what no fleet at all can beat.
     """
-    master, found = Master(model), list[Stage]()
+    master, bounded_stages = Master(model), list[Stage]()
     goals = {f"unmet[{priority}]": priority for priority in model.unmet} | {"dollars": None}
     for stage in stages:
         if stage.name not in goals:
-            found.append(replace(stage, bound=0.0, proved=stage.value == 0))
+            bounded_stages.append(replace(stage, bound=0.0, proved=stage.value == 0))
             continue
         goal = goals[stage.name]
         terms, scale = _terms(model, goal), MONEY if goal is None else UNMET
-        value, least = round(stage.value * scale), least_unmet_of(everyone, goal)
+        value, least = round(stage.value * scale), least_unmet_of(all_demands, goal)
         if not budget.late():
             proved = master.minimise(terms, least, budget.late)
             least = max(least, _rounded(terms, proved.bound)) if proved.feasible else least
         least = min(value, least)
         bound = stage.value if least == value else least / scale
-        found.append(replace(stage, bound=bound, proved=least == value))
+        bounded_stages.append(replace(stage, bound=bound, proved=least == value))
         if goal is not None:
-            master.limit(goal, value + len(everyone))  # the share of each demand was rounded
-    return tuple(found)
+            master.limit(goal, value + len(all_demands))  # the share of each demand was rounded
+    return tuple(bounded_stages)
 
 
 def _rounded(terms: Terms, bound: int) -> int:

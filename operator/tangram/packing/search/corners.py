@@ -47,8 +47,8 @@ class Corners:
         """Return the counts with what they cost, without regret."""
         return [
             [
-                (q, n, sum(price * k for price, k in zip(mine, pieces, strict=True)) << shift, p, 0)
+                (q, n, sum(price * k for price, k in zip(shape_prices, pieces, strict=True)) << shift, p, 0)
                 for q, n, p, pieces in corners
             ]
-            for corners, mine in zip(self.shapes, prices.shapes, strict=True)
+            for corners, shape_prices in zip(self.shapes, prices.shapes, strict=True)
         ]

@@ -17,14 +17,14 @@ _BEST = 4  # mixes of one round at most: with 8 and 16 there are as many rounds
 class Pricer:
     """The pricing problems of one demand: what is limited stays, prices change from round to round."""
 
-    def __init__(self, demand: PreparedDemand, mine: MixTerms) -> None:
+    def __init__(self, demand: PreparedDemand, terms: MixTerms) -> None:
         assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
-        self._demand, self._mine, self._mix = demand, mine, demand.mix
+        self._demand, self._mine, self._mix = demand, terms, demand.mix
         self._running, self._exchange = demand.running, Exchange(demand)
         self._shapes = [item.shape for item in demand.mix.items]
         pinned = dict(demand.mix.pinned)
         self._bends = {
-            shape: tuple(sorted({most for other, most in mine.lasting if other == shape}))
+            shape: tuple(sorted({most for other, most in terms.lasting if other == shape}))
             for shape in self._shapes
         }
         self._pricing = MixPricing(self._space(demand.mix, pinned, None))
@@ -68,7 +68,7 @@ class Pricer:
 
         `priced`: what a unit of each of the model's variables costs, by its index. See `MixPricing.below`.
         """
-        prices, bounds, found = self._prices(priced), [], set[Counts]()
+        prices, bounds, mixes = self._prices(priced), [], set[Counts]()
         for pricing in (self._pricing, self._fewer):
             if pricing is None:
                 continue
@@ -79,34 +79,34 @@ class Pricer:
             for _, mix in ranked:
                 counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)
                 if self._mix.allows(dict(counts), self._running):
-                    found.add(counts)
-        ranked_counts = sorted((self._cost(counts, priced), counts) for counts in found)
+                    mixes.add(counts)
+        ranked_counts = sorted((self._cost(counts, priced), counts) for counts in mixes)
         return min(bounds), [counts for cost, counts in ranked_counts[:_BEST] if cost < most]
 
     def _gain(self, prices: MixPrices) -> int:
         """Return what mixes may cost less than nothing."""
         pairs = zip(self._mix.items, prices.shapes, strict=True)
-        return sum(-min(0, *mine) * item.most for item, mine in pairs)
+        return sum(-min(0, *changes) * item.most for item, changes in pairs)
 
     def _cost(self, counts: Counts, priced: Sequence[int]) -> int:
         return sum(priced[i] * n for i, n in self.values(counts).items())
 
     def values(self, counts: Counts) -> dict[int, int]:
         """Return what a mix makes of the variables that other constraints know, by index; zeros left out."""
-        mine, chosen = self._mine, dict(counts)
-        found = {variable.index: chosen.get(shape, 0) for shape, variable in mine.counts.items()}
-        if mine.unmet is not None:
-            found[mine.unmet.index] = self._mix.unmet(chosen)
-        for (shape, most), variable in mine.lasting.items():
-            found[variable.index] = min(most, chosen.get(shape, 0))
-        if mine.exchanged is not None:
-            found[mine.exchanged.index] = self._exchange.of(counts)[0]
-        return {index: value for index, value in found.items() if value}
+        terms, chosen = self._mine, dict(counts)
+        by_index = {variable.index: chosen.get(shape, 0) for shape, variable in terms.counts.items()}
+        if terms.unmet is not None:
+            by_index[terms.unmet.index] = self._mix.unmet(chosen)
+        for (shape, most), variable in terms.lasting.items():
+            by_index[variable.index] = min(most, chosen.get(shape, 0))
+        if terms.exchanged is not None:
+            by_index[terms.exchanged.index] = self._exchange.of(counts)[0]
+        return {index: value for index, value in by_index.items() if value}
 
     def _prices(self, priced: Sequence[int]) -> MixPrices:
-        mine = self._mine
-        moved = 0 if mine.exchanged is None else priced[mine.exchanged.index]
-        unmet = 0 if mine.unmet is None else priced[mine.unmet.index]
+        terms = self._mine
+        moved = 0 if terms.exchanged is None else priced[terms.exchanged.index]
+        unmet = 0 if terms.unmet is None else priced[terms.unmet.index]
         return MixPrices(
             shapes=tuple(self._slopes(shape, priced) for shape in self._shapes),
             unmet=max(0, unmet),
@@ -115,6 +115,6 @@ class Pricer:
 
     def _slopes(self, shape: ShapeKey, priced: Sequence[int]) -> tuple[int, ...]:
         """Return what one more replica costs: what lasts has its own variables, up to as many as run."""
-        each, bends = priced[self._mine.counts[shape].index], self._bends[shape]
+        dual, bends = priced[self._mine.counts[shape].index], self._bends[shape]
         lasts = [priced[self._mine.lasting[shape, most].index] for most in bends]
-        return tuple(each + sum(lasts[piece:]) for piece in range(len(bends) + 1))
+        return tuple(dual + sum(lasts[piece:]) for piece in range(len(bends) + 1))

@@ -16,7 +16,7 @@ def stays(demand: PreparedDemand) -> bool:
     running, least = demand.running, demand.least_unmet
     if demand.mix is not None:
         return bool(running) and demand.mix.unmet(running) == least and demand.mix.allows(running, running)
-    return any(each.unmet == least and dict(each.parts) == running for each in demand.columns)
+    return any(column.unmet == least and dict(column.parts) == running for column in demand.columns)
 
 
 def as_it_is(group: StateClass) -> int:
@@ -41,8 +41,8 @@ def first_guess(model: Model) -> dict[int, int]:
             pieces = pieces_as_they_run(demand)
             guess |= {model.pieces[demand.id, *key].index: n for key, n in pieces.items()}
         elif stays(demand) and demand.mix is not None:
-            running, mine = demand.running, model.mixes[demand.id].counts
-            guess |= {v.index: running.get(shape, 0) for shape, v in mine.items()}
+            running, count_variables = demand.running, model.mixes[demand.id].counts
+            guess |= {v.index: running.get(shape, 0) for shape, v in count_variables.items()}
         elif stays(demand):
             pairs = zip(model.chosen[demand.id], demand.columns, strict=True)
             guess |= {v.index: int(dict(column.parts) == demand.running) for v, column in pairs}
@@ -51,15 +51,15 @@ def first_guess(model: Model) -> dict[int, int]:
 
 def pieces_as_they_run(demand: PreparedDemand) -> dict[tuple[int, ShapeKey], int]:
     """Return how many of each part of a request run now and go on, by its number and shape."""
-    found: dict[tuple[int, ShapeKey], int] = {}
+    pieces: dict[tuple[int, ShapeKey], int] = {}
     left = demand.running
     for number, (shapes, count) in enumerate(demand.slices):
         for shape in shapes:
             n = min(count, left.get(shape, 0))
             left[shape] = left.get(shape, 0) - n
             count -= n  # noqa: PLW2901 - what is still wanted of this part
-            found[number, shape] = n
-    return found
+            pieces[number, shape] = n
+    return pieces
 
 
 def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
@@ -96,9 +96,9 @@ def _targets(old: Model, solution: list[int], new: Model) -> dict[int, int]:
         becomes |= dict(zip(group.members, chosen, strict=True))
     guess: dict[int, int] = {}
     for group, variables in zip(new.classes.existing, new.counts, strict=True):
-        wanted = Counter(_offered(becomes[ids]) for ids in group.members)
+        old_targets = Counter(_offered(becomes[ids]) for ids in group.members)
         for target, variable in zip(group.targets, variables, strict=True):
-            guess[variable.index] = wanted.pop(_offered(target), 0)
+            guess[variable.index] = old_targets.pop(_offered(target), 0)
     return guess
 
 

@@ -45,7 +45,7 @@ class LabelSearch:
     def __init__(self, corners: Corners, prices: MixPrices) -> None:
         self._space, self._prices, self._limits = corners.space, prices, corners
         pairs = zip(self._space.shapes, prices.shapes, strict=True)
-        largest = sum(shape.room * max(map(abs, mine)) for shape, mine in pairs)
+        largest = sum(shape.room * max(map(abs, changes)) for shape, changes in pairs)
         largest += prices.unmet * UNMET
         self._highest = largest + prices.constant  # no mix costs more
         self._shift = max(0, min(_SHIFT, _BITS - largest.bit_length()))
@@ -68,16 +68,16 @@ class LabelSearch:
             best = corners[costs.index(least)]
             bound += least
             service, number, spent = service + best[0], number + best[1], spent + best[3]
-        slope, there = self._space.whole - service, number
+        slope, replicas = self._space.whole - service, number
         if limits.counted:
             left = (self._prices.unmet << self._shift) - by_service * SCALE
             costs = [left * u + by_number * n for n, u in enumerate(limits.missing, limits.first)]
             at = costs.index(min(costs))
-            bound, there = bound + costs[at], at + limits.first
+            bound, replicas = bound + costs[at], at + limits.first
             slope -= SCALE * limits.missing[at]
         if limits.budget is not None:
             bound, spent = bound - by_spent * limits.budget, spent - limits.budget
-        return bound, (slope, there - number, spent)
+        return bound, (slope, replicas - number, spent)
 
     def _regrets_of_numbers(self) -> list[int]:
         """Return what having so many replicas, or more, adds to the bound."""
@@ -139,12 +139,12 @@ class LabelSearch:
             middle = (right[0] - left[0] + left[1] * low - right[1] * high) // (left[1] - right[1])
             if not low < middle < high:
                 break
-            found = tangent(middle)
-            best = max(best, (found[0], middle))
-            if found[1] > 0:
-                low, left = middle, found
+            multipliers = tangent(middle)
+            best = max(best, (multipliers[0], middle))
+            if multipliers[1] > 0:
+                low, left = middle, multipliers
             else:
-                high, right = middle, found
+                high, right = middle, multipliers
         return at(best[1])
 
     def _within_limits(self, number: int, spent: int) -> bool:
@@ -182,13 +182,13 @@ class LabelSearch:
             regret = labels.reduce(keep)
             if regret is not None:
                 dropped = min(dropped, -(-(self._root + regret) >> self._shift))
-        found = [
+        ranked = [
             (self._total(service, n, cost), number)
             for number, (service, n, cost, spent) in enumerate(labels.totals())
             if self._within_limits(n, spent) or not self._limits.counted
         ]
         mixes = []
-        for total, number in sorted(pair for pair in found if pair[0] <= most)[:limit]:
+        for total, number in sorted(pair for pair in ranked if pair[0] <= most)[:limit]:
             counts = dict(zip(order, labels.counts(number), strict=True))
             mixes.append((total, tuple(counts[index] for index in range(len(order)))))
         return mixes, dropped

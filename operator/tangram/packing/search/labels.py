@@ -55,9 +55,9 @@ class Labels:
             fits &= regret + self._beyond[number] <= self._gap
         if limits.budget is not None:
             fits &= spent <= limits.budget
-        kept = np.flatnonzero(fits)
-        before, option = np.divmod(kept, len(options))
-        self._columns = every[:, kept]
+        fitting = np.flatnonzero(fits)
+        before, option = np.divmod(fitting, len(options))
+        self._columns = every[:, fitting]
         self._last = before, np.array([n for _, n, *_ in options], np.int64)[option]
 
     def reduce(self, most: int) -> int | None:
@@ -83,19 +83,19 @@ class Labels:
         limits, (_, number, cost, spent, _) = self._limits, self._columns[:, order]
         if not limits.counted and limits.budget is None:
             return _falling(cost, cost)
-        kept, values = np.zeros(len(order), bool), np.unique(number)
+        undominated, values = np.zeros(len(order), bool), np.unique(number)
         for n in values.tolist():
-            mine = number == n
-            others = mine
+            same_number = number == n
+            others = same_number
             if len(values) <= _COMPARED and limits.budget is None:
                 fewer = (number >= limits.enough) & (number <= n)
-                others = number >= n if limits.limit is None else mine | fewer
+                others = number >= n if limits.limit is None else same_number | fewer
             if limits.budget is None:
-                kept |= mine & _falling(cost, np.where(others, cost, _HIGHEST))
+                undominated |= same_number & _falling(cost, np.where(others, cost, _HIGHEST))
             else:
-                at = np.flatnonzero(mine)
-                kept[at] = ~(_beaten(cost[at], spent[at]) | _beaten(spent[at], cost[at]))
-        return kept
+                at = np.flatnonzero(same_number)
+                undominated[at] = ~(_beaten(cost[at], spent[at]) | _beaten(spent[at], cost[at]))
+        return undominated
 
     def totals(self) -> Iterable[tuple[int, int, int, int]]:
         """Return service, replicas, cost and what is taken of the budget, of each label."""
@@ -103,25 +103,25 @@ class Labels:
 
     def counts(self, label: int) -> list[int]:
         """Return the replicas of each shape of one label, in the order of the shapes."""
-        found = []
+        replicas = []
         for step in reversed(self._steps):
-            found.append(0 if step is None else int(step[1][label]))
+            replicas.append(0 if step is None else int(step[1][label]))
             label = label if step is None else int(step[0][label])
-        return found[::-1]
+        return replicas[::-1]
 
 
 def _falling(values: _Numbers, others: _Numbers) -> NDArray[np.bool_]:
     """Return which values are below all of `others` before them."""
-    found = np.ones(len(values), bool)
-    found[1:] = values[1:] < np.minimum.accumulate(others)[:-1]
-    return found
+    falling = np.ones(len(values), bool)
+    falling[1:] = values[1:] < np.minimum.accumulate(others)[:-1]
+    return falling
 
 
-def _beaten(one: _Numbers, other: _Numbers) -> NDArray[np.bool_]:
+def _beaten(first: _Numbers, other: _Numbers) -> NDArray[np.bool_]:
     """Return where the least of `one` before is no larger, nor is its `other`."""
-    least = np.ones(len(one), bool)
-    least[1:] = one[1:] < np.minimum.accumulate(one)[:-1]
-    witness = np.maximum.accumulate(np.where(least, np.arange(len(one)), 0))[:-1]
-    found = np.zeros(len(one), bool)
-    found[1:] = (one[witness] <= one[1:]) & (other[witness] <= other[1:])
-    return found
+    least = np.ones(len(first), bool)
+    least[1:] = first[1:] < np.minimum.accumulate(first)[:-1]
+    witness = np.maximum.accumulate(np.where(least, np.arange(len(first)), 0))[:-1]
+    beaten = np.zeros(len(first), bool)
+    beaten[1:] = (first[witness] <= first[1:]) & (other[witness] <= other[1:])
+    return beaten

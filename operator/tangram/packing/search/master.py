@@ -50,7 +50,7 @@ class Bounded:
     @property
     def halves(self) -> list[str]:
         """The demands that are served by halves, the most divided first."""
-        most = {demand: max(mine.values(), default=0.0) for demand, mine in self.weights.items()}
+        most = {demand: max(weights.values(), default=0.0) for demand, weights in self.weights.items()}
         return sorted(
             (demand for demand in most if most[demand] < _HALF),
             key=lambda demand: (round(most[demand], 6), demand),
@@ -72,7 +72,7 @@ class Master:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._inner = {index: demand for demand, mine in model.mixes.items() for index in mine.inner}
+        self._inner = {index: demand for demand, mix in model.mixes.items() for index in mix.inner}
         domains = [list(variable.domain) for variable in model.cp.proto.variables]
         self._low, self._high = [d[0] for d in domains], [d[-1] for d in domains]
         self._rows = [row for row in rows_of(model.cp) if not self._within_one(row)]
@@ -109,19 +109,19 @@ class Master:
 
         Those rows have replicas, of mixes or in places, and what supplies them: GPUs or, to mixes, places.
         """
-        counts = {variable.index for mine in model.mixes.values() for variable in mine.counts.values()}
+        counts = {variable.index for mix in model.mixes.values() for variable in mix.counts.values()}
         spots = {variable.index for variable in model.spots.values()}
         supply = {variable.index for terms in model.supply.values() for variable in terms.variables}
-        found = {}
+        supplied = {}
         for number, row in enumerate(self._rows):
             has = set(row.variables)
-            taken = (
+            used = (
                 counts if has & counts and has & (spots | supply) else spots if has & supply else set()
             ) & has
-            if taken:
-                above = next(f for i, f in zip(row.variables, row.factors, strict=True) if i in taken) > 0
-                found[number] = -_MORE if above else _MORE
-        return found
+            if used:
+                above = next(f for i, f in zip(row.variables, row.factors, strict=True) if i in used) > 0
+                supplied[number] = -_MORE if above else _MORE
+        return supplied
 
     def _within_one(self, row: Row) -> bool:
         owners = {self._inner.get(index) for index in row.variables}
@@ -237,25 +237,25 @@ class Master:
         for i in self._outer:
             if priced[i]:
                 total += priced[i] * (self._low[i] if priced[i] > 0 else self._high[i])
-        known = {demand: min(costs.values()) for demand, costs in self._column_costs(priced).items()}
-        bounds, new = self._minima(priced, known, self._blocks, thorough=False)
+        least_costs = {demand: min(costs.values()) for demand, costs in self._column_costs(priced).items()}
+        bounds, new = self._minima(priced, least_costs, self._blocks, thorough=False)
         if len(new) <= _NEW * len(self._blocks):  # search thoroughly where most is left unproved
             left = near * FINE / 2
-            worst = sorted(known, key=lambda demand: (bounds[demand] - known[demand], demand))
-            gaps = list(accumulate(known[demand] - bounds[demand] for demand in reversed(worst)))
+            worst = sorted(least_costs, key=lambda demand: (bounds[demand] - least_costs[demand], demand))
+            gaps = list(accumulate(least_costs[demand] - bounds[demand] for demand in reversed(worst)))
             some = worst[: sum(gap > left for gap in gaps)]
-            proved, more = self._minima(priced, known, some, thorough=True)
+            proved, more = self._minima(priced, least_costs, some, thorough=True)
             bounds |= proved
             new |= more
         return -(-(total + sum(bounds.values())) // FINE), new
 
     def _minima(
-        self, priced: Sequence[int], known: Mapping[str, int], demands: Iterable[str], *, thorough: bool
+        self, priced: Sequence[int], least_costs: Mapping[str, int], demands: Iterable[str], *, thorough: bool
     ) -> tuple[dict[str, int], dict[str, list[Counts]]]:
         """Return what a mix of each demand costs at least, and mixes that cost less than `known`."""
         bounds, new = dict[str, int](), dict[str, list[Counts]]()
         for demand in demands:
-            pricer, most = self._blocks[demand].pricer, known[demand] - self._slack
+            pricer, most = self._blocks[demand].pricer, least_costs[demand] - self._slack
             bounds[demand], mixes = pricer.below(priced, most, self._slack, self._effort, thorough=thorough)
             if mixes:
                 new[demand] = mixes
@@ -286,12 +286,12 @@ def _first(demand: PreparedDemand) -> list[Counts]:
     mix, running = demand.mix, demand.running
     assert mix is not None  # noqa: S101 - asked for only of demands that have one
     alone = [{item.shape: item.alone} for item in mix.items]
-    found = ({}, dict(mix.pinned), dict(running), *alone)
-    return [tuple(sorted(c.items())) for c in found if mix.allows(c, running)]
+    mixes = ({}, dict(mix.pinned), dict(running), *alone)
+    return [tuple(sorted(c.items())) for c in mixes if mix.allows(c, running)]
 
 
 def _factors(terms: Terms) -> dict[int, int]:
-    found: dict[int, int] = {}
+    factors: dict[int, int] = {}
     for variable, factor in zip(terms.variables, terms.factors, strict=True):
-        found[variable.index] = found.get(variable.index, 0) + factor
-    return found
+        factors[variable.index] = factors.get(variable.index, 0) + factor
+    return factors

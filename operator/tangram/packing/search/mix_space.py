@@ -81,13 +81,14 @@ class MixPrices:
 
     def cost(self, space: MixSpace, mix: Mix) -> int:
         """Return what `mix` costs."""
-        total = service = replicas = kept = 0
+        total = service = replicas = unmoved = 0
         for index, n in enumerate(mix):
             if n:
                 shape = space.shapes[index]
                 total += price_of_count(shape.bends, self.shapes[index], n)
-                service, replicas, kept = service + shape.service * n, replicas + n, kept + min(shape.held, n)
-        exchanged = min(replicas, space.held) - kept if self.exchanged else 0
+                service, replicas = service + shape.service * n, replicas + n
+                unmoved += min(shape.held, n)
+        exchanged = min(replicas, space.held) - unmoved if self.exchanged else 0
         missing = space.missing(service, replicas) if self.unmet else 0
         return total + self.unmet * missing + self.exchanged * exchanged + self.constant
 

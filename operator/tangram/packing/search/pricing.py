@@ -45,18 +45,18 @@ class MixPricing:
         """
         space = self._space
         others = (*space.extra, *self._uniform()) if space.uniform else space.extra
-        found = {(prices.cost(space, mix), mix) for mix in others}
-        bound = min([most, *(cost for cost, _ in found)])
+        ranked_mixes = {(prices.cost(space, mix), mix) for mix in others}
+        bound = min([most, *(cost for cost, _ in ranked_mixes)])
         for corners in self._corners:
             least, ranked = self._search(
                 corners, prices, most, limit, effort, slack, _ALL if thorough else _FEW
             )
             allowed = [pair for pair in ranked if space.allows(pair[1])]
-            found.update(allowed)
+            ranked_mixes.update(allowed)
             if corners is self._corners[-1] or ranked[:1] == allowed[:1]:
                 bound = min(bound, least)
                 break
-        return bound, sorted(pair for pair in found if pair[0] < most)[:limit]
+        return bound, sorted(pair for pair in ranked_mixes if pair[0] < most)[:limit]
 
     def _search(
         self,
@@ -69,21 +69,22 @@ class MixPricing:
         passes: _Passes,
     ) -> tuple[int, Ranked]:
         """Return a lower bound, `most` at most, and mixes within the limits of `corners` that cost less."""
-        least, found = most, set[tuple[int, Mix]]()
-        searches = (LabelSearch(corners, each) for each in prices.by_regime(self._space))
+        least, ranked_mixes = most, set[tuple[int, Mix]]()
+        searches = (LabelSearch(corners, regime) for regime in prices.by_regime(self._space))
         for search in sorted(searches, key=lambda search: search.bound):  # the most promising one first
-            bound, aim = search.bound, min([most, *(cost - slack for cost, _ in found)])
+            bound, aim = search.bound, min([most, *(cost - slack for cost, _ in ranked_mixes)])
             for quarters, keep in passes:
                 if bound >= aim or effort.over:
                     break
                 sought = min(aim - 1, bound + (aim - bound) * quarters // 4)
                 ranked, dropped = search.within(sought, keep, limit, effort)
-                found |= {(prices.cost(self._space, mix), mix) for _, mix in ranked}  # less in another regime
+                # The cost is less in another regime.
+                ranked_mixes |= {(prices.cost(self._space, mix), mix) for _, mix in ranked}
                 if ranked:
                     dropped, aim = min(dropped, ranked[0][0]), min(aim, ranked[0][0] - slack)
                 bound = max(bound, min(sought + 1, dropped))
             least = min(least, bound)
-        return least, sorted(found)
+        return least, sorted(ranked_mixes)
 
     def _uniform(self) -> Iterator[Mix]:
         """Yield every mix of one shape."""

@@ -102,10 +102,10 @@ class Program:
             more = range(len(had.ids), len(self.costs))
             had.ids.extend(more)
             had.values.extend([_LOW] * len(more))
-        found = self._solver.solve(limits, start, None, _CALLBACKS, None, None)
-        if not found.solutions:
+        solution = self._solver.solve(limits, start, None, _CALLBACKS, None, None)
+        if not solution.solutions:
             return None
-        answer = found.solutions[0]
+        answer = solution.solutions[0]
         if not answer.HasField("dual_solution") or not answer.HasField("primal_solution"):
             return None
         self._basis = answer.basis

@@ -19,7 +19,7 @@ def near_classes(
     model: Model, bounded: Bounded, horizon_h: float, guess: Mapping[int, int], few: int = _TARGETS
 ) -> GPUClasses:
     """Leave the targets that the master uses, a `few` of the nearest to them, and those of a `guess`."""
-    kept = list[set[int]]()
+    near_targets = list[set[int]]()
     for group, variables in zip(model.classes.existing, model.counts, strict=True):
         costs = [(v.index not in bounded.used, bounded.priced[v.index]) for v in variables]
         order = sorted(range(len(costs)), key=lambda n: (costs[n], n))
@@ -27,12 +27,12 @@ def near_classes(
         numbers = {n for n in order[:few] if costs[n][1] <= near}
         numbers |= {n for n, (unused, _) in enumerate(costs) if not unused}
         numbers |= {n for n, variable in enumerate(variables) if guess.get(variable.index)}
-        kept.append(numbers | {as_it_is(group)})
-    return model.classes.restricted(kept)
+        near_targets.append(numbers | {as_it_is(group)})
+    return model.classes.restricted(near_targets)
 
 
 def near_columns(
-    everyone: tuple[PreparedDemand, ...],
+    all_demands: tuple[PreparedDemand, ...],
     prices: ShapePrices,
     bounded: Bounded,
     chosen: Mapping[str, MixColumn],
@@ -45,7 +45,7 @@ def near_columns(
     `sure`: as many of those that the master serves by one column.
     """
     few, halves = list[PreparedDemand](), set(bounded.halves)
-    for demand in everyone:
+    for demand in all_demands:
         if demand.mix is None or demand.id in free:
             few.append(demand)
         else:
@@ -63,7 +63,7 @@ def furthest(bounded: Bounded, chosen: Mapping[str, MixColumn]) -> list[str]:
 
 
 def columns_around(
-    everyone: tuple[PreparedDemand, ...],
+    all_demands: tuple[PreparedDemand, ...],
     prices: ShapePrices,
     bounded: Bounded,
     chosen: Mapping[str, MixColumn],
@@ -71,7 +71,7 @@ def columns_around(
 ) -> tuple[PreparedDemand, ...]:
     """Leave the demands `around` few columns, and all others the chosen one."""
     few = list[PreparedDemand]()
-    for demand in everyone:
+    for demand in all_demands:
         if demand.mix is None:
             few.append(demand)
         elif demand.id in around:
@@ -91,7 +91,7 @@ def _with_columns(
     costs, weights = bounded.costs[demand.id], bounded.weights.get(demand.id, {})
     order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
     running = tuple(sorted(demand.running.items()))
-    kept = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
-    columns = [column_of(demand, prices, dict(counts)) for counts in kept]
+    shortlisted = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
+    columns = [column_of(demand, prices, dict(counts)) for counts in shortlisted]
     columns += [chosen[demand.id]] if demand.id in chosen else []
     return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)

@@ -139,16 +139,16 @@ class Run:
         if ties is not None:
             goal.extend(ties)
         self.model.cp.minimize(goal.expression)
-        found = solve_model(self.model.cp, self.budget, share, self._hint())
-        self.late = found.solution is None
-        if found.solution is None:
+        outcome = solve_model(self.model.cp, self.budget, share, self._hint())
+        self.late = outcome.solution is None
+        if outcome.solution is None:
             self.complete = False
             if self.solution is None:
                 return False
-        solution = found.solution or self.solution or []
+        solution = outcome.solution or self.solution or []
         value = terms.value(solution)
-        proved = found.proved and self.whole
-        least = found.bound if not most else math.ceil((found.bound - most) / (most + 1) - 1e-9)
+        proved = outcome.proved and self.whole
+        least = outcome.bound if not most else math.ceil((outcome.bound - most) / (most + 1) - 1e-9)
         bound = value if proved else min(value, least) if self.whole else 0
         self.solution = solution
         self.stages.append(Stage(name, value / scale, bound / scale, proved))

@@ -57,7 +57,7 @@ def next_actions(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None 
     Actions are steps without a number; equal inputs give equal actions. `effort` as of `transition`.
     """
     left, steps = remaining(fleet, goal, effort)
-    underway, found = Underway.of(fleet, goal.budgets), list[Step]()
+    underway, next_steps = Underway.of(fleet, goal.budgets), list[Step]()
     for step in steps:
         if step.after or step.kind == "wait-available" or not underway.permits(step):
             continue
@@ -65,8 +65,8 @@ def next_actions(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None 
         then, _ = remaining(begun, goal, effort)
         if then < left:
             fleet, left, underway = begun, then, Underway.of(begun, goal.budgets)
-            found.append(replace(step, number=0))
-    return tuple(found)
+            next_steps.append(replace(step, number=0))
+    return tuple(next_steps)
 
 
 def remaining(
@@ -110,9 +110,9 @@ def _scenario(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None) ->
 def _unmade_slices(arrived: FleetState) -> Missing | None:
     """Return the free slices that cannot be made though every replica is where it is wanted."""
     missing, reasons = [], dict[str, None]()
-    for name, wanted in arrived.ends.slices.items():
-        for place in set(wanted) - arrived.slices[name]:
+    for name, slices in arrived.ends.slices.items():
+        for place in set(slices) - arrived.slices[name]:
             missing.append(f"{place} of {name}")
             stay = arrived.blockers(ReplicaPlacement("", place.profile, (name,), place.start))
-            reasons |= {f"{place} of {name} has to wait for {each}, which stays": None for each in stay}
+            reasons |= {f"{place} of {name} has to wait for {replica}, which stays": None for replica in stay}
     return Missing(tuple(sorted(missing)), reasons=tuple(sorted(reasons))) if missing else None

@@ -57,24 +57,24 @@ class Backlog:
         by_goals: bool,
     ) -> "Backlog":
         """Return what is to be done in `fleet`."""
-        made = cls(fleet, by_goals, dict.fromkeys(sorted(pending)), set())
-        for goal in made.pending:
-            made._goals_at.setdefault(made._node(goal), {})[goal] = None
+        backlog = cls(fleet, by_goals, dict.fromkeys(sorted(pending)), set())
+        for goal in backlog.pending:
+            backlog._goals_at.setdefault(backlog._node(goal), {})[goal] = None
             shape = fleet.shape(goal)
-            made._shapes_of.setdefault(goal.owner, Counter())[shape] += 1
-            made._examples.setdefault(shape, goal)
+            backlog._shapes_of.setdefault(goal.owner, Counter())[shape] += 1
+            backlog._examples.setdefault(shape, goal)
         for replica in leaving:
-            made.add_leaving(replica)
-        made.fresh |= made.pending.keys()
-        return made
+            backlog.add_leaving(replica)
+        backlog.fresh |= backlog.pending.keys()
+        return backlog
 
     def add_leaving(self, replica: ReplicaPlacement) -> None:
         """Note a replica that has to leave."""
         self.leaving.add(replica)
         self._leaving_at.setdefault(self._node(replica), set()).add(replica)
-        mine = self._leaving_of.setdefault(replica.owner, LeavingReplicas())
-        mine.replicas.add(replica)
-        mine.stale.add(replica)
+        leaving = self._leaving_of.setdefault(replica.owner, LeavingReplicas())
+        leaving.replicas.add(replica)
+        leaving.stale.add(replica)
         self.changed_owners.add(replica.owner)
 
     def arrived(self, replica: ReplicaPlacement, *, temporary: bool) -> None:
@@ -122,22 +122,22 @@ class Backlog:
         So the replica that a detour replaces goes before the one on the detour, also where only the fleet is
         known and not which replica made the detour.
         """
-        mine = self._leaving_of[owner]
-        for replica in mine.stale & mine.replicas:
-            mine.ranks[replica] = rank = self._rank(replica)
-            heappush(mine.ranked, (rank, replica))
-        mine.stale.clear()
+        leaving = self._leaving_of[owner]
+        for replica in leaving.stale & leaving.replicas:
+            leaving.ranks[replica] = rank = self._rank(replica)
+            heappush(leaving.ranked, (rank, replica))
+        leaving.stale.clear()
         while True:
-            rank, replica = mine.ranked[0]
-            if replica in mine.replicas and mine.ranks[replica] == rank:
+            rank, replica = leaving.ranked[0]
+            if replica in leaving.replicas and leaving.ranks[replica] == rank:
                 return replica
-            heappop(mine.ranked)
+            heappop(leaving.ranked)
 
     def _rank(self, replica: ReplicaPlacement) -> Rank:
         if self.by_goals:
             return 0, -self.wanting(replica)
         goals = self._goals_at.get(self._node(replica), ())
-        others = (len(there) for there in map(self.blockers, goals) if replica in there)
+        others = (len(blockers) for blockers in map(self.blockers, goals) if replica in blockers)
         return min(others, default=_NO_GOAL), -self.wanting(replica)
 
     def shapes_of(self, owner: str) -> dict[Shape, ReplicaPlacement]:
@@ -146,31 +146,31 @@ class Backlog:
 
     def blockers(self, goal: ReplicaPlacement) -> list[ReplicaPlacement]:
         """Return the replicas that have to leave before a wanted one may start, sorted."""
-        known = self._blockers.setdefault(self._node(goal), {})
-        if goal not in known:
-            known[goal] = self.fleet.blockers(goal)
-        return known[goal]
+        cached = self._blockers.setdefault(self._node(goal), {})
+        if goal not in cached:
+            cached[goal] = self.fleet.blockers(goal)
+        return cached[goal]
 
     def owners(self, goal: ReplicaPlacement) -> tuple[str, ...]:
         """Return the owners of the blockers of a goal; none where one of the blockers stays."""
-        known = self._owners.setdefault(self._node(goal), {})
-        if goal not in known:
-            there = self.blockers(goal)
-            known[goal] = tuple(s.owner for s in there) if self.leaving.issuperset(there) else ()
-        return known[goal]
+        cached = self._owners.setdefault(self._node(goal), {})
+        if goal not in cached:
+            blockers = self.blockers(goal)
+            cached[goal] = tuple(s.owner for s in blockers) if self.leaving.issuperset(blockers) else ()
+        return cached[goal]
 
     def wanting(self, replica: ReplicaPlacement) -> int:
         """Return how many goals wait for what a replica takes up. What they need lies on one node."""
         node = self._node(replica)
-        known = self._counts.setdefault(node, {})
-        if replica not in known:
+        cached = self._counts.setdefault(node, {})
+        if replica not in cached:
             if node not in self._regions:
                 self._regions[node] = [self.fleet.region(goal) for goal in self._goals_at.get(node, ())]
             masks = [(gpu, self.mask(replica, gpu)) for gpu in replica.gpus]
-            known[replica] = sum(
+            cached[replica] = sum(
                 any(mask & region.get(gpu, 0) for gpu, mask in masks) for region in self._regions[node]
             )
-        return known[replica]
+        return cached[replica]
 
     def mask(self, replica: ReplicaPlacement, gpu: str) -> int:
         """Return the memory slices that a replica takes up of a GPU."""
@@ -182,10 +182,10 @@ class Backlog:
         node = self._node(replica)
         self.changed_owners.add(replica.owner)
         self.fresh |= self._goals_at.get(node, {}).keys()
-        for there in self._leaving_at.get(node, ()):
-            self._leaving_of[there.owner].stale.add(there)
-        for known in (self._regions, self._blockers, self._owners, self._counts):
-            known.pop(node, None)
+        for leaving in self._leaving_at.get(node, ()):
+            self._leaving_of[leaving.owner].stale.add(leaving)
+        for cache in (self._regions, self._blockers, self._owners, self._counts):
+            cache.pop(node, None)
 
     def _node(self, replica: ReplicaPlacement) -> str:
         return self.fleet.gpu(replica.gpus[0]).node

@@ -62,7 +62,7 @@ def end_states(problem: Problem, packing: Packing, new_nodes: tuple[NewNode, ...
     """Return both ends of the transition from `problem` to `packing`. `new_nodes`: those not attached yet."""
     if new_nodes is None:
         new_nodes = nodes_of_growth(problem, packing)
-    gpus = {gpu.id: gpu for gpu in (*problem.gpus, *(g for each in new_nodes for g in each.gpus))}
+    gpus = {gpu.id: gpu for gpu in (*problem.gpus, *(g for node in new_nodes for g in node.gpus))}
     layouts = {layout.id: layout.instances for layout in packing.layouts}
     slices: dict[str, Layout] = {}
     mig_on: dict[str, bool] = {}
@@ -70,14 +70,14 @@ def end_states(problem: Problem, packing: Packing, new_nodes: tuple[NewNode, ...
     impossible: dict[str, str] = {}
     placed: dict[str, tuple[Placed, ...]] = {}
     for name, gpu in sorted(gpus.items()):
-        asked = layouts.get(name, _as_placed(gpu))
-        mig_on[name] = asked[0].profile != WHOLE_GPU if asked else gpu.mig_enabled
-        placed[name], slices[name] = asked, ()
+        end_layout = layouts.get(name, _as_placed(gpu))
+        mig_on[name] = end_layout[0].profile != WHOLE_GPU if end_layout else gpu.mig_enabled
+        placed[name], slices[name] = end_layout, ()
         if not mig_on[name]:
             continue
-        slices[name] = tuple(Placement(p.start, p.profile) for p in sorted(asked))
+        slices[name] = tuple(Placement(p.start, p.profile) for p in sorted(end_layout))
         if gpu.backend == "mig-manager":
-            moved = _by_counts(problem, gpu, asked)
+            moved = _by_counts(problem, gpu, end_layout)
             if moved is None:
                 counts = ", ".join(f"{n} x {profile}" for profile, n in multiset(slices[name]))
                 impossible[name] = f"{name}: mig-manager can create {counts} in no order"
@@ -120,36 +120,36 @@ def as_layout(gpu: GPUState) -> GPULayout:
 def nodes_of_growth(problem: Problem, packing: Packing) -> tuple[NewNode, ...]:
     """Return the nodes by which `packing` grows the pools of `problem`."""
     grown = dict(packing.grown)
-    found = []
+    nodes = []
     for pool in problem.growable:
         for node in new_nodes(problem, pool, grown.get(pool.name, 0)):
             gpu = GPUState(
                 "", node, pool.sku, pool.zone, pool.name, mig_enabled=pool.mig_enabled, nvlink=pool.nvlink
             )
             gpus = tuple(replace(gpu, id=f"{node}/{index}") for index in range(pool.node_size))
-            found.append(NewNode(pool.name, node, gpus))
-    return tuple(found)
+            nodes.append(NewNode(pool.name, node, gpus))
+    return tuple(nodes)
 
 
-def _by_counts(problem: Problem, gpu: GPUState, asked: tuple[Placed, ...]) -> tuple[Placed, ...] | None:
+def _by_counts(problem: Problem, gpu: GPUState, instances: tuple[Placed, ...]) -> tuple[Placed, ...] | None:
     """Return where mig-manager, which knows counts only, puts what is asked for. None: nowhere.
 
     Slices that offer the same counts already are left as they are. Replicas stay where they are if they can.
     """
-    wanted = multiset(Placement(p.start, p.profile) for p in asked)
+    multiset_of_instances = multiset(Placement(p.start, p.profile) for p in instances)
     owners: dict[tuple[int, str], str | None] = {}
-    if gpu.mig_enabled and wanted == _counts(gpu):
+    if gpu.mig_enabled and multiset_of_instances == _counts(gpu):
         owners = {(i.start, i.profile): i.owner for i in gpu.instances}
         free = sorted(owners)
     else:
         board = problem.board(gpu.sku)
-        order = creation_order(board, wanted) if board is not None else None
+        order = creation_order(board, multiset_of_instances) if board is not None else None
         if order is None:
             return None
         free = sorted((p.start, p.profile) for p in order)
-    found: list[Placed] = []
+    placed: list[Placed] = []
     unplaced = sorted(
-        (p for p in asked if p.owner is not None), key=lambda p: ((p.start, p.profile) not in free, p)
+        (p for p in instances if p.owner is not None), key=lambda p: ((p.start, p.profile) not in free, p)
     )
     for stays in (True, False):
         for p in list(unplaced):
@@ -158,9 +158,9 @@ def _by_counts(problem: Problem, gpu: GPUState, asked: tuple[Placed, ...]) -> tu
                 slot = min(fits, key=lambda s: (s[0] != p.start, s))
                 free.remove(slot)
                 unplaced.remove(p)
-                found.append(Placed(slot[0], p.profile, p.owner, p.gang))
+                placed.append(Placed(slot[0], p.profile, p.owner, p.gang))
     return tuple(
-        sorted([*found, *(Placed(start, profile) for start, profile in free)], key=lambda p: p.start)
+        sorted([*placed, *(Placed(start, profile) for start, profile in free)], key=lambda p: p.start)
     )
 
 

@@ -158,17 +158,17 @@ class FleetState:
 
     def blockers(self, replica: ReplicaPlacement) -> list[ReplicaPlacement]:
         """Return the replicas that have to leave before a wanted one may start, sorted."""
-        found: set[ReplicaPlacement] = set()
+        replicas: set[ReplicaPlacement] = set()
         for gpu, mask in self.region(replica).items():
             for held in self.holders[gpu].values():
                 if held.profile == WHOLE_GPU or mask & self.mask(gpu, Placement(held.start, held.profile)):
-                    found.add(held)
+                    replicas.add(held)
         gpu = replica.gpus[0]
         if replica.profile != WHOLE_GPU and self.mig_on[gpu] and gpu not in self.uncleared:
-            stay = {Placement(h.start, h.profile) for h in self.holders[gpu].values() if h not in found}
+            stay = {Placement(h.start, h.profile) for h in self.holders[gpu].values() if h not in replicas}
             if not self.fits(gpu, stay | {Placement(replica.start, replica.profile)}):  # engines, compute
-                found |= {h for h in self.holders[gpu].values() if h not in self.kept}
-        return sorted(found)
+                replicas |= {h for h in self.holders[gpu].values() if h not in self.kept}
+        return sorted(replicas)
 
     def fits(self, gpu: str, layout: Iterable[Placement]) -> bool:
         """Whether a GPU can hold these slices together."""
@@ -209,22 +209,22 @@ class FleetState:
         return place in self.slices[gpu] and replica.start not in self.holders[gpu]
 
     def places(
-        self, replica: ReplicaPlacement, taken: Mapping[str, int], effort: Effort
+        self, replica: ReplicaPlacement, used: Mapping[str, int], effort: Effort
     ) -> Iterator[ReplicaPlacement]:
         """Yield where else a replica could stand right now: slices that exist first. `taken`: not there."""
         if replica.profile == WHOLE_GPU:
-            yield from self._whole(replica, taken, effort)
+            yield from self._whole(replica, used, effort)
             return
         openings = self._open(replica, effort)
         for name in openings.existing:
             effort.left -= 1
             for place in self._free(name, replica.profile):
-                if not self.mask(name, place) & taken.get(name, 0):
+                if not self.mask(name, place) & used.get(name, 0):
                     yield ReplicaPlacement(replica.owner, replica.profile, (name,), place.start)
         for name in openings.creatable:
             effort.left -= 1
             for place in self._creatable(name, replica.profile, effort):
-                if not self.mask(name, place) & taken.get(name, 0):
+                if not self.mask(name, place) & used.get(name, 0):
                     yield ReplicaPlacement(replica.owner, replica.profile, (name,), place.start)
 
     def has_place(self, replica: ReplicaPlacement, effort: Effort) -> bool:
@@ -237,14 +237,14 @@ class FleetState:
     def _open(self, replica: ReplicaPlacement, effort: Effort) -> Openings:
         """Return the GPUs with other places for slices like this one."""
         sku = self.gpu(replica.gpus[0]).sku
-        known = self._openings.setdefault(sku, {})
-        found = known.setdefault(replica.profile, Openings(set(self.by_sku[sku])))
-        effort.left -= 1 + len(found.stale)
-        for name in sorted(found.stale):
-            _note(found.existing, name, any(True for _ in self._free(name, replica.profile)))
-            _note(found.creatable, name, any(True for _ in self._creatable(name, replica.profile, effort)))
-        found.stale.clear()
-        return found
+        by_profile = self._openings.setdefault(sku, {})
+        openings = by_profile.setdefault(replica.profile, Openings(set(self.by_sku[sku])))
+        effort.left -= 1 + len(openings.stale)
+        for name in sorted(openings.stale):
+            _note(openings.existing, name, any(True for _ in self._free(name, replica.profile)))
+            _note(openings.creatable, name, any(True for _ in self._creatable(name, replica.profile, effort)))
+        openings.stale.clear()
+        return openings
 
     def _places(self, name: str, profile: str) -> Iterator[Placement]:
         """Yield where slices of a profile may lie on a GPU that is in use as MIG has it, the last first."""
@@ -270,7 +270,7 @@ class FleetState:
                     yield place
 
     def _whole(
-        self, replica: ReplicaPlacement, taken: Mapping[str, int], effort: Effort
+        self, replica: ReplicaPlacement, used: Mapping[str, int], effort: Effort
     ) -> Iterator[ReplicaPlacement]:
         size = len(replica.gpus)
         for node in self.nodes[self.gpu(replica.gpus[0]).sku]:
@@ -279,18 +279,18 @@ class FleetState:
             free = [
                 name
                 for name in members
-                if not (self.mig_on[name] or self.ends.mig_on[name] or self.holders[name] or taken.get(name))
+                if not (self.mig_on[name] or self.ends.mig_on[name] or self.holders[name] or used.get(name))
             ]
             linked = size == 1 or size == len(members) or all(self.gpu(name).nvlink for name in free)
             if len(free) >= size and linked:
                 yield ReplicaPlacement(replica.owner, WHOLE_GPU, tuple(free[:size]))
 
 
-def _note(names: list[str], name: str, there: bool) -> None:
+def _note(names: list[str], name: str, listed: bool) -> None:
     """Keep a sorted list of names: this one is in it, or it is not."""
     at = bisect_left(names, name)
     if at < len(names) and names[at] == name:
-        if not there:
+        if not listed:
             del names[at]
-    elif there:
+    elif listed:
         insort(names, name)

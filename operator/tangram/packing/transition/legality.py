@@ -52,14 +52,14 @@ class Underway:
         if replica in self.fleet.terminating:
             return False
         others = self.fleet.replicas - self.fleet.starting - self.fleet.terminating - {replica}
-        available = sum(each.owner == step.owner for each in others)
+        available = sum(other.owner == step.owner for other in others)
         return available >= (budget.min_available if step.restart else budget.desired)
 
     def _permits_start(self, step: Step) -> bool:
         sites = set(replica_of(step).sites)
-        starting = sum(self._node(each) == step.node for each in self.fleet.starting)
-        alive = Counter(each.owner for each in self.fleet.replicas)[step.owner]
-        free = all(sites.isdisjoint(each.sites) for each in self.fleet.terminating)
+        starting = sum(self._node(replica) == step.node for replica in self.fleet.starting)
+        alive = Counter(replica.owner for replica in self.fleet.replicas)[step.owner]
+        free = all(sites.isdisjoint(replica.sites) for replica in self.fleet.terminating)
         if step.profile == WHOLE_GPU:
             free = not self._on(step.gpus, self.fleet.terminating)
         return free and starting < self.budgets.per_node and alive < self.budgets.of(step.owner).max_replicas
@@ -72,11 +72,11 @@ class Underway:
             return not (on_gpu or resets or self._on(node, self.fleet.starting))
         if step.kind == "set-mode":
             return not on_gpu
-        return all(each.start != step.start for each in on_gpu)
+        return all(operation.start != step.start for operation in on_gpu)
 
     def _on(self, gpus: Iterable[str], replicas: Iterable[ReplicaPlacement]) -> list[ReplicaPlacement]:
-        wanted = set(gpus)
-        return [each for each in replicas if not wanted.isdisjoint(each.gpus)]
+        gpu_ids = set(gpus)
+        return [replica for replica in replicas if not gpu_ids.isdisjoint(replica.gpus)]
 
     def _node(self, replica: ReplicaPlacement) -> str:
         return self.nodes[replica.gpus[0]]

@@ -63,8 +63,8 @@ def _with(problem: Problem, changed: Iterable[GPUState]) -> Problem:
 
 
 def _those(problem: Problem, names: Iterable[str]) -> list[GPUState]:
-    wanted = set(names)
-    return [gpu for gpu in problem.gpus if gpu.id in wanted]
+    listed = set(names)
+    return [gpu for gpu in problem.gpus if gpu.id in listed]
 
 
 def _operated(step: Step, problem: Problem) -> Iterator[GPUState]:
@@ -86,8 +86,9 @@ def _operated(step: Step, problem: Problem) -> Iterator[GPUState]:
 
 def _held(gpu: GPUState, replica: ReplicaPlacement) -> GPUState:
     gang = replica.gpus[0] if len(replica.gpus) > 1 else None
-    taken = Instance(replica.profile, replica.start, replica.owner, gang=gang)
-    return replace(gpu, instances=_sorted((*(i for i in gpu.instances if i.start != replica.start), taken)))
+    instance = Instance(replica.profile, replica.start, replica.owner, gang=gang)
+    others = (i for i in gpu.instances if i.start != replica.start)
+    return replace(gpu, instances=_sorted((*others, instance)))
 
 
 def _left(gpu: GPUState, replica: ReplicaPlacement) -> GPUState:

@@ -189,7 +189,7 @@ class TransitionPlanner:
         fleet, node = self.fleet, self.fleet.gpu(replica.gpus[0]).node
         if not fleet.awaiting_mode(node):
             return False
-        held = [each for gpu in fleet.by_node[node] for each in fleet.holders[gpu].values()]
+        held = [holder for gpu in fleet.by_node[node] for holder in fleet.holders[gpu].values()]
         return bool(held) and self.leaving.issuperset(held)
 
     def _mode(self, gpu: str, *, on: bool) -> None:
@@ -279,7 +279,7 @@ class TransitionPlanner:
     def _all_return(self, goal: ReplicaPlacement) -> bool:
         """Whether the GPU of a goal offers a place to a replica of each demand that has to stop for it."""
         stops = Counter(self.backlog.owners(goal))
-        places = Counter(each.owner for each in self.pending if each.gpus[0] == goal.gpus[0])
+        places = Counter(replica.owner for replica in self.pending if replica.gpus[0] == goal.gpus[0])
         return stops <= places and self._at_least(goal) is not None
 
     def _at_least(self, goal: ReplicaPlacement) -> Cost | None:
@@ -312,36 +312,37 @@ class TransitionPlanner:
 
     def _free(self, goal: ReplicaPlacement) -> UnblockingMove | None:
         fleet, blockers = self.fleet, self.backlog.blockers(goal)
-        taken: Counter[str] = Counter()
+        used: Counter[str] = Counter()
         for gpu, mask in fleet.region(goal).items():
-            taken[gpu] |= mask
-        there = {owner: self.rollouts[owner].replicas for owner in {goal.owner, *(b.owner for b in blockers)}}
+            used[gpu] |= mask
+        owners = {goal.owner, *(b.owner for b in blockers)}
+        replicas_by_owner = {owner: self.rollouts[owner].replicas for owner in owners}
         moves: list[tuple[ReplicaPlacement, ReplicaPlacement | None, bool]] = []
         for replica in blockers:
             rollout = self.rollouts[replica.owner]
             if replica not in self.leaving:
                 return None
             spare = None
-            early = there[replica.owner] <= rollout.budget.desired
+            early = replicas_by_owner[replica.owner] <= rollout.budget.desired
             if early:
-                spare = self._spare(replica, taken) if rollout.may_surge else None
+                spare = self._spare(replica, used) if rollout.may_surge else None
                 if spare is None and not (
-                    self.policy.restarts and there[replica.owner] > rollout.budget.min_available
+                    self.policy.restarts and replicas_by_owner[replica.owner] > rollout.budget.min_available
                 ):
                     return None
             if spare is None:
-                there[replica.owner] -= 1
+                replicas_by_owner[replica.owner] -= 1
             else:
                 for gpu in spare.gpus:
-                    taken[gpu] |= self.backlog.mask(spare, gpu)
+                    used[gpu] |= self.backlog.mask(spare, gpu)
             moves.append((replica, spare, early and spare is None))
-        if there[goal.owner] >= self.rollouts[goal.owner].budget.max_replicas:
+        if replicas_by_owner[goal.owner] >= self.rollouts[goal.owner].budget.max_replicas:
             return None
         detours = sum(spare is not None for _, spare, _ in moves)
         restarts = sum(early for _, _, early in moves)
         return UnblockingMove(restarts, detours, len(moves) - detours - restarts, goal, tuple(moves))
 
-    def _spare(self, replica: ReplicaPlacement, taken: Mapping[str, int]) -> ReplicaPlacement | None:
+    def _spare(self, replica: ReplicaPlacement, used: Mapping[str, int]) -> ReplicaPlacement | None:
         """Return a free place for a detour: one for which no goal waits, if there is one.
 
         Of the same shape; else of one that its demand has in the end, which serves as well.
@@ -351,7 +352,7 @@ class TransitionPlanner:
         self.effort.left -= _SEARCH
         for shape in self._spare_shapes(replica):
             first: ReplicaPlacement | None = None
-            for place in self.fleet.places(shape, taken, self.effort):
+            for place in self.fleet.places(shape, used, self.effort):
                 if not self.backlog.wanting(place):
                     return place
                 first = first or place
@@ -367,8 +368,8 @@ class TransitionPlanner:
         if (replica.owner, own) not in self.spare_shapes:
             others = self.backlog.shapes_of(replica.owner)
             shapes = [(own, replica), *((shape, others[shape]) for shape in sorted(others) if shape != own)]
-            found = [each for _, each in shapes if self.fleet.has_place(each, self.effort)]
-            self.spare_shapes[replica.owner, own] = [replace(each, owner=replica.owner) for each in found]
+            examples = [example for _, example in shapes if self.fleet.has_place(example, self.effort)]
+            self.spare_shapes[replica.owner, own] = [replace(e, owner=replica.owner) for e in examples]
         return self.spare_shapes[replica.owner, own]
 
     def _take(self, unblocking: UnblockingMove) -> None:
@@ -394,11 +395,11 @@ class TransitionPlanner:
         for gpu in fleet.ends.gpus:
             if gpu in fleet.ends.impossible or (fleet.holders[gpu] and gpu in fleet.uncleared):
                 continue
-            wanted = fleet.ends.slices[gpu]
-            if not fleet.ends.mig_on[gpu] or not (wanted or fleet.slices[gpu]):
+            end_slices = fleet.ends.slices[gpu]
+            if not fleet.ends.mig_on[gpu] or not (end_slices or fleet.slices[gpu]):
                 continue
             if not fleet.mig_on[gpu] and fleet.blockers(
-                ReplicaPlacement("", wanted[0].profile, (gpu,), wanted[0].start)
+                ReplicaPlacement("", end_slices[0].profile, (gpu,), end_slices[0].start)
             ):
                 continue
             self._mode(gpu, on=True)
@@ -407,9 +408,9 @@ class TransitionPlanner:
             if fleet.gpu(gpu).backend == "mig-manager" or not fleet.gpu(gpu).cuttable:
                 continue
             held = {Placement(s.start, s.profile) for s in fleet.holders[gpu].values()}
-            for place in sorted(fleet.slices[gpu] - held - set(wanted)):
+            for place in sorted(fleet.slices[gpu] - held - set(end_slices)):
                 self._destroy(gpu, place)
-            for place in wanted:
+            for place in end_slices:
                 if place not in fleet.slices[gpu] and fleet.fits(gpu, fleet.slices[gpu] | {place}):
                     self.recorder.create(gpu, place, temporary=False)
                     fleet.create_slice(gpu, place)
@@ -423,18 +424,19 @@ def attempt(
     effort: Effort,
 ) -> TransitionPlanner:
     """Return one attempt, run to its end, or to the end of `effort`."""
-    known = {each.demand for each in budgets.demands}  # replicas of others came since: they stay
+    # Replicas of other owners came since: they stay.
+    planned_demands = {budget.demand for budget in budgets.demands}
     pending = ends.wanted - ends.kept
-    leaving = {replica for replica in ends.now - ends.kept if replica.owner in known}
+    leaving = {replica for replica in ends.now - ends.kept if replica.owner in planned_demands}
     now, to_come = (Counter(replica.owner for replica in replicas) for replicas in (ends.now, pending))
     pinned = {(g.id, i.start) for g in problem.gpus for i in g.instances if not i.movable}
     fleet = FleetState(problem, ends, ends.kept)
-    found = TransitionPlanner(
+    planner = TransitionPlanner(
         fleet,
         StepRecorder(ends.gpus, budgets.per_node),
         {
-            each.demand: RolloutProgress(each, now[each.demand], to_come[each.demand])
-            for each in budgets.demands
+            budget.demand: RolloutProgress(budget, now[budget.demand], to_come[budget.demand])
+            for budget in budgets.demands
         },
         Backlog.of(fleet, pending, leaving, by_goals=policy.by_goals),
         frozenset(r for r in leaving if any(site in pinned for site in r.sites)),
@@ -443,5 +445,5 @@ def attempt(
         policy.patient,
         effort=effort,
     )
-    found.run()
-    return found
+    planner.run()
+    return planner

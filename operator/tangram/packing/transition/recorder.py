@@ -80,7 +80,7 @@ class StepRecorder:
             after += [self.operated[gpu] for gpu in replica.gpus if gpu in self.operated]
         else:
             after += [self.made[site] for site in replica.sites if site in self.made]
-        after += [found for found in (self.node_geometry.get(node), self.drains.get(replica.owner)) if found]
+        after += [step for step in (self.node_geometry.get(node), self.drains.get(replica.owner)) if step]
         after += [earlier[-1][0]] if earlier else []
         after += [earlier[-self.per_node][1]] if len(earlier) >= self.per_node else []
         start = self._replica("start-replica", replica, after, temporary=temporary)
@@ -107,8 +107,8 @@ class StepRecorder:
 
     def _quiet(self, node: str) -> list[int]:
         """No replica is starting on the node, no other geometry is being set."""
-        found = [wait for _, wait in self.node_starts.get(node, [])[-self.per_node :]]
-        return found + ([self.node_geometry[node]] if node in self.node_geometry else [])
+        waits = [wait for _, wait in self.node_starts.get(node, [])[-self.per_node :]]
+        return waits + ([self.node_geometry[node]] if node in self.node_geometry else [])
 
     def _slice(
         self, kind: Kind, gpu: str, placement: Placement, after: Iterable[int], *, temporary: bool

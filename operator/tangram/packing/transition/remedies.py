@@ -41,44 +41,44 @@ def transition(
     """
     check_pace(pace)
     scenario = Scenario(problem, packing, pace, effort=effort_of(effort, late))
-    found = scenario.attempts()
-    missing = missing_for(scenario, found)
-    return Transition(scenario.safe_steps(found, effort_of(effort, late)), missing)
+    planner = scenario.attempts()
+    missing = missing_for(scenario, planner)
+    return Transition(scenario.safe_steps(planner, effort_of(effort, late)), missing)
 
 
-def missing_for(scenario: Scenario, found: TransitionPlanner) -> Missing | None:
+def missing_for(scenario: Scenario, planner: TransitionPlanner) -> Missing | None:
     """Return what keeps the first attempt of a scenario from arriving. None: it arrives."""
-    if found.has_arrived:
+    if planner.has_arrived:
         return None
-    missing = Missing(_blocked(found)) if scenario.effort.over else _missing(scenario, found)
+    missing = Missing(_blocked(planner)) if scenario.effort.over else _missing(scenario, planner)
     if scenario.effort.over:  # nothing is proved: there may be an order, or a remedy, that was not found
         missing = replace(missing, reasons=(*missing.reasons, _GAVE_UP))
     return missing
 
 
-def _blocked(found: TransitionPlanner) -> tuple[str, ...]:
-    return tuple(str(goal) for goal in found.pending)
+def _blocked(planner: TransitionPlanner) -> tuple[str, ...]:
+    return tuple(str(goal) for goal in planner.pending)
 
 
-def _missing(scenario: Scenario, found: TransitionPlanner) -> Missing:
-    goals = {goal: found.fleet.blockers(goal) for goal in found.pending}
-    blockers = sorted({each for there in goals.values() for each in there if each in found.leaving})
+def _missing(scenario: Scenario, planner: TransitionPlanner) -> Missing:
+    goals = {goal: planner.fleet.blockers(goal) for goal in planner.pending}
+    blockers = sorted({b for blockers in goals.values() for b in blockers if b in planner.leaving})
     half = Effort(scenario.effort.left // 2, scenario.effort.late)
     scenario.effort.left -= half.left
     return Missing(
-        blocked=_blocked(found),
-        spares=_spares(replace(scenario, effort=half), found, blockers),
-        min_available=_lower_minima(scenario, found, blockers),
-        reasons=tuple(dict.fromkeys(reason for goal in goals for reason in _reasons(found, goal))),
+        blocked=_blocked(planner),
+        spares=_spares(replace(scenario, effort=half), planner, blockers),
+        min_available=_lower_minima(scenario, planner, blockers),
+        reasons=tuple(dict.fromkeys(reason for goal in goals for reason in _reasons(planner, goal))),
     )
 
 
 def _spares(
-    scenario: Scenario, found: TransitionPlanner, blockers: list[ReplicaPlacement]
+    scenario: Scenario, planner: TransitionPlanner, blockers: list[ReplicaPlacement]
 ) -> tuple[Spare, ...]:
     """Return free places that suffice: as few as possible of one shape, else one of each."""
-    shapes = {ShapeKey(*found.fleet.shape(each)) for each in blockers if each not in found.pinned}
-    order = sorted(shapes, key=lambda shape: (_size(found, shape), shape))
+    shapes = {ShapeKey(*planner.fleet.shape(b)) for b in blockers if b not in planner.pinned}
+    order = sorted(shapes, key=lambda shape: (_size(planner, shape), shape))
     for many in range(1, _MOST_SPARES + 1):
         for shape in order:
             if _works_with(scenario, {shape: many}):
@@ -91,10 +91,10 @@ def _spare(shape: ShapeKey, many: int) -> Spare:
     return Spare(shape.sku, shape.profile, many * shape.tensor_parallel)
 
 
-def _size(found: TransitionPlanner, shape: ShapeKey) -> int:
+def _size(planner: TransitionPlanner, shape: ShapeKey) -> int:
     if shape.profile == WHOLE_GPU:
         return 1000 * shape.tensor_parallel
-    board = found.fleet.problem.board(shape.sku)
+    board = planner.fleet.problem.board(shape.sku)
     masks = (o.mask.bit_count() for o in (board.options if board else ()) if o.profile == shape.profile)
     return next(masks, 0)
 
@@ -124,12 +124,10 @@ def _extra_gpus(scenario: Scenario, shape: ShapeKey, many: int, where: str) -> I
 
 
 def _lower_minima(
-    scenario: Scenario, found: TransitionPlanner, blockers: list[ReplicaPlacement]
+    scenario: Scenario, planner: TransitionPlanner, blockers: list[ReplicaPlacement]
 ) -> tuple[tuple[str, int], ...]:
     """Return minima that suffice: of one demand if there is such a one, as high as possible."""
-    minima = {
-        owner: found.rollouts[owner].budget.min_available for owner in {each.owner for each in blockers}
-    }
+    minima = {owner: planner.rollouts[owner].budget.min_available for owner in {b.owner for b in blockers}}
     owners = sorted(owner for owner, least in minima.items() if least)
     choices = [{owner: 0} for owner in owners[:_MOST_LOWER]]
     if len(owners) > 1:
@@ -146,8 +144,8 @@ def _highest(
     """Raise minima again, one after the other, as far as the steps still arrive."""
     best = dict(lowered)
     for owner in sorted(best):
-        tried = range(minima[owner], max(0, minima[owner] - _MOST_LOWER - 1), -1)
-        best[owner] = next((n for n in tried if _works_above(scenario, best | {owner: n})), best[owner])
+        candidates = range(minima[owner], max(0, minima[owner] - _MOST_LOWER - 1), -1)
+        best[owner] = next((n for n in candidates if _works_above(scenario, best | {owner: n})), best[owner])
     return tuple((owner, n) for owner, n in sorted(best.items()) if n < minima[owner])
 
 
@@ -156,13 +154,13 @@ def _works_above(scenario: Scenario, minima: Mapping[str, int]) -> bool:
     return replace(scenario, pace=replace(scenario.pace, min_available=declared)).works()
 
 
-def _reasons(found: TransitionPlanner, goal: ReplicaPlacement) -> Iterator[str]:
+def _reasons(planner: TransitionPlanner, goal: ReplicaPlacement) -> Iterator[str]:
     """Yield what neither remedy helps against."""
-    fleet = found.fleet
+    fleet = planner.fleet
     for gpu in goal.gpus:
         if gpu in fleet.ends.impossible:
             yield fleet.ends.impossible[gpu]
-        stay = ", ".join(sorted({str(each) for each in fleet.blockers(goal) if each not in found.leaving}))
+        stay = ", ".join(sorted({str(b) for b in fleet.blockers(goal) if b not in planner.leaving}))
         if stay and fleet.mig_on[gpu] != (goal.profile != WHOLE_GPU):
             yield f"MIG mode of {gpu} changes only while nothing runs on {fleet.gpu(gpu).node}: {stay}"
         elif stay:

@@ -49,23 +49,24 @@ class Budgets:
 
     def of(self, demand: str) -> RolloutBudget:
         """Return the budget of one demand."""
-        return self.demands[bisect_left(self.demands, demand, key=lambda each: each.demand)]
+        return self.demands[bisect_left(self.demands, demand, key=lambda budget: budget.demand)]
 
 
 def budgets_of(ends: EndStates, pace: Pace) -> Budgets:
     """Return the budgets of a transition that begins with `ends.now`."""
     declared = dict(pace.min_available)
-    now, wanted, leaving, arriving = (
+    now, at_end, leaving, arriving = (
         Counter(replica.owner for replica in replicas)
         for replicas in (ends.now, ends.wanted, ends.now - ends.kept, ends.wanted - ends.kept)
     )
-    found = []
-    for owner in sorted(now | wanted):
-        desired = min(now[owner], wanted[owner])
+    budgets = []
+    for owner in sorted(now | at_end):
+        desired = min(now[owner], at_end[owner])
         least = min(declared.get(owner, desired), desired)
-        most = max(now[owner], wanted[owner]) + pace.per_demand
-        found.append(RolloutBudget(owner, least, desired, most, now[owner], leaving[owner], arriving[owner]))
-    return Budgets(tuple(found), pace.per_node)
+        most = max(now[owner], at_end[owner]) + pace.per_demand
+        counts = now[owner], leaving[owner], arriving[owner]
+        budgets.append(RolloutBudget(owner, least, desired, most, *counts))
+    return Budgets(tuple(budgets), pace.per_node)
 
 
 @dataclass(slots=True)

@@ -42,26 +42,26 @@ class Scenario:
         """Return the first attempt that arrives, else the first of all."""
         first: TransitionPlanner | None = None
         for policy in self.policies:
-            found = self._attempt(policy, self.effort)
-            if found.has_arrived:
-                return found
-            first = first or found
+            planner = self._attempt(policy, self.effort)
+            if planner.has_arrived:
+                return planner
+            first = first or planner
             if self.effort.over:
                 break
         assert first is not None  # noqa: S101 - there are policies
         return first
 
-    def safe_steps(self, found: TransitionPlanner, effort: Effort) -> tuple[Step, ...]:
+    def safe_steps(self, planner: TransitionPlanner, effort: Effort) -> tuple[Step, ...]:
         """Return the steps of `found`, or as many as leave none down that has to come back."""
-        if found.has_arrived:
-            return tuple(found.recorder.steps)
+        if planner.has_arrived:
+            return tuple(planner.recorder.steps)
         safe = self._attempt(replace(self.policies[0], restarts=False), effort)
-        further = found if found.safe_prefix[0] > safe.safe_prefix[0] else safe
+        further = planner if planner.safe_prefix[0] > safe.safe_prefix[0] else safe
         return tuple(further.recorder.steps[: further.safe_prefix[1]])
 
-    def rank(self, found: TransitionPlanner) -> int:
+    def rank(self, planner: TransitionPlanner) -> int:
         """Return which of the policies arrived; one more than there are: none."""
-        return self.policies.index(found.policy) if found.has_arrived else len(self.policies)
+        return self.policies.index(planner.policy) if planner.has_arrived else len(self.policies)
 
     def works(self) -> bool:
         """Whether an attempt arrives before the effort is over."""
