@@ -79,7 +79,7 @@ test: check tools ## All tests: unit, engine, real API server, whole local clust
 
 .PHONY: e2e
 e2e: setup tools ## What a person lives through, on a real cluster on this machine
-	$(BIN)/pytest -m cluster --timeout 900 tests e2e
+	$(BIN)/pytest -m cluster --timeout 900 --budget 900 e2e tests/cluster_provider
 
 .PHONY: campaign
 campaign: setup ## Thousands of packings against other optimisers; mutants of the decisions against the tests

@@ -1,4 +1,7 @@
-"""One cluster for all of what a person lives through; every test starts from an installed, quiet Tangram."""
+"""One cluster for all of what a person lives through; every test starts from an installed, quiet Tangram.
+
+A model takes most of a minute to become Ready and to end again: the tests of a module share one.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +31,33 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.fixture
-def kube(stage: Stage) -> Iterator[Kube]:
-    """The cluster, with nobody's LLMDeployment in it before and after."""
+def kube(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Kube]:
+    """The cluster, with no LLMDeployment in it before and after."""
+    beside = [item for item in request.session.items if item.path == request.path]
+    assert not any("model" in getattr(item, "fixturenames", ()) for item in beside), (
+        "it would end their model"
+    )
     line = stage.cluster()
     _clear(line)
     yield line
     _clear(line)
 
 
+@pytest.fixture(scope="module")
+def own_model(stage: Stage) -> Iterator[Kube]:
+    """The cluster with the example's model Ready and nothing else, started anew for each module."""
+    line = stage.cluster()
+    _clear(line)
+    install.model(line)
+    yield line
+    _clear(line)
+
+
 @pytest.fixture
-def model(kube: Kube) -> Kube:
-    """The cluster with the example's model Ready."""
-    install.model(kube)
-    return kube
+def model(own_model: Kube) -> Kube:
+    """The cluster with the example's model Ready: the module's, as it was applied at first."""
+    install.model(own_model)
+    return own_model
 
 
 @pytest.fixture
@@ -55,9 +72,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """When a test fails, print what a person would type next."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
-    line = getattr(item, "funcargs", {}).get("kube")
-    if report.when == "call" and report.failed and line is not None:
-        report.sections.append(("cluster", _look(line)))
+    stage = getattr(item, "funcargs", {}).get("stage")
+    if report.when == "call" and report.failed and stage is not None:
+        report.sections.append(("cluster", _look(stage.cluster())))
 
 
 def _look(kube: Kube) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,3 +48,23 @@ def operator_scaled_to(kube: Kube, replicas: int) -> Iterator[None]:
 def tangram(kube: Kube, *arguments: str) -> str:
     """What the command line prints about this cluster."""
     return run([sys.executable, "-m", "tangram.cli.main", *arguments], env=kube.env, timeout_s=120).stdout
+
+
+def deployment(name: str, uri: str, *, served: str | None = None) -> str:
+    """An LLMDeployment as JSON."""
+    spec: dict[str, object] = {"model": {"uri": uri, **({"servedName": served} if served else {})}}
+    return json.dumps(
+        {
+            "apiVersion": "tangram.dev/v1alpha1",
+            "kind": "LLMDeployment",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+    )
+
+
+def newest_plan(kube: Kube, state: str) -> dict[str, Any]:
+    """The newest FleetPlan, if it is in this state."""
+    plans = kube.get("fleetplans")["items"]
+    found: list[dict[str, Any]] = [p for p in plans if p.get("status", {}).get("state") == state]
+    return max(found, key=lambda p: p["metadata"]["creationTimestamp"], default={})

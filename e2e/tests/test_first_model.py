@@ -1,6 +1,5 @@
 """A person applies their first LLMDeployment and gets an answer."""
 
-import json
 import re
 
 import pytest
@@ -9,6 +8,7 @@ from openai import OpenAI
 from e2e.cluster.images import FEW_KERNELS
 from e2e.demo import install
 from e2e.kube import Kube
+from e2e.tests.support import deployment
 
 pytestmark = pytest.mark.cluster
 
@@ -134,42 +134,13 @@ def test_kubectl_explain_describes_every_field_of_the_spec(model: Kube) -> None:
     assert "<no description>" not in told
 
 
-def test_a_checkpoint_that_is_not_there_is_reported_before_any_gpu_is_taken(kube: Kube) -> None:
-    kube.apply(_deployment("lost", "image:///models/nowhere"), namespace="default")
-    kube.kubectl("wait", "--for=condition=ModelReady=False", "llmdep/lost", "--timeout=60s")
-    kube.kubectl("wait", '--for=jsonpath={.status.conditions[?(@.type=="ModelReady")].reason}=NotFound',
-                 "llmdep/lost", "--timeout=90s")  # fmt: skip
-
-    assert not kube.exists("deploy", "-n", "default")
-
-
 def test_two_deployments_with_one_served_name_the_older_wins(model: Kube) -> None:
     model.apply(
-        _deployment("second", "image:///models/tangram-tiny", served=install.NAME), namespace="default"
+        deployment("second", "image:///models/tangram-tiny", served=install.NAME), namespace="default"
     )
     model.kubectl("wait", "--for=condition=Accepted=False", "llmdep/second", "--timeout=30s")
     second = model.get("llmdep", "second")["status"]["conditions"]
+    model.kubectl("delete", "llmdep", "second", "--wait", "--timeout=30s")
 
     assert next(c["reason"] for c in second if c["type"] == "Accepted") == "ModelNameCollision"
     assert model.kubectl("get", "llmdep", install.NAME, "-o", "jsonpath={.status.readyReplicas}") == "1"
-
-
-def test_deletion_while_starting_leaves_nothing(kube: Kube) -> None:
-    kube.apply(install.EXAMPLE, namespace="default")
-    kube.kubectl("delete", "llmdep", install.NAME, "--wait")
-    ours = ("deploy,svc,job,pod", "-l", f"tangram.dev/llmdeployment={install.NAME}")
-    kube.kubectl("wait", "--for=delete", *ours, "--timeout=90s")
-
-    assert kube.kubectl("get", *ours, "-o", "name") == ""
-
-
-def _deployment(name: str, uri: str, *, served: str | None = None) -> str:
-    spec: dict[str, object] = {"model": {"uri": uri, **({"servedName": served} if served else {})}}
-    return json.dumps(
-        {
-            "apiVersion": "tangram.dev/v1alpha1",
-            "kind": "LLMDeployment",
-            "metadata": {"name": name},
-            "spec": spec,
-        }
-    )

@@ -17,13 +17,12 @@ import yaml
 
 from e2e.cluster import binaries
 from e2e.cluster.local import Local
-from e2e.demo import install
 from e2e.demo.stage import Stage
 from e2e.kube import Kube, wait_until
 from e2e.silicon import kwok
 from e2e.silicon.board import parse_machine
 from e2e.tests.conftest import pods
-from e2e.tests.support import condition, tangram
+from e2e.tests.support import condition, newest_plan, tangram
 from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec
 
 pytestmark = pytest.mark.cluster
@@ -120,7 +119,7 @@ def test_models_applied_together_get_one_plan_and_the_better_layout_is_recommend
     wait_until(lambda: condition(mixed, "Placed", "urgent")["status"] == "True", 10, "the urgent one's place")
     assert condition(mixed, "Placed", short)["reason"] == "InsufficientCapacity"
 
-    plan = wait_until(lambda: _plan(mixed, "Recommended"), 90, "the better layout")
+    plan = wait_until(lambda: newest_plan(mixed, "Recommended"), 90, "the better layout")
     assert not plan["spec"]["unmet"]
     table = mixed.kubectl("get", "fleetplan").splitlines()
     assert {"STATE", "UNMET", "GAP", "SOLVE"} <= set(table[0].split())
@@ -150,19 +149,6 @@ def test_an_objective_out_of_reach_comes_with_what_would_do(mixed: Kube) -> None
     assert eased[0]["text"].startswith("TPOT "), eased
 
 
-def test_a_plan_that_stays_is_written_once(stage: Stage, model: Kube) -> None:
-    plan = wait_until(lambda: _plan(model, "InForce"), 90, "the plan of what runs")
-    assert plan["spec"]["deployments"][0]["name"] == install.NAME
-    before = model.get("fleetplans")["items"]
-    model.kubectl("rollout", "restart", "-n", install.SYSTEM, "deploy/tangram")
-    model.kubectl("rollout", "status", "-n", install.SYSTEM, "deploy/tangram", "--timeout=90s")
-    wait_until(lambda: condition(model, "Ready")["status"] == "True", 60, "the new operator's word")
-    after = model.get("fleetplans")["items"]
-    assert [(p["metadata"]["name"], p["metadata"]["resourceVersion"]) for p in before] == [
-        (p["metadata"]["name"], p["metadata"]["resourceVersion"]) for p in after
-    ]
-
-
 def _short(kube: Kube, *names: str) -> str:
     """The one that is told to have no place, once the others have one."""
     states = {name: condition(kube, "Placed", name).get("status") for name in names}
@@ -173,10 +159,3 @@ def _short(kube: Kube, *names: str) -> str:
 def _told(kube: Kube, name: str) -> str:
     """The FleetPlan that a status names."""
     return str(kube.get("llmdep", name)["status"].get("placement", {}).get("plan", ""))
-
-
-def _plan(kube: Kube, state: str) -> dict[str, Any]:
-    """The newest FleetPlan, if it is in this state."""
-    plans = kube.get("fleetplans")["items"]
-    found: list[dict[str, Any]] = [p for p in plans if p.get("status", {}).get("state") == state]
-    return max(found, key=lambda p: p["metadata"]["creationTimestamp"], default={})

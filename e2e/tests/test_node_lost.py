@@ -51,6 +51,10 @@ def test_the_other_replica_serves_on_and_a_replacement_comes(model: Kube, second
     assert {second_node, first_node} == _nodes(model)
 
     Local().lose_node(1)
+    model.kubectl(
+        "wait", "--for=condition=Ready=Unknown", f"node/{second_node}", "--timeout=120s", timeout=150
+    )
+    assert Local().status().up, "the first node and the control plane stay"
     wait_until(lambda: install.replicas(model)[0] == 1, 120, "the status to say that one replica is gone")
 
     assert condition(model, "Ready")["status"] == "False"

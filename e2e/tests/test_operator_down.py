@@ -4,9 +4,22 @@ import pytest
 
 from e2e.demo import install
 from e2e.kube import Kube, wait_until
-from e2e.tests.support import ask, operator_scaled_to
+from e2e.tests.support import ask, condition, newest_plan, operator_scaled_to
 
 pytestmark = pytest.mark.cluster
+
+
+def test_a_plan_that_stays_is_written_once(model: Kube) -> None:
+    plan = wait_until(lambda: newest_plan(model, "InForce"), 90, "the plan of what runs")
+    assert plan["spec"]["deployments"][0]["name"] == install.NAME
+    before = model.get("fleetplans")["items"]
+    model.kubectl("rollout", "restart", "-n", install.SYSTEM, "deploy/tangram")
+    model.kubectl("rollout", "status", "-n", install.SYSTEM, "deploy/tangram", "--timeout=90s")
+    wait_until(lambda: condition(model, "Ready")["status"] == "True", 60, "the new operator's word")
+    after = model.get("fleetplans")["items"]
+    assert [(p["metadata"]["name"], p["metadata"]["resourceVersion"]) for p in before] == [
+        (p["metadata"]["name"], p["metadata"]["resourceVersion"]) for p in after
+    ]
 
 
 def test_serving_goes_on_and_a_lost_pod_is_replaced_while_the_operator_is_away(model: Kube) -> None:

@@ -116,17 +116,6 @@ def test_a_cpu_limit_holds(cluster: Local, server: str) -> None:
     assert used_s < 0.3 * 4, "a pod limited to 200m took more than 300m"
 
 
-def test_a_node_that_is_lost_turns_unready_and_the_first_one_stays(cluster: Local) -> None:
-    name = cluster.add_node(1)
-    try:
-        cluster.lose_node(1)
-        lost = ["wait", "--for=condition=Ready=Unknown", f"node/{name}", "--timeout=120s"]
-        cluster.kubectl(*lost, timeout_s=150)
-        assert cluster.status().up
-    finally:
-        cluster.kubectl("delete", "node", name, "--ignore-not-found")
-
-
 def test_only_one_node_may_be_lost_not_the_first(cluster: Local) -> None:
     with pytest.raises(ClusterError, match="lose another one"):
         cluster.lose_node(0)

@@ -63,3 +63,12 @@ def test_files_stay_short_enough_to_hold_in_the_head() -> None:
 
     assert ours
     assert {name: n for name, n in lengths.items() if n > 450} == {}
+
+
+def test_tests_on_a_whole_cluster_lie_where_make_e2e_looks_for_them() -> None:
+    marked = [p for p in tracked_files() if p.name.startswith("test_") and "mark.cluster" in p.read_text()]
+
+    assert {str(path.parent.relative_to(ROOT)) for path in marked} - {"tests/repository"} == {
+        "e2e/tests",
+        "tests/cluster_provider",
+    }
