@@ -153,15 +153,15 @@ def test_what_a_person_may_not_have_meant_is_said_of_an_accepted_pool(one: Pool,
 
 
 def test_a_pool_whose_sku_contradicts_the_labels_of_its_nodes_is_not_accepted() -> None:
-    (told,) = statuses({}, pool("gold", {}), pools=(replace(GOLD, sku="L4"),))
+    (status,) = statuses({}, pool("gold", {}), pools=(replace(GOLD, sku="L4"),))
 
-    assert condition(told, "Accepted")["reason"] == "SKUMismatch"
-    assert condition(told, "Accepted")["message"] == (
+    assert condition(status, "Accepted")["reason"] == "SKUMismatch"
+    assert condition(status, "Accepted")["message"] == (
         "spec.sku is L4, but node a has the label nvidia.com/gpu.product=NVIDIA-A10 (and 1 more of its nodes"
-        " have another model): the label counts, and plans add no nodes; correct spec.sku, or select these"
-        " nodes by a GPUPool of their own"
+        " have another model): the label takes precedence, and plans add no nodes; correct spec.sku, or"
+        " select these nodes with a GPUPool of their own"
     )
-    assert told["nodes"] == 2
+    assert status["nodes"] == 2
 
 
 def test_a_pool_that_is_not_understood_says_why_and_counts_nothing() -> None:

@@ -49,7 +49,7 @@ def ready(told: dict[str, Any]) -> tuple[str, str, str]:
         ),
         (
             (node("a"), node("b", {GPU: 0})),
-            ("False", "GPUsLeftOut", "1 of 2 nodes is Ready but without all GPUs on offer: b"),
+            ("False", "GPUsLeftOut", "1 of 2 nodes is Ready but does not offer all its GPUs: b"),
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The status of a GPUPool: its conditions, what belongs to it, and how much of that is free. Pure."""
+"""Compute the status of each GPUPool: conditions, number of nodes and GPUs, free devices, cost. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,59 +19,59 @@ MAX_MESSAGE = 2000
 
 def pool_statuses(
     objects: tuple[Object, ...],
-    seen: FleetSnapshot,
-    used: Mapping[str, PoolUse] | None,
+    snapshot: FleetSnapshot,
+    use_by_pool: Mapping[str, PoolUse] | None,
     now: float,
-    skipped: Callable[[Object, Exception], None] = lambda _obj, _error: None,
+    on_skipped: Callable[[Object, Exception], None] = lambda _obj, _error: None,
 ) -> list[tuple[Object, Object]]:
-    """Return each GPUPool with the status that it should have; `skipped` takes those that have none.
+    """Return each GPUPool with its new status; `on_skipped` takes those whose status cannot be computed.
 
-    `used` is None while nobody has looked yet: what the status says of it stays.
+    `use_by_pool` is None before the fleet has been planned: the present figures stay.
     """
-    members = _members(seen)
-    held = Counter[tuple[str, str]]()
-    for claim in seen.claims:
-        held[claim.node, claim.resource] += claim.count
-    everyone: tuple[Pool | InvalidPool, ...] = (*seen.pools, *seen.invalid_pools)
-    pools = {pool.name: pool for pool in everyone}
-    found = []
+    members = _members(snapshot)
+    claimed = Counter[tuple[str, str]]()
+    for claim in snapshot.claims:
+        claimed[claim.node, claim.resource] += claim.count
+    all_pools: tuple[Pool | InvalidPool, ...] = (*snapshot.pools, *snapshot.invalid_pools)
+    pools = {pool.name: pool for pool in all_pools}
+    statuses = []
     for obj in objects:
         pool = pools.get(obj["metadata"]["name"])
         if pool is None:
             continue
         try:
-            found.append((obj, _status(obj, pool, members, held, used, now)))
-        except Exception as error:  # noqa: BLE001 - costs this GPUPool alone
-            skipped(obj, error)
-    return found
+            statuses.append((obj, _status(obj, pool, members, claimed, use_by_pool, now)))
+        except Exception as error:  # noqa: BLE001 - a bug of ours stops this GPUPool alone
+            on_skipped(obj, error)
+    return statuses
 
 
-def _members(seen: FleetSnapshot) -> dict[Node, list[str]]:
-    """Return the names of the pools that claim each node; the first has it."""
-    return {node: names for node in seen.nodes if (names := claiming_pools(node, seen.pools))}
+def _members(snapshot: FleetSnapshot) -> dict[Node, list[str]]:
+    """Return the names of the pools that select each node; it belongs to the first."""
+    return {node: names for node in snapshot.nodes if (names := claiming_pools(node, snapshot.pools))}
 
 
 def _status(
     obj: Object,
     pool: Pool | InvalidPool,
     members: Mapping[Node, list[str]],
-    held: Mapping[tuple[str, str], int],
-    used: Mapping[str, PoolUse] | None,
+    claimed: Mapping[tuple[str, str], int],
+    use_by_pool: Mapping[str, PoolUse] | None,
     now: float,
 ) -> Object:
     before = obj.get("status") or {}
-    mine = sorted((node for node, names in members.items() if names[0] == pool.name), key=_name)
-    verdicts = {"Accepted": accepted(pool, members), "Ready": ready(pool, mine)}
+    nodes = sorted((n for n, names in members.items() if names[0] == pool.name), key=lambda n: n.name)
+    conditions = {"Accepted": accepted(pool, members), "Ready": ready(pool, nodes)}
     status = {
         "observedGeneration": obj["metadata"]["generation"],
-        "conditions": [_condition(obj, kind, *verdict, before, now) for kind, verdict in verdicts.items()],
+        "conditions": [_condition(obj, kind, *value, before, now) for kind, value in conditions.items()],
     }
     if isinstance(pool, InvalidPool):
         return status
-    status |= {"nodes": len(mine), "gpus": sum(_gpus(node) for node in mine), **_devices(mine, held)}
-    if used is None:
+    status |= {"nodes": len(nodes), "gpus": sum(map(_gpu_count, nodes)), **_devices(nodes, claimed)}
+    if use_by_pool is None:
         return status | {key: before[key] for key in ("freeGPUs", "costPerHour") if key in before}
-    use = used.get(pool.name)
+    use = use_by_pool.get(pool.name)
     if use is not None:
         status["freeGPUs"] = use.free
         if use.cost_per_hour is not None:
@@ -79,36 +79,32 @@ def _status(
     return status
 
 
-def _name(node: Node) -> str:
-    return node.name
-
-
-def _gpus(node: Node) -> int:
-    """Return how many GPUs a node has: what its label says, else the whole ones of its capacity and, of cut
-    ones, as few as its slices fit on.
+def _gpu_count(node: Node) -> int:
+    """Return the number of GPUs of a node: from its label, else its whole GPUs plus the fewest GPUs that its
+    slices fit on.
     """
     if node.gpus is not None:
         return node.gpus
-    full = Counter(dict(node.unhealthy))
-    full.update(dict(node.allocatable))
+    capacity = Counter(dict(node.unhealthy))
+    capacity.update(dict(node.allocatable))
     if node.sku is None:
-        return full[WHOLE]
+        return capacity[WHOLE]
     try:
-        there = gpus_of(replace(node, allocatable=tuple(sorted(full.items())), unhealthy=()), "node")
-    except InputError:  # its slices fit no layout of the GPU that its label names
-        return full[WHOLE]
-    return len(there)
+        gpus = gpus_of(replace(node, allocatable=tuple(sorted(capacity.items())), unhealthy=()), "node")
+    except InputError:  # its slices fit no layout of its SKU
+        return capacity[WHOLE]
+    return len(gpus)
 
 
-def _devices(mine: Iterable[Node], held: Mapping[tuple[str, str], int]) -> Object:
-    """Return what the nodes offer, and how much of it a new pod may be given."""
+def _devices(nodes: Iterable[Node], claimed: Mapping[tuple[str, str], int]) -> Object:
+    """Return the devices that the nodes offer, and those that are free for new pods, by resource."""
     offered, free = Counter[str](), Counter[str]()
-    for node in mine:
+    for node in nodes:
         if not offers(node):
             continue
         for resource, count in node.allocatable:
             offered[resource] += count
-            free[resource] += max(0, count - held.get((node.name, resource), 0)) if node.usable else 0
+            free[resource] += max(0, count - claimed.get((node.name, resource), 0)) if node.usable else 0
     return {"allocatable": _bounded(offered), "free": _bounded(free)}
 
 
@@ -120,12 +116,13 @@ def _condition(
     obj: Object, kind: str, status: str, reason: str, message: str, before: Object, now: float
 ) -> Object:
     old = next((c for c in before.get("conditions") or () if c.get("type") == kind), None)
-    stays = old is not None and old.get("status") == status
     return {
         "type": kind,
         "status": status,
         "observedGeneration": obj["metadata"]["generation"],
-        "lastTransitionTime": old["lastTransitionTime"] if old is not None and stays else rfc3339(now),
+        "lastTransitionTime": old["lastTransitionTime"]
+        if old is not None and old.get("status") == status
+        else rfc3339(now),
         "reason": reason,
         "message": message[:MAX_MESSAGE],
     }
