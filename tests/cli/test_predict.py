@@ -218,7 +218,7 @@ def test_broken_gzip_is_told_from_text(
     for content, problem in (
         (whole[:-9], "is cut off"),
         (b"\x1f\x8bnonsense", "begins like gzip"),
-        (whole + b"trailer", "has something behind its gzip data"),
+        (whole + b"trailer", "has other data after its gzip data"),
         (gzip.compress(b""), "has no header"),
         (zlib.compress(points.read_bytes()), "neither gzip nor UTF-8"),
     ):

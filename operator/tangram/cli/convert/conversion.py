@@ -29,10 +29,10 @@ from tangram.catalog import InputError
 from tangram.catalog.reading.yaml_text import ERRORS, compose_all, line_and_problem, load_all
 from tangram.cli.convert.yaml_edits import (
     Edit,
-    Insert,
+    EntryChange,
+    EntryInsertion,
+    EntryRemoval,
     Path,
-    Remove,
-    Write,
     at,
     edited,
     entry,
@@ -59,7 +59,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectNode:
+class ManifestObject:
     """One object of a file: its place in the document and its name in messages."""
 
     kind: str
@@ -133,7 +133,7 @@ class Converter:
             )
         return Conversion(shown, mark + text, mark + after, tuple(changed), tuple(notes))
 
-    def _converted(self, obj: ObjectNode) -> tuple[list[Edit], list[str]]:
+    def _converted(self, obj: ManifestObject) -> tuple[list[Edit], list[str]]:
         edits: list[Edit] = []
         lines: list[str] = []
         for form in forms_of(obj.kind):
@@ -144,17 +144,17 @@ class Converter:
             lines.append(f"{obj.where(form.path)} {form.advice}")
         return edits, lines
 
-    def _edits(self, obj: ObjectNode, form: OldForm, value: Any) -> list[Edit]:
+    def _edits(self, obj: ManifestObject, form: OldForm, value: Any) -> list[Edit]:
         place = (*obj.path, *form.path)
         if form.change is Change.DECIMAL:
-            return [Write(place, value=f'"{_decimal(obj, form, value)}"')]
+            return [EntryChange(place, value=f'"{_decimal(obj, form, value)}"')]
         if form.change is Change.LENGTH:
-            return [Write(place, value=_length(obj, form, value))]
+            return [EntryChange(place, value=_length(obj, form, value))]
         if form.change is Change.PRIORITY:
             return [self._priority(obj, form, value)]
         return list(_moved(obj, form, value))
 
-    def _priority(self, obj: ObjectNode, form: OldForm, value: Any) -> Edit:
+    def _priority(self, obj: ManifestObject, form: OldForm, value: Any) -> Edit:
         place = (*obj.path, *form.path)
         number = _value(value)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
@@ -162,11 +162,13 @@ class Converter:
         if at(obj.root, (*obj.path, *form.new_path)) is not None:
             raise _both_set(obj, form)
         if not number:
-            return Remove(place)
+            return EntryRemoval(place)
         quote = _quote(obj, form)
-        return Write(place, key=form.new_path[-1], value=f"{quote}{self._class(obj, form, number)}{quote}")
+        return EntryChange(
+            place, key=form.new_path[-1], value=f"{quote}{self._class(obj, form, number)}{quote}"
+        )
 
-    def _class(self, obj: ObjectNode, form: OldForm, number: int) -> str:
+    def _class(self, obj: ManifestObject, form: OldForm, number: int) -> str:
         """Return the name of the PriorityClass for an old priority; add one if there is none.
 
         LLMDeployments without a priority had 0 and now have the default priority: all values are raised by
@@ -192,24 +194,24 @@ class Converter:
         return name
 
 
-def _moved(obj: ObjectNode, form: OldForm, value: Any) -> Iterator[Edit]:
+def _moved(obj: ManifestObject, form: OldForm, value: Any) -> Iterator[Edit]:
     """Yield the edits that move a value to its new key, in the same object or its parent."""
     place, new = (*obj.path, *form.path), (*obj.path, *form.new_path)
     new_value = at(obj.root, new)
     if new_value is not None:
         if tree(new_value) != tree(value):
             raise _both_set(obj, form)
-        yield Remove(place)
+        yield EntryRemoval(place)
     elif form.change is Change.RENAMED:
-        yield Write(place, key=form.new_path[-1])
+        yield EntryChange(place, key=form.new_path[-1])
     elif len(at(obj.root, place[:-1]).value) == 1:  # the only key of its parent: it replaces the parent
-        yield Write(place[:-1], key=form.new_path[-1], value=_scalar(obj, form, value))
+        yield EntryChange(place[:-1], key=form.new_path[-1], value=_scalar(obj, form, value))
     else:
-        yield Insert(place[:-1], form.new_path[-1], place)
-        yield Remove(place)
+        yield EntryInsertion(place[:-1], form.new_path[-1], place)
+        yield EntryRemoval(place)
 
 
-def _both_set(obj: ObjectNode, form: OldForm) -> InputError:
+def _both_set(obj: ManifestObject, form: OldForm) -> InputError:
     return InputError(obj.where(form.path), f"is set as well as {'.'.join(form.new_path)}: keep one of them")
 
 
@@ -259,12 +261,14 @@ def _roots(text: str, shown: str) -> list[Any]:
         raise InputError(f"{shown}{line}", f"not YAML: {problem}{template}") from error
 
 
-def _objects_of(roots: Sequence[Any], shown: str) -> Iterator[ObjectNode]:
+def _objects_of(roots: Sequence[Any], shown: str) -> Iterator[ManifestObject]:
     for root in roots:
         yield from _objects(root, (), shown, {}, 0)
 
 
-def _objects(root: Any, path: Path, shown: str, of: Mapping[str, str], depth: int) -> Iterator[ObjectNode]:
+def _objects(
+    root: Any, path: Path, shown: str, of: Mapping[str, str], depth: int
+) -> Iterator[ManifestObject]:
     """Yield the objects of this API and PriorityClasses, also those inside Lists."""
     node = at(root, path)
     if not isinstance(node, yaml.MappingNode):
@@ -280,13 +284,13 @@ def _objects(root: Any, path: Path, shown: str, of: Mapping[str, str], depth: in
     elif (kind in (*CONVERTED, *_WRITTEN_BY_TANGRAM) and belongs(version)) or kind == "PriorityClass":
         meta = {step: at(root, (*path, "metadata", step)) for step in ("namespace", "name")}
         name = "/".join(part.value for part in meta.values() if isinstance(part, yaml.ScalarNode))
-        yield ObjectNode(kind, name, path, root, shown)
+        yield ManifestObject(kind, name, path, root, shown)
 
 
-def _dropped(obj: ObjectNode) -> Iterator[Remove]:
+def _dropped(obj: ManifestObject) -> Iterator[EntryRemoval]:
     for path in _SERVER_FIELDS:
         if entry(obj.root, (*obj.path, *path)) is not None:
-            yield Remove((*obj.path, *path))
+            yield EntryRemoval((*obj.path, *path))
 
 
 def _value(node: Any) -> Any:
@@ -305,7 +309,7 @@ def _value(node: Any) -> Any:
     return node.value
 
 
-def _decimal(obj: ObjectNode, form: OldForm, node: Any) -> str:
+def _decimal(obj: ManifestObject, form: OldForm, node: Any) -> str:
     """Return a float as it is written, or without exponent and excess digits."""
     text = str(node.value)
     if _PLAIN_DECIMAL.fullmatch(text) and len(text) <= LONGEST_DECIMAL:
@@ -321,7 +325,7 @@ def _decimal(obj: ObjectNode, form: OldForm, node: Any) -> str:
     return plain
 
 
-def _length(obj: ObjectNode, form: OldForm, node: Any) -> str:
+def _length(obj: ManifestObject, form: OldForm, node: Any) -> str:
     value = _value(node)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(obj.where(form.path), f"is not a number of tokens: write it as in {form.new}")
@@ -329,13 +333,13 @@ def _length(obj: ObjectNode, form: OldForm, node: Any) -> str:
     return f"{{{quote}mean{quote}: {value}}}"
 
 
-def _quote(obj: ObjectNode, form: OldForm) -> str:
+def _quote(obj: ManifestObject, form: OldForm) -> str:
     """Return the quotes of JSON where the text is JSON, else none."""
     field_entry = entry(obj.root, (*obj.path, *form.path))
     return '"' if field_entry and field_entry[1].style == '"' else ""
 
 
-def _scalar(obj: ObjectNode, form: OldForm, node: Any) -> str:
+def _scalar(obj: ManifestObject, form: OldForm, node: Any) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise InputError(obj.where(form.path), "is not a name")
     if node.style == '"' or _quote(obj, form):

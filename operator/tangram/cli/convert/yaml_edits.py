@@ -28,7 +28,7 @@ _COMMENT = re.compile(r"[ \t]*#[^\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class EntryChange:
     """A new key, a new value, or both, at `path`. `value` is one line of YAML; None: unchanged."""
 
     path: Path
@@ -37,7 +37,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class EntryInsertion:
     """A new entry with a copy of the value at `source`, before the entry at `path`."""
 
     path: Path
@@ -46,17 +46,17 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class EntryRemoval:
     """Remove the entry at `path`, and mappings that become empty."""
 
     path: Path
 
 
-Edit = Write | Insert | Remove
+Edit = EntryChange | EntryInsertion | EntryRemoval
 
 
 @dataclass(frozen=True, slots=True)
-class _Splice:
+class _TextReplacement:
     """Characters `start` to `end` of the text become `new`."""
 
     start: int
@@ -104,14 +104,14 @@ def edited(text: str, edits: Sequence[Sequence[Edit]], shown: str) -> str:
     Raises `InputError` where an anchor, an alias or the layout of the text prevents it.
     """
     roots = list(compose_all(text))
-    splices: set[_Splice] = set()
+    replacements: set[_TextReplacement] = set()
     expected: list[Tree] = []
     for root, own in zip(roots, edits, strict=True):
         content = tree(root)
-        removed = _removed_paths(content, [edit.path for edit in own if isinstance(edit, Remove)])
-        splices.update(_splices(text, root, own, removed))
+        removed = _removed_paths(content, [edit.path for edit in own if isinstance(edit, EntryRemoval)])
+        replacements.update(_replacements(text, root, own, removed))
         expected.append(_edited_tree(content, own, removed))
-    new = _spliced(text, splices, shown)
+    new = _replaced(text, replacements, shown)
     try:
         result = [tree(root) for root in compose_all(new)]
     except ERRORS as error:
@@ -155,12 +155,12 @@ def _value(content: Tree, path: Path) -> Any:
 def _edited_tree(content: Tree, edits: Iterable[Edit], removed: Iterable[Path]) -> Tree:
     """Return the content of a document after the edits."""
     for edit in edits:
-        if isinstance(edit, Insert):
+        if isinstance(edit, EntryInsertion):
             _value(content, edit.path[:-1])[edit.key] = _value(content, edit.source)
     for path in removed:
         _value(content, path[:-1]).pop(path[-1])
     for edit in edits:
-        if isinstance(edit, Write):
+        if isinstance(edit, EntryChange):
             parent = _value(content, edit.path[:-1])
             value = parent.pop(edit.path[-1])
             key = edit.path[-1] if edit.key is None else edit.key
@@ -168,11 +168,13 @@ def _edited_tree(content: Tree, edits: Iterable[Edit], removed: Iterable[Path]) 
     return content
 
 
-def _splices(text: str, root: Any, edits: Iterable[Edit], removed: Iterable[Path]) -> Iterable[_Splice]:
+def _replacements(
+    text: str, root: Any, edits: Iterable[Edit], removed: Iterable[Path]
+) -> Iterable[_TextReplacement]:
     for edit in edits:
-        if isinstance(edit, Write):
+        if isinstance(edit, EntryChange):
             yield from _write(text, root, edit)
-        elif isinstance(edit, Insert):
+        elif isinstance(edit, EntryInsertion):
             yield _insertion(text, root, edit)
     gone: dict[Path, set[int | str]] = {}
     for path in removed:
@@ -181,13 +183,13 @@ def _splices(text: str, root: Any, edits: Iterable[Edit], removed: Iterable[Path
         yield from _removals(text, at(root, parent), keys)
 
 
-def _write(text: str, root: Any, edit: Write) -> Iterable[_Splice]:
+def _write(text: str, root: Any, edit: EntryChange) -> Iterable[_TextReplacement]:
     edited_entry = entry(root, edit.path)
     if edited_entry is None:
         raise KeyError(edit.path)
     _, key, value = edited_entry
     if edit.key is not None:
-        yield _Splice(*_marks(key), _quoted(text, key, edit.key))
+        yield _TextReplacement(*_marks(key), _quoted(text, key, edit.key))
     if edit.value is not None:
         start, end = _span(text, key, value)
         colon = text.find(":", key.end_mark.index) + 1
@@ -195,16 +197,16 @@ def _write(text: str, root: Any, edit: Write) -> Iterable[_Splice]:
             start = colon
         anchor = _PROPERTY.search(text, start, end) if _has_anchor(text, start) else None
         if anchor:
-            yield _Splice(anchor.end(), end, edit.value)
+            yield _TextReplacement(anchor.end(), end, edit.value)
         else:
-            yield _Splice(start, end, edit.value if text[start - 1].isspace() else f" {edit.value}")
+            yield _TextReplacement(start, end, edit.value if text[start - 1].isspace() else f" {edit.value}")
 
 
 def _has_anchor(text: str, start: int) -> bool:
     return text[start:].lstrip()[:1] == "&"
 
 
-def _insertion(text: str, root: Any, edit: Insert) -> _Splice:
+def _insertion(text: str, root: Any, edit: EntryInsertion) -> _TextReplacement:
     successor, source = entry(root, edit.path), entry(root, edit.source)
     if successor is None or source is None:
         raise KeyError(edit.path)
@@ -213,10 +215,10 @@ def _insertion(text: str, root: Any, edit: Insert) -> _Splice:
     new = f"{_quoted(text, key, edit.key)}: {text[start:end]}"
     place = key.start_mark.index
     if mapping.flow_style:
-        return _Splice(place, place, f"{new}, ")
+        return _TextReplacement(place, place, f"{new}, ")
     comment = _COMMENT.match(text, end)
     new += comment[0] if comment and not source[0].flow_style else ""
-    return _Splice(place, place, new + _line_end(text) + " " * key.start_mark.column)
+    return _TextReplacement(place, place, new + _line_end(text) + " " * key.start_mark.column)
 
 
 def _line_end(text: str) -> str:
@@ -261,7 +263,7 @@ def _without_comments(text: str, start: int, end: int) -> int:
     return end - (len(lines[-1]) - len(lines[-1].rstrip()) if lines else 0)
 
 
-def _removals(text: str, mapping: Any, keys: set[int | str]) -> Iterable[_Splice]:
+def _removals(text: str, mapping: Any, keys: set[int | str]) -> Iterable[_TextReplacement]:
     entries = mapping.value
     gone = [key.value in keys for key, _ in entries]
     last_kept = max((i for i, is_gone in enumerate(gone) if not is_gone), default=-1)
@@ -272,28 +274,28 @@ def _removals(text: str, mapping: Any, keys: set[int | str]) -> Iterable[_Splice
         before = text[max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1 : start]
         if mapping.flow_style and i > last_kept >= 0:
             if i == last_kept + 1:
-                yield _Splice(_span(text, *entries[last_kept])[1], _span(text, *entries[-1])[1], "")
+                yield _TextReplacement(_span(text, *entries[last_kept])[1], _span(text, *entries[-1])[1], "")
         elif i + 1 < len(entries) and (mapping.flow_style or before.strip()):
-            yield _Splice(start, entries[i + 1][0].start_mark.index, "")
+            yield _TextReplacement(start, entries[i + 1][0].start_mark.index, "")
         elif before.strip() or mapping.flow_style:
-            yield _Splice(start, end, "")
+            yield _TextReplacement(start, end, "")
         else:
             yield _line_removal(text, start - len(before), end)
 
 
-def _line_removal(text: str, start: int, end: int) -> _Splice:
+def _line_removal(text: str, start: int, end: int) -> _TextReplacement:
     if text[end - 1] in "\r\n":  # a block scalar: it ends where the next line begins
-        return _Splice(start, end, "")
+        return _TextReplacement(start, end, "")
     rest = _REST_OF_LINE.match(text, end)
-    return _Splice(start, rest.end() if rest else end, "")
+    return _TextReplacement(start, rest.end() if rest else end, "")
 
 
-def _spliced(text: str, splices: Iterable[_Splice], shown: str) -> str:
+def _replaced(text: str, replacements: Iterable[_TextReplacement], shown: str) -> str:
     parts, place = [], 0
-    for splice in sorted(splices, key=lambda splice: (splice.start, splice.end)):
-        if splice.start < place:
-            line = text.count("\n", 0, splice.start) + 1
+    for replacement in sorted(replacements, key=lambda replacement: (replacement.start, replacement.end)):
+        if replacement.start < place:
+            line = text.count("\n", 0, replacement.start) + 1
             raise _refusal(f"{shown}:{line}", "two edits overlap there")
-        parts += [text[place : splice.start], splice.new]
-        place = splice.end
+        parts += [text[place : replacement.start], replacement.new]
+        place = replacement.end
     return "".join((*parts, text[place:]))

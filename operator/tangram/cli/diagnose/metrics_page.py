@@ -27,7 +27,7 @@ _ACCEPT = "text/plain;version=0.0.4,application/openmetrics-text;q=0.5,*/*;q=0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TimedScrape:
     """One page, and when it arrived (seconds of a monotonic clock)."""
 
     scrape: Scrape
@@ -57,7 +57,7 @@ class MetricsPage:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def read(self) -> Page:
+    def read(self) -> TimedScrape:
         """Fetch and parse the page. Raises `InputError`."""
         try:
             body, content_type, at = self._fetch()
@@ -67,7 +67,7 @@ class MetricsPage:
             raise InputError("--url", f"{self.url} has a redirect loop") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
             raise InputError("--url", f"{self.url} cannot be read: {_cause(error)}") from None
-        return Page(parsed(body, content_type), at)
+        return TimedScrape(parsed(body, content_type), at)
 
     def _fetch(self) -> tuple[bytes, str, float]:
         began = monotonic()

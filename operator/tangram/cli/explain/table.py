@@ -191,7 +191,7 @@ def _short(plan: Mapping[str, Any], because: Sequence[str]) -> str:
 
 def _table(others: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [_row(other) for other in others]
-    head = ["INSTEAD", "REPL", "$/h", "FLEET $/h"]
+    head = ["ALTERNATIVE", "REPL", "$/h", "FLEET $/h"]
     sizes = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     indent = sum(sizes) + 2 * len(sizes)
     lines = [click.style(_cells(head, sizes) + "WHY NOT", bold=terminal_width() is not None)]
@@ -214,12 +214,12 @@ def _row(other: Mapping[str, Any]) -> list[str]:
     shape = other["chosen"][0]
     helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
     fleet = money(other["fleetCostPerHour"]) if "fleetCostPerHour" in other else ""
-    short = " short" if other.get("unmetChange", 0) > 0 else ""
+    less = ", serves less" if other.get("unmetChange", 0) > 0 else ""
     return [
         f"{shape_name(shape)} {shape['precision']}",
         str(shape["replicas"]),
         money(other["costPerHour"]),
-        fleet + short,
+        fleet + less,
         other["message"] + helps,
     ]
 

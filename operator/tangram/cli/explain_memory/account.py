@@ -18,7 +18,7 @@ class MemoryAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class MemoryTerm:
     """One part of the memory."""
 
     name: str
@@ -28,24 +28,28 @@ class Term:
     unverified: bool = False
 
 
-def terms(account: MemoryAccount) -> tuple[Term, ...]:
+def terms(account: MemoryAccount) -> tuple[MemoryTerm, ...]:
     """Return the parts in the order in which the engine takes them, without empty ones."""
     replica, budget, limits = account.replica, account.budget, account.budget.limits
     reserve = f"{1 - limits.utilisation:.0%} (--gpu-memory-utilization {limits.utilisation:g}) and a margin"
     sizes = captured_sizes(limits.max_running)
     parts = (
-        Term("reserve", budget.reserve, f"not used: {reserve}", "white"),
-        Term("context", budget.context, "CUDA context, kernels, libraries", "yellow"),
-        Term("graphs", budget.graphs, f"captured decode steps of {len(sizes)} batch sizes", "magenta"),
-        Term("NCCL", budget.collectives, "buffers between the GPUs", "red"),
-        Term("buffers", budget.workspace, "per-request rows, keys and values in transfer", "bright_yellow"),
-        Term("activations", budget.activations, _step(account), "cyan"),
-        Term("weights", budget.weights, _weights(replica), "blue"),
+        MemoryTerm("reserve", budget.reserve, f"not used: {reserve}", "white"),
+        MemoryTerm("context", budget.context, "CUDA context, kernels, libraries", "yellow"),
+        MemoryTerm("graphs", budget.graphs, f"captured decode steps of {len(sizes)} batch sizes", "magenta"),
+        MemoryTerm("NCCL", budget.collectives, "buffers between the GPUs", "red"),
+        MemoryTerm(
+            "buffers", budget.workspace, "per-request rows, keys and values in transfer", "bright_yellow"
+        ),
+        MemoryTerm("activations", budget.activations, _step(account), "cyan"),
+        MemoryTerm("weights", budget.weights, _weights(replica), "blue"),
         _cache(account),
     )
     estimated = {"context", "graphs", "NCCL"}
     return tuple(
-        Term(t.name, t.size, t.meaning, t.color, unverified=t.name in estimated) for t in parts if t.size > 0
+        MemoryTerm(t.name, t.size, t.meaning, t.color, unverified=t.name in estimated)
+        for t in parts
+        if t.size > 0
     )
 
 
@@ -59,8 +63,10 @@ def _weights(replica: ReplicaSetup) -> str:
     return total if replica.tensor_parallel == 1 else f"{total}, over {replica.tensor_parallel} GPUs"
 
 
-def _cache(account: MemoryAccount) -> Term:
+def _cache(account: MemoryAccount) -> MemoryTerm:
     budget, longest = account.budget, account.replica.limits.max_model_len
     if budget.fits:
-        return Term("KV cache", budget.kv, f"the remainder: {budget.kv_tokens} tokens", "green")
-    return Term("KV cache", budget.kv_needed, f"needed for one request of {longest} tokens", "bright_red")
+        return MemoryTerm("KV cache", budget.kv, f"the remainder: {budget.kv_tokens} tokens", "green")
+    return MemoryTerm(
+        "KV cache", budget.kv_needed, f"needed for one request of {longest} tokens", "bright_red"
+    )

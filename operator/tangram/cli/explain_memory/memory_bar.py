@@ -11,7 +11,7 @@ NARROWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BarSegment:
     """One part of the bar."""
 
     letter: str
@@ -19,7 +19,7 @@ class Segment:
     color: str
 
 
-def bar(segments: Sequence[Segment], total: int) -> None:
+def bar(segments: Sequence[BarSegment], total: int) -> None:
     """Print the parts to scale; if they exceed `total`, a second line marks the end of the memory."""
     from rich.console import Console  # noqa: PLC0415 - takes 60 ms
     from rich.text import Text  # noqa: PLC0415

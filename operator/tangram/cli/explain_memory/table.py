@@ -6,8 +6,8 @@ import click
 
 from tangram.capacity.memory.budget import GIB, UNMEASURED
 from tangram.capacity.memory.engine_buffers import MIB
-from tangram.cli.explain_memory.account import MemoryAccount, Term, terms
-from tangram.cli.explain_memory.memory_bar import Segment, bar
+from tangram.cli.explain_memory.account import MemoryAccount, MemoryTerm, terms
+from tangram.cli.explain_memory.memory_bar import BarSegment, bar
 from tangram.cli.output import UNVERIFIED_MARK, Column, note, notes, table
 from tangram.fleet import WHOLE_GPU
 
@@ -17,7 +17,7 @@ def show_account(account: MemoryAccount) -> None:
     budget, parts = account.budget, terms(account)
     note(_title(account), indent="  ")
     click.echo()
-    bar([Segment(term.name[0].upper(), term.size, term.color) for term in parts], budget.total)
+    bar([BarSegment(term.name[0].upper(), term.size, term.color) for term in parts], budget.total)
     click.echo()
     columns = (
         Column(""),
@@ -43,7 +43,7 @@ def _title(account: MemoryAccount) -> str:
     )
 
 
-def _row(term: Term, total: int) -> list[str]:
+def _row(term: MemoryTerm, total: int) -> list[str]:
     mark = UNVERIFIED_MARK if term.unverified else ""
     share = f"{term.size / total:.1%}"
     return [term.name[0].upper(), term.name + mark, f"{term.size / GIB:.2f}", share, term.meaning]

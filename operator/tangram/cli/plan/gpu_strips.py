@@ -12,7 +12,7 @@ _UNITS = 8  # width of a GPU without MIG
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StripBlock:
     """One slice, or memory slices without a GPU instance."""
 
     start: int  # in memory slices
@@ -23,14 +23,14 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class GPUStrip:
     """One GPU."""
 
     id: str
     node: str
     sku: str
     units: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[StripBlock, ...]
     inferred: bool
 
     @property
@@ -39,7 +39,7 @@ class Strip:
         return self.sku, self.blocks, self.inferred
 
 
-def strips(plan: Mapping[str, Any]) -> list[Strip]:
+def strips(plan: Mapping[str, Any]) -> list[GPUStrip]:
     """Return the GPUs of a plan document by node and id, numbers in numeric order: g9 before g10."""
     moved = {(m["to"]["gpu"], m["to"]["start"]) for m in plan["moves"]}
     return sorted(
@@ -53,7 +53,7 @@ def _natural_order(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
 
-def _strip(gpu: Mapping[str, Any], moved: set[tuple[str, int]]) -> Strip:
+def _strip(gpu: Mapping[str, Any], moved: set[tuple[str, int]]) -> GPUStrip:
     cut = board(gpu["sku"])
     units = cut.memory_slices if cut else _UNITS
     blocks = []
@@ -61,19 +61,19 @@ def _strip(gpu: Mapping[str, Any], moved: set[tuple[str, int]]) -> Strip:
         option = cut.option(instance["profile"], instance["start"]) if cut else None
         size = units if instance["profile"] == WHOLE_GPU or option is None else option.mask.bit_count()
         start, owner = instance["start"], instance.get("owner")
-        blocks.append(Block(start, size, instance["profile"], owner, (gpu["id"], start) in moved))
-    return Strip(gpu["id"], gpu["node"], gpu["sku"], units, tuple(_filled(blocks, units)), gpu["inferred"])
+        blocks.append(StripBlock(start, size, instance["profile"], owner, (gpu["id"], start) in moved))
+    return GPUStrip(gpu["id"], gpu["node"], gpu["sku"], units, tuple(_filled(blocks, units)), gpu["inferred"])
 
 
-def _filled(blocks: list[Block], units: int) -> list[Block]:
+def _filled(blocks: list[StripBlock], units: int) -> list[StripBlock]:
     """Add blocks for the memory slices without a GPU instance."""
     filled, reached = [], 0
     for block in sorted(blocks, key=lambda b: b.start):
         if block.start > reached:
-            filled.append(Block(reached, block.start - reached, "", None))
+            filled.append(StripBlock(reached, block.start - reached, "", None))
         filled.append(block)
         reached = block.start + block.size
-    return filled if reached >= units else [*filled, Block(reached, units - reached, "", None)]
+    return filled if reached >= units else [*filled, StripBlock(reached, units - reached, "", None)]
 
 
 def owners(plan: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tangram.cli.output import note, terminal_width
-from tangram.cli.plan.gpu_strips import Block, Strip, owners, strips
+from tangram.cli.plan.gpu_strips import GPUStrip, StripBlock, owners, strips
 
 _COLUMNS = 40  # of one GPU
 _MOST_LINES = 40
@@ -15,7 +15,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", 
 
 def show_strips(plan: Mapping[str, Any]) -> None:
     """Print the layouts: owner and profile of each slice; `.`: free; blank: no GPU instance."""
-    groups: dict[tuple[Any, ...], list[Strip]] = {}
+    groups: dict[tuple[Any, ...], list[GPUStrip]] = {}
     for strip in strips(plan):
         groups.setdefault(strip.layout_key, []).append(strip)
     busy = [group for group in groups.values() if any(block.profile for block in group[0].blocks)]
@@ -34,12 +34,12 @@ def show_strips(plan: Mapping[str, Any]) -> None:
         click.echo(f"{len(group)} {group[0].sku} empty")
 
 
-def _name(group: list[Strip]) -> str:
+def _name(group: list[GPUStrip]) -> str:
     name = group[0].id + ("?" if group[0].inferred else "")
     return name if len(group) == 1 else f"{name} and {len(group) - 1} more"
 
 
-def _line(strip: Strip, colours: Mapping[str, str]) -> str:
+def _line(strip: GPUStrip, colours: Mapping[str, str]) -> str:
     columns = max(3, _COLUMNS // strip.units)
     coloured = terminal_width() is not None
     parts = []
@@ -51,7 +51,7 @@ def _line(strip: Strip, colours: Mapping[str, str]) -> str:
     return "".join(parts) + "|"
 
 
-def _text(block: Block, width: int) -> str:
+def _text(block: StripBlock, width: int) -> str:
     if not block.profile:
         return " " * width
     if block.owner is None:

@@ -8,7 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from tangram.catalog import InputError
-from tangram.cli.plan.gpu_strips import Block, Strip, owners, strips
+from tangram.cli.plan.gpu_strips import GPUStrip, StripBlock, owners, strips
 
 FORMATS = (".svg", ".png")
 EXTRA = "tangram-operator[cli]"
@@ -22,7 +22,7 @@ _TALLEST_PNG = 20_000  # px
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class PictureBox:
     """A rectangle with a text inside."""
 
     x: float
@@ -36,7 +36,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class PictureText:
     """A line of text."""
 
     x: float
@@ -47,13 +47,13 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Picture:
     """The boxes and texts of a picture, in pixels from the top left."""
 
     width: float
     height: float
-    boxes: tuple[Box, ...]
-    words: tuple[Words, ...]
+    boxes: tuple[PictureBox, ...]
+    words: tuple[PictureText, ...]
 
 
 def check_picture(path: Path) -> None:
@@ -81,25 +81,25 @@ def draw(path: Path, plan: Mapping[str, Any]) -> None:
         raise InputError("--picture", f"cannot write {str(path)!r}: {error.strerror or error}") from error
 
 
-def scene(plan: Mapping[str, Any]) -> Scene:
+def scene(plan: Mapping[str, Any]) -> Picture:
     """Lay out a plan document."""
     colours = {owner: _COLOURS[i % len(_COLOURS)] for i, owner in enumerate(owners(plan))}
-    rows: dict[str, list[Strip]] = {}
+    rows: dict[str, list[GPUStrip]] = {}
     for strip in strips(plan):
         rows.setdefault(strip.node, []).append(strip)
     chunks = [(n, g[i : i + _PER_ROW]) for n, g in rows.items() for i in range(0, len(g), _PER_ROW)]
     columns = max((len(gpus) for _, gpus in chunks), default=1)
-    boxes: list[Box] = []
-    words = [Words(_LEFT, 26, _title(plan), 15), Words(_LEFT, 44, _subtitle(plan), 11, _MUTED)]
+    boxes: list[PictureBox] = []
+    words = [PictureText(_LEFT, 26, _title(plan), 15), PictureText(_LEFT, 44, _subtitle(plan), 11, _MUTED)]
     for number, (node, gpus) in enumerate(chunks):
         y = _TOP + number * _LINE
-        words.append(Words(_LEFT, y + 12, f"{node}  ({gpus[0].sku})", 11, _MUTED))
+        words.append(PictureText(_LEFT, y + 12, f"{node}  ({gpus[0].sku})", 11, _MUTED))
         for column, strip in enumerate(gpus):
             x = _LEFT + column * (_BAR + _GAP)
             boxes += [_box(block, strip, x, y + 18, colours) for block in strip.blocks]
-            words.append(Words(x, y + 54, strip.id + ("?" if strip.inferred else ""), 8, _MUTED))
+            words.append(PictureText(x, y + 54, strip.id + ("?" if strip.inferred else ""), 8, _MUTED))
     width = 2 * _LEFT + columns * (_BAR + _GAP) - _GAP
-    return Scene(max(width, 560), _TOP + len(chunks) * _LINE + 8, tuple(boxes), tuple(words))
+    return Picture(max(width, 560), _TOP + len(chunks) * _LINE + 8, tuple(boxes), tuple(words))
 
 
 def _title(plan: Mapping[str, Any]) -> str:
@@ -111,16 +111,16 @@ def _subtitle(plan: Mapping[str, Any]) -> str:
     return f"{plan['status']}, gap {plan['gap']:.2%}{moves}; grey is free, white has no GPU instance"
 
 
-def _box(block: Block, strip: Strip, x: float, y: float, colours: Mapping[str, str]) -> Box:
+def _box(block: StripBlock, strip: GPUStrip, x: float, y: float, colours: Mapping[str, str]) -> PictureBox:
     unit = _BAR / strip.units
     fill = _UNCUT if not block.profile else _FREE if block.owner is None else colours[block.owner]
     width = block.size * unit
     title = f"{block.profile}@{block.start} {block.owner or 'free'}" if block.profile else "no GPU instance"
     text = _fitting(block, width)
-    return Box(x + block.start * unit, y, width, 26, fill, text, f"{strip.id}: {title}", block.moved)
+    return PictureBox(x + block.start * unit, y, width, 26, fill, text, f"{strip.id}: {title}", block.moved)
 
 
-def _fitting(block: Block, width: float) -> str:
+def _fitting(block: StripBlock, width: float) -> str:
     letters = int((width - 4) / _LETTER)
     for text in (f"{block.owner} {block.profile}", block.owner or block.profile):
         if block.owner is not None and len(text) <= letters:
@@ -128,7 +128,7 @@ def _fitting(block: Block, width: float) -> str:
     return (block.owner or block.profile)[:letters]
 
 
-def svg(drawing: Scene) -> str:
+def svg(drawing: Picture) -> str:
     """Return the scene as SVG; equal scenes give equal bytes."""
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawing.width:g}" height="{drawing.height:g}"'
@@ -140,7 +140,7 @@ def svg(drawing: Scene) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _svg_box(box: Box) -> str:
+def _svg_box(box: PictureBox) -> str:
     dash = ' stroke-width="1.6" stroke-dasharray="4 2"' if box.dashed else ""
     rect = (
         f'<rect x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
@@ -154,7 +154,7 @@ def _svg_text(x: float, y: float, text: str, size: float, colour: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}">{escape(text)}</text>'
 
 
-def _png(path: Path, drawing: Scene) -> None:
+def _png(path: Path, drawing: Picture) -> None:
     if drawing.height > _TALLEST_PNG:
         raise InputError("--picture", f"{len(drawing.boxes)} slices are too many for a PNG; write an .svg")
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes a second

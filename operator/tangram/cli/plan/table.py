@@ -86,7 +86,7 @@ def _explained(plan: Mapping[str, Any]) -> None:
                 shape["precision"],
                 str(shape["replicas"]),
                 money(other["costPerHour"]),
-                f"{fleet} short" if short else fleet,
+                f"{fleet}, serves less" if short else fleet,
                 other["rejectedBecause"],
                 other["message"] + helps,
             ]

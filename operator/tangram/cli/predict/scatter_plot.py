@@ -21,7 +21,7 @@ _MARKS = ("o", "^", "s", "D", "v", "P")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class MeasuredPair:
     """One measured and one predicted value, in milliseconds."""
 
     key: str
@@ -30,14 +30,14 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class ScatterPanel:
     """One quantity: its title and its points."""
 
     title: str
-    pairs: Sequence[Pair]
+    pairs: Sequence[MeasuredPair]
 
 
-def panels_of(scores: Scores) -> list[Panel]:
+def panels_of(scores: Scores) -> list[ScatterPanel]:
     """Return a panel of TTFT and one of TPOT."""
     overall = scores.scores[-1]
     return [
@@ -50,16 +50,18 @@ def panels_of(scores: Scores) -> list[Panel]:
     ]
 
 
-def _panel(name: str, errors: Errors | None, rows: Sequence[tuple[str, float | None, float]]) -> Panel:
-    pairs = [Pair(key, measured * 1e3, predicted * 1e3) for key, measured, predicted in rows if measured]
+def _panel(name: str, errors: Errors | None, rows: Sequence[tuple[str, float | None, float]]) -> ScatterPanel:
+    pairs = [
+        MeasuredPair(key, measured * 1e3, predicted * 1e3) for key, measured, predicted in rows if measured
+    ]
     if errors is None:
-        return Panel(f"{name}: not measured", pairs)
-    return Panel(
+        return ScatterPanel(f"{name}: not measured", pairs)
+    return ScatterPanel(
         f"{name}: median error {errors.median:.0f} %, P90 {errors.p90:.0f} % ({len(pairs):,} rows)", pairs
     )
 
 
-def draw(path: Path, panels: Sequence[Panel], title: str) -> None:
+def draw(path: Path, panels: Sequence[ScatterPanel], title: str) -> None:
     """Write the picture. Raises `InputError` where matplotlib is missing or the file cannot be written."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - half a second
@@ -98,7 +100,7 @@ def draw(path: Path, panels: Sequence[Panel], title: str) -> None:
         raise InputError("--plot", f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _legend(panels: Sequence[Panel]) -> list[str]:
+def _legend(panels: Sequence[ScatterPanel]) -> list[str]:
     """Return the combinations by name; beyond `MOST_KEYS`, those with the fewest points are one entry."""
     counts = Counter(pair.key for panel in panels for pair in panel.pairs)
     if len(counts) <= MOST_KEYS:
@@ -106,7 +108,7 @@ def _legend(panels: Sequence[Panel]) -> list[str]:
     return [*sorted(key for key, _ in counts.most_common(MOST_KEYS - 1)), OTHERS]
 
 
-def _draw_panel(axis: Any, panel: Panel, keys: Sequence[str]) -> None:
+def _draw_panel(axis: Any, panel: ScatterPanel, keys: Sequence[str]) -> None:
     for number, key in enumerate(keys):
         pairs = [pair for pair in panel.pairs if pair.key == key or (key == OTHERS and pair.key not in keys)]
         axis.scatter(
@@ -140,7 +142,7 @@ def _draw_panel(axis: Any, panel: Panel, keys: Sequence[str]) -> None:
         side.set_color(_GRID)
 
 
-def _range(pairs: Sequence[Pair]) -> tuple[float, float]:
+def _range(pairs: Sequence[MeasuredPair]) -> tuple[float, float]:
     """Return the limits of both axes: all points and a margin."""
     values = [value for pair in pairs for value in (pair.measured, pair.predicted)]
     if not values:
