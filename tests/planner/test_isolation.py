@@ -176,7 +176,7 @@ def test_who_stands_still_keeps_the_places_of_its_replicas_and_of_those_to_come(
 
 
 def test_a_wish_that_breaks_the_solver_is_found_and_the_others_are_solved_jointly(monkeypatch):
-    """Without `bad` the fleet of `old` and `young` is solved, not given in turn."""
+    """Without `bad` the fleet of `old` and `young` is solved, not assigned by priority."""
     old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
     bad = intent("bad", created_at=0.0, budget_per_hour=77.0)
     observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))

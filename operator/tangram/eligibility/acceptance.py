@@ -49,8 +49,7 @@ def _accept(intent: ParsedIntent, needs: PodNeeds, oldest: dict[tuple[str, str],
         remedy = "request less, or let an administrator raise the setting; what runs is left as it is"
         return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}")
     if owner != intent.name:
-        message = _collision(intent, owner)
-        return Acceptance(False, Reason.MODEL_NAME_COLLISION, message)
+        return Acceptance(False, Reason.MODEL_NAME_COLLISION, _collision(intent, owner))
     return Acceptance(True, Reason.VALID, "the spec is valid")
 
 

@@ -104,9 +104,8 @@ def inspection_actions(
         is_best = inspections.best[job.key].job_uid == job.job_uid
         needed = job.key in owners and job.key not in inspections.recorded
         if job.key not in left_alone and not (is_best and needed and not _may_retry(job, now)):
-            actions.append(
-                FinishInspection(owners.get(job.key, ""), job.namespace, job.job_name, job.job_uid)
-            )
+            owner = owners.get(job.key, "")
+            actions.append(FinishInspection(owner, job.namespace, job.job_name, job.job_uid))
     actions += [
         StartInspection(uid, key)
         for key, uid in owners.items()
@@ -126,15 +125,10 @@ def _usefulness(inspection: Inspection) -> tuple[int, float, str, str]:
 
 
 def _describe(intent: Intent, facts: CheckpointFacts) -> str:
-    size = (
-        f"{facts.weight_bytes / 1e9:.2f} GB"
-        if facts.weight_bytes >= 1e9
-        else f"{facts.weight_bytes / 1e6:.1f} MB"
-    )
+    weights = facts.weight_bytes
+    size = f"{weights / 1e9:.2f} GB" if weights >= 1e9 else f"{weights / 1e6:.1f} MB"
     text = f"{facts.architecture}, {facts.layers} layers, {size} of {facts.dtype}"
     if intent.max_model_len is not None and intent.max_model_len > facts.max_position_embeddings:
-        served = model_length(facts, intent.max_model_len)
-        text += (
-            f"; engine.maxModelLen {intent.max_model_len} is above what it was made for, {served} is served"
-        )
+        served = f"{model_length(facts, intent.max_model_len)} is served"
+        text += f"; engine.maxModelLen {intent.max_model_len} is above what it was made for, {served}"
     return text

@@ -108,10 +108,8 @@ def why_none_serves(demand: PlacementDemand, offered: Offers) -> tuple[Reason, s
             + offered.left_out_message(intent)
         )
     listed = "; ".join(f"{c.shape.described}: {c.message}" for c in candidates[:3])
-    return (
-        Reason.INFEASIBLE,
-        f"no shape of the fleet may be used ({listed}){offered.left_out_message(intent)}",
-    )
+    message = f"no shape of the fleet may be used ({listed})"
+    return Reason.INFEASIBLE, message + offered.left_out_message(intent)
 
 
 def _no_candidate(intent: Intent, offered: Offers) -> str:

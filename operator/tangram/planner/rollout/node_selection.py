@@ -49,5 +49,5 @@ def node_selection(
 
 
 def _is_of(product: str, sku: str) -> bool:
-    """Whether a product label is one of whole, unshared GPUs of this SKU."""
+    """Whether a product label is that of whole, unshared GPUs of this SKU."""
     return model_of(product) == product and match_product(product) == sku

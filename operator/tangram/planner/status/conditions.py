@@ -147,9 +147,8 @@ def available(inputs: ConditionInputs) -> ConditionState:
     if inputs.available >= sum(w.replicas for w in inputs.workloads):  # all placed replicas are available
         return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, f"{count}; the others wait for Placed")
     names = ", ".join(w.name for w in inputs.workloads)
-    return ConditionState(
-        FALSE, Reason.REPLICAS_STARTING, f"{count}; waits for the pods of {names} to become ready"
-    )
+    text = f"{count}; waits for the pods of {names} to become ready"
+    return ConditionState(FALSE, Reason.REPLICAS_STARTING, text)
 
 
 def _enough(inputs: ConditionInputs) -> ConditionState:
@@ -173,9 +172,8 @@ def scaling_active(inputs: ConditionInputs) -> ConditionState:
     if inputs.intent.min_replicas == inputs.intent.max_replicas:
         return _fixed(inputs.intent)
     if inputs.signal is None:
-        return ConditionState(
-            FALSE, Reason.METRICS_MISSING, "the operator has no prometheus.url; the number is held"
-        )
+        text = "the operator has no prometheus.url; the number is held"
+        return ConditionState(FALSE, Reason.METRICS_MISSING, text)
     if inputs.signal.state in (SignalState.FRESH, SignalState.THIN):
         return _following(inputs)
     status = UNKNOWN if inputs.signal.reason == Reason.NO_READY_REPLICAS else FALSE
@@ -209,8 +207,7 @@ def _following(inputs: ConditionInputs) -> ConditionState:
 
 
 def ready(inputs: ConditionInputs, previous: ConditionState | None) -> ConditionState:
-    """Whether it serves at the desired generation. The reason is the most actionable one of the other
-    conditions.
+    """Whether it serves at the desired generation. The reason is the most actionable of all conditions.
 
     `previous`: the condition in the status, if it is about the same generation.
     """
@@ -230,7 +227,7 @@ def ready(inputs: ConditionInputs, previous: ConditionState | None) -> Condition
 def _paused(inputs: ConditionInputs) -> ConditionState:
     condition = available(inputs)
     if condition.status != TRUE:
-        return ConditionState(FALSE, condition.reason, condition.message)
+        return condition
     return ConditionState(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
 
 

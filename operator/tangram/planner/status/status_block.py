@@ -48,6 +48,7 @@ def render_status(
     at first).
     """
     inputs = conditions.condition_inputs(decision, intent, snapshot, signal, scale)
+    old_slo = _same_generation(inputs, previous_status).get("slo")
     blocks: dict[str, Any] = {
         "observedGeneration": intent.generation,
         "revision": _revision(intent, previous_status),
@@ -60,9 +61,7 @@ def render_status(
         "readyReplicas": inputs.ready,
         "model": _model(inputs, snapshot, previous_status),
         "placement": _placement(inputs, advice),
-        "slo": None
-        if inputs.is_off
-        else slo_block(inputs, _same_generation(inputs, previous_status).get("slo"), now),
+        "slo": None if inputs.is_off else slo_block(inputs, old_slo, now),
         "cost": {"perHour": f"{_cost(inputs, snapshot):.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
@@ -98,11 +97,9 @@ def _conditions(
         "ScalingActive": conditions.scaling_active(inputs),
         "SLOMet": steady(slo_met(inputs), old.get("SLOMet"), inputs.rendered_generation, now),
     }
-    before = old.get("Ready")
-    same = before is not None and before["observedGeneration"] >= inputs.rendered_generation
-    previous = (
-        ConditionState(before["status"], before["reason"], before["message"]) if before and same else None
-    )
+    before, previous = old.get("Ready"), None
+    if before is not None and before["observedGeneration"] >= inputs.rendered_generation:
+        previous = ConditionState(before["status"], before["reason"], before["message"])
     ready = conditions.ready(inputs, previous)
     if states["ModelReady"].status == FALSE and _is_retried(inputs):
         ready = states["ModelReady"]
@@ -114,11 +111,8 @@ def _conditions(
 
 def _same_generation(inputs: ConditionInputs, previous_status: Mapping[str, Any]) -> Mapping[str, Any]:
     """The previous status if it is about this spec: another spec may have had other objectives."""
-    return (
-        previous_status
-        if (previous_status.get("observedGeneration") or 0) >= inputs.rendered_generation
-        else {}
-    )
+    generation = previous_status.get("observedGeneration") or 0
+    return previous_status if generation >= inputs.rendered_generation else {}
 
 
 def _revision(intent: ParsedIntent, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
