@@ -39,10 +39,10 @@ from typing import Any
 from benchmarks.plan_time import KINDS, facts_of
 from benchmarks.sizing_time import machine
 from tangram.capacity.memory.from_facts import architecture_from_facts
+from tangram.capacity.sizing import ServingShape
 from tangram.catalog import InputError, gpu, known_model, known_models
-from tangram.eligibility.shapes.bundled_engine import on_this_engine
-from tangram.eligibility.shapes.serving_requirements import from_intent
-from tangram.eligibility.shapes.serving_shapes import ServingShape, assessed_shapes, replicas
+from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
+from tangram.eligibility.shapes.serving_requirements import requirements_of
 from tangram.fleet import (
     Claim,
     FactsKey,
@@ -56,6 +56,7 @@ from tangram.fleet import (
     Traffic,
 )
 from tangram.fleet.lengths import around
+from tangram.recommendation.problem.fleet_shapes import fleet_shapes, replicas
 from tests.support.fleet import IMAGE, NOW, intent, workload
 
 SEED = 7
@@ -309,11 +310,11 @@ def _intent(rng: random.Random, number: int, names: list[str]) -> Intent:
 
 
 def _wanted(each: Intent, facts: Any) -> Any:
-    return on_this_engine(from_intent(each, architecture_from_facts(facts)), each)
+    return on_bundled_engine(requirements_of(each, architecture_from_facts(facts)))
 
 
 def _offers(each: Intent, facts: Any, prices: dict[str, float]) -> tuple[ServingShape, ...]:
-    return assessed_shapes(_wanted(each, facts), frozenset(prices), prices).offers
+    return fleet_shapes(_wanted(each, facts), frozenset(prices), prices).serving
 
 
 def _price(sku: str) -> float:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingShape, replicas
+from tangram.capacity.sizing import ServingShape
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing import Board, GPUState, Problem, board
 from tangram.packing.geometry.layouts import Placement
+from tangram.recommendation.problem.fleet_shapes import replicas
 
 
 @dataclass(slots=True)
@@ -99,8 +101,8 @@ def plan(problem: Problem, deployments: Sequence[AssessedShapes], *, marginal: b
         by_sku.setdefault(gpu.state.sku, []).append(gpu)
     shapes: dict[str, ShapeKey] = {}
     unserved = []
-    for each in sorted(deployments, key=lambda d: (-_size(d.offers[0].key), d.requirements.id)):
-        order = _by_addition(problem, by_sku, each) if marginal else each.offers  # cheapest first
+    for each in sorted(deployments, key=lambda d: (-_size(d.serving[0].key), d.requirements.id)):
+        order = _by_addition(problem, by_sku, each) if marginal else each.serving  # cheapest first
         for offer in order:
             if (
                 _place_all(by_sku.get(offer.key.sku, []), offer.key, replicas(each.requirements, offer))
@@ -133,7 +135,7 @@ def _size(key: ShapeKey) -> float:
 def _by_addition(problem: Problem, by_sku: dict[str, list[_GPU]], each: AssessedShapes) -> list[ServingShape]:
     """Offers by what they would add to the cost of the GPUs in use; those without room are left out."""
     found = []
-    for number, offer in enumerate(each.offers):
+    for number, offer in enumerate(each.serving):
         gpus = by_sku.get(offer.key.sku, [])
         before = sum(gpu.in_use for gpu in gpus)
         done = _place_all(gpus, offer.key, replicas(each.requirements, offer))

@@ -170,7 +170,11 @@ def _spread(_: str, __: int, empty: Problem, deployments: list[Any]) -> Asked:
     apart = [
         replace(
             each,
-            requirements=replace(each.requirements, spread=Spread(node=APART), pools=pools[n % len(pools)]),
+            requirements=replace(
+                each.requirements,
+                intent=replace(each.requirements.intent, spread=Spread(node=APART)),
+                pools=pools[n % len(pools)],
+            ),
         )
         for n, each in enumerate(deployments)
     ]

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from tangram.capacity.sizing import ServingShape
 from tangram.catalog import gpu
-from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingShape, replicas
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Demand, GPUState, Problem
 from tangram.recommendation.documents.llm_deployment import read_llm_deployment
 from tangram.recommendation.problem.demands import demand, running_replicas, size_all
+from tangram.recommendation.problem.fleet_shapes import replicas
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 # Model, requests' tokens in and out, objectives (P90, ms; None: not asked).
@@ -109,9 +111,11 @@ def menu(
 
 def deployment(number: int, each: AssessedShapes, rps: float) -> AssessedShapes:
     """The same model under another name, with `rps` requests per second."""
-    asked = replace(each.requirements, id=f"d{number:03}", name=f"d{number:03}", rps=rps)
-    offers = sorted(each.offers, key=lambda o: (replicas(asked, o) * o.price_per_hour, o.key))
-    return replace(each, requirements=asked, offers=tuple(offers))
+    asked = replace(
+        each.requirements, intent=replace(each.requirements.intent, name=f"d{number:03}"), rps=rps
+    )
+    offers = sorted(each.serving, key=lambda o: (replicas(asked, o) * o.price_per_hour, o.key))
+    return replace(each, requirements=asked, serving=tuple(offers))
 
 
 def demands(deployments: Sequence[AssessedShapes], fleet_now: Problem) -> tuple[Demand, ...]:
@@ -124,7 +128,7 @@ def demands(deployments: Sequence[AssessedShapes], fleet_now: Problem) -> tuple[
 
 def cheapest_rate(each: AssessedShapes) -> ServingShape:
     """The offer with the least dollars per request."""
-    return min(each.offers, key=lambda o: (o.price_per_hour / o.rate, o.key))
+    return min(each.serving, key=lambda o: (o.price_per_hour / o.rate, o.key))
 
 
 def draw(
@@ -138,7 +142,7 @@ def draw(
     found: list[AssessedShapes] = []
     while len(found) < count:
         each = menu(rng.choice(models), skus)
-        if each.offers:
+        if each.serving:
             dollars = spend["low"] * (spend["high"] / spend["low"]) ** rng.random()
             offer = cheapest_rate(each)
             found.append(deployment(len(found), each, dollars / offer.price_per_hour * offer.rate))

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.capacity.sizing import Carried, Rejection, SizedShape, SizingRequest
+from tangram.capacity.sizing import Rejection, ServingShape, SizingRequest, size
 from tangram.capacity.sizing.assess import Assessor
 from tangram.capacity.sizing.assessment_cache import KINDS, assessment_cache
-from tangram.capacity.sizing.candidate_shapes import shapes
-from tangram.capacity.sizing.relax import relax
+from tangram.capacity.sizing.candidate_shapes import candidate_shapes, catalog_devices
 from tangram.catalog import known_model, known_models, skus
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Shape
@@ -39,18 +38,17 @@ def test_it_answers_as_the_assessment_that_tangram_size_prints(
     name: str, request: SizingRequest, data: st.DataObject
 ) -> None:
     model = known_model(name)
-    shape = data.draw(st.sampled_from(list(shapes(model, BOARDS))))
+    shape = data.draw(st.sampled_from(list(candidate_shapes(model, catalog_devices(BOARDS)))))
 
     kept = [assessment_cache(model, request).assessment(shape) for _ in range(2)]
-    anew = Assessor(model, PRICED).assess(shape, request)
+    anew = size(model, request, PRICED, [shape])
 
     assert kept[0] is kept[1]
-    if isinstance(anew, SizedShape):
-        assert kept[0] == Carried(shape, anew.max_rate, anew.unverified)
-    else:
-        assert kept[0] == anew
-        relaxation = assessment_cache(model, request).relaxation(anew, PRICED)
-        assert relaxation == relax(Assessor(model, PRICED), anew, request)
+    for row in anew.rows:
+        assert kept[0] == ServingShape(shape, row.max_rate, 0.0, row.unverified)
+    for rejection in anew.rejected:
+        assert kept[0] == replace(rejection, relaxation=None)
+        assert assessment_cache(model, request).relaxation(kept[0], PRICED) == rejection.relaxation
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,7 +62,7 @@ def test_what_a_replica_carries_does_not_depend_on_how_much_is_asked_for(
     if isinstance(less, Rejection):
         assert more == less
     else:
-        assert assessor.carried(more) == assessor.carried(less)
+        assert assessor.serving(more) == assessor.serving(less)
 
 
 def test_a_price_is_among_what_would_help_only_where_there_is_none() -> None:

@@ -6,9 +6,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tangram.capacity.load.latency import open_loop
-from tangram.capacity.sizing import Constraint, Rejection, SizedShape, SizingRequest, size
-from tangram.capacity.sizing.assess import MEMORY_CAPACITY, Assessor
-from tangram.capacity.sizing.candidate_shapes import precisions_on, shapes, slices_of
+from tangram.capacity.sizing import Constraint, SizedShape, SizingRequest, size
+from tangram.capacity.sizing.assess import MEMORY_CAPACITY
+from tangram.capacity.sizing.candidate_shapes import (
+    candidate_shapes,
+    catalog_devices,
+    precisions_on,
+    slices_of,
+)
 from tangram.catalog import InputError, gpu, known_model, profile, skus
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Shape
@@ -30,7 +35,7 @@ def found(model):
 def test_every_shape_serves_or_has_its_reason_and_none_does_both(model, found):
     answered = [row.shape for row in found.rows] + [each.shape for each in found.rejected]
 
-    assert sorted(answered) == sorted(shapes(model))
+    assert sorted(answered) == sorted(candidate_shapes(model, catalog_devices(skus())))
     assert len(set(answered)) == len(answered)
 
 
@@ -67,7 +72,7 @@ def test_a_row_costs_its_gpus_and_a_slice_its_dominant_share(found):
 
 
 def test_slices_have_no_peers_and_no_slice_is_a_whole_board(model):
-    for shape in shapes(model):
+    for shape in candidate_shapes(model, catalog_devices(skus())):
         if shape.profile != WHOLE_GPU:
             assert shape.tensor_parallel == 1
             assert profile(shape.sku, shape.profile).dominant_share < 1
@@ -103,7 +108,9 @@ def test_formats_are_the_checkpoints_own_first_then_what_the_gpu_is_good_at(sku,
 def test_a_checkpoint_in_fp32_is_served_in_bf16_as_engines_cast_it():
     wide = replace(SMALL, dtype="fp32")
     found = size(
-        wide, SizingRequest(1024, 256, 1.0), among=shapes(wide, ("H100-80GB-SXM", "T4"), slices=False)
+        wide,
+        SizingRequest(1024, 256, 1.0),
+        among=candidate_shapes(wide, catalog_devices(("H100-80GB-SXM", "T4"), slices=False)),
     )
 
     assert precisions_on(wide, gpu("H100-80GB-SXM")) == ("bf16", "fp8", "int4")
@@ -129,9 +136,8 @@ def test_a_four_bit_checkpoint_is_served_as_it_is():
     ids=str,
 )
 def test_a_70b_model_dies_of(shape, constraint):
-    rejection = Assessor(LARGE, Prices()).assess(shape, CHAT)
+    (rejection,) = size(LARGE, CHAT, among=[shape]).rejected
 
-    assert isinstance(rejection, Rejection)
     assert rejection.constraint is constraint
 
 
@@ -173,7 +179,8 @@ def revived(model, rejection, request, prices=Prices()):  # noqa: B008 - frozen
                 request = replace(request, **{field.replace("-", "_"): float(value)})
             case _:
                 pytest.fail(field)
-    return Assessor(model, Prices(overrides)).assess(shape, request)
+    found = size(model, request, Prices(overrides), [shape])
+    return (*found.rows, *found.rejected)[0]
 
 
 def test_every_relaxation_revives_its_shape(model, found):
@@ -184,7 +191,7 @@ def test_every_relaxation_revives_its_shape(model, found):
         assert isinstance(revived(model, rejection, CHAT), SizedShape), rejection
 
 
-CATALOG = sorted(shapes(SMALL), key=str)
+CATALOG = sorted(candidate_shapes(SMALL, catalog_devices(skus())), key=str)
 REQUESTS = st.builds(
     SizingRequest,
     input_tokens=st.integers(1, 20_000),
@@ -273,7 +280,7 @@ def test_the_wall_is_the_one_that_people_expect(name, shape, wall):
 def test_where_the_first_token_is_nearest_to_its_limit_the_wall_is_that_of_prompts():
     """On four A30 a prompt of 70B takes a second, and decoding, which waits for memory, has time to spare."""
     request = SizingRequest(1024, 256, 1.0, ttft_ms=1000, tpot_ms=40)
-    row = Assessor(known_model("Llama-3-70B"), Prices()).assess(Shape("A30", WHOLE_GPU, 4, "int4"), request)
+    (row,) = size(known_model("Llama-3-70B"), request, among=[Shape("A30", WHOLE_GPU, 4, "int4")]).rows
 
     assert row.model.decode_s(1, 1024).wall == "memory bandwidth"
     assert row.wall == "compute"

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tangram.capacity.memory.from_facts import architecture_from_facts
+from tangram.catalog.prices import Prices
+from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
+from tangram.eligibility.shapes.serving_requirements import requirements_of
+from tangram.eligibility.shapes.serving_shapes import assessed_shapes
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, Traffic
 from tangram.planner import plan
+from tangram.planner.observe.node_offers import offers
 from tangram.planner.placement.joint_assignment import assign_devices
-from tangram.planner.shapes.candidates import offers
-from tangram.planner.shapes.judge import rate, request_of
 from tests.support.fleet import CHECKPOINTS, NOW, intent, node
 from tests.support.kubernetes import Kubernetes
 
@@ -246,8 +250,10 @@ class Life:
         """Shortage, moves and returns lose nothing of what the law ordered."""
         m, (count, of) = self.world.intents[d.owner_uid], self.loads[d.owner_uid]
         facts = CHECKPOINTS[m.model_uri]
-        request = request_of(m, facts)
-        then, now = rate(facts, of, request), rate(facts, d.shape, request)
+        model = architecture_from_facts(facts)
+        needs = on_bundled_engine(requirements_of(m, model))
+        shapes = assessed_shapes(needs, (), Prices())
+        then, now = shapes.rate(of), shapes.rate(d.shape)
         if then and now and d.desired < m.max_replicas:
             assert d.desired * now >= count * then * (1 - 1e-6)
 

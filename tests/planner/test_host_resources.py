@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram import catalog
-from tangram.eligibility.host_resources import minimum_share, over_limit
-from tangram.eligibility.shapes.serving_shapes import assessed_shapes
+from tangram.eligibility.host_resources import over_limit
 from tangram.fleet import (
     WHOLE_GPU,
     ApplyDeployment,
@@ -23,6 +22,7 @@ from tangram.fleet.quantity import parse_quantity
 from tangram.planner import plan
 from tangram.planner.placement.quotas import pod_amounts
 from tangram.recommendation.observed.snapshot_input import snapshot_input
+from tangram.recommendation.problem.fleet_shapes import fleet_shapes
 from tangram.shell.objects.engine_pod import engine_template
 from tangram.shell.settings import Settings
 from tests.support.fleet import NOW, intent, node, snapshot
@@ -76,7 +76,6 @@ def test_the_default_of_a_shape_may_be_asked_for_where_nothing_more_may() -> Non
         share = catalog.share(shape.sku, shape.profile)
 
         assert over_limit(HostResources(cpu, memory), needs, share, "x") == ""
-        assert share > minimum_share(HostResources(cpu, memory), needs)
         assert "requests.cpu" in over_limit(HostResources(cpu + 1, None), needs, share, "x")
         assert "requests.memory" in over_limit(HostResources(None, memory + 1), needs, share, "x")
 
@@ -146,7 +145,7 @@ def test_a_recommended_plan_uses_no_shape_that_the_operator_would_not() -> None:
         (wanted,) = snapshot_input(fleet, (asked,)).deployments
         return {
             offer.shape.profile
-            for offer in assessed_shapes(wanted, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).offers
+            for offer in fleet_shapes(wanted, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).serving
         }
 
     assert "1g.10gb" in profiles(asking())

@@ -120,8 +120,8 @@ def broken(monkeypatch, where, name, of=BAD.uid):
 STEPS = [
     (decision_draft.__dict__, "model_state", "model"),
     (decision_draft.__dict__, "_desired", "model"),
-    (plan.__globals__, "candidates", "judge"),
-    (plan.__globals__, "request_of", "judge"),
+    (plan.__globals__, "node_shapes", "judge"),
+    (plan.__globals__, "requirements_of", "judge"),
     (placement_targets.__dict__, "_placement_choice", "target"),
     (placement_targets.__dict__, "_target", "plan"),
     (plan.__globals__, "_decide", "place"),

@@ -13,8 +13,8 @@ from tangram.fleet.lengths import around
 from tangram.packing.search import stages
 from tangram.planner import plan, render_status
 from tangram.planner.observe.free_capacity import observe_free_devices
+from tangram.planner.observe.node_offers import offers
 from tangram.planner.placement.joint_assignment import assign_devices
-from tangram.planner.shapes.candidates import offers
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
 
 SLICE, BIG_SLICE, WHOLE, L4 = shape("1g.10gb"), shape("1g.20gb"), shape(), shape(sku="L4")
@@ -516,14 +516,14 @@ def test_those_who_name_pools_are_never_promised_more_than_these_have(life):
 
 def test_one_that_cannot_be_judged_stops_nobody(monkeypatch):
     bad, good = intent("bad", created_at=1.0), intent("good")
-    real = plan.__globals__["candidates"]
+    real = plan.__globals__["node_shapes"]
 
     def judge(m, *rest):
-        if m.uid == bad.uid:
+        if m.intent.uid == bad.uid:
             raise ZeroDivisionError("division by zero")
         return real(m, *rest)
 
-    monkeypatch.setitem(plan.__globals__, "candidates", judge)
+    monkeypatch.setitem(plan.__globals__, "node_shapes", judge)
     observed = snapshot(node("b", mig_1g_10gb=2), workloads=(workload(bad, SLICE),))
     made, decisions = decide(observed, bad, good)
 

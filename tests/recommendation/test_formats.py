@@ -25,7 +25,7 @@ def wants(**changes):
 def test_without_a_report_only_the_checkpoints_own_format_is_offered() -> None:
     found = sized(wants())
 
-    assert {offer.shape.precision for offer in found.offers} == {"bf16"}
+    assert {offer.shape.precision for offer in found.serving} == {"bf16"}
     waiting = [each for each in found.rejected if each.constraint == "evaluation"]
     assert f"int4 is not evaluated on {SKU} yet" in {each.message for each in waiting}
 
@@ -52,7 +52,7 @@ def test_a_report_within_the_tolerance_offers_the_format_and_is_an_input_of_the_
 def test_a_named_format_is_offered_without_a_report() -> None:
     found = sized(intent("a", "image:///m/8b", precision="int4"))
 
-    assert {offer.shape.precision for offer in found.offers} == {"int4"}
+    assert {offer.shape.precision for offer in found.serving} == {"int4"}
 
 
 def test_a_plan_tells_of_a_slice_that_waits_for_an_evaluation() -> None:

@@ -511,7 +511,7 @@ def test_one_that_brings_out_a_bug_is_left_out_of_the_recommendation_and_keeps_w
     real = fleet_problem.__globals__["demand"]
 
     def demand(each, *rest):
-        if each.requirements.name == "bad":
+        if each.requirements.intent.name == "bad":
             raise ZeroDivisionError("division by zero")
         return real(each, *rest)
 

@@ -82,8 +82,8 @@ def spread_allows(plan, name, share, count):
 def more(plan, each, choice):
     """The shapes of which one more replica would serve more, and has room."""
     who, counts = each.requirements, {part.shape: part.count for part in choice.parts}
-    rates = {shape.key: shape.rate for shape in each.offers}
-    prices = {shape.key: shape.price_per_hour for shape in each.offers}
+    rates = {shape.key: shape.rate for shape in each.serving}
+    prices = {shape.key: shape.price_per_hour for shape in each.serving}
     total, served = sum(counts.values()), sum(rates[s] * n for s, n in counts.items())
     price = sum(prices[s] * n for s, n in counts.items())
 
@@ -91,13 +91,13 @@ def more(plan, each, choice):
         return max(0.0, 1 - rate / who.rps, 1 - replicas / who.least)
 
     now = unmet(total, served)
-    for shape in each.offers:
+    for shape in each.serving:
         key = shape.key
         if unmet(total + 1, served + shape.rate) > now - 1e-5 or total >= (who.most or total + 1):
             continue
-        if who.budget_per_hour is not None and price + prices[key] > who.budget_per_hour + 1e-9:
+        if who.intent.budget_per_hour is not None and price + prices[key] > who.intent.budget_per_hour + 1e-9:
             continue
-        if not spread_allows(plan, who.id, who.spread.node, total + 1):
+        if not spread_allows(plan, who.id, who.intent.spread.node, total + 1):
             continue
         if has_room(plan, key):
             yield str(key)
@@ -120,5 +120,5 @@ def test_no_replica_that_would_serve_more_is_left_out_and_reasons_are_true(seed)
             assert list(more(plan, asked.sized[choice.demand], choice)) == []
     for item in plan["unmet"]:
         if "the whole fleet has no room" in item["reason"]:
-            alone = tuple(each for each in given.deployments if each.name == item["name"])
+            alone = tuple(each for each in given.deployments if each.intent.name == item["name"])
             assert planned(FleetInput(gpus=given.gpus, deployments=alone))[1].unmet

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import InputError
 from tangram.eligibility.acceptance import by_priority
 from tangram.eligibility.isolation import Faulted, for_each, isolated
 from tangram.eligibility.reasons import OFF, Reason
-from tangram.eligibility.shapes.bundled_engine import lacks
-from tangram.eligibility.shapes.evaluation_reports import Reports, reports
+from tangram.eligibility.shapes.bundled_engine import lacks, on_bundled_engine
+from tangram.eligibility.shapes.evaluation_reports import CheckpointReports, reports, reports_by_checkpoint
+from tangram.eligibility.shapes.serving_requirements import requirements_of
 from tangram.fleet import (
     Action,
     ApplyService,
@@ -30,13 +32,12 @@ from tangram.planner.observe.free_capacity import (
     observe_free_devices,
     reserve_for_missing_pods,
 )
+from tangram.planner.observe.node_offers import Offers, node_shapes, offers
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, placement_targets
 from tangram.planner.placement.quotas import Quotas
 from tangram.planner.placement.replica_limits import replica_limits
 from tangram.planner.rollout.deployment_placement import deployment_placement
-from tangram.planner.shapes.candidates import Offers, candidates, offers
-from tangram.planner.shapes.judge import architecture, request_of
 
 _REMOVALS = (RemoveDeployment, ScaleDeployment)  # performed after everything that is created
 
@@ -67,13 +68,14 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     """Plan once. Raises `StepsFailed` for LLMDeployments that are not `faulted` yet and whose steps raise."""
     intents = by_priority(intents)
     inspections, offered, known_reports = observe_inspections(snapshot), offers(snapshot), reports(snapshot)
+    by_checkpoint = reports_by_checkpoint(known_reports)
     draft_of = drafts(snapshot, intents, inspections, faulted)
     valid = tuple(intent for intent in intents if isinstance(intent, Intent))
     active = tuple(intent for intent in valid if draft_of[intent.uid].is_active)
     idle = tuple(intent for intent in valid if not draft_of[intent.uid].is_active)
 
     def demand(intent: Intent) -> PlacementDemand | Infeasible | None:
-        return _demand(intent, draft_of[intent.uid], offered, known_reports)
+        return _demand(intent, draft_of[intent.uid], offered, by_checkpoint)
 
     assessed = dict(zip(map(_uid, active), for_each("judge", active, _uid, demand), strict=True))
     demands = tuple(d for d in assessed.values() if isinstance(d, PlacementDemand))
@@ -138,26 +140,26 @@ class Infeasible:
 
 
 def _demand(
-    intent: Intent, draft: DecisionDraft, offered: Offers, known_reports: Reports
+    intent: Intent, draft: DecisionDraft, offered: Offers, by_checkpoint: CheckpointReports
 ) -> PlacementDemand | Infeasible | None:
     """Assess every shape for one LLMDeployment. None: it is off, or its checkpoint is not known yet."""
     facts = draft.model.facts
     if intent.is_off or facts is None:
         return None
     try:
-        missing = lacks(intent, architecture(facts))
+        architecture = architecture_from_facts(facts)
+        missing = lacks(intent, architecture)
         if missing:
             return Infeasible(missing)
-        request = request_of(intent, facts)
-        shapes = [workload.shape for workload in draft.workloads]
-        assessed = candidates(intent, facts, request, offered, shapes, known_reports)
+        about = by_checkpoint.get((intent.namespace, intent.model_uri, facts.digest), ())
+        requirements = on_bundled_engine(requirements_of(intent, architecture), about, offered.needs)
+        shapes = node_shapes(requirements, offered, [workload.shape for workload in draft.workloads])
     except InputError as error:
         return Infeasible(f"{error.field} {error.problem}")
     return PlacementDemand(
         intent,
         facts,
-        request,
-        assessed,
+        shapes,
         draft.workloads,
         draft.desired,
         draft.desired_shape,

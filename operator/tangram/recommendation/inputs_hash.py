@@ -6,9 +6,11 @@ The version stands for the solver's, too: each release requires one version of O
 import hashlib
 import importlib.resources
 import json
+from dataclasses import replace
 from functools import cache
 
 import tangram
+from tangram.fleet import Intent, Traffic
 from tangram.packing.problem.codec import to_json
 from tangram.recommendation.documents.fleet_input import FleetInput
 
@@ -18,9 +20,38 @@ _FACTS = ("tangram.catalog", "tangram.capacity")  # packages whose YAML files a 
 
 def inputs_hash(inputs: FleetInput) -> str:
     """Return 12 hexadecimal digits, the same for equal inputs to the same Tangram."""
-    hashed = {"inputs": to_json(inputs), "planner": planner_version()}
+    deployments = tuple(replace(each, intent=_planned_part(each.intent)) for each in inputs.deployments)
+    hashed = {"inputs": to_json(replace(inputs, deployments=deployments)), "planner": planner_version()}
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), default=sorted)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _planned_part(intent: Intent) -> Intent:
+    """Return an intent without what no plan depends on: identity in the cluster, settings of pods.
+
+    Objectives and traffic are in the sizing request.
+    """
+    return replace(
+        intent,
+        uid="",
+        generation=0,
+        created_at=0.0,
+        revision=None,
+        model_uri="",
+        served_name="",
+        ttft=None,
+        tpot=None,
+        traffic=Traffic(),
+        max_request_s=0,
+        api_keys=None,
+        pod_labels=(),
+        pod_annotations=(),
+        priority_class_name="",
+        refusal=None,
+        warnings=(),
+        replicas_set_by=None,
+        min_available=None,
+    )
 
 
 @cache

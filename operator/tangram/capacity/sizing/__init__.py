@@ -1,20 +1,20 @@
 """Which GPUs and slices serve a model within its objectives, at what price, and why the others do not."""
 
 from tangram.capacity.sizing.rank import size
+from tangram.capacity.sizing.request import SizingRequest
 from tangram.capacity.sizing.results import (
-    Carried,
     Constraint,
     Rejection,
+    ServingShape,
     ShapeChange,
     SizedShape,
     Sizing,
-    SizingRequest,
 )
 
 __all__ = [
-    "Carried",
     "Constraint",
     "Rejection",
+    "ServingShape",
     "ShapeChange",
     "SizedShape",
     "Sizing",

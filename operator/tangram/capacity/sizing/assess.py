@@ -1,4 +1,4 @@
-"""One shape against one request: what it carries and costs, or the one constraint that kills it."""
+"""One shape and one request: what a replica carries, or the first constraint that rules the shape out."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -10,13 +10,8 @@ from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.budget import GIB, MemoryBudget, memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.memory.footprint import Footprint, footprint
-from tangram.capacity.sizing.results import (
-    Carried,
-    Constraint,
-    Rejection,
-    SizedShape,
-    SizingRequest,
-)
+from tangram.capacity.sizing.request import SizingRequest
+from tangram.capacity.sizing.results import Constraint, Rejection, ServingShape, SizedShape
 from tangram.capacity.steps.calibration import Calibrated, coefficients_for
 from tangram.capacity.steps.step import StepModel
 from tangram.catalog import InputError
@@ -48,36 +43,25 @@ class Assessor:
     footprints: Footprints = field(default_factory=dict, repr=False)
     idle: dict[tuple[Shape, SizingRequest], Latency] = field(default_factory=dict, repr=False)
 
-    def assess(self, shape: Shape, request: SizingRequest) -> SizedShape | Rejection:
-        """Return a row, or a rejection that names the first constraint that fails."""
-        fitted = self.fit(shape, request)
-        if isinstance(fitted, Rejection):
-            return fitted
-        found = self.carried(fitted)
-        if isinstance(found, Rejection):
-            return found
-        return self._unpriced(shape) or self._row(fitted, request, found.rate)
-
-    def carried(self, fitted: "Fitted") -> Carried | Rejection:
-        """Return what one replica carries, or why none: `assess` without price and load.
-
-        It depends on no rate: that of the request is not looked at.
-        """
+    def serving(self, fitted: "FittingShape") -> ServingShape | Rejection:
+        """Return what one replica carries, unpriced, or why none does, whatever the load of the request."""
         request = fitted.request
         rate = fitted.replica.max_rate(request.ttft, request.tpot)
         if rate < fitted.idle_rate:
             missed = _missed(self._idle_latency(fitted), request)
             if missed is not None:
                 return Rejection(fitted.shape, *missed)
-        return Carried(fitted.shape, max(rate, fitted.idle_rate), _unverified(fitted))
+        return ServingShape(fitted.shape, max(rate, fitted.idle_rate), 0.0, _unverified(fitted))
 
-    def serves(self, shape: Shape, request: SizingRequest) -> Rejection | None:
-        """Return why a shape does not serve, None if it does: `assess` without the search for its rate."""
+    def rejection(self, shape: Shape, request: SizingRequest) -> Rejection | None:
+        """Return why a shape does not serve, None if it does, without the search for its rate."""
         fitted = self.fit(shape, request)
         if isinstance(fitted, Rejection):
             return fitted
         missed = _missed(self._idle_latency(fitted), request)
-        return Rejection(shape, *missed) if missed is not None else self._unpriced(shape)
+        if missed is not None:
+            return Rejection(shape, *missed)
+        return unpriced(shape) if self.prices.gpu_hour(shape.sku) is None else None
 
     def fits(self, shape: Shape, request: SizingRequest) -> bool:
         """Whether the memory holds the model and one request."""
@@ -94,8 +78,8 @@ class Assessor:
         limits = EngineSettings(request.model_length(self.architecture), request.max_running)
         return memory_budget(self._footprint(shape, request, where), where, limits)
 
-    def fit(self, shape: Shape, request: SizingRequest) -> "Fitted | Rejection":
-        """Return a shape ready to be asked how fast it is, or why the model does not fit."""
+    def fit(self, shape: Shape, request: SizingRequest) -> "FittingShape | Rejection":
+        """Return a shape ready for the search of its rate, or why the model does not fit."""
         where = hardware(shape.sku, shape.profile, shape.tensor_parallel)
         if not where.memory_mib:
             return Rejection(shape, Constraint.MEMORY_UNKNOWN, "size not published")
@@ -119,17 +103,14 @@ class Assessor:
             request.engine, request.engine_version, shape.precision, shape.sku, self.architecture.name
         )
         model = StepModel(budget.footprint, where, calibrated.coefficients)
-        return Fitted(shape, where, budget, model, limits, calibrated, held, request)
+        return FittingShape(shape, where, budget, model, limits, calibrated, held, request)
 
-    def _unpriced(self, shape: Shape) -> Rejection | None:
-        return None if self.prices.gpu_hour(shape.sku) is not None else unpriced(shape)
-
-    def _row(self, fitted: "Fitted", request: SizingRequest, rate: float) -> SizedShape:
-        shape = fitted.shape
+    def sized(self, fitted: "FittingShape", serving: ServingShape) -> SizedShape:
+        """Return the replicas that carry the load of the request, their latency and their cost."""
+        request, shape, rate = fitted.request, serving.shape, serving.rate
         replicas = max(1, replicas_for(request.rps, rate))
         latency = fitted.replica.under(request.rps / replicas)
-        per_hour = self.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel) or 0.0
-        cost = replicas * per_hour
+        cost = replicas * serving.price_per_hour
         longest = min(math.ceil(request.prompts.p90 + request.answers.p90), fitted.longest)
         return SizedShape(
             shape=shape,
@@ -144,7 +125,7 @@ class Assessor:
             latency=latency,
             ttft_s=latency.ttft_s.at(request.percentile),
             tpot_s=latency.tpot_s.at(request.percentile),
-            wall=self._wall(fitted, request, rate),
+            wall=_wall(fitted, request, rate),
             usd_per_hour=cost,
             usd_per_million_tokens=cost / (request.rps * request.answers.mean * 3600) * 1e6,
             default_price=self.prices.is_default(shape.sku),
@@ -152,24 +133,7 @@ class Assessor:
             unverified=_unverified(fitted),
         )
 
-    def _wall(self, fitted: "Fitted", request: SizingRequest, rate: float) -> str:
-        """What keeps a replica from carrying more: memory, if without its bound the objectives would hold."""
-        context = mean_context(request)
-        latency = fitted.replica.under(rate)
-        running = max(1.0, latency.concurrency)
-        slots = fitted.limits.slots(context)
-        crowded = running + CROWD * math.sqrt(running) * max(1.0, request.cv) > slots
-        if slots < request.max_running and crowded:
-            boundless = replace(fitted, limits=replace(fitted.limits, kv_tokens=None))
-            if _missed(boundless.replica.under(rate * WORTHWHILE), request) is None:
-                return MEMORY_CAPACITY
-        prompts = running / request.answers.mean * request.prompts.mean  # prompt tokens between two tokens
-        if _ttft_binds(latency, request):  # what first tokens wait for are steps with prompts
-            prompts = max(prompts, min(request.prompts.mean, fitted.limits.max_batched_tokens))
-        step = fitted.model.step_s(running, context, prompts, request.prompts.mean / 2)
-        return str(step.wall)
-
-    def _idle_latency(self, fitted: "Fitted") -> Latency:
+    def _idle_latency(self, fitted: "FittingShape") -> Latency:
         """It depends on no objective, so relaxations ask for the same one again."""
         key = (fitted.shape, replace(fitted.request, ttft_ms=None, tpot_ms=None))
         if key not in self.idle:
@@ -185,8 +149,8 @@ class Assessor:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A shape whose memory holds the model, ready to be asked how fast it is."""
+class FittingShape:
+    """A shape whose memory holds the model, with the step model that gives its speed."""
 
     shape: Shape
     hardware: Hardware
@@ -220,8 +184,26 @@ class Fitted:
 
 
 def unpriced(shape: Shape) -> Rejection:
-    """Return why a shape whose price nobody knows does not serve."""
+    """Return the rejection of a shape without a price."""
     return Rejection(shape, Constraint.PRICE, "no default price")
+
+
+def _wall(fitted: FittingShape, request: SizingRequest, rate: float) -> str:
+    """What keeps a replica from carrying more: memory, if without its bound the objectives would hold."""
+    context = mean_context(request)
+    latency = fitted.replica.under(rate)
+    running = max(1.0, latency.concurrency)
+    slots = fitted.limits.slots(context)
+    crowded = running + CROWD * math.sqrt(running) * max(1.0, request.cv) > slots
+    if slots < request.max_running and crowded:
+        boundless = replace(fitted, limits=replace(fitted.limits, kv_tokens=None))
+        if _missed(boundless.replica.under(rate * WORTHWHILE), request) is None:
+            return MEMORY_CAPACITY
+    prompts = running / request.answers.mean * request.prompts.mean  # prompt tokens between two tokens
+    if _ttft_binds(latency, request):  # what first tokens wait for are steps with prompts
+        prompts = max(prompts, min(request.prompts.mean, fitted.limits.max_batched_tokens))
+    step = fitted.model.step_s(running, context, prompts, request.prompts.mean / 2)
+    return str(step.wall)
 
 
 def mean_context(request: SizingRequest) -> float:
@@ -265,7 +247,7 @@ def _too_large(shape: Shape, budget: MemoryBudget) -> Rejection:
     return Rejection(shape, Constraint.MEMORY, problem, needed / budget.total)
 
 
-def _unverified(fitted: Fitted) -> tuple[str, ...]:
+def _unverified(fitted: FittingShape) -> tuple[str, ...]:
     speed = []
     if fitted.hardware.is_slice:
         speed.append("speed of slices")

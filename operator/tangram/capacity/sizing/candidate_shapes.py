@@ -1,8 +1,8 @@
-"""Every way to serve a model that is worth looking at: GPU or slice, tensor parallelism, precision."""
+"""Shapes worth an assessment: GPU or slice, tensor parallelism, format of the weights."""
 
 from collections.abc import Iterable, Iterator
 
-from tangram.catalog import GPU, InputError, Profile, gpu, skus
+from tangram.catalog import GPU, InputError, Profile, gpu
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.precision import precision
 from tangram.fleet import WHOLE_GPU, Shape
@@ -11,6 +11,8 @@ TENSOR_PARALLEL = (1, 2, 4, 8)  # within a node of eight GPUs
 # Formats that people convert a checkpoint to. INT8 is worth it where there is no FP8, NVFP4 where it is
 # computed in FP4; elsewhere INT4 is as small and as fast.
 CONVERTED = ("fp8", "int8", "nvfp4", "int4")
+Device = tuple[str, str]
+"""(SKU, profile): a whole GPU or a slice."""
 
 
 def precisions_on(architecture: Architecture, board: GPU) -> tuple[str, ...]:
@@ -32,31 +34,42 @@ def precisions_on(architecture: Architecture, board: GPU) -> tuple[str, ...]:
 
 def slices_of(board: GPU) -> tuple[Profile, ...]:
     """Return the profiles that differ for inference: not in media engines alone, and no full board."""
-    seen: dict[tuple[int | None, int | None, float], Profile] = {}
+    distinct: dict[tuple[int | None, int | None, float], Profile] = {}
     for profile in board.profiles:
         if profile.dominant_share < 1:
-            seen.setdefault((profile.memory_mib, profile.sm_count, profile.dominant_share), profile)
-    return tuple(seen.values())
+            distinct.setdefault((profile.memory_mib, profile.sm_count, profile.dominant_share), profile)
+    return tuple(distinct.values())
 
 
-def shapes(
-    architecture: Architecture,
-    wanted_skus: Iterable[str] = (),
-    wanted_precisions: tuple[str, ...] = (),
-    tensor_parallel: tuple[int, ...] = TENSOR_PARALLEL,
-    *,
-    whole: bool = True,
-    slices: bool = True,
-    profile: str | None = None,
-) -> Iterator[Shape]:
-    """Yield the shapes to look at, by SKU; no filter: all. Raises `InputError` for SKUs nobody knows."""
-    for sku in wanted_skus or skus():
-        board = gpu(sku)
-        if board is None:
-            raise InputError("sku", f"{sku!r} is not in the catalog; `tangram gpus` lists it")
-        formats = wanted_precisions or precisions_on(architecture, board)
+def catalog_devices(skus: Iterable[str], *, whole: bool = True, slices: bool = True) -> Iterator[Device]:
+    """Yield the whole GPU and the slices of each SKU."""
+    for sku in skus:
         if whole:
-            yield from (Shape(sku, WHOLE_GPU, tp, form) for tp in tensor_parallel for form in formats)
-        if slices and 1 in tensor_parallel:
-            found = slices_of(board) if profile is None else [p for p in board.profiles if p.name == profile]
-            yield from (Shape(sku, each.name, 1, form) for each in found for form in formats)
+            yield sku, WHOLE_GPU
+        if slices:
+            yield from ((sku, profile.name) for profile in slices_of(_board(sku)))
+
+
+def candidate_shapes(
+    architecture: Architecture,
+    devices: Iterable[Device],
+    precisions: tuple[str, ...] = (),
+    tensor_parallel: tuple[int, ...] = TENSOR_PARALLEL,
+) -> Iterator[Shape]:
+    """Yield the shapes on each device; slices have no peer-to-peer links, so they serve alone.
+
+    Without `precisions`: those that the GPU is good at. Raises `InputError` for SKUs outside of the catalog.
+    """
+    for sku, profile in devices:
+        forms = precisions or precisions_on(architecture, _board(sku))
+        degrees = tensor_parallel if profile == WHOLE_GPU else (1,) if 1 in tensor_parallel else ()
+        for degree in degrees:
+            for form in forms:
+                yield Shape(sku, profile, degree, form)
+
+
+def _board(sku: str) -> GPU:
+    board = gpu(sku)
+    if board is None:
+        raise InputError("sku", f"{sku!r} is not in the catalog; `tangram gpus` lists it")
+    return board

@@ -1,12 +1,14 @@
-"""Every shape assessed, the serving ones from the cheapest, the others with what would revive them."""
+"""The shapes that carry a load within its objectives, the cheapest first, and the others with what helps."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tangram.capacity.sizing.assess import Assessor
-from tangram.capacity.sizing.candidate_shapes import shapes
+from tangram.capacity.sizing.assessment_cache import AssessmentCache
+from tangram.capacity.sizing.candidate_shapes import candidate_shapes, catalog_devices
 from tangram.capacity.sizing.relax import relax
-from tangram.capacity.sizing.results import Rejection, SizedShape, Sizing, SizingRequest
+from tangram.capacity.sizing.request import SizingRequest
+from tangram.capacity.sizing.results import Rejection, SizedShape, Sizing
+from tangram.catalog import skus
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.precision import precision
 from tangram.catalog.prices import Prices
@@ -20,20 +22,19 @@ def size(
     among: Iterable[Shape] | None = None,
 ) -> Sizing:
     """Assess `among` (default: the whole catalog). Raises `InputError` for what no shape could serve."""
-    assessor = Assessor(architecture, prices or Prices())
+    prices = prices or Prices()
     longest = request.model_length(architecture)
-    found = [
-        assessor.assess(shape, request) for shape in (among if among is not None else shapes(architecture))
-    ]
-    rows = sorted(
-        (each for each in found if isinstance(each, SizedShape)),
-        key=lambda row: _order(row, architecture.served_precision),
-    )
-    rejected = [
-        replace(each, relaxation=relax(assessor, each, request))
-        for each in found
-        if isinstance(each, Rejection)
-    ]
+    assessments = AssessmentCache(architecture, request)
+    assessor = assessments.assessor(prices)  # one for all shapes: it keeps idle latencies
+    shapes = candidate_shapes(architecture, catalog_devices(skus())) if among is None else among
+    rows, rejected = [], []
+    for shape in shapes:
+        assessed = assessments.assessed(shape, lambda shape: prices.replica_hour(*shape.key))
+        if isinstance(assessed, Rejection):
+            rejected.append(replace(assessed, relaxation=relax(assessor, assessed, request)))
+        else:
+            rows.append(assessments.sized(assessed, prices))
+    rows.sort(key=lambda row: _order(row, architecture.served_precision))
     return Sizing(request, longest, tuple(rows), tuple(rejected))
 
 

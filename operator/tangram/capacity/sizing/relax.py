@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tangram.capacity.sizing.assess import Assessor
 from tangram.capacity.sizing.candidate_shapes import CONVERTED, TENSOR_PARALLEL, precisions_on
-from tangram.capacity.sizing.results import Constraint, Rejection, ShapeChange, SizingRequest
+from tangram.capacity.sizing.request import SizingRequest
+from tangram.capacity.sizing.results import Constraint, Rejection, ShapeChange
 from tangram.catalog import gpu
 from tangram.catalog.models.precision import precision
 from tangram.catalog.prices import Prices
@@ -51,7 +52,7 @@ def _two(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Sh
     """Another format or more GPUs, and one change beside."""
     for kind in (_formats, _groups):
         for relaxation, shape, changed in kind(assessor, rejection, request):
-            found = assessor.serves(shape, changed)
+            found = assessor.rejection(shape, changed)
             if found is not None and found.constraint in {*_OBJECTIVES, Constraint.MEMORY}:
                 more = _one(assessor, found, changed)
                 if more is not None:
@@ -67,7 +68,7 @@ def _both(first: ShapeChange, second: ShapeChange) -> ShapeChange:
 
 
 def _serves(assessor: Assessor, shape: Shape, request: SizingRequest) -> bool:
-    return assessor.serves(shape, request) is None
+    return assessor.rejection(shape, request) is None
 
 
 def _objectives(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Iterator[Changed]:

@@ -64,8 +64,8 @@ def explain(
     source = read_fleet(files, facts) if files else _cluster(ClusterAccess(**access), facts)
     terms = PlanTerms(prices=tuple(prices.overrides.items()))
     source = replace(source, fleet_input=with_command_line_terms(source.fleet_input, terms))
-    deployments = source.fleet_input.deployments if source.cluster is None else source.cluster.intents
-    names = [(deployment.namespace, deployment.name) for deployment in deployments]
+    planned = (requirements.intent for requirements in source.fleet_input.deployments)
+    names = [(i.namespace, i.name) for i in (planned if source.cluster is None else source.cluster.intents)]
     explanation = explanation_document(source, *name.among(names), limits)
     if fmt == "table":
         show(explanation)

@@ -60,7 +60,7 @@ def explanation_document(
 def _requirements(requirements: ServingRequirements) -> dict[str, Any]:
     """Return traffic, objectives and limits with their defaults, without what is not set."""
     request = requirements.request
-    spread = {"node": requirements.spread.node, "zone": requirements.spread.zone}
+    spread = {"node": requirements.intent.spread.node, "zone": requirements.intent.spread.zone}
     settings: dict[str, Any] = {
         "requestsPerSecond": requirements.rps,
         "inputTokens": round(request.prompts.mean),
@@ -71,15 +71,15 @@ def _requirements(requirements: ServingRequirements) -> dict[str, Any]:
         "ttftMilliseconds": request.ttft_ms,
         "tpotMilliseconds": request.tpot_ms,
         "replicas": {"min": requirements.least, "max": requirements.most},
-        "priority": requirements.priority,
-        "precision": requirements.precision,
-        "mig": str(requirements.mig),
-        "allowedSKUs": list(requirements.allowed_skus),
-        "deniedSKUs": list(requirements.denied_skus),
+        "priority": requirements.intent.priority,
+        "precision": requirements.intent.precision,
+        "mig": str(requirements.intent.mig),
+        "allowedSKUs": list(requirements.intent.allowed_skus),
+        "deniedSKUs": list(requirements.intent.denied_skus),
         "pools": list(requirements.pools),
-        "budgetPerHour": requirements.budget_per_hour,
+        "budgetPerHour": requirements.intent.budget_per_hour,
         "spread": {place: share for place, share in spread.items() if share < 1},
-        "paused": requirements.paused,
+        "paused": requirements.intent.paused,
     }
     return {key: value for key, value in settings.items() if value is not None and value not in ([], {})}
 

@@ -1,6 +1,14 @@
 """Select the shapes to size by the options --sku, --mig, --precision and --tp."""
 
-from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL, shapes
+from collections.abc import Iterable
+
+from tangram import catalog
+from tangram.capacity.sizing.candidate_shapes import (
+    TENSOR_PARALLEL,
+    Device,
+    candidate_shapes,
+    catalog_devices,
+)
 from tangram.catalog import Architecture, InputError, gpu, skus
 from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.models.precision import precision
@@ -26,17 +34,10 @@ def selected_shapes(
     profile = None if mig.lower() in {ALLOWED, REQUIRED, FORBIDDEN} else mig
     if policy == REQUIRED:
         _check_slices(boards, tp, profile)
-    return tuple(
-        shapes(
-            architecture,
-            boards,
-            formats,
-            tuple(sorted(set(tp))) or TENSOR_PARALLEL,
-            whole=policy != REQUIRED,
-            slices=policy != FORBIDDEN,
-            profile=profile,
-        )
-    )
+    devices: Iterable[Device] = catalog_devices(boards, whole=policy != REQUIRED, slices=policy != FORBIDDEN)
+    if profile is not None:
+        devices = ((sku, profile) for sku in boards if catalog.profile(sku, profile))
+    return tuple(candidate_shapes(architecture, devices, formats, tuple(sorted(set(tp))) or TENSOR_PARALLEL))
 
 
 def _check_slices(boards: tuple[str, ...], tp: tuple[int, ...], profile: str | None) -> None:

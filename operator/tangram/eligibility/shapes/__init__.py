@@ -1,4 +1,5 @@
 """Shapes that serve an LLMDeployment.
 
-In: the model, traffic, objectives, reports. Out: shapes, and rejections.
+In: the model, its requests and objectives, devices with prices, evaluation reports.
+Out: the shapes that serve, with rate and price; for each other shape the constraint that rules it out.
 """

@@ -1,11 +1,12 @@
-"""What the bundled engine can do of what an LLMDeployment asks for. Documents are planned for any engine."""
+"""What the bundled engine can do for an LLMDeployment. Documents alone are planned for any engine."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tangram.catalog import Architecture
-from tangram.eligibility.shapes.evaluation_reports import Verdicts
+from tangram.eligibility.shapes.evaluation_reports import verdicts_of
 from tangram.eligibility.shapes.serving_requirements import ANY, AS_STORED, ServingRequirements
-from tangram.fleet import QUANTISED, CheckpointFacts, Intent
+from tangram.fleet import QUANTISED, EvaluationKey, EvaluationReport, HostResources, Intent, PodNeeds
 
 _DEGREE = 1  # of tensor parallelism
 _KV = "bf16"  # 16 bit
@@ -41,16 +42,9 @@ def _quantised(own: str) -> tuple[str, ...]:
     return QUANTISED if own in ("bf16", "fp16") else ()
 
 
-def served_formats(facts: CheckpointFacts) -> tuple[str, ...]:
+def served_formats(architecture: Architecture) -> tuple[str, ...]:
     """Return the formats in which the engine serves a checkpoint, its own first."""
-    return (facts.dtype, *_quantised(facts.dtype))
-
-
-def asked_formats(intent: Intent, facts: CheckpointFacts) -> tuple[str, ...]:
-    """Return the formats that `intent` may be served in, as far as its spec goes."""
-    if intent.precision == ANY:
-        return served_formats(facts)
-    return (facts.dtype,) if intent.precision == AS_STORED else (intent.precision,)
+    return (architecture.precision, *_quantised(architecture.precision))
 
 
 def kv_precision(dtype: str) -> str:
@@ -58,21 +52,26 @@ def kv_precision(dtype: str) -> str:
     return "fp32" if dtype == "fp32" else _KV
 
 
-def on_this_engine(
-    wanted: ServingRequirements, intent: Intent, verdicts: Verdicts = ()
+def on_bundled_engine(
+    requirements: ServingRequirements,
+    about_checkpoint: Iterable[tuple[EvaluationKey, EvaluationReport]] = (),
+    pod_needs: PodNeeds | None = None,
 ) -> ServingRequirements:
-    """Return what is wanted, kept to what the engine can do: one GPU or slice, weights as they are stored or
-    quantised. `verdicts`: of reports about the checkpoint.
+    """Return the requirements in the cluster, kept to what the engine can do: one GPU or slice, weights as
+    they are stored or quantised. `about_checkpoint`: evaluation reports.
     """
-    missing = lacks(intent, wanted.architecture)
-    own = wanted.architecture.precision
+    intent, architecture = requirements.intent, requirements.architecture
+    missing = lacks(intent, architecture)
+    any_format = intent.precision == ANY
+    formats = served_formats(architecture) if any_format else requirements.formats
     return replace(
-        wanted,
+        requirements,
         tensor_parallel=() if missing else (_DEGREE,),
-        precision=AS_STORED if missing else intent.precision,
-        formats=(own, *_quantised(own)) if intent.precision == ANY else (),
-        verdicts=verdicts if intent.precision == ANY else None,
-        request=replace(wanted.request, kv_precision=kv_precision(wanted.architecture.dtype)),
+        formats=(architecture.precision,) if missing else formats,
+        request=replace(requirements.request, kv_precision=kv_precision(architecture.dtype)),
+        uniform=True,
         impossible=missing,
-        notes=(*wanted.notes, missing) if missing else wanted.notes,
+        notes=(*requirements.notes, missing) if missing else requirements.notes,
+        pod_needs=None if intent.resources == HostResources() else pod_needs,
+        verdicts=verdicts_of(intent, about_checkpoint) if any_format else None,
     )

@@ -1,22 +1,16 @@
 """Which quantised formats may be used: the reports of evaluate Jobs against the tolerance of a spec."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
-from tangram.fleet import (
-    CheckpointFacts,
-    EvaluationKey,
-    EvaluationReport,
-    FleetSnapshot,
-    Intent,
-    Shape,
-)
+from tangram.capacity.sizing import Constraint, Rejection
+from tangram.fleet import EvaluationKey, EvaluationReport, FleetSnapshot, Intent, Shape
 
 Reports = Mapping[EvaluationKey, EvaluationReport]
-NO_REPORTS: Reports = MappingProxyType({})
-NOT_EVALUATED, OUT_OF_TOLERANCE = "NotEvaluated", "OutOfTolerance"
-Verdicts = tuple[tuple[str, str, str], ...]
-"""(SKU, format, tolerance that is missed or the empty string) of each report about one checkpoint, sorted."""
+CheckpointReports = Mapping[tuple[str, str, str], list[tuple[EvaluationKey, EvaluationReport]]]
+"""By (namespace, URI, digest)."""
+Verdict = tuple[str, str, str]
+"""(SKU, format, tolerance that the report misses or the empty string)."""
 
 
 def reports(snapshot: FleetSnapshot) -> Reports:
@@ -28,30 +22,33 @@ def reports(snapshot: FleetSnapshot) -> Reports:
     return found
 
 
-def key_of(intent: Intent, facts: CheckpointFacts, shape: Shape) -> EvaluationKey:
-    """Return what a report has to be about for `intent` to be served on `shape`."""
-    return EvaluationKey(intent.namespace, intent.model_uri, facts.digest, shape.sku, shape.precision)
+def report_key(intent: Intent, digest: str, shape: Shape) -> EvaluationKey:
+    """Return the key of the report that `intent` needs to be served on `shape`."""
+    return EvaluationKey(intent.namespace, intent.model_uri, digest, shape.sku, shape.precision)
 
 
-def objection(intent: Intent, key: EvaluationKey, known: Reports) -> tuple[str, str]:
-    """Return why a quantised format may not be used, in one word and in a sentence; empty where it may."""
-    report = known.get(key)
-    missed = None if report is None else report.misses(intent.tolerance)
-    return refused(key.sku, key.precision, missed)
+def reports_by_checkpoint(reports: Reports) -> CheckpointReports:
+    """Return the reports of each checkpoint."""
+    found = defaultdict(list)
+    for key, report in reports.items():
+        found[key.namespace, key.uri, key.digest].append((key, report))
+    return found
 
 
-def refused(sku: str, precision: str, missed: str | None) -> tuple[str, str]:
-    """Return the same of what a report misses; None: there is no report."""
+def verdicts_of(
+    intent: Intent, about_checkpoint: Iterable[tuple[EvaluationKey, EvaluationReport]]
+) -> tuple[Verdict, ...]:
+    """Return what the reports about the checkpoint of `intent` come to under its tolerance, sorted."""
+    found = ((key.sku, key.precision, report.misses(intent.tolerance)) for key, report in about_checkpoint)
+    return tuple(sorted(found))
+
+
+def report_rejection(shape: Shape, verdicts: Iterable[Verdict]) -> Rejection | None:
+    """Return why a quantised format may not be used, None where a report is within the tolerance."""
+    missed = next((text for sku, form, text in verdicts if (sku, form) == (shape.sku, shape.precision)), None)
     if missed is None:
-        return NOT_EVALUATED, f"{precision} is not evaluated on {sku} yet"
-    return (OUT_OF_TOLERANCE, f"{precision}: {missed}") if missed else ("", "")
-
-
-def format_verdicts(intent: Intent, facts: CheckpointFacts, known: Reports) -> Verdicts:
-    """Return what the reports about the checkpoint of `intent` come to."""
-    about = (intent.namespace, intent.model_uri, facts.digest)
-    return tuple(
-        (key.sku, key.precision, report.misses(intent.tolerance))
-        for key, report in sorted(known.items(), key=lambda item: item[0])
-        if (key.namespace, key.uri, key.digest) == about
+        text = f"{shape.precision} is not evaluated on {shape.sku} yet"
+        return Rejection(shape, Constraint.EVALUATION, text, excess=1.0)
+    return (
+        Rejection(shape, Constraint.TOLERANCE, f"{shape.precision}: {missed}", excess=1.0) if missed else None
     )

@@ -1,4 +1,4 @@
-"""An LLMDeployment as the plan needs it: what it must carry, where it may run, and which model it is."""
+"""What an LLMDeployment requires of shapes that serve it: the model, its requests, where it may run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,86 +6,70 @@ from dataclasses import dataclass, replace
 from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError
-from tangram.eligibility.shapes.evaluation_reports import Verdicts
-from tangram.fleet import DEFAULT_PERCENTILE, Intent, Lengths, MIGPolicy, ShapeKey, Spread, Traffic
+from tangram.eligibility.shapes.evaluation_reports import Verdict
+from tangram.fleet import DEFAULT_PERCENTILE, Intent, Lengths, PodNeeds, ShapeKey, Traffic
 from tangram.fleet.lengths import around
 
-DEFAULT_TOKENS = 1024 + 256  # of a request where nobody said, as `tangram size` has it
+DEFAULT_TOKENS = 1024 + 256  # of a request without stated lengths, as in `tangram size`
 INPUT_SHARE = 0.8
-UNLOADED_RPS = 1e-3  # where no traffic is told: one request at a time must meet the objectives
+UNLOADED_RPS = 1e-3  # without stated traffic: one request at a time must meet the objectives
 AS_STORED, ANY = "AsStored", "Any"
 
 
 @dataclass(frozen=True, slots=True)
 class ServingRequirements:
-    """One LLMDeployment, ready to be sized."""
+    """One LLMDeployment and its model, ready to be sized. Fields beside `intent` are derived from it."""
 
-    id: str  # NAMESPACE/NAME, in the default namespace NAME: how instances name their owner
-    namespace: str
-    name: str
+    intent: Intent
     architecture: Architecture
     request: SizingRequest
-    rps: float | None  # None: no traffic told, the fewest replicas it allows
+    rps: float | None  # None: no traffic is stated, so the fewest replicas are enough
     least: int  # replicas
     most: int | None  # replicas; None: as many as the traffic needs
-    allowed_skus: tuple[str, ...]
-    denied_skus: tuple[str, ...]
-    mig: MIGPolicy
+    formats: tuple[str, ...]  # of the weights; empty: those that each GPU is good at
     tensor_parallel: tuple[int, ...]
-    precision: str  # Any | AsStored | a format
-    priority: int
-    budget_per_hour: float | None
-    spread: Spread
-    paused: bool
-    is_off: bool  # set to no replica: what it has is free
-    notes: tuple[str, ...]
-    minimum_share: float = 0.0  # of a GPU, above which CPU and memory are within the operator's limits
-    pools: tuple[str, ...] = ()  # names of GPUPools it may run in; empty: anywhere
+    pools: tuple[str, ...]  # names of GPUPools it may run in; empty: anywhere
+    notes: tuple[str, ...] = ()
     # In the cluster a Service spreads requests evenly, so all replicas are alike.
     uniform: bool = False
-    # What it runs on and how many of those the scaling law wants: any other shape has to carry as much.
+    # The shape that runs, and how many of it the scaling law wants: any other shape has to carry as much.
     present: tuple[ShapeKey, int] | None = None
     formats_running: tuple[tuple[ShapeKey, str], ...] = ()  # of weights, by the shape that replicas stand on
     impossible: str = ""  # why nothing can serve it, whatever the fleet has
-    # Where precision is Any: the formats of the engine, its reports about quantised ones. None: any format.
-    formats: tuple[str, ...] = ()
-    verdicts: Verdicts | None = None
+    pod_needs: PodNeeds | None = None  # limits on CPU and memory of a replica; None: there are none
+    # Of reports about the checkpoint; a quantised format needs one within tolerance. None: none is needed.
+    verdicts: tuple[Verdict, ...] | None = None
+
+    @property
+    def id(self) -> str:
+        """The name of the LLMDeployment in plans, by which instances name their owner."""
+        return identity(self.intent.namespace, self.intent.name)
 
 
 def identity(namespace: str, name: str) -> str:
-    """Return how a plan calls an LLMDeployment."""
+    """Return the name of an LLMDeployment in plans: NAMESPACE/NAME, NAME in the default namespace."""
     return name if namespace in {"", "default"} else f"{namespace}/{name}"
 
 
-def from_intent(intent: Intent, architecture: Architecture) -> ServingRequirements:
-    """Return what an LLMDeployment wants. Raises `InputError` for requests that the model cannot take."""
+def requirements_of(intent: Intent, architecture: Architecture) -> ServingRequirements:
+    """Return the requirements on any engine. Raises `InputError` for requests that the model cannot take."""
+    own, named = architecture.precision, intent.precision
     return ServingRequirements(
-        id=identity(intent.namespace, intent.name),
-        namespace=intent.namespace,
-        name=intent.name,
-        architecture=architecture,
-        request=sizing_request(intent, architecture),
-        # So many replicas as are set, whatever the traffic.
+        intent,
+        architecture,
+        sizing_request(intent, architecture),
+        # A set number of replicas holds whatever the traffic.
         rps=intent.traffic.requests_per_second if intent.replicas is None else None,
         least=intent.min_replicas,
         most=intent.max_replicas,
-        allowed_skus=intent.allowed_skus,
-        denied_skus=intent.denied_skus,
-        mig=intent.mig,
+        formats=() if named == ANY else (own if named == AS_STORED else named,),
         tensor_parallel=intent.tensor_parallel or TENSOR_PARALLEL,
-        precision=intent.precision,
-        priority=intent.priority,
-        budget_per_hour=intent.budget_per_hour,
-        spread=intent.spread,
-        paused=intent.paused,
-        is_off=intent.is_off,
-        notes=(),
         pools=intent.pools,
     )
 
 
 def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
-    """Return the requests that replicas are sized for. Raises `InputError` for what the model cannot take."""
+    """Return the requests that replicas are sized for. Raises `InputError` the model cannot take."""
     longest = architecture.max_position_embeddings
     if intent.max_model_len is not None:
         longest = min(longest, intent.max_model_len)

@@ -1,159 +1,114 @@
-"""What each LLMDeployment could run on in this fleet: rate and price of every shape, or what kills it."""
+"""Which shapes serve an LLMDeployment, at what rate and price, and which constraint rules out each other one.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+Operator, recommendation and `tangram plan` assess shapes here; each brings the devices that it looks at, and
+their prices. `tangram size`, without an LLMDeployment, starts one floor below, at `AssessmentCache.assessed`.
+"""
 
-from tangram.capacity.sizing import Carried, Constraint, Rejection, ShapeChange
-from tangram.capacity.sizing.assess import unpriced
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from tangram.capacity.sizing import Constraint, Rejection, ServingShape, ShapeChange
 from tangram.capacity.sizing.assessment_cache import AssessmentCache, assessment_cache
-from tangram.capacity.sizing.candidate_shapes import shapes
-from tangram.catalog import share
+from tangram.catalog import gpu, profile, share
 from tangram.catalog.prices import Prices
-from tangram.eligibility.shapes.evaluation_reports import NOT_EVALUATED, refused
-from tangram.eligibility.shapes.serving_requirements import ANY, AS_STORED, UNLOADED_RPS, ServingRequirements
-from tangram.fleet import MIGPolicy, Shape, ShapeKey
-from tangram.packing import Offer
-from tangram.packing.problem.mix import replicas_needed
-
-Slices = frozenset[tuple[str, str]]  # (SKU, profile)
-
-
-@dataclass(frozen=True, slots=True)
-class ServingShape:
-    """One shape that serves: what one replica carries within the objectives, and costs."""
-
-    shape: Shape
-    rate: float  # requests per second
-    price_per_hour: float  # USD, by dominant share
-    unverified: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> ShapeKey:
-        """What the packing knows it by."""
-        return self.shape.key
-
-    @property
-    def offer(self) -> Offer:
-        """What the packing may choose."""
-        return Offer(*self.key, self.rate, self.price_per_hour, self.shape.precision)
-
-
-@dataclass(frozen=True, slots=True)
-class Assessed:
-    """All shapes of one model in one fleet for one kind of traffic, whatever its amount."""
-
-    rejected: tuple[Rejection, ...]
-    assessment_cache: AssessmentCache
-    prices: Prices
-
-    def relaxation(self, rejection: Rejection) -> ShapeChange | None:
-        """Return what would make a rejected shape serve; found when somebody asks."""
-        return self.assessment_cache.relaxation(rejection, self.prices)
+from tangram.eligibility.host_resources import over_limit
+from tangram.eligibility.shapes.bundled_engine import served_formats
+from tangram.eligibility.shapes.evaluation_reports import report_rejection
+from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, ServingRequirements
+from tangram.fleet import WHOLE_GPU, MIGPolicy, Shape, ShapeKey
 
 
 @dataclass(frozen=True, slots=True)
 class AssessedShapes:
-    """All shapes of one LLMDeployment."""
+    """All shapes that were looked at for one LLMDeployment, in the order in which they were given."""
 
     requirements: ServingRequirements
-    offers: tuple[ServingShape, ...]  # cheapest for its traffic first, one format per piece of hardware
-    assessed: Assessed
-
-    @property
-    def rejected(self) -> tuple[Rejection, ...]:
-        """Shapes that do not serve it."""
-        return self.assessed.rejected
+    serving: tuple[ServingShape, ...]
+    rejected: tuple[Rejection, ...]
+    assessments: AssessmentCache
+    prices: Prices
+    price_of: Callable[[Shape], float | None] = field(compare=False, repr=False)  # of one replica per hour
 
     def offer(self, key: ShapeKey) -> ServingShape | None:
-        """Return the offer that stands on `key`."""
-        return next((offer for offer in self.offers if offer.key == key), None)
+        """Return the first shape that serves on the hardware `key`."""
+        return next((serving for serving in self.serving if serving.key == key), None)
+
+    def price(self, shape: Shape) -> float:
+        """Return USD per hour of one replica on any shape, 0 without a price."""
+        return self.price_of(shape) or 0.0
+
+    def relaxation(self, rejection: Rejection) -> ShapeChange | None:
+        """Return what would make a rejected shape serve; computed at the first call."""
+        return self.assessments.relaxation(rejection, self.prices)
+
+    def rate(self, shape: Shape) -> float | None:
+        """Return the requests per second of one replica on any shape, whatever placement and reports allow.
+
+        None: it does not serve, or the catalog has no such shape any more.
+        """
+        needs = self.requirements
+        if gpu(shape.sku) is None or (shape.profile != WHOLE_GPU and not profile(shape.sku, shape.profile)):
+            return None
+        by_engine = shape.precision in served_formats(needs.architecture)
+        if not by_engine or shape.tensor_parallel not in needs.tensor_parallel:
+            return None
+        assessment = self.assessments.assessment(shape)
+        return None if isinstance(assessment, Rejection) or assessment.rate <= 0 else assessment.rate
+
+    def idle_ms(self, shape: Shape) -> tuple[float, float] | None:
+        """Return (TTFT, TPOT) in milliseconds of a nearly idle replica, at the request's percentile."""
+        latency, percentile = self.assessments.idle(shape), self.requirements.request.percentile
+        if latency is None:
+            return None
+        return latency.ttft_s.at(percentile) * 1e3, latency.tpot_s.at(percentile) * 1e3
 
 
 def assessed_shapes(
-    wanted: ServingRequirements, skus: Iterable[str], prices: Mapping[str, float], there: Slices = frozenset()
+    requirements: ServingRequirements,
+    shapes: Iterable[Shape],
+    prices: Prices,
+    price_of: Callable[[Shape], float | None] | None = None,
 ) -> AssessedShapes:
-    """Assess every shape that the fleet's GPUs allow and the LLMDeployment does not forbid.
+    """Assess `shapes`: rules of placement first, then the sizing model, the price and evaluation reports.
 
-    `there`: slices that the fleet has, looked at even where nobody would cut a GPU so for inference.
+    `price_of`: USD per hour of one replica, where that is not the price of the SKU in `prices`.
     """
-    known = assessment_cache(wanted.architecture, replace(wanted.request, rps=UNLOADED_RPS))
-    per_gpu, offers, rejected = Prices(dict(prices)), [], []
-    for shape in _candidates(wanted, skus, there):
-        found = known.assessment(shape)
-        per_hour = per_gpu.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
-        found = _refused(wanted, shape) or found if isinstance(found, Carried) else found
-        if isinstance(found, Rejection):
-            rejected.append(found)
-        elif per_hour is None:
-            rejected.append(unpriced(shape))
-        else:
-            offers.append(ServingShape(shape, found.rate, per_hour, found.unverified))
-    return AssessedShapes(wanted, _fastest_formats(wanted, offers), Assessed(tuple(rejected), known, per_gpu))
-
-
-def _candidates(wanted: ServingRequirements, skus: Iterable[str], there: Slices) -> tuple[Shape, ...]:
-    among = tuple(
-        sku
-        for sku in sorted(skus)
-        if sku not in wanted.denied_skus and (not wanted.allowed_skus or sku in wanted.allowed_skus)
-    )
-    if not among:
-        return ()
-    formats = wanted.formats if wanted.precision == ANY else (_format(wanted),)
-    slices = wanted.mig is not MIGPolicy.FORBIDDEN
-    found = list(
-        shapes(
-            wanted.architecture,
-            among,
-            formats,
-            wanted.tensor_parallel,
-            whole=wanted.mig is not MIGPolicy.REQUIRED,
-            slices=slices,
+    assessments = assessment_cache(requirements.architecture, replace(requirements.request, rps=UNLOADED_RPS))
+    priced = price_of or (lambda shape: prices.replica_hour(*shape.key))
+    serving: list[ServingShape] = []
+    rejected: list[Rejection] = []
+    for shape in shapes:
+        rule = _broken_rule(requirements, shape)
+        assessed = (
+            Rejection(shape, Constraint.PLACEMENT, rule)
+            if rule
+            else assessments.assessed(shape, priced, lambda shape: _unproven(requirements, shape))
         )
-    )
-    known = {(shape.sku, shape.profile) for shape in found}
-    for sku, profile in sorted(there) if slices else ():
-        if sku in among and (sku, profile) not in known:
-            tp = wanted.tensor_parallel
-            found += shapes(wanted.architecture, (sku,), formats, tp, whole=False, profile=profile)
-    return tuple(
-        shape
-        for shape in found
-        if share(shape.sku, shape.profile, shape.tensor_parallel) > wanted.minimum_share
-    )
+        if isinstance(assessed, Rejection):
+            rejected.append(assessed)
+        else:
+            serving.append(assessed)
+    return AssessedShapes(requirements, tuple(serving), tuple(rejected), assessments, prices, priced)
 
 
-def _refused(wanted: ServingRequirements, shape: Shape) -> Rejection | None:
-    """Return why a quantised format that serves may not be used, None where it may."""
-    if wanted.verdicts is None or shape.precision == wanted.architecture.precision:
+def _broken_rule(requirements: ServingRequirements, shape: Shape) -> str:
+    """Return the rule of `spec.placement`, or of the operator's limits, that forbids a shape, or nothing."""
+    intent, is_slice = requirements.intent, shape.profile != WHOLE_GPU
+    if shape.sku in intent.denied_skus:
+        return f"placement.deniedSKUs names {shape.sku}"
+    if intent.allowed_skus and shape.sku not in intent.allowed_skus:
+        return f"placement.allowedSKUs does not name {shape.sku}"
+    if intent.mig is MIGPolicy.FORBIDDEN and is_slice:
+        return "placement.mig is Forbidden"
+    if intent.mig is MIGPolicy.REQUIRED and not is_slice:
+        return "placement.mig is Required"
+    if requirements.pod_needs is None:
+        return ""
+    return over_limit(intent.resources, requirements.pod_needs, share(*shape.key), str(shape))
+
+
+def _unproven(requirements: ServingRequirements, shape: Shape) -> Rejection | None:
+    """Return the rejection of a quantised format that no report allows."""
+    if requirements.verdicts is None or shape.precision == requirements.architecture.precision:
         return None
-    known = {(sku, form): missed for sku, form, missed in wanted.verdicts}
-    reason, message = refused(shape.sku, shape.precision, known.get((shape.sku, shape.precision)))
-    constraint = Constraint.EVALUATION if reason == NOT_EVALUATED else Constraint.TOLERANCE
-    return Rejection(shape, constraint, message, excess=1.0) if reason else None
-
-
-def _format(wanted: ServingRequirements) -> str:
-    return wanted.architecture.precision if wanted.precision == AS_STORED else wanted.precision
-
-
-def _fastest_formats(wanted: ServingRequirements, offers: list[ServingShape]) -> tuple[ServingShape, ...]:
-    """Of the formats on one shape, which cost the same, keep the fastest; the checkpoint's own on ties.
-
-    Where replicas run on that shape, keep theirs: a replica that stays serves no more than it does now.
-    """
-    best: dict[ShapeKey, ServingShape] = {}
-    own, running = wanted.architecture.precision, dict(wanted.formats_running)
-
-    def rank(offer: ServingShape) -> tuple[bool, float, bool, str]:
-        form = offer.shape.precision
-        return running.get(offer.key, form) != form, -offer.rate, form != own, form
-
-    for offer in sorted(offers, key=rank):
-        best.setdefault(offer.key, offer)
-    return tuple(sorted(best.values(), key=lambda o: (replicas(wanted, o) * o.price_per_hour, o.key)))
-
-
-def replicas(wanted: ServingRequirements, offer: ServingShape) -> int:
-    """Return how many replicas of one shape serve all of the demand."""
-    return replicas_needed(wanted.rps or 0.0, offer.rate, wanted.least)
+    return report_rejection(shape, requirements.verdicts)

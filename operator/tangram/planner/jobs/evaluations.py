@@ -9,12 +9,8 @@ replicas need that device.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tangram.eligibility.shapes.evaluation_reports import (
-    NOT_EVALUATED,
-    OUT_OF_TOLERANCE,
-    Reports,
-    key_of,
-)
+from tangram.capacity.sizing import Constraint, Rejection
+from tangram.eligibility.shapes.evaluation_reports import Reports, report_key
 from tangram.eligibility.shapes.serving_requirements import ANY, AS_STORED
 from tangram.fleet import (
     Action,
@@ -31,12 +27,12 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 from tangram.planner.observe.free_capacity import FreeDevices
+from tangram.planner.observe.node_offers import Offers
 from tangram.planner.placement.placement_demand import WORTH_A_MOVE, PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.placement.quotas import Quotas
 from tangram.planner.rollout.node_selection import node_selection
 from tangram.planner.rollout.pod_replacement import device_name
-from tangram.planner.shapes.candidates import Candidate, Offers
 
 # Seconds until a failed evaluation is tried again: it takes a GPU, and the result rarely changes.
 RETRY_AFTER_S = 1800.0
@@ -117,11 +113,11 @@ def _ends(
             yield FinishEvaluation(kept_jobs.get(key, ""), key.namespace, job.job_name, job.job_uid)
 
 
-def _pending(demand: PlacementDemand, target: PlacementTarget) -> tuple[Candidate, ...]:
+def _pending(demand: PlacementDemand, target: PlacementTarget) -> tuple[Rejection, ...]:
     """Return the candidates that would be chosen if their format were within tolerance, cheapest first."""
     if demand.intent.precision != ANY:
         return ()
-    pending = [c for c in demand.candidates if c.rejection == NOT_EVALUATED]
+    pending = [r for r in demand.shapes.rejected if r.constraint is Constraint.EVALUATION]
     current = target.candidate
     if current is not None and target.replicas >= target.desired:
         most = demand.cost(current) * (1 - WORTH_A_MOVE)
@@ -131,13 +127,15 @@ def _pending(demand: PlacementDemand, target: PlacementTarget) -> tuple[Candidat
 
 def _next_evaluation(
     demand: PlacementDemand,
-    pending: tuple[Candidate, ...],
+    pending: tuple[Rejection, ...],
     jobs: Mapping[EvaluationKey, Evaluation],
     short: set[DeviceKind],
     now: float,
-) -> tuple[Candidate, EvaluationKey, Evaluation | None] | None:
+) -> tuple[Rejection, EvaluationKey, Evaluation | None] | None:
     """Return what to evaluate: what a Job evaluates already, else the cheapest that has not failed lately."""
-    keyed = [(candidate, key_of(demand.intent, demand.facts, candidate.shape)) for candidate in pending]
+    keyed = [
+        (candidate, report_key(demand.intent, demand.facts.digest, candidate.shape)) for candidate in pending
+    ]
     for candidate, key in keyed:
         job = jobs.get(key)
         if job is not None and job.result is None and Shape(key.sku, job.profile).device_kind not in short:
@@ -158,7 +156,7 @@ def _is_backing_off(job: Evaluation, now: float) -> bool:
 
 def _start(
     demand: PlacementDemand,
-    candidate: Candidate,
+    candidate: Rejection,
     key: EvaluationKey,
     short: set[DeviceKind],
     offered: Offers,
@@ -181,7 +179,7 @@ def _start(
     return StartEvaluation(uid, key, shape, nodes.products, selectors, nodes.declared)
 
 
-def _running(candidate: Candidate, job: Evaluation | None, refusal: str) -> str:
+def _running(candidate: Rejection, job: Evaluation | None, refusal: str) -> str:
     what = f"{candidate.shape.described} is evaluated"
     if job is None and refusal:
         return f"the evaluation of {candidate.shape.described} waits: its Job is refused: {refusal}"
@@ -191,7 +189,7 @@ def _running(candidate: Candidate, job: Evaluation | None, refusal: str) -> str:
     return f"{what} by Job {job.key.namespace}/{job.job_name}, started {rfc3339(job.started_at)}{waits}"
 
 
-def _saving(demand: PlacementDemand, candidate: Candidate, target: PlacementTarget) -> str:
+def _saving(demand: PlacementDemand, candidate: Rejection, target: PlacementTarget) -> str:
     if target.candidate is None or target.replicas < target.desired:
         return f"{candidate.shape.described} would serve"
     less = demand.cost(target.candidate) - demand.cost(candidate)
@@ -201,7 +199,7 @@ def _saving(demand: PlacementDemand, candidate: Candidate, target: PlacementTarg
 def _idle_note(
     demand: PlacementDemand,
     target: PlacementTarget,
-    pending: tuple[Candidate, ...],
+    pending: tuple[Rejection, ...],
     jobs: Mapping[EvaluationKey, Evaluation],
     reports: Reports,
     now: float,
@@ -209,7 +207,7 @@ def _idle_note(
     """Return the note while nothing is evaluated: a failure, or the report on what serves or is refused."""
     intent, facts = demand.intent, demand.facts
     for candidate in pending:
-        job = jobs.get(key_of(intent, facts, candidate.shape))
+        job = jobs.get(report_key(intent, facts.digest, candidate.shape))
         if job is not None and isinstance(job.result, EvaluationFailure) and _is_backing_off(job, now):
             again = rfc3339(job.result.at + RETRY_AFTER_S)
             failed = f"the evaluation of {candidate.shape.described} failed"
@@ -218,9 +216,9 @@ def _idle_note(
     if shape is not None and shape.precision != facts.dtype:
         if intent.precision not in (ANY, AS_STORED):
             return f"engine.precision names {shape.precision}: it is served without an evaluation"
-        report = reports.get(key_of(intent, facts, shape))
+        report = reports.get(report_key(intent, facts.digest, shape))
         return f"{shape.precision} evaluated on {shape.sku}: {report}" if report else ""
-    refused = [c for c in demand.candidates if c.rejection == OUT_OF_TOLERANCE]
+    refused = [r for r in demand.shapes.rejected if r.constraint is Constraint.TOLERANCE]
     if target.candidate is not None:
         refused = [c for c in refused if demand.cost(c) < demand.cost(target.candidate)]
     return min(refused, key=lambda c: (demand.cost(c), c.shape)).message if refused else ""

@@ -1,14 +1,15 @@
 """Why an LLMDeployment does not use its other candidate shapes, and why none of them can serve it."""
 
+from dataclasses import replace
+
 from tangram.capacity.memory.budget import GIB
+from tangram.capacity.sizing import Constraint, Rejection, ServingShape, SizingRequest
 from tangram.eligibility.reasons import Reason
-from tangram.eligibility.shapes.evaluation_reports import NOT_EVALUATED, OUT_OF_TOLERANCE
 from tangram.fleet import Alternative, Intent
 from tangram.planner.observe.free_capacity import FreeDevices
+from tangram.planner.observe.node_offers import Offers
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
-from tangram.planner.shapes.candidates import Candidate, Offers
-from tangram.planner.shapes.judge import DOES_NOT_FIT, TPOT, TTFT
 
 _MOST = 5
 _FIT_ORDER = {
@@ -20,36 +21,44 @@ _FIT_ORDER = {
     "Dearer": 1,
     "Fleet": 1,
     "Spread": 1,
-    NOT_EVALUATED: 1,
-    OUT_OF_TOLERANCE: 1,
-    TPOT: 2,
-    TTFT: 2,
-    DOES_NOT_FIT: 3,
+    Constraint.EVALUATION.reason: 1,
+    Constraint.TOLERANCE.reason: 1,
+    Constraint.TPOT.reason: 2,
+    Constraint.TTFT.reason: 2,
+    Constraint.MEMORY.reason: 3,
 }
 
 
 def alternatives(
     demand: PlacementDemand, target: PlacementTarget, devices: FreeDevices
 ) -> tuple[Alternative, ...]:
-    """Return the best of the other candidates, each with the one constraint that rules it out."""
-    rejected = []
-    for candidate in demand.candidates:
-        if candidate == target.candidate and candidate.rejection is None:
-            continue
-        reason, message, count = candidate.rejection, candidate.message, demand.intent.min_replicas
-        if reason is None:
+    """Return the best of the other shapes, each with the one constraint that rules it out."""
+    others = []
+    for candidate in demand.usable:
+        if candidate != target.candidate:
             count = demand.replicas_needed(candidate)
             reason, message = _binding_constraint(demand, candidate, target, count, devices)
-        cost = count * candidate.price_per_hour
-        rejected.append(Alternative(candidate.shape, count, cost, reason, message))
-    rejected.sort(
-        key=lambda a: (_FIT_ORDER.get(a.rejected_because, len(_FIT_ORDER)), a.cost_per_hour, a.shape)
+            cost = count * candidate.price_per_hour
+            others.append(Alternative(candidate.shape, count, cost, reason, message))
+    count, rejections = demand.intent.min_replicas, {r.shape: r for r in demand.shapes.rejected}
+    for shape, rejection in rejections.items():
+        cost = count * demand.shapes.price(shape)
+        others.append(Alternative(shape, count, cost, rejection.constraint.reason, ""))
+    others.sort(key=lambda a: (_FIT_ORDER.get(a.rejected_because, len(_FIT_ORDER)), a.cost_per_hour, a.shape))
+    return tuple(
+        replace(other, message=_rejection_message(demand, rejections[other.shape]))
+        if other.shape in rejections
+        else other
+        for other in others[:_MOST]
     )
-    return tuple(rejected[:_MOST])
 
 
 def _binding_constraint(
-    demand: PlacementDemand, candidate: Candidate, target: PlacementTarget, count: int, devices: FreeDevices
+    demand: PlacementDemand,
+    candidate: ServingShape,
+    target: PlacementTarget,
+    count: int,
+    devices: FreeDevices,
 ) -> tuple[str, str]:
     shape, cost, budget = candidate.shape, count * candidate.price_per_hour, demand.intent.budget_per_hour
     available, limit = demand.devices_for(shape, devices), demand.limits.get(shape)
@@ -66,8 +75,8 @@ def _binding_constraint(
 
 def _why_not_preferred(
     demand: PlacementDemand,
-    candidate: Candidate,
-    chosen: Candidate,
+    candidate: ServingShape,
+    chosen: ServingShape,
     desired: int,
     count: int,
     devices: FreeDevices,
@@ -87,27 +96,28 @@ def _why_not_preferred(
 
 def why_none_serves(demand: PlacementDemand, offered: Offers) -> tuple[Reason, str]:
     """Return why no shape can serve the model: the nearest shape, and by how much it misses."""
-    candidates, intent = demand.candidates, demand.intent
-    if not candidates:
+    rejected, intent = demand.shapes.rejected, demand.intent
+    if not rejected:
         missing = _no_candidate(intent, offered)
         return Reason.INSUFFICIENT_CAPACITY, missing + offered.left_out_message(intent)
-    waiting = [c for c in candidates if c.rejection == NOT_EVALUATED]
+    waiting = {r.shape.precision for r in rejected if r.constraint is Constraint.EVALUATION}
     if waiting:
-        formats = " and ".join(sorted({c.shape.precision for c in waiting}))
+        formats = " and ".join(sorted(waiting))
         return Reason.EVALUATING, f"only {formats} would serve, which engine.precision Any needs a report on"
-    unreachable = _unreachable_objective(candidates)
+    unreachable = _unreachable_objective(demand)
     if unreachable is not None:
         return Reason.SLO_UNREACHABLE, unreachable
-    small = [c for c in candidates if c.rejection == DOES_NOT_FIT]
+    small = [(_missing_bytes(demand, r), r.shape, r) for r in rejected if r.constraint is Constraint.MEMORY]
     if small:
-        best = min(small, key=lambda c: (c.missing, c.shape))
-        short = f", {best.missing / GIB:.1f} GiB short" if best.missing else ""
+        missing_bytes, shape, nearest = min(small, key=lambda each: each[:2])
+        short = f", {missing_bytes / GIB:.1f} GiB short" if missing_bytes else ""
         return Reason.INFEASIBLE, (
-            f"the model fits nowhere; nearest is {best.shape.described}{short}: {best.message}; "
+            f"the model fits nowhere; nearest is {shape.described}{short}:"
+            f" {_rejection_message(demand, nearest)}; "
             "lower engine.maxModelLen or engine.maxRunningRequests, or add larger GPUs"
             + offered.left_out_message(intent)
         )
-    listed = "; ".join(f"{c.shape.described}: {c.message}" for c in candidates[:3])
+    listed = "; ".join(f"{r.shape.described}: {_rejection_message(demand, r)}" for r in rejected[:3])
     message = f"no shape of the fleet may be used ({listed})"
     return Reason.INFEASIBLE, message + offered.left_out_message(intent)
 
@@ -122,15 +132,50 @@ def _no_candidate(intent: Intent, offered: Offers) -> str:
     return f"{where} {what}; waits for a node that offers one"
 
 
-def _unreachable_objective(candidates: tuple[Candidate, ...]) -> str | None:
+def _unreachable_objective(demand: PlacementDemand) -> str | None:
     """Return which objective no shape reaches that the model fits; None: none is out of reach."""
-    for reason, field in ((TPOT, "tpot_ms"), (TTFT, "ttft_ms")):
-        slow = [c for c in candidates if c.rejection == reason]
-        if slow:
-            best = min(slow, key=lambda c: (getattr(c, field), c.shape))
+    for constraint, number in ((Constraint.TPOT, 1), (Constraint.TTFT, 0)):
+        reached = [
+            (idle[number], rejection.shape, rejection)
+            for rejection in demand.shapes.rejected
+            if rejection.constraint is constraint and (idle := demand.shapes.idle_ms(rejection.shape))
+        ]
+        if reached:
+            milliseconds, shape, nearest = min(reached, key=lambda each: each[:2])
             return (
-                f"the smallest {reason} that can be reached is {getattr(best, field):.2f} ms, on"
-                f" {best.shape.described}: {best.message}; raise objectives.{reason.lower()}.milliseconds,"
-                " or add GPUs with more bandwidth"
+                f"the smallest {constraint} that can be reached is {milliseconds:.2f} ms, on"
+                f" {shape.described}: {_rejection_message(demand, nearest)}; raise"
+                f" objectives.{constraint.lower()}.milliseconds, or add GPUs with more bandwidth"
             )
     return None
+
+
+def _missing_bytes(demand: PlacementDemand, rejection: Rejection) -> float:
+    """Return the memory that a shape lacks for the model; 0 where only requests do not fit."""
+    fits = demand.shapes.idle_ms(rejection.shape) is not None
+    return 0.0 if fits else demand.shapes.assessments.budget(rejection.shape).missing
+
+
+def _rejection_message(demand: PlacementDemand, rejection: Rejection) -> str:
+    """Return why a shape is rejected, with the numbers of the prediction."""
+    shape, idle = rejection.shape, demand.shapes.idle_ms(rejection.shape)
+    if rejection.constraint is Constraint.MEMORY_UNKNOWN:
+        return f"nobody has published how much memory {shape} has"
+    if rejection.constraint is Constraint.PRICE:
+        return f"no price is known for {shape.sku}; set one in the chart's value prices"
+    if idle is not None:
+        return _prediction(rejection, *idle, demand.shapes.requirements.request)
+    if rejection.constraint is not Constraint.MEMORY:
+        return rejection.message
+    if _missing_bytes(demand, rejection):
+        return str(demand.shapes.assessments.budget(shape))
+    return f"{rejection.message}: no room for a request of the mean length"
+
+
+def _prediction(rejection: Rejection, ttft_ms: float, tpot_ms: float, request: SizingRequest) -> str:
+    if rejection.constraint is Constraint.TPOT:
+        return f"predicted {tpot_ms:.2f} ms per token when idle, objective {request.tpot_ms:g} ms"
+    if rejection.constraint is Constraint.TTFT:
+        prompt = f"the first token of a prompt of {request.prompts.mean:g}"
+        return f"predicted {ttft_ms:.2f} ms to {prompt} when idle, objective {request.ttft_ms:g} ms"
+    return rejection.message

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tangram.capacity.sizing import SizingRequest
+from tangram.capacity.sizing import Constraint, Rejection, ServingShape
 from tangram.eligibility.reasons import Reason
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload, replicas_for
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.shapes.candidates import Candidate
-from tangram.planner.shapes.judge import TPOT, TTFT, rate
 
 NO_LIMIT = 10**9
 # Share of its cost that a move from the checkpoint's format to a quantised one has to save.
@@ -32,8 +31,7 @@ class PlacementDemand:
 
     intent: Intent
     facts: CheckpointFacts
-    request: SizingRequest
-    candidates: tuple[Candidate, ...]  # usable ones first, cheapest first
+    shapes: AssessedShapes
     workloads: tuple[Workload, ...]  # its Deployments
     desired: int  # replicas of `desired_shape` by the scaling law
     desired_shape: Shape | None = None  # None: the shape that it runs on
@@ -46,34 +44,39 @@ class PlacementDemand:
         return self.intent.uid
 
     @property
-    def usable(self) -> tuple[Candidate, ...]:
-        """Candidates that may be used, cheapest first."""
-        return tuple(candidate for candidate in self.candidates if candidate.rejection is None)
+    def usable(self) -> tuple[ServingShape, ...]:
+        """Shapes that may be used, cheapest first."""
+        return self.shapes.serving
 
-    def cheaper_formats(self, current: Candidate) -> tuple[Candidate, ...]:
+    def cheaper_formats(self, current: ServingShape) -> tuple[ServingShape, ...]:
         """Return the candidates in a quantised format that save enough to leave `current` for them.
 
         A model starts in the checkpoint's own format until there is an evaluation report, and is never moved
         back to it for money.
         """
         own = self.facts.dtype
-        if current.shape.precision != own or current.rejection is not None:
+        if current.shape.precision != own:
             return ()
         most = self.cost(current) * (1 - WORTH_A_MOVE)
         return tuple(c for c in self.usable if c.shape.precision != own and self.cost(c) <= most)
 
-    def cost(self, candidate: Candidate) -> float:
+    def cost(self, candidate: ServingShape | Rejection) -> float:
         """USD per hour of the replicas that it would need of a candidate."""
-        return self.replicas_needed(candidate) * candidate.price_per_hour
+        return self.replicas_needed(candidate) * self.shapes.price(candidate.shape)
 
     @property
-    def too_slow_but_serving(self) -> Candidate | None:
+    def too_slow_but_serving(self) -> ServingShape | None:
         """The candidate that serves though it is predicted to miss an objective, if none may be used.
 
         It keeps its replicas: a prediction ends no replica that serves.
         """
-        slow = [c for c in self.candidates if c.rejection in (TPOT, TTFT) and self.available_on(c.shape)]
-        return None if self.usable else max(slow, key=lambda c: self.available_on(c.shape), default=None)
+        if self.usable:
+            return None
+        slow = (r.shape for r in self.shapes.rejected if r.constraint in (Constraint.TPOT, Constraint.TTFT))
+        best = max(slow, key=self.available_on, default=None)
+        if best is None or not self.available_on(best):
+            return None
+        return ServingShape(best, 0.0, self.shapes.price(best))
 
     def max_replicas(self, shape: Shape) -> int:
         """Most replicas of a shape, by quota and back-off."""
@@ -93,7 +96,7 @@ class PlacementDemand:
         """Return its Deployment on `shape`."""
         return next((workload for workload in self.workloads if workload.shape == shape), None)
 
-    def replicas_needed(self, candidate: Candidate) -> int:
+    def replicas_needed(self, candidate: ServingShape | Rejection) -> int:
         """Return how many replicas of a candidate carry the load for which `desired` was decided."""
         shape, intent = candidate.shape, self.intent
         if shape == self.desired_shape or (self.desired_shape is None and self.workload_on(shape)):
@@ -101,7 +104,7 @@ class PlacementDemand:
         needed_rate = self._desired_rate()
         if needed_rate is None:
             needed_rate = intent.traffic.requests_per_second or None
-        replica_rate = None if needed_rate is None else rate(self.facts, shape, self.request)
+        replica_rate = None if needed_rate is None else self.shapes.rate(shape)
         if needed_rate is None or replica_rate is None:
             return self.desired
         lowest = intent.min_replicas if self.reference_shape else self.desired
@@ -117,7 +120,7 @@ class PlacementDemand:
             return None
         if self.desired <= intent.min_replicas and not intent.traffic.requests_per_second:
             return None
-        replica_rate = rate(self.facts, shape, self.request)
+        replica_rate = self.shapes.rate(shape)
         return None if replica_rate is None else self.desired * replica_rate
 
     @property

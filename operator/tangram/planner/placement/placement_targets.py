@@ -9,9 +9,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.isolation import for_each
 from tangram.fleet import Shape
 from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
+from tangram.planner.observe.node_offers import Offers
 from tangram.planner.placement.joint_assignment import (
     DeviceAssignment,
     DeviceDemand,
@@ -19,14 +21,13 @@ from tangram.planner.placement.joint_assignment import (
     assign_devices,
 )
 from tangram.planner.placement.placement_demand import NO_LIMIT, PlacementDemand, ReplicaLimit
-from tangram.planner.shapes.candidates import Candidate, Offers
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementTarget:
     """What one LLMDeployment is to have."""
 
-    candidate: Candidate | None  # None: no shape can serve the model
+    candidate: ServingShape | None  # None: no shape can serve the model
     desired: int  # replicas of it that the load needs
     replicas: int = 0  # of them that have a device
     max_replicas: int = NO_LIMIT  # that budget, quota and back-off allow now
@@ -40,7 +41,7 @@ class PlacementChoice:
     """The candidates of one demand, and each of them as an option of the joint assignment."""
 
     demand: PlacementDemand
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ServingShape, ...]
     options: tuple[ShapeOption, ...]
     stays: bool  # on the only candidate
 
@@ -133,7 +134,7 @@ def _placement_choice(
     return PlacementChoice(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
 
 
-def _current(demand: PlacementDemand, devices: FreeDevices) -> Candidate | None:
+def _current(demand: PlacementDemand, devices: FreeDevices) -> ServingShape | None:
     """Return the usable candidate that has replicas and enough devices for the minimum, if there is one."""
     running = [candidate for candidate in demand.usable if demand.workload_on(candidate.shape) is not None]
     running.sort(key=lambda c: -demand.available_on(c.shape))  # stable: then by price
@@ -146,7 +147,7 @@ def _current(demand: PlacementDemand, devices: FreeDevices) -> Candidate | None:
 
 def _option(
     demand: PlacementDemand,
-    candidate: Candidate,
+    candidate: ServingShape,
     offered: Offers,
     devices: FreeDevices,
     index: Mapping[DeviceGroup, int],
@@ -167,7 +168,7 @@ def _option(
     )
 
 
-def _affordable(demand: PlacementDemand, candidate: Candidate, offered: Offers) -> int:
+def _affordable(demand: PlacementDemand, candidate: ServingShape, offered: Offers) -> int:
     """Replicas that the budget allows beside those of other shapes, which run until these serve.
 
     The budget ends no replica of the minimum that runs.
@@ -181,7 +182,7 @@ def _affordable(demand: PlacementDemand, candidate: Candidate, offered: Offers) 
     return max(kept_replicas, math.floor(affordable + 1e-9))
 
 
-def _other_shapes_cost(demand: PlacementDemand, candidate: Candidate, offered: Offers) -> float:
+def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape, offered: Offers) -> float:
     """USD per hour of its replicas on other shapes."""
     others = (w for w in demand.workloads if w.shape != candidate.shape)
     return sum(w.replicas * offered.price(w.shape, demand.intent.pools) for w in others)
@@ -221,7 +222,9 @@ def _unassigned_option(choice: PlacementChoice, devices: FreeDevices) -> int:
     return max(range(len(shapes)), key=lambda i: (choice.options[i].max_replicas > 0, fitting[i]))
 
 
-def _over_budget(demand: PlacementDemand, candidate: Candidate, option: ShapeOption, offered: Offers) -> str:
+def _over_budget(
+    demand: PlacementDemand, candidate: ServingShape, option: ShapeOption, offered: Offers
+) -> str:
     others = _other_shapes_cost(demand, candidate, offered)
     beside = f", beside {others:.2f} $/h for what runs until then" if others else ""
     return (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tangram import catalog
 from tangram.capacity.memory.budget import model_length
+from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import (
     Action,
@@ -17,14 +18,13 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 from tangram.planner.observe.free_capacity import FreeDevices
+from tangram.planner.observe.node_offers import Offers
 from tangram.planner.placement.alternatives import alternatives, why_none_serves
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.rollout.node_selection import node_selection
 from tangram.planner.rollout.pod_replacement import Rollout, device_name, resumed, rollout
 from tangram.planner.rollout.shape_moves import kept_replicas
-from tangram.planner.shapes.candidates import Candidate, Offers
-from tangram.planner.shapes.judge import rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def deployment_placement(
     unscheduled = pending.get((demand.uid, chosen.shape))
     if unscheduled and reason == Reason.PLACED:
         reason, message = Reason.UNSCHEDULABLE, unscheduled
-    if chosen.rejection is not None:  # it serves, and is predicted to be too slow
+    if not demand.usable:  # it serves, and is predicted to be too slow
         reason, message = why_none_serves(demand, offered)
         message += _still_serving(workloads)
     failure = f"assigned by priority: the joint decision failed ({target.failure}); please report this"
@@ -88,7 +88,7 @@ def deployment_placement(
         placed=target.replicas,
         price_per_hour=target.replicas * chosen.price_per_hour,
         alternatives=rejected,
-        predicted_tpot_ms=chosen.tpot_ms,
+        predicted_tpot_ms=_idle_tpot_ms(demand, chosen),
         rollout_waits=pod_rollout.waits,
         actions=(
             *_apply(demand, offered, devices, chosen, replicas, pod_rollout, current),
@@ -131,7 +131,7 @@ def _apply(
     demand: PlacementDemand,
     offered: Offers,
     devices: FreeDevices,
-    chosen: Candidate,
+    chosen: ServingShape,
     replicas: int,
     pod_rollout: Rollout,
     current: Workload | None,
@@ -162,7 +162,7 @@ def _apply(
 
 
 def _placed_condition(
-    demand: PlacementDemand, target: PlacementTarget, chosen: Candidate, offered: Offers
+    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, offered: Offers
 ) -> tuple[Reason, str]:
     placed, desired, intent = target.replicas, target.desired, demand.intent
     if placed == desired:
@@ -195,12 +195,18 @@ def _next_try(demand: PlacementDemand) -> str:
     return f"; all {len(times)} shapes that may be used are in back-off, the next is tried at {first}"
 
 
-def _placed_message(demand: PlacementDemand, target: PlacementTarget, chosen: Candidate) -> str:
+def _idle_tpot_ms(demand: PlacementDemand, chosen: ServingShape) -> float | None:
+    idle = demand.shapes.idle_ms(chosen.shape)
+    return None if idle is None else idle[1]
+
+
+def _placed_message(demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape) -> str:
     text = f"{target.desired} on {chosen.shape.described} at {chosen.price_per_hour:.2f} $/h each"
-    if chosen.tpot_ms is not None:
-        text += f", predicted {chosen.tpot_ms:.2f} ms per token when idle"
+    tpot_ms = _idle_tpot_ms(demand, chosen)
+    if tpot_ms is not None:
+        text += f", predicted {tpot_ms:.2f} ms per token when idle"
     if demand.intent.traffic.requests_per_second:
-        replica_rate = rate(demand.facts, chosen.shape, demand.request)
+        replica_rate = chosen.rate
         text += f", good for {target.desired * replica_rate:.3g} requests/s in all" if replica_rate else ""
     gpu = catalog.gpu(chosen.shape.sku)
     if gpu is not None and gpu.unverified:

@@ -10,7 +10,7 @@ from tangram.catalog import match_product
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.fleet import NodeSelector, Shape, Workload
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.shapes.candidates import Offers
+from tangram.planner.observe.node_offers import Offers
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from tangram.fleet import Workload, replicas_for
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
-from tangram.planner.shapes.judge import rate
 
 _EPSILON = 1e-9
 
@@ -54,7 +53,7 @@ def _replicas_for_all_load(demand: PlacementDemand, old: Workload) -> int | None
     reference, desired = demand.reference_shape, demand.desired
     if reference is None or old.shape == reference or desired <= demand.intent.min_replicas:
         return desired
-    old_rate, reference_rate = (rate(demand.facts, s, demand.request) for s in (old.shape, reference))
+    old_rate, reference_rate = (demand.shapes.rate(s) for s in (old.shape, reference))
     if old_rate is None or reference_rate is None:
         return None
     return replicas_for(desired * reference_rate, old_rate)

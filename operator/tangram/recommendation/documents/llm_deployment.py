@@ -15,8 +15,8 @@ from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.shapes.serving_requirements import (
     ServingRequirements,
     counted_lengths,
-    from_intent,
     identity,
+    requirements_of,
 )
 from tangram.fleet import Intent, InvalidIntent, Lengths
 from tangram.recommendation.documents import document_fields as read
@@ -57,7 +57,7 @@ def read_llm_deployment(
         models.get(identity(namespace, name)) or models.get(name) or _architecture(document, intent, where)
     )
     try:
-        requirements = from_intent(intent, architecture)
+        requirements = requirements_of(intent, architecture)
     except InputError as error:
         raise InputError(f"{where}: {error.field}", error.problem) from error
     scaling = spec.under("scaling")

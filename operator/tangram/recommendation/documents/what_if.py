@@ -124,10 +124,10 @@ def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
 def _with_deployment(
     inputs: FleetInput, name: str, change: Callable[[ServingRequirements], ServingRequirements]
 ) -> FleetInput:
-    if not any(name in {d.id, d.name} for d in inputs.deployments):
+    if not any(name in {d.id, d.intent.name} for d in inputs.deployments):
         raise InputError(FLAG, f"no LLMDeployment is called {name!r}")
     try:
-        deployments = tuple(change(d) if name in {d.id, d.name} else d for d in inputs.deployments)
+        deployments = tuple(change(d) if name in {d.id, d.intent.name} else d for d in inputs.deployments)
     except InputError as error:
         raise InputError(FLAG, f"{error.field} {error.problem}") from error
     return replace(inputs, deployments=deployments)

@@ -7,6 +7,7 @@ from typing import Any
 from tangram.catalog import InputError
 from tangram.fleet import ShapeKey
 from tangram.packing import Offer, Packing
+from tangram.recommendation.problem.demands import packing_offer
 from tangram.recommendation.problem.problem import FleetProblem
 
 Solve = Callable[[FleetProblem], Packing]
@@ -15,7 +16,11 @@ Solve = Callable[[FleetProblem], Packing]
 def deployment_id(fleet: FleetProblem, name: str) -> str:
     """Return the id of an LLMDeployment by its name, with or without `llmdep/`. Raises `InputError`."""
     short_name = name.removeprefix("llmdep/").removeprefix("llmdeployment/")
-    ids = [d.id for d in fleet.given.deployments if short_name in {d.id, d.name, f"{d.namespace}/{d.name}"}]
+    ids = [
+        d.id
+        for d in fleet.given.deployments
+        if short_name in {d.id, d.intent.name, f"{d.intent.namespace}/{d.intent.name}"}
+    ]
     if len(ids) == 1:
         return ids[0]
     existing = ", ".join(d.id for d in fleet.given.deployments) or "there is none"
@@ -33,7 +38,7 @@ def with_alternative_costs(
     for alternative in document["alternatives"]:
         (chosen,) = alternative["chosen"]
         serving_shape = assessed.offer(ShapeKey(chosen["sku"], chosen["profile"], chosen["tensorParallel"]))
-        costs = _forced(fleet, plan, deployment, serving_shape.offer, solve) if serving_shape else {}
+        costs = _forced(fleet, plan, deployment, packing_offer(serving_shape), solve) if serving_shape else {}
         alternatives.append(alternative | costs)
     return document | {"alternatives": alternatives}
 

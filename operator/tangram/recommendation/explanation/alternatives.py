@@ -3,13 +3,14 @@
 import math
 from typing import Any
 
-from tangram.capacity.sizing import Rejection
-from tangram.eligibility.shapes.rejection_reasons import REASONS
-from tangram.eligibility.shapes.serving_shapes import AssessedShapes, ServingShape, replicas
+from tangram.capacity.sizing import Rejection, ServingShape
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
 from tangram.recommendation.explanation.no_serving_shape import changes_settings_only
+from tangram.recommendation.problem.demands import packing_offer
+from tangram.recommendation.problem.fleet_shapes import replicas
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 _MOST = 5
@@ -28,9 +29,11 @@ def alternatives(
     `proved`: it is proved that no plan of the fleet serves more, or as much for less.
     """
     chosen_shapes = {part.shape for part in choice.parts}
-    serving = [offer for offer in assessed.offers if offer.key not in chosen_shapes or len(chosen_shapes) > 1]
+    serving = [
+        offer for offer in assessed.serving if offer.key not in chosen_shapes or len(chosen_shapes) > 1
+    ]
     nearest = sorted(assessed.rejected, key=lambda r: (r.excess, str(r.shape), r.shape.precision))
-    nearest_rejections = _one_per_shape(nearest, {offer.key for offer in assessed.offers})
+    nearest_rejections = _one_per_shape(nearest, {offer.key for offer in assessed.serving})
     most_serving = max(_LEAST_SERVING, _MOST - len(nearest_rejections))
     documents = [_serving(assessed, offer, choice, bounds, proved) for offer in serving[:most_serving]]
     return documents + [_rejected(assessed, r) for r in nearest_rejections[: _MOST - len(documents)]]
@@ -63,7 +66,10 @@ def _serving(
     requirements, count = assessed.requirements, replicas(assessed.requirements, offer)
     cost = count * offer.price_per_hour
     alone = Demand(
-        requirements.id, offers=(offer.offer,), rate=requirements.rps or 0.0, min_replicas=requirements.least
+        requirements.id,
+        offers=(packing_offer(offer),),
+        rate=requirements.rps or 0.0,
+        min_replicas=requirements.least,
     )
     unmet = on_any_fleet(alone).unmet({offer.key: count}) / UNMET
     reason, message = _own_limit(assessed, offer, count, choice, bounds) or (
@@ -86,10 +92,10 @@ def _own_limit(
     requirements, cost = assessed.requirements, count * offer.price_per_hour
     if requirements.most is not None and count > requirements.most:
         return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {requirements.most}"
-    if requirements.budget_per_hour is not None and cost > requirements.budget_per_hour:
+    if requirements.intent.budget_per_hour is not None and cost > requirements.intent.budget_per_hour:
         return (
             "Budget",
-            f"costs {cost:.2f} $/h, placement.budgetPerHour is {requirements.budget_per_hour:.2f}",
+            f"costs {cost:.2f} $/h, placement.budgetPerHour is {requirements.intent.budget_per_hour:.2f}",
         )
     most = bounds.inside(requirements.pools).of(offer.key)
     if count > most:
@@ -100,15 +106,15 @@ def _own_limit(
 
 
 def _rejected(assessed: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
-    relaxation = assessed.assessed.relaxation(rejection)
+    relaxation = assessed.relaxation(rejection)
     document = {
         "chosen": [shape_document(rejection.shape, max(1, assessed.requirements.least))],
         "costPerHour": 0.0,
-        "rejectedBecause": REASONS[rejection.constraint],
+        "rejectedBecause": rejection.constraint.reason,
         "message": rejection.message,
     }
     shape = rejection.shape
-    price = assessed.assessed.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
+    price = assessed.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
     if price is not None:
         document["costPerHour"] = round(max(1, assessed.requirements.least) * price, 6)
     if math.isfinite(rejection.excess):

@@ -36,7 +36,7 @@ def sufficient_settings(assessed: AssessedShapes) -> Iterator[tuple[str, dict[st
         return
     texts: set[str] = set()
     for rejection in sorted(assessed.rejected, key=lambda r: (r.excess, str(r.shape)))[:_NEAREST]:
-        relaxation = assessed.assessed.relaxation(rejection)
+        relaxation = assessed.relaxation(rejection)
         if relaxation is None or relaxation.text in texts or not changes_settings_only(relaxation):
             continue
         texts.add(relaxation.text)

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tangram.catalog import InputError
-from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
 from tangram.recommendation.explanation.no_serving_shape import nearest_shape_shortfall, sufficient_settings
 from tangram.recommendation.explanation.unmet_reason import no_gpu_in_pools
 from tangram.recommendation.problem.demands import existing_slices, offered
+from tangram.recommendation.problem.fleet_shapes import fleet_shapes
 from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.problem import FleetProblem
 
@@ -79,7 +80,7 @@ def _explanation(
     assessed = fleet.sized.get(demand_id)
     if assessed is not None and (missing := no_gpu_in_pools(assessed, fleet)):
         return {"because": [f"placement: {missing}"], "relaxations": []}, _ExplanationWork()
-    if assessed is not None and not assessed.offers:
+    if assessed is not None and not assessed.serving:
         document = {
             "because": nearest_shape_shortfall(assessed),
             "relaxations": list(_serving_settings(fleet, assessed, limits)),
@@ -152,7 +153,7 @@ def _solve_limits(fleet: FleetProblem, limits: PlanTimeLimit | None) -> "SolveLi
 def _with_all_offers(fleet: FleetProblem, demand_id: str) -> Problem:
     """Return the problem with every shape that serves the demand, though the fleet has no room for them."""
     assessed = fleet.sized.get(demand_id)
-    if assessed is None or not assessed.offers:
+    if assessed is None or not assessed.serving:
         return fleet.problem
     demands = (offered(assessed, fleet.running) if d.id == demand_id else d for d in fleet.problem.demands)
     return replace(fleet.problem, demands=tuple(demands))
@@ -178,11 +179,11 @@ def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["Knob"]:
 
 def _demand_with(fleet: FleetProblem, demand_id: str, changes: Mapping[str, Any]) -> Demand:
     """Return a demand with changed fields of its request."""
-    requirements, prices = fleet.sized[demand_id].requirements, fleet.sized[demand_id].assessed.prices
+    requirements, prices = fleet.sized[demand_id].requirements, fleet.sized[demand_id].prices
     skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
     hourly = {sku: price for sku in skus if (price := prices.gpu_hour(sku)) is not None}
     changed = replace(requirements, request=replace(requirements.request, **changes))
     try:
-        return offered(assessed_shapes(changed, skus, hourly, existing_slices(fleet.problem)), fleet.running)
+        return offered(fleet_shapes(changed, skus, hourly, existing_slices(fleet.problem)), fleet.running)
     except InputError as error:
         raise InputError(f"LLMDeployment {demand_id}", f"{error.field} {error.problem}") from error

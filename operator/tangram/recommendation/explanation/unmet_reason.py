@@ -17,7 +17,7 @@ def unmet_reason(fleet: FleetProblem, item: Unmet, packing: Packing, bounds: Rep
     unsolved = _NO_PLAN_IN_TIME if packing.status == "FALLBACK" else ""
     if assessed is None:
         return _no_board(fleet, item.demand) or unsolved or _reason_of_packing(item, packing)
-    if (missing := no_gpu_in_pools(assessed, fleet)) or not assessed.offers:
+    if (missing := no_gpu_in_pools(assessed, fleet)) or not assessed.serving:
         return missing or assessed.requirements.impossible or _no_shape(assessed)
     return unsolved or _impossible_alone(fleet, item, assessed, bounds) or _reason_of_packing(item, packing)
 
@@ -33,12 +33,11 @@ def _impossible_alone(
             f"scaling.maxReplicas allows {requirements.most} replicas, too few for its traffic on any shape"
         )
     if (
-        requirements.budget_per_hour is not None
-        and _least_price(assessed) > requirements.budget_per_hour * _ROUNDING
+        requirements.intent.budget_per_hour is not None
+        and _least_price(assessed) > requirements.intent.budget_per_hour * _ROUNDING
     ):
-        return (
-            f"placement.budgetPerHour of {requirements.budget_per_hour:.2f} $/h is too little for all of it"
-        )
+        budget = requirements.intent.budget_per_hour
+        return f"placement.budgetPerHour of {budget:.2f} $/h is too little for all of it"
     inside = bounds.inside(requirements.pools)
 
     def enough(replicas: float, rate: float) -> bool:
@@ -46,10 +45,10 @@ def _impossible_alone(
 
     restriction = ""
     if enough(
-        inside.most({shape.key: 1.0 for shape in assessed.offers}),
-        inside.most({shape.key: shape.rate for shape in assessed.offers}),
+        inside.most({shape.key: 1.0 for shape in assessed.serving}),
+        inside.most({shape.key: shape.rate for shape in assessed.serving}),
     ):
-        counts = [(inside.of(shape.key), shape.rate) for shape in assessed.offers]
+        counts = [(inside.of(shape.key), shape.rate) for shape in assessed.serving]
         if not requirements.uniform or enough(max(n for n, _ in counts), max(n * rate for n, rate in counts)):
             return ""
         restriction = " on one shape"
@@ -61,8 +60,8 @@ def _least_price(assessed: AssessedShapes) -> float:
     """Return a lower bound on USD per hour of the mixes that serve the demand whole."""
     rate, least = assessed.requirements.rps or 0.0, assessed.requirements.least
     return max(
-        rate * min(shape.price_per_hour / shape.rate for shape in assessed.offers),
-        least * min(shape.price_per_hour for shape in assessed.offers),
+        rate * min(shape.price_per_hour / shape.rate for shape in assessed.serving),
+        least * min(shape.price_per_hour for shape in assessed.serving),
     )
 
 

@@ -9,17 +9,17 @@ from dataclasses import replace
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.acceptance import acceptance, by_age
-from tangram.eligibility.host_resources import minimum_share
 from tangram.eligibility.reasons import OFF
-from tangram.eligibility.shapes.bundled_engine import on_this_engine
-from tangram.eligibility.shapes.evaluation_reports import Verdicts, format_verdicts, reports
-from tangram.eligibility.shapes.serving_requirements import ServingRequirements, from_intent, identity
+from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
+from tangram.eligibility.shapes.evaluation_reports import CheckpointReports, reports, reports_by_checkpoint
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity, requirements_of
 from tangram.fleet import (
     CheckpointFacts,
     FactsKey,
     FleetSnapshot,
     Intent,
     ParsedIntent,
+    PodNeeds,
     Pool,
     Shape,
     ShapeKey,
@@ -76,7 +76,11 @@ def _deployments(
 ) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
     """Return the planned LLMDeployments, the uids of the others, and a note with the reason of each."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
-    facts, desired, evaluation_reports = dict(snapshot.facts), dict(snapshot.desired), reports(snapshot)
+    facts, desired, evaluation_reports = (
+        dict(snapshot.facts),
+        dict(snapshot.desired),
+        reports_by_checkpoint(reports(snapshot)),
+    )
     desired_shapes = dict(snapshot.desired_of)
     faulted = {fault.owner_uid: fault.error for fault in snapshot.faults}
     workloads: dict[str, list[Workload]] = {}
@@ -96,13 +100,13 @@ def _deployments(
             elif intent.is_off and not intent.paused:  # its pods end by themselves
                 planned = OFF
             else:
-                formats = format_verdicts(intent, inspected, evaluation_reports) if inspected else ()
-                planned = _requirements(intent, models.get(uid), inspected, formats)
+                planned = _requirements(
+                    intent, models.get(uid), inspected, evaluation_reports, snapshot.pod_needs
+                )
             if isinstance(planned, ServingRequirements):
                 pools = (*planned.pools, *_contained_pools(planned.pools, snapshot))
-                share = minimum_share(intent.resources, snapshot.pod_needs)
-                planned = replace(planned, present=present, formats_running=_running_formats(own_workloads))
-                deployments.append(replace(planned, pools=pools, minimum_share=share))
+                formats = _running_formats(own_workloads)
+                deployments.append(replace(planned, pools=pools, present=present, formats_running=formats))
                 continue
             reason = planned
         unplanned_uids.add(intent.uid)
@@ -128,20 +132,26 @@ def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[st
 
 
 def _requirements(
-    intent: Intent, model: Architecture | None, inspected: CheckpointFacts | None, verdicts: Verdicts
+    intent: Intent,
+    model: Architecture | None,
+    inspected: CheckpointFacts | None,
+    evaluation_reports: CheckpointReports,
+    needs: PodNeeds,
 ) -> ServingRequirements | str:
     """Return the requirements, or why they are not known. `model`: from the command line, if any."""
     try:
         architecture = model or (architecture_from_facts(inspected) if inspected else None)
         if architecture is None:
             return "its checkpoint has not been inspected"
-        requirements = on_this_engine(from_intent(intent, architecture), intent, verdicts)
+        digest = inspected.digest if inspected else ""
+        about = evaluation_reports.get((intent.namespace, intent.model_uri, digest), ())
+        requirements = on_bundled_engine(requirements_of(intent, architecture), about, needs)
         requirements.request.model_length(architecture)
     except InputError as error:
         return f"{error.field} {error.problem}"
     except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
         return f"its requirements could not be read ({describe(error)}); please report this"
-    return replace(requirements, uniform=True)
+    return requirements
 
 
 def _desired_replicas(

@@ -4,12 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tangram.capacity.sizing import ServingShape
+from tangram.capacity.sizing.candidate_shapes import Device
 from tangram.catalog import InputError
 from tangram.catalog import gpu as catalog_gpu
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
-from tangram.eligibility.shapes.serving_shapes import AssessedShapes, Slices, assessed_shapes
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import WHOLE_GPU, ShapeKey
-from tangram.packing import Demand, Part, Problem
+from tangram.packing import Demand, Offer, Part, Problem
+from tangram.recommendation.problem.fleet_shapes import fleet_shapes
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
@@ -19,16 +22,16 @@ def size_all(
     deployments: Iterable[ServingRequirements],
     skus: frozenset[str],
     prices: Mapping[str, float],
-    there: Slices = frozenset(),
+    there: frozenset[Device] = frozenset(),
 ) -> dict[str, AssessedShapes]:
     """Size every LLMDeployment that is neither paused nor set to no replica, by id."""
     found: dict[str, AssessedShapes] = {}
     for wanted in deployments:
-        if not (wanted.paused or wanted.is_off):
+        if not (wanted.intent.paused or wanted.intent.is_off):
             try:
-                each = assessed_shapes(wanted, skus, prices, there)
+                each = fleet_shapes(wanted, skus, prices, there)
                 loaded = _loaded(each)
-                found[wanted.id] = each if loaded == wanted else assessed_shapes(loaded, skus, prices, there)
+                found[wanted.id] = each if loaded == wanted else fleet_shapes(loaded, skus, prices, there)
             except InputError as error:
                 raise InputError(f"LLMDeployment {wanted.id}", f"{error.field} {error.problem}") from error
     return found
@@ -61,7 +64,7 @@ def cannot_move(each: AssessedShapes, rooms: ReplicaBounds, running: Running) ->
     inside, mine = rooms.inside(each.requirements.pools), running.get(each.requirements.id, {})
     # A gang that runs may go on where no new one of its size would be put, on a part of a node.
     gangs = {shape for shape in mine if shape.tensor_parallel > 1}
-    placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.offers)
+    placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.serving)
     return each.requirements.uniform and bool(mine) and not placeable
 
 
@@ -70,11 +73,11 @@ def offered(each: AssessedShapes, running: Running) -> Demand:
     wanted = each.requirements
     return Demand(
         id=wanted.id,
-        priority=wanted.priority,
-        spread=wanted.spread,
-        budget_per_hour=wanted.budget_per_hour,
+        priority=wanted.intent.priority,
+        spread=wanted.intent.spread,
+        budget_per_hour=wanted.intent.budget_per_hour,
         pools=wanted.pools,
-        offers=tuple(sorted(shape.offer for shape in each.offers if shape.rate > 0)),
+        offers=tuple(sorted(packing_offer(shape) for shape in each.serving if shape.rate > 0)),
         rate=wanted.rps or 0.0,
         min_replicas=wanted.least,
         max_replicas=wanted.most,
@@ -83,7 +86,12 @@ def offered(each: AssessedShapes, running: Running) -> Demand:
     )
 
 
-def existing_slices(fleet: Problem) -> Slices:
+def packing_offer(serving: ServingShape) -> Offer:
+    """Return what the packing may choose of a demand."""
+    return Offer(*serving.key, serving.rate, serving.price_per_hour, serving.shape.precision)
+
+
+def existing_slices(fleet: Problem) -> frozenset[Device]:
     """Return the slices that exist and, of GPUs that stay in MIG mode, the one that is all of the board."""
     cut = [gpu for gpu in fleet.gpus if gpu.mig_enabled and not gpu.convertible]
     found = {(gpu.sku, instance.profile) for gpu in cut for instance in gpu.instances}

@@ -64,9 +64,9 @@ def fleet_problem(given: FleetInput) -> FleetProblem:
 def _fleet(given: FleetInput) -> Problem:
     terms = given.terms
     models = {wanted.id for wanted in given.deployments}
-    paused = {wanted.id for wanted in given.deployments if wanted.paused}
-    off = {wanted.id for wanted in given.deployments if wanted.is_off and not wanted.paused}
-    aliases = {f"{wanted.namespace}/{wanted.name}": wanted.id for wanted in given.deployments}
+    paused = {wanted.id for wanted in given.deployments if wanted.intent.paused}
+    off = {wanted.id for wanted in given.deployments if wanted.intent.is_off and not wanted.intent.paused}
+    aliases = {f"{wanted.intent.namespace}/{wanted.intent.name}": wanted.id for wanted in given.deployments}
 
     def known(instance: Instance, at: GPUState) -> Instance:
         owner = instance.owner if instance.owner is None else aliases.get(instance.owner, instance.owner)

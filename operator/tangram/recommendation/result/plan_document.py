@@ -105,8 +105,8 @@ def _deployment(
 ) -> dict[str, Any]:
     assessed, choice = fleet.sized.get(requirements.id), choices.get(requirements.id)
     document: dict[str, Any] = {
-        "name": requirements.name,
-        "namespace": requirements.namespace,
+        "name": requirements.intent.name,
+        "namespace": requirements.intent.namespace,
         "model": requirements.architecture.name,
     }
     if assessed is None or choice is None:
@@ -115,7 +115,7 @@ def _deployment(
             "costPerHour": 0.0,
             "unmet": 0.0,
             "alternatives": [],
-            "notes": [_PAUSED if requirements.paused else _NO_REPLICAS],
+            "notes": [_PAUSED if requirements.intent.paused else _NO_REPLICAS],
         }
     return document | {
         "chosen": [_chosen(part.shape, part.count, assessed) for part in choice.parts],
@@ -171,7 +171,7 @@ def _requests(fleet_input: FleetInput, packing: Packing) -> list[dict[str, Any]]
 
 def _unmet(fleet: FleetProblem, packing: Packing, bounds: ReplicaBounds) -> list[dict[str, Any]]:
     counts = {request.name: request.count for request in fleet.given.requests}
-    priorities = {d.id: d.priority for d in fleet.given.deployments}
+    priorities = {d.id: d.intent.priority for d in fleet.given.deployments}
     return [
         {
             "name": item.demand,

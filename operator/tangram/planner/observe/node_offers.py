@@ -1,0 +1,199 @@
+"""GPUs and slices that nodes offer, with their prices, and the shapes on them that serve an LLMDeployment."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tangram import catalog
+from tangram.capacity.sizing.candidate_shapes import Device, candidate_shapes
+from tangram.catalog.prices import Prices
+from tangram.eligibility.devices.device_rules import model_of
+from tangram.eligibility.devices.node_devices import left_out_notes
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
+from tangram.fleet import (
+    WHOLE_GPU,
+    FleetSnapshot,
+    Intent,
+    Node,
+    NodeSelector,
+    PodNeeds,
+    Pool,
+    Shape,
+    resource_name,
+)
+from tangram.planner.observe.free_capacity import DeviceGroup, PoolNames, may_use, pools_of
+
+_MOST_NOTES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What nodes offer, usable now or not: a node that is away must not turn "no room" into "impossible"."""
+
+    shapes: Mapping[tuple[str, str], tuple[PoolNames, ...]]  # (SKU, profile) -> where there is such a unit
+    products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
+    prices: Prices
+    pools: Mapping[str, Pool]
+    has_nodes: bool
+    needs: PodNeeds
+    left_out: tuple[tuple[PoolNames, Node], ...] = ()  # nodes with devices that no newcomer is given
+    unlabelled: Mapping[str, frozenset[PoolNames]] = field(
+        default_factory=dict
+    )  # where a pool declares the SKU
+    _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _prices: dict[tuple[str, str, PoolNames], float | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def devices(self, pools: PoolNames, beside: Iterable[Device] = ()) -> tuple[Device, ...]:
+        """Return what nodes in `pools` offer of the catalog, and the devices `beside`: the cheapest first,
+        at one price the larger memory first. Computed once for all that name the same pools.
+        """
+        if pools not in self._devices:
+            found = filter(_is_known, (device for device in self.shapes if self._where(*device, pools)))
+            self._devices[pools] = tuple(sorted(found, key=lambda device: self._order(device, pools)))
+        offered = self._devices[pools]
+        more = {device for device in beside if device not in offered and _is_known(device)}
+        return (
+            tuple(sorted((*offered, *more), key=lambda each: self._order(each, pools))) if more else offered
+        )
+
+    def replica_hour(self, shape: Shape, pools: PoolNames) -> float | None:
+        """Return USD per hour of one replica where it is dearest: the scheduler picks the node.
+
+        None: a price is missing.
+        """
+        key = (shape.sku, shape.profile, pools)
+        if key not in self._prices:
+            self._prices[key] = self._price(*key)
+        price = self._prices[key]
+        return None if price is None else price * shape.tensor_parallel
+
+    def price(self, shape: Shape, pools: PoolNames) -> float:
+        """Return the same, 0 without a price."""
+        return self.replica_hour(shape, pools) or 0.0
+
+    def unit_price(self, group: DeviceGroup) -> float:
+        """Return USD per hour of one device, 0 where no price is known."""
+        sku, resource, place = group
+        profile = _profile_name(sku, resource)
+        per_gpu = self._gpu_hour(sku, place)
+        return per_gpu * catalog.share(sku, profile) if per_gpu and profile else 0.0
+
+    def selectors(self, pools: tuple[str, ...]) -> tuple[NodeSelector, ...]:
+        """Return the node selectors of those of `pools` that there are, sorted."""
+        found = (self.pools[name].selector for name in pools if name in self.pools)
+        return tuple(sorted({selector for selector in found if selector}))
+
+    def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[NodeSelector, frozenset[str]]:
+        """Return the selectors of GPUPools that declare `sku`, each with the pools that its nodes are in.
+
+        Who names `pools` is kept to them: by the selectors of both where another pool declares the SKU of
+        some of their nodes.
+        """
+        found: dict[NodeSelector, frozenset[str]] = {}
+        for name, pool in sorted(self.pools.items()):
+            if pool.sku != sku or not pool.selector:
+                continue
+            if not pools or name in pools:
+                found[pool.selector] = frozenset((name,))
+                continue
+            beside = {other for place in self.unlabelled.get(sku, ()) if name in place for other in place}
+            for other in sorted(beside.intersection(pools)):
+                both = tuple(sorted({*pool.selector, *self.pools[other].selector}))
+                found[both] = frozenset((name, other))
+        return found
+
+    def left_out_message(self, intent: Intent) -> str:
+        """Return what is left out of the nodes that `intent` could run on, the empty string if nothing is."""
+        nodes = [
+            node
+            for place, node in self.left_out
+            if may_use(intent.pools, place)
+            and node.sku not in intent.denied_skus
+            and (not intent.allowed_skus or node.sku is None or node.sku in intent.allowed_skus)
+        ]
+        if not nodes:
+            return ""
+        notes = left_out_notes(nodes)
+        more = f"; {len(notes) - _MOST_NOTES} more reasons" if len(notes) > _MOST_NOTES else ""
+        held_back = f"devices of {len(nodes)} node{'s' * (len(nodes) != 1)}"
+        return f"; {held_back} " + "; ".join(notes[:_MOST_NOTES]) + more
+
+    def _order(self, device: Device, pools: PoolNames) -> tuple[float, int, Device]:
+        gpu, cut = catalog.gpu(device[0]), catalog.profile(*device)
+        memory = (gpu.memory_mib if gpu else 0) if cut is None else (cut.memory_mib or 0)
+        return self.price(Shape(*device), pools), -memory, device
+
+    def _where(self, sku: str, profile: str, pools: tuple[str, ...]) -> tuple[PoolNames, ...]:
+        return tuple(place for place in self.shapes.get((sku, profile), ()) if may_use(pools, place))
+
+    def _price(self, sku: str, profile: str, pools: tuple[str, ...]) -> float | None:
+        gpu_hours = [self._gpu_hour(sku, place) for place in self._where(sku, profile, pools) or ((),)]
+        known = [each for each in gpu_hours if each is not None]
+        return max(known) * catalog.share(sku, profile) if len(known) == len(gpu_hours) else None
+
+    def _gpu_hour(self, sku: str, place: PoolNames) -> float | None:
+        pool_prices = (self.pools[name].price_per_gpu_hour for name in place)
+        return self.prices.gpu_hour(sku, next((price for price in pool_prices if price is not None), None))
+
+
+def offers(snapshot: FleetSnapshot) -> Offers:
+    """Read what the fleet offers out of `snapshot`, once per plan."""
+    found: dict[tuple[str, str], set[PoolNames]] = defaultdict(set)
+    products: dict[str, set[str]] = {}
+    unlabelled: dict[str, set[PoolNames]] = defaultdict(set)
+    left_out = []
+    for node in snapshot.nodes:
+        if node.left_out:
+            left_out.append((pools_of(snapshot, dict(node.labels)), node))
+        if node.sku is None:
+            continue
+        if node.product and model_of(node.product) == node.product:  # not the label of slices or of shares
+            products.setdefault(node.sku, set()).add(node.product)
+        place = pools_of(snapshot, dict(node.labels))
+        if not node.product:
+            unlabelled[node.sku].add(place)
+        for resource, count in node.allocatable:
+            profile = _profile_name(node.sku, resource) if count > 0 else None
+            if profile is not None:
+                found[(node.sku, profile)].add(place)
+    return Offers(
+        shapes={shape: tuple(sorted(places)) for shape, places in sorted(found.items())},
+        products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
+        prices=Prices(dict(snapshot.prices)),
+        pools={pool.name: pool for pool in snapshot.pools},
+        has_nodes=bool(snapshot.nodes),
+        needs=snapshot.pod_needs,
+        left_out=tuple(left_out),
+        unlabelled={sku: frozenset(places) for sku, places in unlabelled.items()},
+    )
+
+
+def node_shapes(
+    requirements: ServingRequirements, offered: Offers, present: Iterable[Shape]
+) -> AssessedShapes:
+    """Assess the shapes on the devices of nodes and those that run at present, the cheapest first."""
+    pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel
+    own = [s.key[:2] for s in present if s.tensor_parallel in degrees and s.precision in formats]
+    shapes = candidate_shapes(
+        requirements.architecture, offered.devices(pools, own), tuple(sorted(formats)), degrees
+    )
+    return assessed_shapes(
+        requirements, shapes, offered.prices, lambda shape: offered.replica_hour(shape, pools)
+    )
+
+
+def _is_known(device: Device) -> bool:
+    sku, profile = device
+    return catalog.gpu(sku) is not None and (
+        profile == WHOLE_GPU or catalog.profile(sku, profile) is not None
+    )
+
+
+def _profile_name(sku: str, resource: str) -> str | None:
+    if resource == resource_name(WHOLE_GPU):
+        return WHOLE_GPU
+    profile = catalog.profile_of_resource(sku, resource)
+    return profile.name if profile else None
