@@ -164,8 +164,8 @@ class FittingShape:
     @cached_property
     def replica(self) -> ReplicaUnderLoad:
         """One replica under this traffic."""
-        asked = self.request
-        return ReplicaUnderLoad(self.model, self.limits, asked.prompts, asked.answers, asked.cv)
+        request = self.request
+        return ReplicaUnderLoad(self.model, self.limits, request.prompts, request.answers, request.cv)
 
     @property
     def idle_rate(self) -> float:
@@ -222,12 +222,12 @@ def _ttft_binds(latency: Latency, request: SizingRequest) -> bool:
 def _missed(latency: Latency, request: SizingRequest) -> tuple[Constraint, str, float] | None:
     """Return the objective that is missed, the one missed by more where both are; None: both are met."""
     over = [
-        (found * 1e3 / limit, constraint, f"{_ms(found)} when idle")
-        for constraint, limit, found in (
+        (predicted_s * 1e3 / limit, constraint, f"{_ms(predicted_s)} when idle")
+        for constraint, limit, predicted_s in (
             (Constraint.TPOT, request.tpot_ms, latency.tpot_s.at(request.percentile)),
             (Constraint.TTFT, request.ttft_ms, latency.ttft_s.at(request.percentile)),
         )
-        if limit is not None and found * 1e3 > limit
+        if limit is not None and predicted_s * 1e3 > limit
     ]
     if over:
         excess, constraint, problem = max(over)

@@ -34,8 +34,8 @@ def relax(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> S
     price = ShapeChange((("price", sku),), f"price for {sku}")
     if rejection.constraint is Constraint.PRICE:
         return price if _serves(priced, rejection.shape, request) else None
-    found = relax(priced, rejection, request)
-    return found and _both(found, price)
+    change = relax(priced, rejection, request)
+    return change and _both(change, price)
 
 
 def _one(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> ShapeChange | None:
@@ -52,9 +52,12 @@ def _two(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Sh
     """Another format or more GPUs, and one change beside."""
     for kind in (_formats, _groups):
         for relaxation, shape, changed in kind(assessor, rejection, request):
-            found = assessor.rejection(shape, changed)
-            if found is not None and found.constraint in {*_OBJECTIVES, Constraint.MEMORY}:
-                more = _one(assessor, found, changed)
+            rejection_of_change = assessor.rejection(shape, changed)
+            if rejection_of_change is not None and rejection_of_change.constraint in {
+                *_OBJECTIVES,
+                Constraint.MEMORY,
+            }:
+                more = _one(assessor, rejection_of_change, changed)
                 if more is not None:
                     return _both(relaxation, more)
     return None
@@ -78,11 +81,11 @@ def _objectives(assessor: Assessor, rejection: Rejection, request: SizingRequest
         return
     tpot = _relaxed(idle.tpot_s.at(request.percentile), request.tpot_ms)
     ttft = _relaxed(idle.ttft_s.at(request.percentile), request.ttft_ms)
-    found = [(name, value) for name, value in (("tpot", tpot), ("ttft", ttft)) if value]
+    objectives = [(name, value) for name, value in (("tpot", tpot), ("ttft", ttft)) if value]
     yield (
         ShapeChange(
-            tuple((f"{name}-ms", f"{value:g}") for name, value in found),
-            " and ".join(f"{name.upper()} {value:g} ms" for name, value in found),
+            tuple((f"{name}-ms", f"{value:g}") for name, value in objectives),
+            " and ".join(f"{name.upper()} {value:g} ms" for name, value in objectives),
         ),
         rejection.shape,
         replace(request, tpot_ms=tpot or request.tpot_ms, ttft_ms=ttft or request.ttft_ms),

@@ -48,8 +48,8 @@ class SizingRequest:
         if not 0 <= self.cv <= HIGHEST_CV:
             raise InputError("cv", f"must be between 0 and {HIGHEST_CV:g}, not {self.cv}")
         if self.percentile not in PERCENTILES:
-            known = ", ".join(map(str, PERCENTILES))
-            raise InputError("percentile", f"must be one of {known}, not {self.percentile}")
+            percentiles = ", ".join(map(str, PERCENTILES))
+            raise InputError("percentile", f"must be one of {percentiles}, not {self.percentile}")
         kv_bytes(self.kv_precision, "kv-precision")
         if self.engine_version and not self.engine:
             raise InputError("engine-version", "says nothing without an engine")

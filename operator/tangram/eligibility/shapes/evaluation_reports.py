@@ -15,11 +15,11 @@ Verdict = tuple[str, str, str]
 
 def reports(snapshot: FleetSnapshot) -> Reports:
     """Return all reports: those recorded in statuses, and those of Jobs that have just ended."""
-    found = dict(sorted(snapshot.reports, key=lambda item: (item[0], str(item[1]))))
+    by_key = dict(sorted(snapshot.reports, key=lambda item: (item[0], str(item[1]))))
     for job in sorted(snapshot.evaluations, key=lambda e: (e.key, e.job_uid)):
         if isinstance(job.result, EvaluationReport):
-            found.setdefault(job.key, job.result)
-    return found
+            by_key.setdefault(job.key, job.result)
+    return by_key
 
 
 def report_key(intent: Intent, digest: str, shape: Shape) -> EvaluationKey:
@@ -29,18 +29,18 @@ def report_key(intent: Intent, digest: str, shape: Shape) -> EvaluationKey:
 
 def reports_by_checkpoint(reports: Reports) -> CheckpointReports:
     """Return the reports of each checkpoint."""
-    found = defaultdict(list)
+    by_checkpoint = defaultdict(list)
     for key, report in reports.items():
-        found[key.namespace, key.uri, key.digest].append((key, report))
-    return found
+        by_checkpoint[key.namespace, key.uri, key.digest].append((key, report))
+    return by_checkpoint
 
 
 def verdicts_of(
     intent: Intent, about_checkpoint: Iterable[tuple[EvaluationKey, EvaluationReport]]
 ) -> tuple[Verdict, ...]:
     """Return what the reports about the checkpoint of `intent` come to under its tolerance, sorted."""
-    found = ((key.sku, key.precision, report.misses(intent.tolerance)) for key, report in about_checkpoint)
-    return tuple(sorted(found))
+    verdicts = ((key.sku, key.precision, report.misses(intent.tolerance)) for key, report in about_checkpoint)
+    return tuple(sorted(verdicts))
 
 
 def report_rejection(shape: Shape, verdicts: Iterable[Verdict]) -> Rejection | None:

@@ -75,7 +75,7 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
         longest = min(longest, intent.max_model_len)
     usual = min(DEFAULT_TOKENS, max(2, longest // 2))
     traffic = intent.traffic
-    objectives = [each for each in (intent.ttft, intent.tpot) if each is not None]
+    objectives = [objective for objective in (intent.ttft, intent.tpot) if objective is not None]
     prompts = traffic.input_tokens or around(max(1, int(usual * INPUT_SHARE)))
     answers = traffic.output_tokens or around(max(1, usual - int(usual * INPUT_SHARE)))
     if prompts.mean + answers.mean > longest:
@@ -92,7 +92,7 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
             ttft_ms=float(intent.ttft.milliseconds) if intent.ttft else None,
             tpot_ms=float(intent.tpot.milliseconds) if intent.tpot else None,
             # The stricter of the two for both: a plan on the safe side.
-            percentile=max((each.percentile for each in objectives), default=DEFAULT_PERCENTILE),
+            percentile=max((objective.percentile for objective in objectives), default=DEFAULT_PERCENTILE),
             kv_precision=intent.kv_precision,
             max_model_len=longest,
             max_running=intent.max_running_requests,

@@ -25,16 +25,20 @@ def size_all(
     there: frozenset[Device] = frozenset(),
 ) -> dict[str, AssessedShapes]:
     """Size every LLMDeployment that is neither paused nor set to no replica, by id."""
-    found: dict[str, AssessedShapes] = {}
-    for wanted in deployments:
-        if not (wanted.intent.paused or wanted.intent.is_off):
+    assessed_by_id: dict[str, AssessedShapes] = {}
+    for requirements in deployments:
+        if not (requirements.intent.paused or requirements.intent.is_off):
             try:
-                each = fleet_shapes(wanted, skus, prices, there)
-                loaded = _loaded(each)
-                found[wanted.id] = each if loaded == wanted else fleet_shapes(loaded, skus, prices, there)
+                assessed = fleet_shapes(requirements, skus, prices, there)
+                loaded = _loaded(assessed)
+                assessed_by_id[requirements.id] = (
+                    assessed if loaded == requirements else fleet_shapes(loaded, skus, prices, there)
+                )
             except InputError as error:
-                raise InputError(f"LLMDeployment {wanted.id}", f"{error.field} {error.problem}") from error
-    return found
+                raise InputError(
+                    f"LLMDeployment {requirements.id}", f"{error.field} {error.problem}"
+                ) from error
+    return assessed_by_id
 
 
 def _loaded(each: AssessedShapes) -> ServingRequirements:
@@ -43,46 +47,50 @@ def _loaded(each: AssessedShapes) -> ServingRequirements:
     So many replicas of the shape that it runs on are wanted: another shape gets the number that carries the
     same rate. Where nothing tells that rate, another shape gets the same number.
     """
-    wanted = each.requirements
-    if wanted.present is None:
-        return wanted
-    shape, count = wanted.present
+    requirements = each.requirements
+    if requirements.present is None:
+        return requirements
+    shape, count = requirements.present
     offer = each.offer(shape)
-    if offer is not None and (count > wanted.least or wanted.rps is not None):
-        return replace(wanted, rps=count * offer.rate)
-    return wanted if wanted.rps is not None else replace(wanted, least=max(wanted.least, count))
+    if offer is not None and (count > requirements.least or requirements.rps is not None):
+        return replace(requirements, rps=count * offer.rate)
+    return (
+        requirements
+        if requirements.rps is not None
+        else replace(requirements, least=max(requirements.least, count))
+    )
 
 
 def demand(each: AssessedShapes, rooms: ReplicaBounds, running: Running) -> Demand:
     """Return one LLMDeployment for the solver; without offers where no other replica could be carried out."""
-    found = offered(each, running)
-    return replace(found, offers=()) if cannot_move(each, rooms, running) else found
+    whole_demand = offered(each, running)
+    return replace(whole_demand, offers=()) if cannot_move(each, rooms, running) else whole_demand
 
 
 def cannot_move(each: AssessedShapes, rooms: ReplicaBounds, running: Running) -> bool:
     """Whether replicas run, and the fleet has no place for any shape that serves: what runs stays."""
-    inside, mine = rooms.inside(each.requirements.pools), running.get(each.requirements.id, {})
+    inside, own_replicas = rooms.inside(each.requirements.pools), running.get(each.requirements.id, {})
     # A gang that runs may go on where no new one of its size would be put, on a part of a node.
-    gangs = {shape for shape in mine if shape.tensor_parallel > 1}
+    gangs = {shape for shape in own_replicas if shape.tensor_parallel > 1}
     placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.serving)
-    return each.requirements.uniform and bool(mine) and not placeable
+    return each.requirements.uniform and bool(own_replicas) and not placeable
 
 
 def offered(each: AssessedShapes, running: Running) -> Demand:
     """Return one LLMDeployment with everything that serves it, whether the fleet has room for that or not."""
-    wanted = each.requirements
+    requirements = each.requirements
     return Demand(
-        id=wanted.id,
-        priority=wanted.intent.priority,
-        spread=wanted.intent.spread,
-        budget_per_hour=wanted.intent.budget_per_hour,
-        pools=wanted.pools,
+        id=requirements.id,
+        priority=requirements.intent.priority,
+        spread=requirements.intent.spread,
+        budget_per_hour=requirements.intent.budget_per_hour,
+        pools=requirements.pools,
         offers=tuple(sorted(packing_offer(shape) for shape in each.serving if shape.rate > 0)),
-        rate=wanted.rps or 0.0,
-        min_replicas=wanted.least,
-        max_replicas=wanted.most,
-        uniform=wanted.uniform,
-        protected=_protected(each, running.get(wanted.id, {})),
+        rate=requirements.rps or 0.0,
+        min_replicas=requirements.least,
+        max_replicas=requirements.most,
+        uniform=requirements.uniform,
+        protected=_protected(each, running.get(requirements.id, {})),
     )
 
 
@@ -94,12 +102,12 @@ def packing_offer(serving: ServingShape) -> Offer:
 def existing_slices(fleet: Problem) -> frozenset[Device]:
     """Return the slices that exist and, of GPUs that stay in MIG mode, the one that is all of the board."""
     cut = [gpu for gpu in fleet.gpus if gpu.mig_enabled and not gpu.convertible]
-    found = {(gpu.sku, instance.profile) for gpu in cut for instance in gpu.instances}
+    slices = {(gpu.sku, instance.profile) for gpu in cut for instance in gpu.instances}
     for sku in {gpu.sku for gpu in cut} | {pool.sku for pool in fleet.growable if pool.mig_enabled}:
         board = catalog_gpu(sku)
         whole = [p.name for p in board.profiles if p.dominant_share == 1] if board else []
-        found |= {(sku, name) for name in whole[:1]}
-    return frozenset(found)
+        slices |= {(sku, name) for name in whole[:1]}
+    return frozenset(slices)
 
 
 def _protected(each: AssessedShapes, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
@@ -112,14 +120,14 @@ def _protected(each: AssessedShapes, running: Mapping[ShapeKey, int]) -> tuple[P
 
 def running_replicas(fleet: Problem) -> Running:
     """Return how many replicas of each shape run now, by owner; GPUs of one gang are one replica."""
-    found: dict[str, Counter[ShapeKey]] = {}
+    replicas: dict[str, Counter[ShapeKey]] = {}
     gangs: Counter[tuple[str, str, str]] = Counter()
     for gpu in fleet.gpus:
         for instance in gpu.instances:
             if instance.owner is not None and instance.gang is not None:
                 gangs[instance.owner, gpu.sku, instance.gang] += 1
             elif instance.owner is not None:
-                found.setdefault(instance.owner, Counter())[ShapeKey(gpu.sku, instance.profile)] += 1
+                replicas.setdefault(instance.owner, Counter())[ShapeKey(gpu.sku, instance.profile)] += 1
     for (owner, sku, _), size in gangs.items():
-        found.setdefault(owner, Counter())[ShapeKey(sku, WHOLE_GPU, size)] += 1
-    return found
+        replicas.setdefault(owner, Counter())[ShapeKey(sku, WHOLE_GPU, size)] += 1
+    return replicas

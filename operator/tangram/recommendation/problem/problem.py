@@ -48,25 +48,36 @@ def fleet_problem(given: FleetInput) -> FleetProblem:
     prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if given.deployments else {}
     sized = size_all(given.deployments, skus, prices, existing_slices(fleet))
     raw = [_raw(request, skus) for request in given.requests]
-    taken = sorted({request.name for request in given.requests} & {each.id for each in given.deployments})
-    if taken:
+    duplicates = sorted(
+        {request.name for request in given.requests} & {demand_.id for demand_ in given.deployments}
+    )
+    if duplicates:
         raise InputError(
-            f"SliceRequest {taken[0]}", "an LLMDeployment has this name; each demand needs its own"
+            f"SliceRequest {duplicates[0]}", "an LLMDeployment has this name; each demand needs its own"
         )
     rooms, running = ReplicaBounds(fleet, sized), running_replicas(fleet)
-    asked = [demand(one, rooms, running) for one in sized.values()]
-    demands = sorted((*asked, *raw), key=lambda each: each.id)
-    staying = (one.requirements.id for one in sized.values() if cannot_move(one, rooms, running))
+    deployments = [demand(assessed, rooms, running) for assessed in sized.values()]
+    demands = sorted((*deployments, *raw), key=lambda demand_: demand_.id)
+    staying = (
+        assessed.requirements.id for assessed in sized.values() if cannot_move(assessed, rooms, running)
+    )
     gpus = _pinned(fleet.gpus, frozenset(staying))
     return FleetProblem(given, replace(fleet, gpus=gpus, demands=tuple(demands)), sized, running)
 
 
 def _fleet(given: FleetInput) -> Problem:
     terms = given.terms
-    models = {wanted.id for wanted in given.deployments}
-    paused = {wanted.id for wanted in given.deployments if wanted.intent.paused}
-    off = {wanted.id for wanted in given.deployments if wanted.intent.is_off and not wanted.intent.paused}
-    aliases = {f"{wanted.intent.namespace}/{wanted.intent.name}": wanted.id for wanted in given.deployments}
+    models = {requirements.id for requirements in given.deployments}
+    paused = {requirements.id for requirements in given.deployments if requirements.intent.paused}
+    off = {
+        requirements.id
+        for requirements in given.deployments
+        if requirements.intent.is_off and not requirements.intent.paused
+    }
+    aliases = {
+        f"{requirements.intent.namespace}/{requirements.intent.name}": requirements.id
+        for requirements in given.deployments
+    }
 
     def known(instance: Instance, at: GPUState) -> Instance:
         owner = instance.owner if instance.owner is None else aliases.get(instance.owner, instance.owner)
@@ -76,9 +87,9 @@ def _fleet(given: FleetInput) -> Problem:
         return replace(instance, owner=owner, move_cost=cost, movable=movable)
 
     pools = [
-        found
+        growable
         for pool in given.pools
-        if (found := growable_pool(pool, given.gpus, dict(terms.prices))) is not None
+        if (growable := growable_pool(pool, given.gpus, dict(terms.prices))) is not None
     ]
     return Problem(
         gpus=tuple(

@@ -38,12 +38,12 @@ class ReplicaBounds:
         if not pools:
             return self
         if pools not in self._inside:
-            mine = replace(
+            problem = replace(
                 self.problem,
                 gpus=tuple(gpu for gpu in self.problem.gpus if gpu.pool in pools),
                 growable=tuple(pool for pool in self.problem.growable if pool.name in pools),
             )
-            self._inside[pools] = ReplicaBounds(mine, self._planned)
+            self._inside[pools] = ReplicaBounds(problem, self._planned)
         return self._inside[pools]
 
     def of(self, key: ShapeKey) -> int:
@@ -84,20 +84,22 @@ class ReplicaBounds:
             return 0.0
         sums = []
         for layout in maximal_layouts(board):
-            there = {(placed.profile, placed.start) for placed in layout}
-            if there.issuperset(slots):
-                sums.append(sum(values.get(ShapeKey(sku, profile), 0.0) for profile, _ in there - {*slots}))
+            instances = {(placed.profile, placed.start) for placed in layout}
+            if instances.issuperset(slots):
+                sums.append(
+                    sum(values.get(ShapeKey(sku, profile), 0.0) for profile, _ in instances - {*slots})
+                )
         return max(sums, default=0.0)
 
     def _mig_slices(self, key: ShapeKey) -> int:
-        found = self._fixed[key]
+        count = self._fixed[key]
         for (sku, strangers, _), gpus in self._gpus.items():
             if sku == key.sku and strangers is not None:
-                found += gpus * self._beside(key, strangers)
+                count += gpus * self._beside(key, strangers)
         new = sum(
             p.max_nodes * p.node_size for p in self.problem.growable if p.sku == key.sku and p.mig_enabled
         )
-        return found + new * self._beside(key, ())
+        return count + new * self._beside(key, ())
 
     def _beside(self, key: ShapeKey, strangers: Slots) -> int:
         """Slices of one profile that fit on one GPU beside those that stay."""
