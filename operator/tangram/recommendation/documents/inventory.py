@@ -9,7 +9,7 @@ from tangram.packing import GPUState, Headroom, Instance
 from tangram.packing.geometry.board import board
 from tangram.recommendation.documents import document_fields as read
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms, SliceRequest
-from tangram.recommendation.documents.profile_names import full_profile_name
+from tangram.recommendation.documents.profile_names import full_name
 
 MOST_GPUS = 1_000_000
 _BACKENDS = ("nvml", "mig-manager")
@@ -101,10 +101,9 @@ def _refuse_overlaps(fields: Fields, gpu_id: str, sku: str, instances: list[Inst
     for instance in sorted(instances, key=lambda i: (i.start, i.profile)):
         mask = _memory_mask(sku, instance)
         if used & mask:
-            other = next(candidate for candidate in earlier if _memory_mask(sku, candidate) & mask)
-            raise fields.error(
-                "instances", f"GPU {gpu_id}: {_described(instance)} overlaps {_described(other)}"
-            )
+            other = next(i for i in earlier if _memory_mask(sku, i) & mask)
+            overlap = f"{_described(instance)} overlaps {_described(other)}"
+            raise fields.error("instances", f"GPU {gpu_id}: {overlap}")
         used |= mask
         earlier.append(instance)
 
@@ -125,7 +124,7 @@ def _described(instance: Instance) -> str:
 
 def _instance(fields: Fields, sku: str) -> Instance:
     read.closed(fields, _INSTANCE_KEYS)
-    profile = full_profile_name(sku, read.word(fields, "profile"))
+    profile = full_name(sku, read.word(fields, "profile"))
     if profile != WHOLE_GPU and not fields.has("start"):
         raise fields.error("start", "is missing: the memory slice at which the instance begins")
     return Instance(
@@ -141,6 +140,4 @@ def _instance(fields: Fields, sku: str) -> Instance:
 def _headroom(fields: Fields) -> Headroom:
     read.closed(fields, ("sku", "profile", "count"))
     sku = read.sku(fields)
-    return Headroom(
-        sku, full_profile_name(sku, read.word(fields, "profile")), fields.size("count", 1, minimum=0)
-    )
+    return Headroom(sku, full_name(sku, read.word(fields, "profile")), fields.size("count", 1, minimum=0))

@@ -111,11 +111,9 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
         if profile is None:
             raise InputError(f"{where}: {node.name}: {resource}", f"is no slice of {sku}")
         slices[profile.name] = n
-    unhealthy = dict(node.unhealthy)
-    is_counted = node.gpus is not None and node.gpus <= MOST_PER_NODE
-    cut_gpus = (
-        node.gpus - whole - unhealthy.get(resource_name(WHOLE_GPU), 0) if is_counted and node.gpus else None
-    )
+    unhealthy_gpus = dict(node.unhealthy).get(resource_name(WHOLE_GPU), 0)
+    counted = node.gpus if node.gpus is not None and node.gpus <= MOST_PER_NODE else 0
+    cut_gpus = counted - whole - unhealthy_gpus if counted else None
     layouts = _layouts_of(node, slices, cut_gpus, f"{where}: {node.name}") if slices else ()
     states = [(False, ())] * whole + [(True, layout) for layout in layouts]
     return tuple(

@@ -60,9 +60,8 @@ def unhealthy_devices(node: Node) -> tuple[DeviceHolder, ...]:
     It sorts after the node's pods, since one of them may hold the unhealthy slice.
     """
     devices = tuple(count for count in node.unhealthy if count[0] != resource_name(WHOLE_GPU))
-    return (
-        (DeviceHolder(node.name, "~unhealthy", UNHEALTHY, movable=False, counts=devices),) if devices else ()
-    )
+    holder = DeviceHolder(node.name, "~unhealthy", UNHEALTHY, movable=False, counts=devices)
+    return (holder,) if devices else ()
 
 
 def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tuple[list[GPUState], list[str]]:

@@ -21,7 +21,7 @@ def profile_of_short_name(sku: str, short: str) -> str | None:
     return min(named, key=lambda o: (o.mask.bit_count(), o.profile)).profile if named else None
 
 
-def full_profile_name(sku: str, profile: str) -> str:
+def full_name(sku: str, profile: str) -> str:
     """Return a profile's name as NVIDIA prints it; a full or unknown name is unchanged."""
     return (profile_of_short_name(sku, profile) if is_short(profile) else None) or profile
 

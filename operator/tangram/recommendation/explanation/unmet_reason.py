@@ -84,7 +84,7 @@ def _no_board(fleet: FleetProblem, name: str) -> str:
     skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
     if request.sku is not None:
         return "" if request.sku in skus else f"this fleet has no {request.sku}"
-    divisible = any(profiles.board_has(sku, profiles.full_profile_name(sku, request.profile)) for sku in skus)
+    divisible = any(profiles.board_has(sku, profiles.full_name(sku, request.profile)) for sku in skus)
     return "" if divisible else f"no GPU of this fleet can be cut into {request.profile}"
 
 

@@ -9,7 +9,7 @@ from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import Claim, FleetSnapshot, Node
 from tangram.packing import GPUState
-from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
+from tangram.recommendation.documents.nodes import inferred_gpus
 from tangram.recommendation.documents.pods import (
     DeviceHolder,
     free_instances,
@@ -34,28 +34,21 @@ class ObservedGPUs:
 
 
 def observed_gpus(
-    snapshot: FleetSnapshot, names: Mapping[str, str], unplanned_uids: frozenset[str]
+    snapshot: FleetSnapshot, names: Mapping[str, str], unplanned: frozenset[str]
 ) -> ObservedGPUs:
-    """Return every GPU with its holders. Foreign pods do not move.
+    """Return every GPU with its holders; foreign pods, and those of the `unplanned`, do not move.
 
-    `names`: LLMDeployments by uid. `unplanned_uids`: LLMDeployments whose pods do not move.
+    `names`: LLMDeployments by uid.
     """
     notes = left_out_notes(snapshot.nodes)
-    empty_gpus = [
-        gpu
-        for node in sorted(snapshot.nodes, key=lambda node: node.name)
-        for gpu in _of_node(node, snapshot, notes)
-    ]
+    nodes = sorted(snapshot.nodes, key=lambda node: node.name)
+    empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, notes)]
     node_names = {gpu.node for gpu in empty_gpus}
-    claims = sorted(snapshot.claims, key=_claim_order)
-    pods = [
-        _holder(i, claim, names, unplanned_uids) for i, claim in enumerate(claims) if claim.node in node_names
-    ]
-    unhealthy = [
-        device for node in snapshot.nodes if node.name in node_names for device in unhealthy_devices(node)
-    ]
+    claims = enumerate(sorted(snapshot.claims, key=_claim_order))
+    pods = [_holder(i, claim, names, unplanned) for i, claim in claims if claim.node in node_names]
+    unhealthy = [holder for node in nodes if node.name in node_names for holder in unhealthy_devices(node)]
     occupied, overflow_notes = with_holders(empty_gpus, [*pods, *unhealthy])
-    occupied, _ = with_holders(occupied, _unscheduled_replicas(occupied, snapshot, names, unplanned_uids))
+    occupied, _ = with_holders(occupied, _unscheduled_replicas(occupied, snapshot, names, unplanned))
     pools = {pool.name: pool for pool in snapshot.pools}
     gpus = sorted((under_pool_policy(gpu, pools) for gpu in occupied), key=lambda gpu: gpu.id)
     return ObservedGPUs(tuple(gpus), (*notes, *overflow_notes))
@@ -81,7 +74,7 @@ def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[
     if len(names) > 1:
         notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
     try:
-        gpus = gpus_of(node, "node")
+        gpus = inferred_gpus(node, "node")
     except InputError as error:
         notes.append(f"{error.field} {error.problem}; its GPUs are left out")
         return
@@ -95,21 +88,19 @@ def _unusable_because(node: Node) -> str:
     return f"has GPUs {node.product!r} that the catalog does not know" if node.product else "has no product"
 
 
-def _holder(
-    number: int, claim: Claim, names: Mapping[str, str], unplanned_uids: frozenset[str]
-) -> DeviceHolder:
+def _holder(number: int, claim: Claim, names: Mapping[str, str], unplanned: frozenset[str]) -> DeviceHolder:
     owner = names.get(claim.owner_uid or "")
     return DeviceHolder(
         node=claim.node,
         name=f"{claim.node}#{number}",
         owner=FOREIGN_OWNER if owner is None else owner,
-        movable=owner is not None and claim.owner_uid not in unplanned_uids,
+        movable=owner is not None and claim.owner_uid not in unplanned,
         counts=((claim.resource, claim.count),),
     )
 
 
 def _unscheduled_replicas(
-    gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], unplanned_uids: frozenset[str]
+    gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], unplanned: frozenset[str]
 ) -> list[DeviceHolder]:
     """Return the replicas of our Deployments that are not scheduled yet, on free slices of their shape.
 
@@ -133,5 +124,5 @@ def _unscheduled_replicas(
         for number in range(min(workload.replicas - scheduled_replicas, len(nodes))):
             claim = Claim(nodes.pop(), workload.shape.resource, 1, workload.owner_uid)
             name = f"{workload.namespace}/{workload.name}+{number}"
-            holders.append(replace(_holder(0, claim, names, unplanned_uids), name=name))
+            holders.append(replace(_holder(0, claim, names, unplanned), name=name))
     return holders

@@ -39,9 +39,9 @@ def snapshot_input(
     `models`: by the uid of their LLMDeployment, for checkpoints that have not been inspected.
     """
     ordered = by_age(intents)
-    deployments, unplanned_uids, notes = _deployments(snapshot, ordered, models or {})
+    deployments, unplanned, notes = _deployments(snapshot, ordered, models or {})
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
-    fleet = observed_gpus(snapshot, names, unplanned_uids)
+    fleet = observed_gpus(snapshot, names, unplanned)
     pools, conflicts = _pools(snapshot, fleet)
     return FleetInput(
         gpus=fleet.gpus,
@@ -86,7 +86,7 @@ def _deployments(
     workloads: dict[str, list[Workload]] = {}
     for workload in snapshot.workloads:
         workloads.setdefault(workload.owner_uid, []).append(workload)
-    deployments, unplanned_uids, notes = [], set(), []
+    deployments, unplanned, notes = [], set(), []
     for intent in ordered:
         accepted, _, reason = verdicts[intent.uid]
         if accepted and isinstance(intent, Intent):
@@ -109,9 +109,9 @@ def _deployments(
                 deployments.append(replace(planned, pools=pools, present=present, formats_running=formats))
                 continue
             reason = planned
-        unplanned_uids.add(intent.uid)
+        unplanned.add(intent.uid)
         notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {reason}")
-    return tuple(sorted(deployments, key=lambda deployment: deployment.id)), frozenset(unplanned_uids), notes
+    return tuple(sorted(deployments, key=lambda deployment: deployment.id)), frozenset(unplanned), notes
 
 
 def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
