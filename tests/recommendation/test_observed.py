@@ -1,4 +1,4 @@
-"""What the joint plan makes of what the operator sees."""
+"""The plan of an observed fleet: which GPUs, LLMDeployments and pools it has, and which notes."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Whatever a cluster shows: a legal problem, the same plan in whatever order, the same plan from a file."""
+"""Properties of observed fleets: a legal problem, one plan for any order of observation and from a file."""
 
 import json
 import random

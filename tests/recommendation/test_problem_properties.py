@@ -1,4 +1,4 @@
-"""Whatever fleet is planned: nobody is lost, nothing overlaps, the bill adds up."""
+"""Properties of plans: no demand is lost, no instances overlap, the costs add up."""
 
 import random
 
