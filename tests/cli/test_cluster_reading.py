@@ -361,8 +361,8 @@ def test_scale_sets_a_number_and_gives_it_back(plane, cluster):
     ("words", "says"),
     [
         (("nothing", "--auto"), "scale: there is no LLMDeployment nothing in namespace default"),
-        (("draft",), "scale: say either --auto or --replicas N"),
-        (("draft", "--auto", "--replicas", "1"), "scale: say either --auto or --replicas N"),
+        (("draft",), "scale: give either --auto or --replicas N"),
+        (("draft", "--auto", "--replicas", "1"), "scale: give either --auto or --replicas N"),
         (("draft", "--replicas", "1001"), "1001 is not in the range 0<=x<=1000"),
         (("draft", "--replicas", "nan"), "'nan' is not a valid integer"),
     ],

@@ -188,8 +188,8 @@ async def test_without_the_crds_or_the_right_to_see_them_models_are_served(
 
     assert process.alive()
     assert Counter(r.plural for r in proxy.writes())["fleetplans"] == 0
-    assert process.logs().count("mirror of gpupools: going on without") == 1
-    assert process.logs().count("mirror of fleetplans: going on without") == 1
+    assert process.logs().count("mirror of gpupools: unavailable, continuing without it") == 1
+    assert process.logs().count("mirror of fleetplans: unavailable, continuing without it") == 1
 
 
 async def test_a_refused_fleet_plan_is_told_once_and_the_loop_goes_on(

@@ -133,7 +133,7 @@ async def test_without_the_right_to_see_classes_those_that_name_none_are_served(
     assert "give it the right to list" in await reason(here, "PriorityClassUnknown")
     told = await here.condition("plain", "Accepted")
     assert "the operator may not list them: pods carry no PriorityClass" in told["message"]
-    assert "mirror of priorityclasses: going on without" in process.logs()
+    assert "mirror of priorityclasses: unavailable, continuing without it" in process.logs()
     assert f"defaultPriorityClassName {gold} is not known" in process.logs()
 
 
