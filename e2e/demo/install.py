@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from e2e.kube import Kube, wait_until
@@ -10,6 +10,7 @@ from e2e.kube import Kube, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM = "tangram-system"
 RELEASE = "tangram"
+VALUES = ROOT / "e2e/demo/values.yaml"
 EXAMPLE = ROOT / "examples" / "llmdeployment.yaml"
 CRDS = [f"{plural}.tangram.dev" for plural in ("llmdeployments", "gpupools", "fleetplans")]
 NAME = "tiny-chat"  # the LLMDeployment of the example
@@ -57,18 +58,14 @@ def script(kube: Kube, name: str, source: Path, namespace: str) -> str:
     return kube.kubectl(*create, "--dry-run=client", "-o", "yaml")
 
 
-def tangram(kube: Kube, images: Mapping[str, str], *, extra: Mapping[str, str] | None = None) -> str:
+def tangram(kube: Kube, images: Mapping[str, str], *, values: Sequence[Path] = (VALUES,)) -> str:
     """`helm install`, or upgrade when it is there; waits until the operator is available."""
-    settings = {
-        **image_values("operator", images["operator"]),
-        **image_values("engine", images["engine"]),
-        **(extra or {}),
-    }
+    settings = {**image_values("operator", images["operator"]), **image_values("engine", images["engine"])}
     sets = [f"--set-string={key}={value}" for key, value in settings.items()]
-    values = str(ROOT / "e2e/demo/values.yaml")
+    files = [f"--values={file}" for file in values]
     kube.helm(
         *("upgrade", "--install", RELEASE, str(ROOT / "charts/tangram"), "--namespace", SYSTEM),
-        *("--create-namespace", "--values", values, *sets, "--wait", "--timeout", "2m"),
+        *("--create-namespace", *files, *sets, "--wait", "--timeout", "2m"),
     )
     return f"helm release {RELEASE} in {SYSTEM}"
 
@@ -108,6 +105,13 @@ def load(
             name=name, image=image, model=NAME, seconds=seconds, concurrency=concurrency, tokens=tokens
         )
     )
+
+
+def end_load(kube: Kube, *, after_s: int = 0, name: str = "load") -> None:
+    """Let a load come to its end before its time: requests that have begun are served."""
+    end = f"import os, signal, time; time.sleep({after_s}); os.kill(1, signal.SIGTERM)"
+    kube.kubectl("exec", f"job/{name}", "--", "/opt/venv/bin/python", "-c", end)
+    kube.kubectl("wait", "--for=condition=complete", f"job/{name}", "--timeout=60s")
 
 
 LOAD_JOB = """

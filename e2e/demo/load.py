@@ -1,4 +1,4 @@
-"""A bounded load on an OpenAI endpoint: closed loop, streamed completions, a fixed number of seconds.
+"""A bounded load on an OpenAI endpoint: closed loop, streamed completions, for some seconds or until SIGTERM.
 
 Runs inside the cluster as a Job, so that requests spread over the replicas as they do in production
 (`kubectl port-forward` pins one pod). Standard library only: it also runs in the stand-in's small image.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import signal
 import threading
 import time
 from collections import Counter
@@ -66,14 +67,14 @@ def read_stream(response: http.client.HTTPResponse, began: float) -> Outcome:
     return Outcome("cut", first)
 
 
-def worker(args: argparse.Namespace, until: float, results: list[Outcome]) -> None:
+def worker(args: argparse.Namespace, over: threading.Event, results: list[Outcome]) -> None:
     turn = 0
-    while time.monotonic() < until:
+    while not over.is_set():
         outcome = one_request(args.url, args.model, PROMPTS[turn % len(PROMPTS)], args.tokens)
         results.append(outcome)
         turn += 1
         if outcome.kind != "served":
-            time.sleep(0.5)  # honour the queue limit instead of hammering
+            over.wait(0.5)  # honour the queue limit instead of hammering
 
 
 def main() -> None:
@@ -85,10 +86,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     args = parser.parse_args()
     results: list[Outcome] = []
-    until = time.monotonic() + args.seconds
-    threads = [threading.Thread(target=worker, args=(args, until, results)) for _ in range(args.concurrency)]
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    threads = [threading.Thread(target=worker, args=(args, over, results)) for _ in range(args.concurrency)]
     for thread in threads:
         thread.start()
+    over.wait(args.seconds)
+    over.set()
     for thread in threads:
         thread.join()
     kinds = Counter(outcome.kind for outcome in results)

@@ -37,6 +37,7 @@ class Stage:
 
     provider: Provider
     registry: str = images.PREFIX
+    values: tuple[Path, ...] = (install.VALUES,)
     kube: Kube | None = None
     description: str = ""
     references: dict[str, str] = field(default_factory=dict)
@@ -46,6 +47,10 @@ class Stage:
         if self.kube is None:
             raise ClusterError("the cluster is not up yet")
         return self.kube
+
+    def install_tangram(self, **other_images: str) -> str:
+        """Install or upgrade Tangram, with other images than those that were built if some are named."""
+        return install.tangram(self.cluster(), {**self.references, **other_images}, values=self.values)
 
     def steps(self) -> list[Step]:
         """Everything from nothing to Prometheus and Tangram running; what can go side by side does."""
@@ -79,7 +84,7 @@ class Stage:
             ),
             Step(
                 "tangram",
-                lambda _: install.tangram(self.cluster(), self.references),
+                lambda _: self.install_tangram(),
                 ("load operator", "load engine", "gpu stand-in"),
             ),
         ]

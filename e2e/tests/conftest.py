@@ -6,6 +6,7 @@ A model takes most of a minute to become Ready and to end again: the tests of a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from openai import OpenAI
@@ -17,12 +18,14 @@ from e2e.demo.graph import run_steps
 from e2e.demo.stage import Stage, registry_for
 from e2e.kube import Kube, wait_until
 
+QUICK = Path(__file__).with_name("values.yaml")
+
 
 @pytest.fixture(scope="session")
 def stage() -> Iterator[Stage]:
     """Bring up whatever provider this machine has, with everything installed; end it afterwards."""
     provider = providers.select("auto")
-    made = Stage(provider, registry_for(provider.name))
+    made = Stage(provider, registry_for(provider.name), values=(install.VALUES, QUICK))
     try:
         run_steps(made.steps())
         yield made

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_blind_is_not_idle(stage: Stage, model: Kube) -> None:
-    install.load(model, stage.references["silicon"], seconds=90)
+    install.load(model, stage.references["silicon"], seconds=300)
     wait_until(lambda: install.replicas(model)[0] > 1, 120, "a second replica to serve", every=1)
     model.kubectl("scale", "deploy/prometheus", "-n", "tangram-monitoring", "--replicas=0")
     try:
@@ -19,11 +19,11 @@ def test_blind_is_not_idle(stage: Stage, model: Kube) -> None:
             lambda: condition(model, "ScalingActive")["status"] != "True", 120, "ScalingActive to say so"
         )
         grown = install.replicas(model)[1]
-        model.kubectl("wait", "--for=condition=complete", "job/load", "--timeout=120s")
-        # Longer than the windows of the demo: with metrics, it would have shrunk by now.
+        install.end_load(model)
+        # Longer than a window of metrics and downAfterSeconds: with metrics, it would have shrunk by now.
         with pytest.raises(TimeoutError):
             wait_until(
-                lambda: install.replicas(model)[1] < grown, 75, "a scale-down that must not come", every=1
+                lambda: install.replicas(model)[1] < grown, 50, "a scale-down that must not come", every=1
             )
     finally:
         model.kubectl("scale", "deploy/prometheus", "-n", "tangram-monitoring", "--replicas=1")

@@ -24,7 +24,7 @@ def test_uninstalling_keeps_models_and_definitions_and_a_new_install_adopts_them
         )
         assert left == ""
     finally:
-        install.tangram(model, stage.references)
+        stage.install_tangram()
 
     model.kubectl("wait", "--for=condition=Ready", f"llmdep/{install.NAME}", "--timeout=60s")
     assert _pods(model) == before

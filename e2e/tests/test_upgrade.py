@@ -28,13 +28,13 @@ def test_an_engine_upgrade_cuts_nothing_and_never_leaves_the_model_without_a_rep
     )
     fewest: list[int] = []
 
-    install.tangram(model, {**stage.references, "engine": upgraded})
+    stage.install_tangram(engine=upgraded)
     try:
         wait_until(lambda: _watch(model, fewest) == {upgraded}, 150, "every pod to run the new image")
         model.kubectl("wait", "--for=condition=complete", "job/load", "--timeout=120s")
         said = model.kubectl("logs", "job/load", "--tail=1")
     finally:
-        install.tangram(model, stage.references)
+        stage.install_tangram()
 
     assert min(fewest) >= 1
     assert ", 0 cut" in said, said
