@@ -12,7 +12,8 @@ TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts
 GPU_SECONDS ?= 240
 # Test processes side by side, up to 2 GiB each; 0: none but pytest itself, for a debugger.
 WORKERS ?= 2
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
+# Files in their order: by the number of their tests, those with a few long ones would come last, one after another.
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 UNIT := not apiserver and not cluster and not faults and not campaign
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
@@ -74,7 +75,7 @@ explore: setup ## The property tests, on other random examples each time
 
 .PHONY: test
 test: check tools ## All tests: unit, engine, real API server, whole local cluster
-	$(PYTEST) -m "not faults and not cluster and not campaign"
+	$(PYTEST) --budget 900 -m "not faults and not cluster and not campaign"
 	$(MAKE) e2e
 
 .PHONY: e2e
