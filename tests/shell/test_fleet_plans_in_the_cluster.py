@@ -222,7 +222,7 @@ async def test_thinking_that_takes_too_long_disturbs_nothing(here: World, operat
 
     await eventually(told, 90)
     assert await here.all(FLEET_PLANS) == []
-    assert process.logs().count("no recommendation") == 1
+    assert process.logs().count("no recommendation (deadline)") == 1
 
 
 async def test_a_new_leader_writes_no_plan_again(here: World, proxy: FaultProxy, operator) -> None:
