@@ -1,4 +1,4 @@
-"""What the engine is told when it starts."""
+"""Settings with which the engine starts."""
 
 from dataclasses import dataclass
 from pathlib import Path

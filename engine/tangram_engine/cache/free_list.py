@@ -1,4 +1,4 @@
-"""The blocks that nobody uses, in the order in which they will be given away."""
+"""The free blocks, in the order in which they are allocated."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 ROOT = b""
-DIGEST_BYTES = 16  # collisions must stay out of reach even for a tenant who looks for one
+DIGEST_BYTES = 16  # collisions must stay out of reach even for a tenant that searches one
 
 
 def salted_root(salt: str) -> bytes:

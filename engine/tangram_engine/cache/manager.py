@@ -1,4 +1,4 @@
-"""Who holds which KV block.
+"""Which sequence holds which KV block.
 
 Questions (`matched`, `can_admit`, `can_extend`) and commands (`admit`, `extend`, `publish`,
 `release`) come in pairs. A command whose question was answered with no is a bug and raises.
@@ -42,7 +42,7 @@ class BlockManager:
 
     @property
     def owners(self) -> set[Owner]:
-        """Everybody who holds a table."""
+        """Every owner of a table."""
         return set(self._tables)
 
     def table(self, owner: Owner) -> list[int]:
@@ -77,10 +77,10 @@ class BlockManager:
             if not self._references[block]:
                 self._free.remove(block)
             self._references[block] += 1
-        found = len(shared)
+        hits = len(shared)
         self._tables[owner] = shared
         self.extend(owner, tokens)
-        return found
+        return hits
 
     def can_extend(self, owner: Owner, tokens: int) -> bool:
         """Whether the owner's table can grow to hold `tokens` tokens."""

@@ -1,4 +1,4 @@
-"""Opening files that strangers wrote: regular files inside the directory, of bounded size, as strict JSON."""
+"""Open untrusted files: regular files inside the directory, of bounded size, as strict JSON."""
 
 import json
 import os

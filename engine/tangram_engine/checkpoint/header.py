@@ -84,10 +84,10 @@ def _entry(value: Any, path: Path, where: str, data_start: int, size: int) -> Te
         raise invalid(f"{where}: data_offsets run backwards ({begin} to {end})")
     if end > size - data_start:
         raise invalid(f"{where} ends at byte {end}, the file holds {size - data_start}: it is truncated")
-    wanted = math.prod(shape) * _ITEM_BYTES[dtype]
-    if end - begin != wanted:
-        raise invalid(f"{where} has {end - begin} bytes; shape {stored.shape} of {dtype} needs {wanted}")
-    return TensorEntry(file=path, dtype=dtype, shape=shape, offset=data_start + begin, nbytes=wanted)
+    expected = math.prod(shape) * _ITEM_BYTES[dtype]
+    if end - begin != expected:
+        raise invalid(f"{where} has {end - begin} bytes; shape {stored.shape} of {dtype} needs {expected}")
+    return TensorEntry(file=path, dtype=dtype, shape=shape, offset=data_start + begin, nbytes=expected)
 
 
 def _check_coverage(entries: dict[str, TensorEntry], name: str, data_start: int, size: int) -> None:

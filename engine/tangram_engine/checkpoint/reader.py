@@ -1,4 +1,4 @@
-"""`read_checkpoint`: a directory that strangers filled -> a validated `Checkpoint`. Never imports torch."""
+"""`read_checkpoint`: an untrusted directory -> a validated `Checkpoint`. Never imports torch."""
 
 import hashlib
 from pathlib import Path
@@ -29,9 +29,9 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     # An unknown architecture is the more useful news, so it is reported before the weights are looked at.
     parse_config(config, generation, dtype="fp32")
     digest = hashlib.sha256(raw_config)
-    found, files = _read_tensors(directory, digest)
-    spec = parse_config(config, generation, dtype=stored_dtype(found))
-    return Checkpoint(spec=spec, files=files, tensors=select(spec, found), digest=digest.hexdigest())
+    tensors, files = _read_tensors(directory, digest)
+    spec = parse_config(config, generation, dtype=stored_dtype(tensors))
+    return Checkpoint(spec=spec, files=files, tensors=select(spec, tensors), digest=digest.hexdigest())
 
 
 def read_shapes(directory: Path) -> Checkpoint:
@@ -60,23 +60,23 @@ def _read_tensors(
 ) -> tuple[dict[str, TensorEntry], tuple[Path, ...]]:
     weight_map = _weight_map(directory)
     names = [SINGLE] if weight_map is None else sorted(set(weight_map.values()))
-    found: dict[str, TensorEntry] = {}
+    tensors: dict[str, TensorEntry] = {}
     origin: dict[str, str] = {}
     files: list[Path] = []
     for name in names:
         entries, header_digest = read_header(directory, name)
         digest.update(name.encode() + header_digest)
         files.append(directory.resolve() / name)
-        if len(found) + len(entries) > _MAX_TENSORS:
+        if len(tensors) + len(entries) > _MAX_TENSORS:
             raise invalid(f"the checkpoint has more than {_MAX_TENSORS} tensors")
         for tensor, entry in entries.items():
             if tensor in origin:
                 raise invalid(f"tensor {tensor[:200]!r} is in both {origin[tensor]} and {name}")
             origin[tensor] = name
-            found[tensor] = entry
+            tensors[tensor] = entry
     if weight_map is not None:
         _check_index(weight_map, origin)
-    return found, tuple(files)
+    return tensors, tuple(files)
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:

@@ -38,11 +38,11 @@ def expected_shapes(spec: DecoderSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield HEAD, (spec.vocab_size, hidden)
 
 
-def select(spec: DecoderSpec, found: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
+def select(spec: DecoderSpec, stored: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
     """The tensors to load, checked against the spec. Raises CheckpointError naming the first wrong one."""
-    wanted = dict(expected_shapes(spec))
-    for name, shape in wanted.items():
-        entry = found.get(name)
+    expected = dict(expected_shapes(spec))
+    for name, shape in expected.items():
+        entry = stored.get(name)
         if entry is None:
             raise invalid(
                 f"tensor {name} is missing; the checkpoint is incomplete or config.json is another model's"
@@ -53,18 +53,18 @@ def select(spec: DecoderSpec, found: dict[str, TensorEntry]) -> dict[str, Tensor
             raise invalid(
                 f"tensor {name} is stored as {entry.dtype}; only {', '.join(_DTYPES)} are supported"
             )
-    for name in found:
-        if name not in wanted and name != HEAD and not _IGNORED.fullmatch(name):
+    for name in stored:
+        if name not in expected and name != HEAD and not _IGNORED.fullmatch(name):
             raise invalid(
                 f"tensor {name[:200]} is not part of the {spec.architecture} that config.json describes"
             )
-    return {name: found[name] for name in wanted}
+    return {name: stored[name] for name in expected}
 
 
-def stored_dtype(found: dict[str, TensorEntry]) -> str:
+def stored_dtype(tensors: dict[str, TensorEntry]) -> str:
     """The dtype most bytes are stored in: bf16, fp16 or fp32."""
     totals = dict.fromkeys(_DTYPES, 0)
-    for entry in found.values():
+    for entry in tensors.values():
         if entry.dtype in totals:
             totals[entry.dtype] += entry.nbytes
     return _DTYPES[max(totals, key=lambda dtype: totals[dtype])]

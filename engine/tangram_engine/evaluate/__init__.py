@@ -57,9 +57,9 @@ def _report(model: Path, quantize: str, text: Path | None, tokens: int, device: 
     checkpoint = read_checkpoint(model)
     words, name = _text(text)
     ids = _token_ids(model, checkpoint, words)
-    measured, about = _measure(checkpoint, ids, quantize, tokens, device)
-    found = {"digest": checkpoint.digest, "format": quantize, **measured, "text": name, **about}
-    return {"schema": SCHEMA, "evaluation": found | {"seconds": round(time.perf_counter() - began, 1)}}
+    measured, environment = _measure(checkpoint, ids, quantize, tokens, device)
+    figures = {"digest": checkpoint.digest, "format": quantize, **measured, "text": name, **environment}
+    return {"schema": SCHEMA, "evaluation": figures | {"seconds": round(time.perf_counter() - began, 1)}}
 
 
 def _text(path: Path | None) -> tuple[str, str]:
@@ -88,21 +88,21 @@ def _token_ids(model: Path, checkpoint: Checkpoint, words: str) -> tuple[int, ..
     from tangram_engine.serve.text.tokenizer import TokenizerError  # noqa: PLC0415
 
     client = TextClient(model, checkpoint.spec.vocab_size, workers=1)
-    found: list[int] = []
+    ids: list[int] = []
     try:
         client.start()
         for paragraph in words.split("\n\n"):
-            found += client.encode(paragraph + "\n\n", 1 << 20, add_special_tokens=False)
+            ids += client.encode(paragraph + "\n\n", 1 << 20, add_special_tokens=False)
     except (TokenizerError, TextUnavailable) as error:
         raise CheckpointError(RefusalReason.INVALID, f"the text cannot be tokenized: {error}") from None
     finally:
         client.close()
-    if len(found) < FEWEST:
+    if len(ids) < FEWEST:
         raise CheckpointError(
             RefusalReason.INVALID,
-            f"the text has {len(found)} tokens, and at least {FEWEST} are needed: a longer one",
+            f"the text has {len(ids)} tokens, and at least {FEWEST} are needed: a longer one",
         )
-    return tuple(found)
+    return tuple(ids)
 
 
 def _measure(
@@ -124,20 +124,20 @@ def _measure(
     dtype = choose_dtype("auto", "bf16" if spec.dtype == "fp32" else spec.dtype, where)
     try:
         make = quantized_on_load(spec, quantize, dtype, where)
-        found = compare(checkpoint, windows(ids, spec, tokens), make, dtype, where)
+        comparison = compare(checkpoint, windows(ids, spec, tokens), make, dtype, where)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemory(f"{error}; evaluate on a larger GPU or slice") from error
-    if not found.is_finite:
+    if not comparison.is_finite:
         raise CheckpointError(
             RefusalReason.INVALID, f"the {quantize} model computes numbers that are not finite"
         )
-    figures = {_camel(key): _rounded(value) for key, value in asdict(found).items()}
-    made = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
+    figures = {_camel(key): _rounded(value) for key, value in asdict(comparison).items()}
+    device_name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     versions = {"tangram": _version(), "torch": torch.__version__}
-    about = {"dtype": str(dtype).removeprefix("torch."), "device": made, "versions": versions}
-    return figures, about | ({"groupSize": GROUP} if quantize == "int4" else {})
+    environment = {"dtype": str(dtype).removeprefix("torch."), "device": device_name, "versions": versions}
+    return figures, environment | ({"groupSize": GROUP} if quantize == "int4" else {})
 
 
 def _camel(name: str) -> str:

@@ -69,13 +69,13 @@ def windows(ids: Sequence[int], spec: DecoderSpec, tokens: int) -> list[tuple[in
     if first and ids[:1] == first:
         ids = ids[1:]
     size = min(WINDOW, spec.max_position_embeddings) - len(first)
-    found, scored = [], 0
+    selected, scored = [], 0
     for start in range(0, len(ids), size):
         window = (*first, *ids[start : start + size])[: tokens - scored + 1]
         if len(window) > 1:
-            found.append(window)
+            selected.append(window)
             scored += len(window) - 1
-    return found
+    return selected
 
 
 def compare(
@@ -200,5 +200,5 @@ def _scores(
         kl = (p.exp() * (p - q)).sum(-1).clamp_min(0.0)
         agree = p.argmax(-1) == q.argmax(-1)
         nll = -p.gather(1, target)[:, 0], -q.gather(1, target)[:, 0]
-        parts.append(torch.stack([each.double().cpu() for each in (*nll, agree, kl)]))
+        parts.append(torch.stack([tensor.double().cpu() for tensor in (*nll, agree, kl)]))
     return torch.cat(parts, 1)

@@ -54,7 +54,7 @@ def _report(model: Path) -> tuple[dict[str, Any], int]:
     """Document and exit status, whatever the checkpoint holds."""
     try:
         with _memory_limit():
-            found, vocab_size = _read(model)
+            facts, vocab_size = _read(model)
         _check_text(model, vocab_size)
     except CheckpointError as error:
         return refusal(error.reason, error.message), EXIT_REFUSED
@@ -64,7 +64,7 @@ def _report(model: Path) -> tuple[dict[str, Any], int]:
     except Exception as error:  # noqa: BLE001  (a defect of this program; the report must come all the same)
         traceback.print_exc()
         return refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_FAILED
-    return {"schema": SCHEMA, "facts": found}, 0
+    return {"schema": SCHEMA, "facts": facts}, 0
 
 
 def _read(model: Path) -> tuple[dict[str, Any], int]:

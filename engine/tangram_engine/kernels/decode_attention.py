@@ -100,8 +100,8 @@ def _attend(
     DOT: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    each = tl.arange(0, ROWS)
-    _, counts = _splits(tl.load(positions + each, mask=each < batch, other=-1), SPLIT_TOKENS, MAX_SPLITS)
+    lane = tl.arange(0, ROWS)
+    _, counts = _splits(tl.load(positions + lane, mask=lane < batch, other=-1), SPLIT_TOKENS, MAX_SPLITS)
     items, ends = tl.sum(counts, 0) * KV_HEADS, tl.cumsum(counts, 0)
     member, dim = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, D_PADDED)[None, :]
     real = (member < GROUP) & (dim < D)
@@ -111,7 +111,7 @@ def _attend(
         kv_head = item % KV_HEADS
         slot = item // KV_HEADS
         row = tl.sum((ends <= slot).to(tl.int32), 0)
-        split = slot - tl.sum(tl.where(each < row, counts, 0), 0)
+        split = slot - tl.sum(tl.where(lane < row, counts, 0), 0)
         position = tl.load(positions + row)
         size, count = _splits(position, SPLIT_TOKENS, MAX_SPLITS)
         end = tl.minimum((split + 1) * size, position)
@@ -133,16 +133,16 @@ def _attend(
             sum_of_values += value.to(DOT).to(tl.float32)
         for first in tl.range(split * size, end, TILE, num_stages=STAGES):
             token = first + tl.arange(0, TILE)
-            seen = token < end
-            block = tl.load(table + token // BLOCK_SIZE, mask=seen, other=0).to(tl.int64)
+            inside = token < end
+            block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
             place = (block * (2 * KV_HEADS) + kv_head) * BLOCK_SIZE + token % BLOCK_SIZE
             address = pool + place[:, None] * D + dim
             # Unseen slots are zero: a former owner may have left NaN there, and 0 x NaN is NaN.
-            shown = seen[:, None] & (dim < D)
+            shown = inside[:, None] & (dim < D)
             keys = tl.load(address, mask=shown, other=0.0).to(DOT)
             values = tl.load(address + KV_HEADS * BLOCK_SIZE * D, mask=shown, other=0.0).to(DOT)
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-            scores = tl.where(seen[None, :], scores, float("-inf"))
+            scores = tl.where(inside[None, :], scores, float("-inf"))
             new_maximum = tl.maximum(maximum, tl.max(scores, 1))
             weights = tl.exp2(scores - new_maximum[:, None])
             correction = tl.exp2(maximum - new_maximum)
@@ -175,8 +175,8 @@ def _combine(
 ):
     row = tl.program_id(0)
     head = tl.program_id(1)
-    each = tl.arange(0, ROWS)
-    _, counts = _splits(tl.load(positions + each, mask=each < row, other=-1), SPLIT_TOKENS, MAX_SPLITS)
+    lane = tl.arange(0, ROWS)
+    _, counts = _splits(tl.load(positions + lane, mask=lane < row, other=-1), SPLIT_TOKENS, MAX_SPLITS)
     _, count = _splits(tl.load(positions + row), SPLIT_TOKENS, MAX_SPLITS)
     if count > 1:
         split = tl.arange(0, MAX_SPLITS)
@@ -291,10 +291,10 @@ def reference(
     tokens = tables.shape[1] * block_size
     pages = pool_layer[tables[rows.long()].long()]  # [B, blocks, 2, K, block size, D]
     keys, values = pages.permute(2, 0, 3, 1, 4, 5).reshape(2, batch, kv_heads, tokens, size).float()
-    seen = (torch.arange(tokens, device=q.device) <= positions[:, None])[:, None]
-    keys, values = (x.where(seen[..., None], 0.0) for x in (keys, values))
+    visible = (torch.arange(tokens, device=q.device) <= positions[:, None])[:, None]
+    keys, values = (x.where(visible[..., None], 0.0) for x in (keys, values))
     grouped = q.float().view(batch, kv_heads, heads // kv_heads, size)
-    out = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[:, :, None])
+    out = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=visible[:, :, None])
     return out.view(batch, heads, size).to(q.dtype)
 
 

@@ -18,19 +18,19 @@ class ImageCache(CheckedCache):
 
     def get_file(self, filename: str) -> str | None:
         """The path of a file, or None."""
-        found: str | None = self._first(super().get_file, filename)
-        return found
+        path: str | None = self._first(super().get_file, filename)
+        return path
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """The paths of the files that were put together under a name, or None."""
-        found: dict[str, str] | None = self._first(super().get_group, filename)
-        return found
+        group: dict[str, str] | None = self._first(super().get_group, filename)
+        return group
 
     def _first(self, look: Callable[[str], Any], filename: str) -> Any:
         writable: str = self.cache_dir
         self.cache_dir: str = str(Path(os.environ[IMAGE_CACHE], self.key))
         try:
-            found = look(filename)
+            entry = look(filename)
         finally:
             self.cache_dir = writable
-        return look(filename) if found is None else found
+        return look(filename) if entry is None else entry

@@ -74,10 +74,10 @@ def _load(logits, parameters, counts, ROWS, row, token, V: tl.constexpr):
         repetition = tl.load(parameters + 3 * ROWS + row)
         presence = tl.load(parameters + 4 * ROWS + row)
         frequency = tl.load(parameters + 5 * ROWS + row)
-        seen = tl.load(counts + row.to(tl.int64) * V + token, mask=token < V, other=0)
-        times = seen & _OUTPUT
+        occurrences = tl.load(counts + row.to(tl.int64) * V + token, mask=token < V, other=0)
+        times = occurrences & _OUTPUT
         pulled = tl.where(value > 0, tl.div_rn(value, repetition), value * repetition)
-        value = tl.where(seen != 0, pulled, value)
+        value = tl.where(occurrences != 0, pulled, value)
         value -= tl.fma(frequency, times.to(tl.float32), tl.where(times > 0, presence, 0.0))
     return value
 
@@ -214,15 +214,15 @@ def _choose(
             many, above = 0, 0.0
             while high - low > 1:
                 middle = low + (high - low) // 2
-                found, found_mass, _, _ = _above(
+                passing, passing_mass, _, _ = _above(
                     _value(middle), top, tops, stream, queue, logits, parameters, counts, ROWS, row,
                     temperature, V, GROUPS, GROUP, TILE, False,
                 )  # fmt: skip
-                if found > top_k:
+                if passing > top_k:
                     low = middle
                 else:
-                    high, many, above = middle, found, found_mass
-                    low = tl.where(found == top_k, middle, low)
+                    high, many, above = middle, passing, passing_mass
+                    low = tl.where(passing == top_k, middle, low)
             total = above + (top_k - many) * tl.exp(_value(high) - top)
         value = tl.div_rn(_load(logits, parameters, counts, ROWS, row, chosen, V), temperature)
         stays = top_k < 0  # not yet
@@ -251,13 +251,13 @@ def sample(logits: Tensor, rows: Tensor, table: SamplingRows) -> Tensor:
     maxima, masses, scores = torch.empty((3, batch, groups), dtype=torch.float32, device=logits.device)
     winners, queues = torch.empty((2, batch, groups), dtype=torch.int32, device=logits.device)
     read = (logits, logits.stride(0), rows, table.parameters)
-    streams, found = (table.seed, table.positions), (maxima, masses, scores, winners)
+    streams, scans = (table.seed, table.positions), (maxima, masses, scores, winners)
     launch(
-        _scan, (batch, triton.cdiv(groups, chosen["SPAN"])), *read, *streams, table.counts, *found, ROWS,
+        _scan, (batch, triton.cdiv(groups, chosen["SPAN"])), *read, *streams, table.counts, *scans, ROWS,
         **sizes, SPAN=chosen["SPAN"], num_warps=chosen["scan_warps"],
     )  # fmt: skip
     launch(
-        _choose, (batch,), *read, table.top_k, *streams, table.last_tokens, table.counts, *found, queues, out,
+        _choose, (batch,), *read, table.top_k, *streams, table.last_tokens, table.counts, *scans, queues, out,
         ROWS, **sizes, PADDED=triton.next_power_of_2(groups), TILE=chosen["TILE"],
         num_warps=chosen["choose_warps"],
     )  # fmt: skip

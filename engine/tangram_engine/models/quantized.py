@@ -109,9 +109,9 @@ def quantized_on_load(
         weight, bias = read()
         if not _has_format(form, weight):
             return Linear(weight, bias, ops)
-        made = QuantizedLinear(quantize(weight, form), bias, buffer, ops, scaled=scaled)
-        compute_each_way(made, weight.new_zeros(EACH_WAY[-1], weight.shape[1]))
-        return made
+        linear = QuantizedLinear(quantize(weight, form), bias, buffer, ops, scaled=scaled)
+        compute_each_way(linear, weight.new_zeros(EACH_WAY[-1], weight.shape[1]))
+        return linear
 
     return make
 

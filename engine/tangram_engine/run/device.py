@@ -24,14 +24,14 @@ class UnusableDevice(StartError):
     """The device cannot do what is asked; the message says why and what to do."""
 
 
-def open_device(wanted: str, driver_node: Path = DRIVER_NODE) -> torch.device:
+def open_device(requested: str, driver_node: Path = DRIVER_NODE) -> torch.device:
     """Return a device that has computed something. `wanted`: auto, cpu or cuda. Raises UnusableDevice.
 
     A GPU that is there and cannot be used is an error, also for "auto": a CPU would answer, but far slower.
     """
-    if wanted == "cpu" or (wanted == "auto" and not _available() and not driver_node.exists()):
+    if requested == "cpu" or (requested == "auto" and not _available() and not driver_node.exists()):
         return torch.device("cpu")
-    advice = "" if wanted == "cuda" else "; --device cpu runs without it"
+    advice = "" if requested == "cuda" else "; --device cpu runs without it"
     with _unusable("the GPU cannot be used", advice):
         torch.cuda.init()  # type: ignore[no-untyped-call]
         device = torch.device("cuda", torch.cuda.current_device())
@@ -45,22 +45,22 @@ def open_device(wanted: str, driver_node: Path = DRIVER_NODE) -> torch.device:
     return device
 
 
-def choose_dtype(wanted: str, stored: str, device: torch.device) -> torch.dtype:
+def choose_dtype(requested: str, stored: str, device: torch.device) -> torch.dtype:
     """Return the dtype of weights, activations and cache. `wanted`: auto or a name of torch's.
 
     auto: float32 on a CPU, else as most weights are stored, float16 on a GPU without bfloat16. Raises
     UnusableDevice where bfloat16 is asked for and the GPU has none.
     """
-    dtype: torch.dtype = STORED[stored] if wanted == "auto" else getattr(torch, wanted)
+    dtype: torch.dtype = STORED[stored] if requested == "auto" else getattr(torch, requested)
     if device.type == "cpu":
-        return torch.float32 if wanted == "auto" else dtype
+        return torch.float32 if requested == "auto" else dtype
     capability = torch.cuda.get_device_capability(device)
     if dtype is not torch.bfloat16 or capability >= BFLOAT16_FROM:
         return dtype
-    here = f"{torch.cuda.get_device_name(device)} (sm_{capability[0]}{capability[1]}) has no bfloat16"
-    if wanted != "auto":
-        raise UnusableDevice(f"{here}: use --dtype float16 or float32")
-    logger.warning("%s: the weights are served in float16, which overflows beyond 65504", here)
+    gpu = f"{torch.cuda.get_device_name(device)} (sm_{capability[0]}{capability[1]}) has no bfloat16"
+    if requested != "auto":
+        raise UnusableDevice(f"{gpu}: use --dtype float16 or float32")
+    logger.warning("%s: the weights are served in float16, which overflows beyond 65504", gpu)
     return torch.float16
 
 

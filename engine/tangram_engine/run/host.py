@@ -55,5 +55,5 @@ def _directories(root: Path, controller: str) -> Iterator[Path]:
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
-            here = mount / path.lstrip("/")
-            yield from (parent for parent in (here, *here.parents) if parent.is_relative_to(mount))
+            mounted = mount / path.lstrip("/")
+            yield from (parent for parent in (mounted, *mounted.parents) if parent.is_relative_to(mount))

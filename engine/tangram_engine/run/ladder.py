@@ -18,9 +18,9 @@ def step_tokens(sm_count: int) -> int:
     GFLOP at 790 TFLOP/s). More tokens would not speed prompts up: from 512 rows on, products are bound by
     compute. A smaller step also takes less memory, which a small slice needs for its KV cache.
     """
-    wanted = TOKENS_PER_SM * sm_count
-    below = 1 << (wanted.bit_length() - 1)
-    nearest = below if wanted * wanted < 2 * below * below else 2 * below
+    target = TOKENS_PER_SM * sm_count
+    below = 1 << (target.bit_length() - 1)
+    nearest = below if target * target < 2 * below * below else 2 * below
     return min(max(nearest, SMALLEST_STEP), LARGEST_STEP)
 
 

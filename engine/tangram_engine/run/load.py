@@ -161,11 +161,11 @@ def warm_up(runner: Runner, limits: SchedulerLimits, block_size: int, context: i
 
     def prompts(tokens: int, slot: int, past: bool) -> list[BatchRow]:
         rows = []
-        for each in range(slot, sequences):
+        for index in range(slot, sequences):
             length = min(longest, tokens)
             tokens -= length
             if length:
-                sequence = _dummy(end, block_size, each, penalised=False, logprobs=True)
+                sequence = _dummy(end, block_size, index, penalised=False, logprobs=True)
                 rows.append(BatchRow(sequence, end - length if past else 0, length))
         return rows
 

@@ -21,7 +21,7 @@ from tangram_engine.start_error import StartError
 
 MIB = 1 << 20
 CPU_SHARE = 4  # of the memory limit, one part in four; the rest is weights, activations and Python
-CPU_DEFAULT_BYTES = 1024 * MIB  # nobody asked for more on a CPU
+CPU_DEFAULT_BYTES = 1024 * MIB  # the default on a CPU
 # Per row and entry of the vocabulary. Kernels leave float32 logits and, for log-probabilities, two copies;
 # plain torch also sorts, adjusts and draws in copies, with 64-bit counters that it keeps.
 SAMPLING_BYTES, TORCH_SAMPLING_BYTES, COUNTER_BYTES = 12, 40, 8
@@ -38,15 +38,15 @@ def weight_bytes(spec: DecoderSpec, dtype: torch.dtype, quantize: str | None = N
 
     `quantize`: the format of the layers' matrices on a GPU; a CPU keeps what they stand for in `dtype`.
     """
-    found = dict.fromkeys(("embedding", "attention", "mlp", "norm", "head"), 0)
+    sizes = dict.fromkeys(("embedding", "attention", "mlp", "norm", "head"), 0)
     for name, shape in expected_shapes(spec):
         kind = _kind(name)
         body = kind in ("attention", "mlp") and len(shape) == 2
         if quantize is not None and body and quantizable(quantize, shape[1]):
-            found[kind] += bytes_of(quantize, *shape)
+            sizes[kind] += bytes_of(quantize, *shape)
         else:
-            found[kind] += math.prod(shape) * dtype.itemsize
-    return found
+            sizes[kind] += math.prod(shape) * dtype.itemsize
+    return sizes
 
 
 def dequantization_bytes(spec: DecoderSpec, dtype: torch.dtype) -> int:
@@ -78,16 +78,16 @@ class BufferSizes:
     def kept(self, max_model_len: int) -> int:
         """Device rows, workspaces of attention and sampler, the padding block, one dequantised matrix."""
         spec, dtype, rows = self.spec, self.dtype, self.max_num_seqs
-        found = device_rows_bytes(rows, max_model_len, self.block_size, spec.vocab_size)
+        total = device_rows_bytes(rows, max_model_len, self.block_size, spec.vocab_size)
         if self.form is not None:
-            found += dequantization_bytes(spec, dtype)
+            total += dequantization_bytes(spec, dtype)
         if self.kernels:
             workspace = workspace_bytes(spec, self.block_size, dtype, rows, max_model_len)
-            return found + workspace + block_bytes(spec, self.block_size, dtype)
+            return total + workspace + block_bytes(spec, self.block_size, dtype)
         collected = collected_tokens(spec, self.block_size, dtype, rows, max_model_len)
         keys_and_values = 2 * collected * spec.kv_heads * spec.head_dim * dtype.itemsize
         rope = 2 * max_model_len * spec.head_dim * dtype.itemsize
-        return found + keys_and_values + rope + COUNTER_BYTES * spec.vocab_size
+        return total + keys_and_values + rope + COUNTER_BYTES * spec.vocab_size
 
     def step(self, max_model_len: int) -> int:
         """The most of: MLP, attention of a chunk with a past, sampling."""
@@ -155,9 +155,11 @@ def count_blocks(
             lambda length: -(-length // block_size) * bytes_per_block + beside(length),
         )
         room = f"{blocks} blocks of {block_size} tokens ({pool_bytes / MIB:.1f} MiB)"
-        wanted = f"max_model_len {max_model_len} needs {needed} ({needed * bytes_per_block / MIB:.1f} MiB)"
+        requirement = (
+            f"max_model_len {max_model_len} needs {needed} ({needed * bytes_per_block / MIB:.1f} MiB)"
+        )
         advice = f"the largest workable max_model_len is {largest}" if largest else "nothing fits"
-        raise OutOfMemory(f"the KV cache has room for {room}, but one request of {wanted}; {advice}")
+        raise OutOfMemory(f"the KV cache has room for {room}, but one request of {requirement}; {advice}")
     return blocks
 
 

@@ -95,12 +95,12 @@ class DeviceRows:
         self._uploaded[sequence.slot] = 0
         if params.penalised:
             upload.cleared.append(sequence.slot)
-            seen = np.zeros(self.vocab_size, np.int64)
+            occurrences = np.zeros(self.vocab_size, np.int64)
             output = np.array(sequence.tokens[sequence.prompt_length :], np.int64)
-            seen += np.bincount(output, minlength=self.vocab_size)
-            seen[list(request.prompt)] |= IN_PROMPT
-            ids = np.flatnonzero(seen)
-            upload.counts.append(np.stack((sequence.slot * self.vocab_size + ids, seen[ids])))
+            occurrences += np.bincount(output, minlength=self.vocab_size)
+            occurrences[list(request.prompt)] |= IN_PROMPT
+            ids = np.flatnonzero(occurrences)
+            upload.counts.append(np.stack((sequence.slot * self.vocab_size + ids, occurrences[ids])))
 
     def _extend_table(self, upload: "_Upload", sequence: Tokens) -> None:
         table, uploaded = sequence.table, self._uploaded[sequence.slot]

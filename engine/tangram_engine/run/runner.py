@@ -149,17 +149,17 @@ class Runner:
         return self._sample(logits, drawn, self.rows) if len(drawn) else drawn, logits
 
     def _to_host(
-        self, ids: Tensor, asked: _Logprobs | None
+        self, ids: Tensor, logprobs: _Logprobs | None
     ) -> tuple[Tensor, _Logprobs | None, torch.cuda.Event | None]:
         if self.device.type == "cpu":
-            return ids.clone(), asked, None  # the next replay overwrites what a recorded step has computed
-        if asked is not None:
-            tensors = map(_enqueue_copy, (asked.chosen, asked.top_ids, asked.top_values))
-            asked = _Logprobs(asked.indices, asked.counts, *tensors)
+            return ids.clone(), logprobs, None  # the next replay overwrites what a recorded step has computed
+        if logprobs is not None:
+            tensors = map(_enqueue_copy, (logprobs.chosen, logprobs.top_ids, logprobs.top_values))
+            logprobs = _Logprobs(logprobs.indices, logprobs.counts, *tensors)
         host_ids = _enqueue_copy(ids)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        return host_ids, asked, done
+        return host_ids, logprobs, done
 
 
 def _enqueue_copy(tensor: Tensor) -> Tensor:
@@ -169,20 +169,20 @@ def _enqueue_copy(tensor: Tensor) -> Tensor:
 
 
 def _logprobs(rows: Sequence[BatchRow], logits: Tensor, ids: Tensor) -> _Logprobs | None:
-    wanted = [row.sequence.request.params.logprobs for row in rows]
-    indices = [index for index, count in enumerate(wanted) if count is not None]
+    requested = [row.sequence.request.params.logprobs for row in rows]
+    indices = [index for index, count in enumerate(requested) if count is not None]
     if not indices:
         return None
-    counts = [count for count in wanted if count is not None]
+    counts = [count for count in requested if count is not None]
     if len(indices) < len(rows):
         at = torch.tensor(indices, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
         logits, ids = logits.index_select(0, at), ids.index_select(0, at)
     return _Logprobs(indices, counts, *logprobs(logits, ids, max(counts)))
 
 
-def _attach(results: list[Sampled | None], asked: _Logprobs) -> None:
-    columns = (asked.chosen.tolist(), asked.top_ids.tolist(), asked.top_values.tolist())
-    for index, count, chosen, ids, values in zip(asked.indices, asked.counts, *columns, strict=True):
+def _attach(results: list[Sampled | None], logprobs: _Logprobs) -> None:
+    columns = (logprobs.chosen.tolist(), logprobs.top_ids.tolist(), logprobs.top_values.tolist())
+    for index, count, chosen, ids, values in zip(logprobs.indices, logprobs.counts, *columns, strict=True):
         result = results[index]
         if result is not None:
             top = tuple(zip(ids[:count], values[:count], strict=True))

@@ -115,10 +115,10 @@ def measure_steps(memory: DeviceMemory, trial: SizingTrial) -> StepMemory:
     graphs = _graph_bytes(memory, trial.capture) if trial.capture else 0
     trial.allocate(0)
     memory.trim()
-    kept = memory.allocated() - stays
-    if kept:
-        logger.warning("the trial of the largest steps left %.1f MiB behind", kept / MIB)
-    return StepMemory(activations, graphs, kept)
+    leaked = memory.allocated() - stays
+    if leaked:
+        logger.warning("the trial of the largest steps left %.1f MiB behind", leaked / MIB)
+    return StepMemory(activations, graphs, leaked)
 
 
 def _run_once(memory: DeviceMemory, trial: SizingTrial) -> None:

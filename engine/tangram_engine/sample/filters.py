@@ -29,10 +29,10 @@ def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Ten
     """
     vocab_size = logits.shape[-1]
     width = min(vocab_size, max(WINDOW, int(top_k.max())))
-    kept = torch.where(top_k > 0, top_k, vocab_size)[:, None]
-    lowest, complete = _lowest_kept(logits, kept, top_p[:, None], min_p[:, None], width)
+    limit = torch.where(top_k > 0, top_k, vocab_size)[:, None]
+    lowest, complete = _lowest_kept(logits, limit, top_p[:, None], min_p[:, None], width)
     if not complete and width < vocab_size:
-        lowest, _ = _lowest_kept(logits, kept, top_p[:, None], min_p[:, None], vocab_size)
+        lowest, _ = _lowest_kept(logits, limit, top_p[:, None], min_p[:, None], vocab_size)
     return logits.masked_fill(logits < lowest, float("-inf"))
 
 

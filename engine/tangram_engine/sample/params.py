@@ -45,5 +45,5 @@ class SamplingParams:
 
     @property
     def plain(self) -> bool:
-        """Whether the token is simply the most likely one and nobody asks how likely."""
+        """Whether the token is simply the most likely one, without log-probabilities."""
         return self.greedy and not self.penalised and self.logprobs is None

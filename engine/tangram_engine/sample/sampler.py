@@ -106,9 +106,9 @@ def logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor,
     Logits [N, vocabulary] and chosen tokens [N] -> those of the tokens [N]; the `most` most likely ids and
     theirs, [N, most] each.
     """
-    found = logits.log_softmax(-1, torch.float32)
-    chosen = found.gather(-1, tokens.long().clamp_min(0)[:, None])[:, 0]
-    top = found.topk(min(most, logits.shape[-1]))
+    log_probabilities = logits.log_softmax(-1, torch.float32)
+    chosen = log_probabilities.gather(-1, tokens.long().clamp_min(0)[:, None])[:, 0]
+    top = log_probabilities.topk(min(most, logits.shape[-1]))
     return chosen, top.indices, top.values
 
 

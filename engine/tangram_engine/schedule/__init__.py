@@ -1,4 +1,7 @@
-"""Who computes what in the next step: continuous batching under one token budget, without torch."""
+"""Continuous batching under one token budget, without torch.
+
+In: requests, the block manager. Out: the rows of the next step.
+"""
 
 from tangram_engine.schedule.batch import BatchRow, ScheduledBatch
 from tangram_engine.schedule.request import Request

@@ -14,7 +14,7 @@ class Request:
     id: str
     prompt: tuple[int, ...]
     params: SamplingParams
-    arrival: float  # time.monotonic() in the API process; told in metrics, never used to decide
+    arrival: float  # time.monotonic() in the API process; for metrics, never for decisions
     cache_root: bytes = ROOT  # only requests with the same root share blocks of the prefix cache
 
 
@@ -22,7 +22,7 @@ def defect(request: Request, vocab_size: int, max_model_len: int) -> str | None:
     """Why the request cannot be run, or None.
 
     The server answers such requests with a 400; this is the engine's own fence, because one token id
-    outside the vocabulary would otherwise end the step for everybody.
+    outside the vocabulary would otherwise end the step of all requests.
     """
     prompt = request.prompt
     if not 0 < len(prompt) < max_model_len:

@@ -141,8 +141,8 @@ class Scheduler:
 
     def audit_slices(self) -> Iterator[None]:
         """As `audit`, with yields at which the caller may stop for good: see `BlockManager.audit_slices`."""
-        known = {sequence.id for sequence in (*self.running, *self.waiting)}
-        if known != set(self._by_id) or len(known) != len(self.running) + len(self.waiting):
+        sequence_ids = {sequence.id for sequence in (*self.running, *self.waiting)}
+        if sequence_ids != set(self._by_id) or len(sequence_ids) != len(self.running) + len(self.waiting):
             raise AssertionError("a request is lost or queued twice")
         slots = [sequence.slot for sequence in self.running] + list(self._leaving)
         if self.blocks.owners != set(slots):
@@ -200,9 +200,9 @@ class Scheduler:
             if not self.blocks.can_admit(keys, len(sequence.tokens), spare=len(self.running)):
                 break
             sequence.slot = self._free_slots.pop()
-            found = self.blocks.admit(sequence.slot, keys, len(sequence.tokens))
-            sequence.published = found
-            sequence.computed = found * self.blocks.block_size
+            cached = self.blocks.admit(sequence.slot, keys, len(sequence.tokens))
+            sequence.published = cached
+            sequence.computed = cached * self.blocks.block_size
             sequence.table = self.blocks.table(sequence.slot)
             self.running.append(self.waiting.popleft())
             # After a preemption it would find its own blocks: not what the prefix cache is for.

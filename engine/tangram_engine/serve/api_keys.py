@@ -47,7 +47,7 @@ class APIKeys:
     def accepts(self, key: bytes) -> bool:
         """Whether `key` is in force. It is compared with every key, each in constant time."""
         digest = hashlib.sha256(key).digest()
-        return any([hmac.compare_digest(digest, known) for known in self._digests])  # noqa: C419
+        return any([hmac.compare_digest(digest, expected) for expected in self._digests])  # noqa: C419
 
     def watch(self) -> None:
         """Look at the file every `CHECK_S` until `close`, in a thread: a file system may block for long."""
@@ -119,7 +119,7 @@ def _digests(text: bytes, path: Path) -> _Digests:
     """Blank lines and those that begin with # hold no key. Raises APIKeyFileError."""
     if len(text) > MAX_FILE_BYTES:
         raise APIKeyFileError(f"{path} is larger than {MAX_FILE_BYTES >> 10} KiB")
-    found = set()
+    keys = set()
     for number, line in enumerate(text.removeprefix(_BYTE_ORDER_MARK).splitlines(), 1):
         key = line.strip()
         if not key or key.startswith(b"#"):
@@ -129,9 +129,9 @@ def _digests(text: bytes, path: Path) -> _Digests:
                 f"{path}, line {number}: an API key is 8 to 512 bytes without blanks or control characters; "
                 "a comment begins with # on a line of its own"
             )
-        found.add(hashlib.sha256(key).digest())
-    if not found:
+        keys.add(hashlib.sha256(key).digest())
+    if not keys:
         raise APIKeyFileError(f"{path} holds no API key: write one a line")
-    if len(found) > MAX_KEYS:
-        raise APIKeyFileError(f"{path} holds {len(found)} API keys, at most {MAX_KEYS} are taken")
-    return frozenset(found)
+    if len(keys) > MAX_KEYS:
+        raise APIKeyFileError(f"{path} holds {len(keys)} API keys, at most {MAX_KEYS} are taken")
+    return frozenset(keys)

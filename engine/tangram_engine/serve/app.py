@@ -93,7 +93,7 @@ class StatusEndpoints:
         """GET /metrics, in Prometheus' text format whatever the scraper prefers.
 
         The client library's OpenMetrics writer turns `vllm:x` into `vllm_x` for scrapers that do not ask
-        for UTF-8 names (every Prometheus 2), and then no query of anybody's finds them.
+        for UTF-8 names (every Prometheus 2), and then no query finds them.
         """
         backend = self._backend
         if backend.engine is not None:
@@ -121,8 +121,8 @@ def _surround(backend: Backend) -> Middleware:
 
     @web.middleware
     async def surround(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("x-request-id", "")
-        request["id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = request.headers.get("x-request-id", "")
+        request["id"] = request_id if _REQUEST_ID.fullmatch(request_id) else uuid.uuid4().hex
         try:
             response = await _guarded(request, handler)
         except (asyncio.CancelledError, ConnectionError):
@@ -171,9 +171,9 @@ def _check_key(api_keys: APIKeys | None) -> Middleware:
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if api_keys is None or request.path in PROBES:
             return await handler(request)
-        given = _bearer_token(request)
-        if given is None or not api_keys.accepts(given):
-            challenge = _CHALLENGE if given is None else f'{_CHALLENGE}, error="invalid_token"'
+        token = _bearer_token(request)
+        if token is None or not api_keys.accepts(token):
+            challenge = _CHALLENGE if token is None else f'{_CHALLENGE}, error="invalid_token"'
             raise APIError(
                 401,
                 "A valid API key is required: Authorization: Bearer KEY.",

@@ -78,15 +78,15 @@ class EngineClient:
 
     async def start(self) -> None:
         """Spawn the engine process. Returns at once; `ready` or `dead` tells how it went."""
-        ours, theirs = socket.socketpair()
-        with theirs:
+        api_end, engine_end = socket.socketpair()
+        with engine_end:
             # Spawned, not forked: CUDA does not survive a fork, and threads hold locks across one.
             context = multiprocessing.get_context("spawn")
             self._process = context.Process(
-                target=worker.main, args=(theirs, self._factory, self._config), daemon=True, name="engine"
+                target=worker.main, args=(engine_end, self._factory, self._config), daemon=True, name="engine"
             )
             self._process.start()
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        reader, self._writer = await asyncio.open_connection(sock=api_end)
         self._reading = asyncio.create_task(self._read(reader))
 
     @property

@@ -77,10 +77,10 @@ class Preparer:
         }
         if body.add_generation_prompt is not None:
             options["add_generation_prompt"] = body.add_generation_prompt
-        if taken := sorted(_RESERVED & options.keys()):
+        if reserved := sorted(_RESERVED & options.keys()):
             raise bad_request(
-                f"chat_template_kwargs.{taken[0]} is set by the server",
-                param=f"chat_template_kwargs.{taken[0]}",
+                f"chat_template_kwargs.{reserved[0]} is set by the server",
+                param=f"chat_template_kwargs.{reserved[0]}",
             )
         messages = [message.plain() for message in body.messages or ()]
         special = bool(body.add_special_tokens)
@@ -135,14 +135,14 @@ class Preparer:
         room = self.info.max_model_len - len(prompt)
         if room < 1:
             raise self._too_long(str(len(prompt)), field)
-        wanted = body.wanted_tokens()
-        if wanted is not None and wanted > room:
+        wanted_tokens = body.wanted_tokens()
+        if wanted_tokens is not None and wanted_tokens > room:
             raise context_length_exceeded(
                 f"This model's maximum context length is {self.info.max_model_len} tokens. The prompt has "
-                f"{len(prompt)} and {wanted} were asked for; at most {room} are possible.",
+                f"{len(prompt)} and {wanted_tokens} were asked for; at most {room} are possible.",
                 "max_tokens",
             )
-        bounds = (wanted or body.default_tokens, self.defaults.max_new_tokens)
+        bounds = (wanted_tokens or body.default_tokens, self.defaults.max_new_tokens)
         return min([room, *(bound for bound in bounds if bound is not None)])
 
     def _too_long(self, count: str, field: str) -> APIError:

@@ -204,7 +204,7 @@ class Server:
 
 
 def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = llm_engine) -> int:
-    """Run one replica until it is told to stop or its engine dies; the process's exit status."""
+    """Run one replica until a signal stops it or its engine dies; the process's exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s server %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp.server").addFilter(_is_not_a_clients_fault)
     sys.setswitchinterval(_SWITCH_S)

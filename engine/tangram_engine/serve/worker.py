@@ -93,7 +93,7 @@ def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -
         channel.sendall(encode(Ready(engine.info)))
         _loop(engine, channel, inbox)
     except BrokenPipeError:
-        os._exit(0)  # the API process is gone, and with it whoever wanted an answer
+        os._exit(0)  # the API process is gone, and with it every client
     except Exception as error:
         if isinstance(error, CheckpointError | StartError):
             logger.error("%s", error)  # noqa: TRY400  (a person's error, not ours: no trace)
@@ -168,7 +168,7 @@ def _last_words(channel: socket.socket, error: Exception) -> None:
     try:
         channel.sendall(encode(Failed(str(reason), message[:4000])))
     except OSError:
-        logger.warning("the API process could not be told")
+        logger.warning("the API process could not be notified")
 
 
 def _first_line(error: Exception) -> str:

@@ -96,8 +96,8 @@ class CollectedPrefill:
         _, _, kv_heads, size, head_dim = pool_layer.shape
         pages = pool_layer.view(-1, size * head_dim)  # one row per (block, k or v, head)
         room = self._collected[: rows.numel() * pages.shape[1]].view(rows.numel(), -1)
-        both = torch.index_select(pages, 0, rows.view(-1), out=room)
-        keys, values = both.view(2, 1, kv_heads, -1, head_dim)[:, :, :, :end]
+        keys_and_values = torch.index_select(pages, 0, rows.view(-1), out=room)
+        keys, values = keys_and_values.view(2, 1, kv_heads, -1, head_dim)[:, :, :, :end]
         return self._causal(q.transpose(0, 1)[None], keys, values)[0].transpose(0, 1)
 
 
@@ -167,7 +167,7 @@ def choose_prefill(
 
 
 def trial_passes(
-    tried: PagedPrefill,
+    attention: PagedPrefill,
     trusted: PagedPrefill,
     spec: DecoderSpec,
     block_size: int,
@@ -184,8 +184,8 @@ def trial_passes(
     pool[[0, 4]] = torch.nan
     q = torch.empty(2 * block_size - 1, spec.heads, spec.head_dim, dtype=dtype, device=device)
     q.normal_(generator=generator)
-    found = []
-    for prefill in (tried, trusted):
+    results = []
+    for prefill in (attention, trusted):
         prefill.plan(chunks, tables)
-        found.append(prefill.attend(q, pool))
-    return torch.allclose(found[0], found[1], rtol=2e-2, atol=2e-2)
+        results.append(prefill.attend(q, pool))
+    return torch.allclose(results[0], results[1], rtol=2e-2, atol=2e-2)

@@ -204,9 +204,11 @@ class TorchAttention:
     def _collect(self, blocks: Tensor, rows: Tensor, context: int) -> tuple[Tensor, Tensor]:
         """Keys and values of B sequences, each [B, kv_heads, context, D]."""
         sequences, count = rows.shape[0], rows.shape[-1]
-        both = torch.index_select(blocks, 0, rows.view(-1), out=self._collected[: rows.numel()])
-        both = both.view(sequences, 2, self._kv_heads, count * self._block_size, self._head_dim)
-        keys, values = both[:, :, :, :context].unbind(1)
+        keys_and_values = torch.index_select(blocks, 0, rows.view(-1), out=self._collected[: rows.numel()])
+        keys_and_values = keys_and_values.view(
+            sequences, 2, self._kv_heads, count * self._block_size, self._head_dim
+        )
+        keys, values = keys_and_values[:, :, :, :context].unbind(1)
         return keys, values
 
     def _decodes(self, spans: Sequence[Span]) -> _Decodes:

@@ -218,8 +218,8 @@ class CompletionRequest(Sampling, kw_only=True):
     @property
     def prompts(self) -> list[Any]:
         """Every prompt, as a string or a list of token ids."""
-        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
-        return [self.prompt] if one else list(self.prompt)
+        single = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if single else list(self.prompt)
 
     def wanted_logprobs(self) -> int | None:
         """See Sampling."""

@@ -180,8 +180,8 @@ class TextClient:
     def _spawn(self) -> _Process:
         """Start and wait until it has loaded. Raises CheckpointError."""
         pairs = [socket.socketpair() for _ in range(self._workers)]
-        theirs = [there for _, there in pairs]
-        descriptors = [there.fileno() for there in theirs]
+        child_ends = [child_end for _, child_end in pairs]
+        descriptors = [child_end.fileno() for child_end in child_ends]
         command = [sys.executable, "-P", "-m", "tangram_engine.serve.text.process"]
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         environment["PYTHONPATH"] = str(Path(tangram_engine.__file__).parents[1])
@@ -193,9 +193,9 @@ class TextClient:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        for there in theirs:
-            there.close()
-        process = _Process(popen, [ours for ours, _ in pairs])
+        for child_end in child_ends:
+            child_end.close()
+        process = _Process(popen, [parent for parent, _ in pairs])
         try:
             self._await_load(process)
         except BaseException:

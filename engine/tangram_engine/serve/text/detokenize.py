@@ -25,25 +25,25 @@ class Detokenizer:
     def push(self, token: int) -> str:
         """Text that has become certain with this token, often one word, sometimes none."""
         self._ids.append(token)
-        known = self._decode(self._ids[self._prefix : self._read])
+        emitted = self._decode(self._ids[self._prefix : self._read])
         whole = self._decode(self._ids[self._prefix :])
         if not whole.endswith(REPLACEMENT):
-            return self._advance(whole[len(known) :], len(self._ids))
+            return self._advance(whole[len(emitted) :], len(self._ids))
         if len(self._ids) - self._read >= _PATIENCE:
-            return self._give_up_waiting(known, whole)
+            return self._give_up_waiting(emitted, whole)
         return ""
 
     def flush(self) -> str:
         """What is left when no token follows; an incomplete character comes out as U+FFFD."""
-        known = self._decode(self._ids[self._prefix : self._read])
+        emitted = self._decode(self._ids[self._prefix : self._read])
         whole = self._decode(self._ids[self._prefix :])
-        return self._advance(whole[len(known) :], len(self._ids))
+        return self._advance(whole[len(emitted) :], len(self._ids))
 
     def _advance(self, text: str, read: int) -> str:
         self._prefix, self._read = self._read, read
         return text
 
-    def _give_up_waiting(self, known: str, whole: str) -> str:
+    def _give_up_waiting(self, emitted: str, whole: str) -> str:
         """Bytes that never become a character must not be held (and decoded again) for ever.
 
         An incomplete character at the end has at most three bytes, so three tokens: cut before those,
@@ -52,10 +52,10 @@ class Detokenizer:
         end = len(self._ids)
         for cut in range(end - 3, end - _PATIENCE, -1):
             head = self._decode(self._ids[self._prefix : cut])
-            if len(head) > len(known) and head + self._decode(self._ids[cut:]) == whole:
+            if len(head) > len(emitted) and head + self._decode(self._ids[cut:]) == whole:
                 # The new prefix starts at the cut: nothing before it can change any more.
                 self._prefix = self._read = cut
-                return head[len(known) :]
+                return head[len(emitted) :]
         return ""
 
 

@@ -72,7 +72,7 @@ class TextTools:
         return ids
 
     def exceeds(self, text: str, limit: int) -> bool:
-        """Whether a text has far more than `limit` tokens, told at a cost that grows with the limit.
+        """Whether a text has far more than `limit` tokens, at a cost that grows with the limit.
 
         Tokenizing takes some 200 bytes a token, and a token can be a single byte. Cutting the text changes
         the count a little at each cut, hence "far": the sum over the pieces must be over twice the limit.
@@ -92,13 +92,13 @@ class TextTools:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; an incomplete UTF-8 sequence becomes U+FFFD. Raises TokenizerError."""
-        known = self._alone[skip_special_tokens]
-        if len(ids) == 1 and (alone := known.get(ids[0])) is not None:
+        single_tokens = self._alone[skip_special_tokens]
+        if len(ids) == 1 and (alone := single_tokens.get(ids[0])) is not None:
             return alone
         with _NATIVE:
             text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         if text and len(ids) == 1:  # ids outside the vocabulary, of which there is no end, have none
-            known[ids[0]] = text
+            single_tokens[ids[0]] = text
         return text
 
     def token_text(self, token: int) -> str:
