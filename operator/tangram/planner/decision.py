@@ -32,7 +32,7 @@ from tangram.planner.observe.free_capacity import (
     observe_free_devices,
     reserve_for_missing_pods,
 )
-from tangram.planner.observe.node_offers import Offers, node_shapes, offers
+from tangram.planner.observe.node_offers import NodeOffers, node_shapes, offers
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, placement_targets
 from tangram.planner.placement.quotas import Quotas
@@ -140,7 +140,7 @@ class Infeasible:
 
 
 def _demand(
-    intent: Intent, draft: DecisionDraft, offered: Offers, by_checkpoint: CheckpointReports
+    intent: Intent, draft: DecisionDraft, offered: NodeOffers, by_checkpoint: CheckpointReports
 ) -> PlacementDemand | Infeasible | None:
     """Assess every shape for one LLMDeployment. None: it is off, or its checkpoint is not known yet."""
     facts = draft.model.facts
@@ -171,7 +171,7 @@ def _decide(
     draft: DecisionDraft,
     demand: PlacementDemand | Infeasible | None,
     targets: Mapping[str, PlacementTarget],
-    offered: Offers,
+    offered: NodeOffers,
     devices: FreeDevices,
     obstacles: Obstacles,
 ) -> tuple[Decision, list[Action]]:

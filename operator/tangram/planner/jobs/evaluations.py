@@ -27,7 +27,7 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import Offers
+from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.placement_demand import WORTH_A_MOVE, PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.placement.quotas import Quotas
@@ -53,7 +53,7 @@ def plan_evaluations(
     targets: Mapping[str, PlacementTarget],
     snapshot: FleetSnapshot,
     reports: Reports,
-    offered: Offers,
+    offered: NodeOffers,
     devices: FreeDevices,
     quotas: Quotas,
     now: float,
@@ -159,7 +159,7 @@ def _start(
     candidate: Rejection,
     key: EvaluationKey,
     short: set[DeviceKind],
-    offered: Offers,
+    offered: NodeOffers,
     devices: FreeDevices,
     quotas: Quotas,
 ) -> StartEvaluation | str:

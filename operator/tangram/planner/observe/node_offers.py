@@ -28,7 +28,7 @@ _MOST_NOTES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class NodeOffers:
     """What nodes offer, usable now or not: a node that is away must not turn "no room" into "impossible"."""
 
     shapes: Mapping[tuple[str, str], tuple[PoolNames, ...]]  # (SKU, profile) -> where there is such a unit
@@ -139,7 +139,7 @@ class Offers:
         return self.prices.gpu_hour(sku, next((price for price in pool_prices if price is not None), None))
 
 
-def offers(snapshot: FleetSnapshot) -> Offers:
+def offers(snapshot: FleetSnapshot) -> NodeOffers:
     """Read what the fleet offers out of `snapshot`, once per plan."""
     found: dict[tuple[str, str], set[PoolNames]] = defaultdict(set)
     products: dict[str, set[str]] = {}
@@ -159,7 +159,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
                 found[(node.sku, profile)].add(place)
-    return Offers(
+    return NodeOffers(
         shapes={shape: tuple(sorted(places)) for shape, places in sorted(found.items())},
         products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
         prices=Prices(dict(snapshot.prices)),
@@ -172,7 +172,7 @@ def offers(snapshot: FleetSnapshot) -> Offers:
 
 
 def node_shapes(
-    requirements: ServingRequirements, offered: Offers, present: Iterable[Shape]
+    requirements: ServingRequirements, offered: NodeOffers, present: Iterable[Shape]
 ) -> AssessedShapes:
     """Assess the shapes on the devices of nodes and those that run at present, the cheapest first."""
     pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel

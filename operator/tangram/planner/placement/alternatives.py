@@ -7,7 +7,7 @@ from tangram.capacity.sizing import Constraint, Rejection, ServingShape, SizingR
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Alternative, Intent
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import Offers
+from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 
@@ -94,7 +94,7 @@ def _why_not_preferred(
     return "Fleet", f"{prices}: but others would go short, or cost more"
 
 
-def why_none_serves(demand: PlacementDemand, offered: Offers) -> tuple[Reason, str]:
+def why_none_serves(demand: PlacementDemand, offered: NodeOffers) -> tuple[Reason, str]:
     """Return why no shape can serve the model: the nearest shape, and by how much it misses."""
     rejected, intent = demand.shapes.rejected, demand.intent
     if not rejected:
@@ -122,7 +122,7 @@ def why_none_serves(demand: PlacementDemand, offered: Offers) -> tuple[Reason, s
     return Reason.INFEASIBLE, message + offered.left_out_message(intent)
 
 
-def _no_candidate(intent: Intent, offered: Offers) -> str:
+def _no_candidate(intent: Intent, offered: NodeOffers) -> str:
     unknown = sorted(name for name in intent.pools if name not in offered.pools)
     if unknown:
         named = " and ".join(unknown)

@@ -13,7 +13,7 @@ from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.isolation import for_each
 from tangram.fleet import Shape
 from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
-from tangram.planner.observe.node_offers import Offers
+from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.joint_assignment import (
     DeviceAssignment,
     DeviceDemand,
@@ -57,7 +57,7 @@ class PlacementChoice:
 
 
 def placement_targets(
-    demands: tuple[PlacementDemand, ...], offered: Offers, devices: FreeDevices
+    demands: tuple[PlacementDemand, ...], offered: NodeOffers, devices: FreeDevices
 ) -> Mapping[str, PlacementTarget]:
     """Return the target of each demand by uid. `demands` are in order of priority. Takes from `devices`.
 
@@ -83,7 +83,7 @@ def placement_targets(
 def _assigned(
     choices: list[PlacementChoice],
     groups: tuple[DeviceGroup, ...],
-    offered: Offers,
+    offered: NodeOffers,
     free: Mapping[DeviceGroup, int],
 ) -> dict[str, DeviceAssignment]:
     if not choices:
@@ -115,7 +115,7 @@ def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> M
 
 
 def _placement_choice(
-    demand: PlacementDemand, offered: Offers, devices: FreeDevices, index: Mapping[DeviceGroup, int]
+    demand: PlacementDemand, offered: NodeOffers, devices: FreeDevices, index: Mapping[DeviceGroup, int]
 ) -> PlacementChoice:
     current = _current(demand, devices) or demand.too_slow_but_serving
     cheaper = demand.cheaper_formats(current) if current is not None else ()
@@ -148,7 +148,7 @@ def _current(demand: PlacementDemand, devices: FreeDevices) -> ServingShape | No
 def _option(
     demand: PlacementDemand,
     candidate: ServingShape,
-    offered: Offers,
+    offered: NodeOffers,
     devices: FreeDevices,
     index: Mapping[DeviceGroup, int],
     *,
@@ -168,7 +168,7 @@ def _option(
     )
 
 
-def _affordable(demand: PlacementDemand, candidate: ServingShape, offered: Offers) -> int:
+def _affordable(demand: PlacementDemand, candidate: ServingShape, offered: NodeOffers) -> int:
     """Replicas that the budget allows beside those of other shapes, which run until these serve.
 
     The budget ends no replica of the minimum that runs.
@@ -182,14 +182,14 @@ def _affordable(demand: PlacementDemand, candidate: ServingShape, offered: Offer
     return max(kept_replicas, math.floor(affordable + 1e-9))
 
 
-def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape, offered: Offers) -> float:
+def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape, offered: NodeOffers) -> float:
     """USD per hour of its replicas on other shapes."""
     others = (w for w in demand.workloads if w.shape != candidate.shape)
     return sum(w.replicas * offered.price(w.shape, demand.intent.pools) for w in others)
 
 
 def _target(
-    choice: PlacementChoice, assignment: DeviceAssignment, offered: Offers, devices: FreeDevices
+    choice: PlacementChoice, assignment: DeviceAssignment, offered: NodeOffers, devices: FreeDevices
 ) -> PlacementTarget:
     demand = choice.demand
     if not choice.candidates:
@@ -223,7 +223,7 @@ def _unassigned_option(choice: PlacementChoice, devices: FreeDevices) -> int:
 
 
 def _over_budget(
-    demand: PlacementDemand, candidate: ServingShape, option: ShapeOption, offered: Offers
+    demand: PlacementDemand, candidate: ServingShape, option: ShapeOption, offered: NodeOffers
 ) -> str:
     others = _other_shapes_cost(demand, candidate, offered)
     beside = f", beside {others:.2f} $/h for what runs until then" if others else ""

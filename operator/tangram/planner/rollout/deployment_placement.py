@@ -18,7 +18,7 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import Offers
+from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.alternatives import alternatives, why_none_serves
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
@@ -46,7 +46,7 @@ class DeploymentPlacement:
 def deployment_placement(
     demand: PlacementDemand,
     target: PlacementTarget,
-    offered: Offers,
+    offered: NodeOffers,
     devices: FreeDevices,
     pending: Mapping[tuple[str, Shape], str],
 ) -> DeploymentPlacement:
@@ -129,7 +129,7 @@ def _end_replicas(others: tuple[Workload, ...], kept_by_uid: Mapping[str, int]) 
 
 def _apply(
     demand: PlacementDemand,
-    offered: Offers,
+    offered: NodeOffers,
     devices: FreeDevices,
     chosen: ServingShape,
     replicas: int,
@@ -162,7 +162,7 @@ def _apply(
 
 
 def _placed_condition(
-    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, offered: Offers
+    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, offered: NodeOffers
 ) -> tuple[Reason, str]:
     placed, desired, intent = target.replicas, target.desired, demand.intent
     if placed == desired:

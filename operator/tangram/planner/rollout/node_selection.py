@@ -10,7 +10,7 @@ from tangram.catalog import match_product
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.fleet import NodeSelector, Shape, Workload
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import Offers
+from tangram.planner.observe.node_offers import NodeOffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def node_selection(
     shape: Shape,
     workload: Workload | None,
     pods: int,
-    offered: Offers,
+    offered: NodeOffers,
     devices: FreeDevices,
 ) -> NodeSelection:
     """Return where `pods` pods of `shape` may run, for the LLMDeployment `uid` that names `pools`.
