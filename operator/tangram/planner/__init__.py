@@ -1,10 +1,8 @@
-"""The plan of the operator: `plan(snapshot, intents, now) -> Plan`, and the status of each LLMDeployment.
-Pure.
+"""The plan of the operator, and the status of each LLMDeployment. Pure.
 
 | room | in | out |
 | --- | --- | --- |
-| `observe` | a snapshot of the fleet | free devices, shapes in back-off |
-| `shapes` | nodes, checkpoint facts | the shapes that an LLMDeployment may use, and why not the others |
+| `observe` | a snapshot of the fleet | free devices, shapes on offer, shapes in back-off |
 | `placement` | shapes, quotas, budgets | the shape and the replicas of each LLMDeployment, decided together |
 | `rollout` | targets, Deployments | actions that reach the targets, make before break |
 | `jobs` | facts, reports | inspect and evaluate Jobs to start or to end |
