@@ -31,7 +31,7 @@ def test_every_state_is_a_problem_without_contradictions(state):
 def test_what_runs_is_what_was_kept(state):
     owners = {i.owner for gpu in asked(state).now.gpus for i in gpu.instances if i.owner}
 
-    assert owners <= {each.wanted.id for each in asked(state).deployments}
+    assert owners <= {each.requirements.id for each in asked(state).deployments}
     assert len(owners) == 20
 
 
@@ -50,8 +50,8 @@ def test_deployments_that_are_spread_share_two_pools():
     found = asked("spread")
 
     assert {gpu.pool for gpu in found.now.gpus} == set(scale.POOLS)
-    assert {each.wanted.pools for each in found.deployments} == {("east",), ("west",), ()}
-    assert {each.wanted.spread.node for each in found.deployments} == {scale.APART}
+    assert {each.requirements.pools for each in found.deployments} == {("east",), ("west",), ()}
+    assert {each.requirements.intent.spread.node for each in found.deployments} == {scale.APART}
 
 
 def test_the_former_menu_has_an_answer_to_every_state():
