@@ -9,7 +9,7 @@ from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Part, Problem, Spread, slice_request
 from tangram.packing.explanation.explain import Thinking
-from tangram.packing.explanation.relax import Knob, relaxations
+from tangram.packing.explanation.sufficient_changes import Knob, relaxations
 from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small

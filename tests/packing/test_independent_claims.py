@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.packing.explanation.explain import Binding, core
-from tangram.packing.explanation.relax import relaxations
+from tangram.packing.explanation.sufficient_changes import relaxations
 from tangram.packing.solve import solve
 from tests.support.packing_claims import FAMILIES, changed, judged, ranks_without, servable, without
 from tests.support.packing_instances import instance

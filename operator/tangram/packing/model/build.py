@@ -3,10 +3,10 @@
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.classes import Fleet, GPUClasses, fresh_targets
+from tangram.packing.model.gpu_supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.mixing import add_mix, limit_mix
 from tangram.packing.model.moves import add_moves
 from tangram.packing.model.spreading import add_spreading
-from tangram.packing.model.supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units

@@ -17,7 +17,7 @@ from itertools import accumulate
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET, Counts
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.search.duals import Pricer
+from tangram.packing.search.demand_pricer import Pricer
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.program import Column, Optimum, Program
 from tangram.packing.search.rows import Row, rows_of

@@ -16,7 +16,7 @@ from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.problem import FleetProblem
 
 if TYPE_CHECKING:
-    from tangram.packing.explanation.relax import Knob
+    from tangram.packing.explanation.sufficient_changes import Knob
     from tangram.packing.search.stages import SolveLimits
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
@@ -75,7 +75,7 @@ def _explanation(
         return {}, _ExplanationWork()
     from tangram.packing.explanation.explain import Thinking, core  # noqa: PLC0415 - loads the solver
     from tangram.packing.explanation.question import size  # noqa: PLC0415
-    from tangram.packing.explanation.relax import relaxations  # noqa: PLC0415
+    from tangram.packing.explanation.sufficient_changes import relaxations  # noqa: PLC0415
 
     assessed = fleet.sized.get(demand_id)
     if assessed is not None and (missing := no_gpu_in_pools(assessed, fleet)):
@@ -161,7 +161,7 @@ def _with_all_offers(fleet: FleetProblem, demand_id: str) -> Problem:
 
 def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["Knob"]:
     """Return the latency objectives of a demand with the looser values to try."""
-    from tangram.packing.explanation.relax import Knob  # noqa: PLC0415 - loads the solver
+    from tangram.packing.explanation.sufficient_changes import Knob  # noqa: PLC0415 - loads the solver
 
     def demand_at(field: str) -> Callable[[float], Demand]:
         return lambda value: _demand_with(fleet, demand_id, {field: value})
