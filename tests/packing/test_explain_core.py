@@ -8,7 +8,8 @@ import pytest
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Part, Problem, Spread, from_json, to_json
-from tangram.packing.explanation.explain import Core, Thinking, core
+from tangram.packing.explanation.explain import InfeasibleCore, infeasible_core
+from tangram.packing.explanation.question import ExplanationBudget
 from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small
@@ -31,7 +32,7 @@ def ask(name, profile, count, price=3.0, tp=1, **more):
 
 
 def why(problem, name="chat", **more):
-    return core(problem, solve(problem, SHORT), name, **more)
+    return infeasible_core(problem, solve(problem, SHORT), name, **more)
 
 
 def fleet(gpus, *demands, **more):
@@ -148,7 +149,7 @@ def test_a_demand_that_is_not_there_is_refused_by_name():
 
 
 def test_without_time_it_claims_nothing():
-    found = why(fleet([cut("a")], ask("chat", "4g.40gb", 2)), thinking=Thinking(seconds=0.0))
+    found = why(fleet([cut("a")], ask("chat", "4g.40gb", 2)), effort=ExplanationBudget(seconds=0.0))
 
     assert (found.bindings, found.proved) == ((), False)
 
@@ -156,7 +157,7 @@ def test_without_time_it_claims_nothing():
 def test_a_core_survives_json_and_is_the_same_every_time():
     problem = fleet([cut("a")], ask("chat", "4g.40gb", 2))
 
-    assert from_json(Core, to_json(why(problem))) == why(problem)
+    assert from_json(InfeasibleCore, to_json(why(problem))) == why(problem)
 
 
 def without(problem: Problem, name: str, dropped: set[str]) -> Problem:
@@ -202,7 +203,7 @@ def test_all_that_a_core_does_not_name_does_not_help_and_each_that_it_names_is_n
     packing = solve(problem, SHORT)
     judged = 0
     for demand in problem.demands:
-        found = core(problem, packing, demand.id)
+        found = infeasible_core(problem, packing, demand.id)
         if found is None or demand.slices:
             continue
         named = {f"gpus:{b.subject}" if b.family == "gpus" else b.family for b in found.bindings}
@@ -229,7 +230,7 @@ def test_the_move_budget_of_a_pool_is_named(budget, bound):
     gpus = tuple(cut(f"g{n}", Instance("1g.10gb", 0, f"s{n}"), pool="calm") for n in range(2))
     problem = Problem(gpus, (ask("a", "7g.80gb", 1),), move_budgets=(("calm", budget),))
 
-    found = core(problem, solve(problem), "a")
+    found = infeasible_core(problem, solve(problem), "a")
 
     families = () if found is None else tuple(binding.family for binding in found.bindings)
     assert set(bound) <= set(families)

@@ -8,8 +8,8 @@ import pytest
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Part, Problem, Spread, slice_request
-from tangram.packing.explanation.explain import Thinking
-from tangram.packing.explanation.sufficient_changes import Knob, relaxations
+from tangram.packing.explanation.question import ExplanationBudget
+from tangram.packing.explanation.sufficient_changes import ObjectiveChange, relaxations
 from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small
@@ -70,14 +70,14 @@ def test_the_smallest_budget_that_serves_is_the_price_of_a_mix_that_fits():
 
 def test_a_slower_objective_is_offered_with_the_shapes_that_the_caller_enumerates_for_it():
     demand = ask("7g.80gb", 2)
-    knob = Knob(
+    objective = ObjectiveChange(
         "TTFT",
         "ms",
         (520.0, 570.0, 620.0, 670.0),
         lambda ms: demand if ms < 600 else ask("4g.40gb", 1),
     )
 
-    found = helps(fleet([cut("a")], demand), knobs=(knob,))
+    found = helps(fleet([cut("a")], demand), objectives=(objective,))
 
     assert texts(found) == [f"add one 7g.80gb on {H100}", "TTFT 620 ms"]
     assert found[1].value == 620.0
@@ -118,7 +118,7 @@ def test_nothing_is_offered_to_a_demand_that_is_served_whole():
 def test_without_time_nothing_is_claimed():
     problem = fleet([cut("a")], ask("7g.80gb", 2))
 
-    assert helps(problem, thinking=Thinking(seconds=0.0)) == ()
+    assert helps(problem, effort=ExplanationBudget(seconds=0.0)) == ()
 
 
 def test_a_demand_that_is_not_there_is_refused_by_name():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.packing.explanation.explain import Binding, core
+from tangram.packing.explanation.explain import Binding, infeasible_core
 from tangram.packing.explanation.sufficient_changes import relaxations
 from tangram.packing.solve import solve
 from tests.support.packing_claims import FAMILIES, changed, judged, ranks_without, servable, without
@@ -37,7 +37,7 @@ def short_demands(kind, seeds):
                 yield seed, problem, packing, demand
 
 
-def false_cores(kind, seeds, explain=core):
+def false_cores(kind, seeds, explain=infeasible_core):
     """Constraints that are named wrongly, and how many cores were looked at."""
     found, count = [], 0
     for seed, problem, packing, demand in short_demands(kind, seeds):
@@ -118,7 +118,7 @@ def test_offered_changes_suffice(kind, seed):
 
 def test_a_claim_that_is_too_small_is_seen():
     def first(*question):
-        return replace(core(*question), bindings=core(*question).bindings[:1])
+        return replace(infeasible_core(*question), bindings=infeasible_core(*question).bindings[:1])
 
     def less(*question):
         return [replace(each, value=each.value - 1) for each in relaxations(*question)]
@@ -129,7 +129,9 @@ def test_a_claim_that_is_too_small_is_seen():
 
 def test_a_constraint_that_is_named_without_need_is_seen():
     def more(*question):
-        return replace(core(*question), bindings=(*core(*question).bindings, Binding("moves", "")))
+        return replace(
+            infeasible_core(*question), bindings=(*infeasible_core(*question).bindings, Binding("moves", ""))
+        )
 
     assert any("not served without" in line[-1] for line in false_cores("pinned", [4], more)[0])
 

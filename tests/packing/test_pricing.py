@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tangram.packing.problem.mix import SCALE, UNMET, WHOLE, served_units
+from tangram.packing.problem.mix import SCALE, UNMET, WHOLE_SERVICE, served_units
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.mix_space import MixPrices, MixShape, MixSpace
 from tangram.packing.search.pricing import MixPricing
@@ -65,7 +65,7 @@ def instance(rng):
     pinned = sum(shape.least for shape in shapes)
     space = MixSpace(
         tuple(shapes),
-        whole=rng.choice([WHOLE, WHOLE, WHOLE, 0]),
+        whole=rng.choice([WHOLE_SERVICE, WHOLE_SERVICE, WHOLE_SERVICE, 0]),
         min_replicas=rng.choice([0, 1, 1, 2, 3, 7]),
         max_replicas=rng.choice([None, None, pinned + rng.randint(0, 6)]),
         budget=rng.choice([None, None, sum(s.least * s.price for s in shapes) + rng.randint(0, 40)]),
@@ -109,7 +109,7 @@ def below(space, prices, most, effort=10**9, *, thorough=True):
 
 
 def test_a_bound_that_is_enough_is_not_exceeded():
-    space = MixSpace((MixShape(WHOLE // 2, 3),))
+    space = MixSpace((MixShape(WHOLE_SERVICE // 2, 3),))
 
     assert below(space, MixPrices(((10,),), unmet=1), 7) == (7, [])
 
@@ -125,13 +125,13 @@ def test_replicas_that_share_a_rate_serve_it_whole(count):
 
 
 def test_a_rate_missed_by_less_than_1e9_of_it_is_met_and_one_missed_by_more_is_not():
-    assert served_units(RATE * (1 - 9e-10), RATE) == WHOLE
-    assert 0 < WHOLE - served_units(RATE * (1 - 3e-9), RATE) <= SCALE
+    assert served_units(RATE * (1 - 9e-10), RATE) == WHOLE_SERVICE
+    assert 0 < WHOLE_SERVICE - served_units(RATE * (1 - 3e-9), RATE) <= SCALE
 
 
 def test_a_space_without_a_feasible_mix_is_refused():
     with pytest.raises(ValueError, match="no mix is feasible"):
-        MixSpace((MixShape(WHOLE, 3, held=2, least=2),), max_replicas=1)
+        MixSpace((MixShape(WHOLE_SERVICE, 3, held=2, least=2),), max_replicas=1)
 
 
 def test_a_search_ends_with_its_labels_and_keeps_a_valid_bound():

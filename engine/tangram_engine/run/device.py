@@ -25,7 +25,7 @@ class UnusableDevice(StartError):
 
 
 def open_device(requested: str, driver_node: Path = DRIVER_NODE) -> torch.device:
-    """Return a device that has computed something. `wanted`: auto, cpu or cuda. Raises UnusableDevice.
+    """Return a device that has computed something. `requested`: auto, cpu or cuda. Raises UnusableDevice.
 
     A GPU that is there and cannot be used is an error, also for "auto": a CPU would answer, but far slower.
     """
@@ -46,7 +46,7 @@ def open_device(requested: str, driver_node: Path = DRIVER_NODE) -> torch.device
 
 
 def choose_dtype(requested: str, stored: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of weights, activations and cache. `wanted`: auto or a name of torch's.
+    """Return the dtype of weights, activations and cache. `requested`: auto or a name of torch's.
 
     auto: float32 on a CPU, else as most weights are stored, float16 on a GPU without bfloat16. Raises
     UnusableDevice where bfloat16 is asked for and the GPU has none.

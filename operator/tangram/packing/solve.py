@@ -78,7 +78,7 @@ def _attempt(
         packing = report.packing(first if second is None else second)
     if all(_near(stage) for stage in packing.stages[: _paid(packing)]):
         return packing
-    return min(packing, report.nothing_changes(), key=_worth)  # thinking ended early: what runs may be better
+    return min(packing, report.nothing_changes(), key=_worth)  # the time was over: what runs may be better
 
 
 def _nothing_changes(problem: Problem) -> Packing:

@@ -20,7 +20,7 @@ Tokens = Annotated[StrictInt, Field(ge=1, le=1_048_576)]
 
 
 def lengths_of_the_api(value: object) -> object:
-    """Return `given`, unless it is a form of lengths that objects do not have. Raises `ValueError`."""
+    """Return `value`, unless it is a form of lengths that objects do not have. Raises `ValueError`."""
     if isinstance(value, int) and not isinstance(value, bool):
         raise ValueError(f"must be an object: write {{mean: {value}}}, not {value}")  # noqa: TRY004
     if isinstance(value, Mapping) and "histogram" in value:

@@ -20,11 +20,11 @@ from tangram.catalog.prices import Prices
 from tangram.fleet import Shape, replicas_for
 
 MEMORY_CAPACITY = "memory capacity"
-# Requests present on average. A replica that misses its objectives at this load already serves nobody.
+# Requests present on average. A replica that misses its objectives at this load already is of no use.
 IDLE = 0.1
 # Of what the catalog marks as doubtful; where a slice lies and its media engines change nothing here.
 USED_FACTS = ("data sheet", "memory", "sm")
-# Deviations from the mean load up to which memory must hold: beyond them nobody waits for it often.
+# Deviations from the mean load up to which memory must hold: beyond them requests seldom wait for it.
 CROWD = 3.0
 # With this much more load and no end of memory the objectives must hold for memory to be what is missing.
 WORTHWHILE = 1.1

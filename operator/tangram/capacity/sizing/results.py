@@ -85,7 +85,7 @@ class SizedShape:
     usd_per_million_tokens: float  # generated tokens, at the load asked for
     default_price: bool
     kv_per_request: float  # bytes of cache on a rank of a running request, on average
-    unverified: tuple[str, ...]  # what nobody measured or no source says: outputs mark it
+    unverified: tuple[str, ...]  # neither measured nor stated by a source: outputs mark it
 
     @property
     def gpus(self) -> float:

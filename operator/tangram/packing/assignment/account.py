@@ -49,7 +49,7 @@ def account(
         layouts=assignment.layouts,
         moves=moves,
         unmet=tuple(
-            Unmet(demand.id, demand.priority, choice.unmet, _why(demand, assignment, room))
+            Unmet(demand.id, demand.priority, choice.unmet, _unmet_reason(demand, assignment, room))
             for demand, choice in zip((w for w in demands if not w.is_foreign), choices, strict=True)
             if choice.unmet > 0
         ),
@@ -218,7 +218,7 @@ def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
     return may_cut or any(instance.profile == shape.profile for instance in gpu.instances)
 
 
-def _why(demand: PreparedDemand, assignment: Assignment, room: _Occupancy | None) -> str:
+def _unmet_reason(demand: PreparedDemand, assignment: Assignment, room: _Occupancy | None) -> str:
     """Return why a demand goes short: only what the plan itself shows."""
     if demand.least_unmet:
         return "no mix of replicas within its budget and limits serves it whole"

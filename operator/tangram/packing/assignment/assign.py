@@ -12,7 +12,7 @@ from itertools import chain
 
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.fleet.intent import cap
-from tangram.packing.assignment.counts import Counts
+from tangram.packing.assignment.counts import SolutionCounts
 from tangram.packing.assignment.fill import fill, idle_gpus, mend, urgency
 from tangram.packing.assignment.sites import (
     AssignmentState,
@@ -29,7 +29,7 @@ from tangram.packing.geometry.board import Board
 from tangram.packing.geometry.layouts import IllegalLayout, Placement, check, creation_order, multiset
 from tangram.packing.model.classes import Fleet, GPUClasses, GPUKind, GrownClass, Namer, in_turn
 from tangram.packing.model.targets import Label, Target
-from tangram.packing.problem.mix import Mix
+from tangram.packing.problem.mix import MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
 from tangram.packing.problem.result import GPULayout, Placed
 from tangram.packing.problem.statement import GPUState, new_nodes
@@ -52,7 +52,7 @@ class Assignment:
 
 
 def assign(
-    fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses, counts: Counts
+    fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses, counts: SolutionCounts
 ) -> Assignment:
     """Name the GPUs behind `counts`."""
     new = [
@@ -100,7 +100,7 @@ def _short(
     free = {shape for shape, spots in work.free.items() if spots}
     skus = {*idle, *(unit.kind.sku for unit in work.units if unit.free)}
 
-    def has_room(demand: PreparedDemand, mix: Mix) -> bool:
+    def has_room(demand: PreparedDemand, mix: MixLimits) -> bool:
         if problem.headroom or (limited and demand.held):
             return False
         shapes = (item.shape for item in mix.items if item.serves)
@@ -111,7 +111,7 @@ def _short(
     return sorted(demands_with_room, key=lambda demand: (-demand.priority, demand.id))
 
 
-def _cut(work: AssignmentState, classes: GPUClasses, counts: Counts) -> None:
+def _cut(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -> None:
     for group, n in zip(classes.existing, counts.classes, strict=True):
         if not group.is_node:
             chosen = _repeat(group.targets, n)
@@ -123,7 +123,7 @@ def _repeat(targets: Iterable[Target], counts: Iterable[int]) -> list[Target]:
     return [target for target, n in zip(targets, counts, strict=True) for _ in range(n)]
 
 
-def _whole(work: AssignmentState, classes: GPUClasses, counts: Counts) -> list[Unit]:
+def _whole(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -> list[Unit]:
     units = []
     free_by_kind: dict[GPUKind, list[str]] = {}
     for group, n in zip(classes.existing, counts.classes, strict=True):
@@ -193,7 +193,12 @@ def _new_gpus(fleet: Fleet, grown: GrownClass, nodes: int) -> list[GPUState]:
 
 
 def _grow(
-    work: AssignmentState, classes: GPUClasses, counts: Counts, new: list[list[GPUState]], *, spread: bool
+    work: AssignmentState,
+    classes: GPUClasses,
+    counts: SolutionCounts,
+    new: list[list[GPUState]],
+    *,
+    spread: bool,
 ) -> list[Unit]:
     """Cut the GPUs of new nodes, node after node; to be spread, equal ones on different nodes."""
     units = []
@@ -208,7 +213,7 @@ def _grow(
     return units
 
 
-def _gangs(work: AssignmentState, counts: Counts) -> None:
+def _gangs(work: AssignmentState, counts: SolutionCounts) -> None:
     """Place new gangs, the largest first, on the fullest node that has room; to be spread, the emptiest."""
     for (kind, size), n in sorted(counts.gangs.items(), key=lambda item: (-item[0][1], item[0])):
         units = [unit for unit in work.units if unit.kind == kind]
@@ -223,7 +228,11 @@ def _gangs(work: AssignmentState, counts: Counts) -> None:
 
 
 def _stay(
-    work: AssignmentState, demand: PreparedDemand, counts: Counts, name: Namer, quota: Counter[Label] | None
+    work: AssignmentState,
+    demand: PreparedDemand,
+    counts: SolutionCounts,
+    name: Namer,
+    quota: Counter[Label] | None,
 ) -> None:
     """Leave replicas where they are, as many as are still wanted; those in crowded places go first."""
     planned = counts.taken.get(demand.id, {})
@@ -272,7 +281,7 @@ def _keeps(work: AssignmentState, gpu: str) -> bool:
 
 
 def _slots(work: AssignmentState) -> None:
-    """Offer every slice of the layouts that nobody holds."""
+    """Offer every slice of the layouts that no replica holds."""
     for gpu_id, target in sorted(work.targets.items()):
         gpu = work.gpus[gpu_id]
         if target.kind == "idle":
@@ -313,7 +322,7 @@ def _layout(work: AssignmentState, gpu: GPUState, owned: Mapping[int, InstanceOw
 def _leave_alone(
     work: AssignmentState, gpu: GPUState, placements: set[Placement], now: set[Placement]
 ) -> set[Placement]:
-    """Add the free slices that exist and are in nobody's way: nothing is destroyed without need."""
+    """Add the free slices that exist and overlap no other: nothing is destroyed without need."""
     board = work.fleet.problem.board(gpu.sku)
     remaining = set(placements)
     for placement in sorted(now - placements):

@@ -13,7 +13,7 @@ from tangram.packing.search.stages import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class SolutionCounts:
     """A solution in numbers, before any GPU has a name."""
 
     classes: tuple[tuple[int, ...], ...]  # [class][target]
@@ -25,11 +25,11 @@ class Counts:
     keeps: Mapping[Label, int] | None  # replicas that go on where they are; None: all that can
 
 
-def counts_of(run: Run, chosen: Mapping[str, MixColumn]) -> Counts:
+def counts_of(run: Run, chosen: Mapping[str, MixColumn]) -> SolutionCounts:
     """Return the counts of the last solution."""
     solution, model = run.solution, run.model
     assert solution is not None  # noqa: S101 - asked for only where there is one
-    return Counts(
+    return SolutionCounts(
         classes=tuple(tuple(solution[v.index] for v in variables) for variables in model.counts),
         converted=tuple(tuple(solution[v.index] for v in variables) for variables in model.converted),
         gangs={key: solution[v.index] for key, v in model.gangs.items()},
@@ -49,9 +49,9 @@ def _keeps(model: Model, solution: list[int]) -> dict[Label, int]:
     return staying
 
 
-def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, MixColumn]) -> Counts:
+def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, MixColumn]) -> SolutionCounts:
     """Return every GPU as it is: the fallback when time is over before the first solution."""
-    return Counts(
+    return SolutionCounts(
         classes=tuple(
             tuple(len(group.members) * (t == as_it_is(group)) for t in range(len(group.targets)))
             for group in grouped.existing

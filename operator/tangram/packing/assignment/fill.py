@@ -1,4 +1,4 @@
-"""Give free sites to replicas that do not run yet; who has to be spread chooses first."""
+"""Give free sites to replicas that do not run yet; demands with spread limits choose first."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.fleet.intent import cap
-from tangram.packing.assignment.counts import Counts
+from tangram.packing.assignment.counts import SolutionCounts
 from tangram.packing.assignment.sites import (
     AssignmentState,
     VacantSite,
@@ -21,14 +21,14 @@ from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
 
 
-def urgency(demand: PreparedDemand, counts: Counts) -> tuple[float, int, str]:
-    """Who cares for places chooses first, and among those to be spread who has most to place."""
+def urgency(demand: PreparedDemand, counts: SolutionCounts) -> tuple[float, int, str]:
+    """Return a sort key: demands of named pools first, then the tightest spread, then the most replicas."""
     replicas = sum(counts.taken.get(demand.id, {}).values())
     share = 0.0 if demand.pools else min(demand.spread.node, demand.spread.zone)
     return share, -replicas if demand.spread.node < 1 else 0, demand.id
 
 
-def fill(work: AssignmentState, demand: PreparedDemand, counts: Counts) -> None:
+def fill(work: AssignmentState, demand: PreparedDemand, counts: SolutionCounts) -> None:
     """Give a demand the replicas that it has not got yet, as far as there is room."""
     planned = counts.taken.get(demand.id, {})
     total = sum(planned.values())
@@ -117,7 +117,7 @@ def _add(work: AssignmentState, demand: PreparedDemand, shape: ShapeKey, idle: d
 
 
 def _thin_out(work: AssignmentState, demand: PreparedDemand) -> None:
-    """Who got fewer replicas than planned may have too many in one place: spread goes by what there is."""
+    """Drop replicas that exceed a spread limit, which is a share of those placed, not of those planned."""
     sites = work.sites.get(demand.id, [])
     pinned = {(held.shape, held.gpus, held.start) for held in demand.held if held.pinned} & work.kept
     limits = (
@@ -197,7 +197,7 @@ def _take(
 
 
 def _fullest_first(spots: list[VacantSite]) -> list[VacantSite]:
-    """Take from the node with most spots left each time: what is left then suits who comes later best."""
+    """Take from the node with most spots left each time: what is left then suits later demands best."""
     by_node: dict[str, list[VacantSite]] = {}
     for spot in spots:
         by_node.setdefault(spot.node, []).append(spot)

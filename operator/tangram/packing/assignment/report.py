@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
-from tangram.packing.assignment.counts import Counts, counts_of, nothing_changes
+from tangram.packing.assignment.counts import SolutionCounts, counts_of, nothing_changes
 from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices, units
 from tangram.packing.problem.result import Packing, Stage
@@ -66,7 +66,7 @@ class Report:
         return replace(packing, gap=gap, stages=tuple(stages))
 
     def _write(
-        self, grouped: GPUClasses, chosen: Mapping[str, MixColumn], counts: Counts
+        self, grouped: GPUClasses, chosen: Mapping[str, MixColumn], counts: SolutionCounts
     ) -> tuple[Packing, float | None]:
         """Return the packing without its stages; and what its replicas take up of the GPUs, in USD per hour.
 

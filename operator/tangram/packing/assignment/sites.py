@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tangram.fleet import ShapeKey
-from tangram.packing.assignment.counts import Counts
+from tangram.packing.assignment.counts import SolutionCounts
 from tangram.packing.model.classes import Fleet, GPUKind
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
@@ -77,7 +77,7 @@ class AssignmentState:
         return Counter(spot.shape for spot in self.sites.get(demand, ()))
 
 
-def quotas(counts: Counts) -> dict[str, dict[ShapeKey, Counter[str]]]:
+def quotas(counts: SolutionCounts) -> dict[str, dict[ShapeKey, Counter[str]]]:
     """Return how many replicas the model has in each place, by demand to be spread and shape."""
     by_demand: dict[str, dict[ShapeKey, Counter[str]]] = {}
     for (demand, shape, place), n in counts.spots.items():

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tangram.packing.explanation.question import (
+    ExplanationBudget,
     Family,
     FeasibilityQuestion,
     Name,
-    Thinking,
     missed,
     named,
     shapes_of,
@@ -20,8 +20,6 @@ from tangram.packing.explanation.question import (
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import GPUState, Instance, Problem
 from tangram.packing.problem.validate import validate
-
-__all__ = ["Binding", "Core", "Thinking", "core"]
 
 _SHOWN = 5  # names in one sentence
 
@@ -38,13 +36,13 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class InfeasibleCore:
     """Why one demand is not served whole."""
 
     demand: str
     unmet: float  # share, 0..1
     bindings: tuple[Binding, ...]  # all of them together; each is needed
-    proved: bool = True  # False: thinking ended early; fewer families may do
+    proved: bool = True  # False: the time was over; fewer families may do
 
     def __str__(self) -> str:
         return (
@@ -53,7 +51,9 @@ class Core:
         )
 
 
-def core(problem: Problem, packing: Packing, demand_id: str, thinking: Thinking | None = None) -> Core | None:
+def infeasible_core(
+    problem: Problem, packing: Packing, demand_id: str, effort: ExplanationBudget | None = None
+) -> InfeasibleCore | None:
     """Return why `packing` does not serve a demand whole; None: it does. Deterministic.
 
     Raises `InputError` for a demand that the problem does not have.
@@ -63,10 +63,10 @@ def core(problem: Problem, packing: Packing, demand_id: str, thinking: Thinking 
     unmet = missed(packing, demand)
     if unmet <= 0:
         return None
-    question = FeasibilityQuestion(problem, packing, demand, thinking or Thinking())
+    question = FeasibilityQuestion(problem, packing, demand, effort or ExplanationBudget())
     needed, proved = _thin(question)
     bindings = tuple(_binding(question, *name) for name in question.names if name in needed)
-    return Core(demand_id, unmet, bindings, proved)
+    return InfeasibleCore(demand_id, unmet, bindings, proved)
 
 
 def _thin(question: FeasibilityQuestion) -> tuple[frozenset[Name], bool]:

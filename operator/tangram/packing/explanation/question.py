@@ -22,14 +22,7 @@ from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET, least_unmet, parts_alone
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.statement import (
-    ANY_SKU,
-    Demand,
-    GPUState,
-    GrowablePool,
-    Offer,
-    Problem,
-)
+from tangram.packing.problem.statement import ANY_SKU, Demand, GPUState, GrowablePool, Offer, Problem
 
 Family = Literal["shape", "policy", "immovable", "gang", "spread", "moves", "priority", "budget", "gpus"]
 
@@ -56,11 +49,11 @@ _ROUNDING = 1e-6  # of parts, counted in floating point
 
 
 @dataclass(slots=True)
-class Thinking:
-    """Deterministic time for explanations, apart from the solve's own."""
+class ExplanationBudget:
+    """Deterministic time for explanations, apart from that of the solve."""
 
     seconds: float = 5.0  # CP-SAT's unit: one to three seconds on one core
-    each: float = 1.0  # most for one question
+    per_question: float = 1.0  # at most
     spent: float = 0.0
     solves: int = 10**9  # changes that may still be tried by a solve of their own
     built: int = 0  # shapes in all models that were made: what else took time, as a count
@@ -68,13 +61,13 @@ class Thinking:
 
     @property
     def over(self) -> bool:
-        """Whether nothing at all is to be looked at any more."""
+        """Whether the time is over, whatever is left of the counts."""
         return self.late is not None and self.late()
 
     @property
     def left(self) -> float:
         """What the next question may take; 0: no more."""
-        return 0.0 if self.over else max(0.0, min(self.each, self.seconds - self.spent))
+        return 0.0 if self.over else max(0.0, min(self.per_question, self.seconds - self.spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +85,7 @@ class FeasibilityQuestion:
     problem: Problem
     packing: Packing
     demand: Demand
-    thinking: Thinking = field(default_factory=Thinking)
+    effort: ExplanationBudget = field(default_factory=ExplanationBudget)
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -110,7 +103,7 @@ class FeasibilityQuestion:
         return (*self.problem.move_budgets, *(((None, everywhere),) if everywhere is not None else ()))
 
     def ask(self, families: frozenset[Name] | None = None) -> FeasibilityAnswer:
-        """Ask under the families in `kept`; None: under all."""
+        """Ask under `families`; None: under all."""
         families = frozenset(self.names) if families is None else families
         answer = self._ask(families)
         if answer.feasible is not False or _GANG in families or not self._spreads_gangs(families):
@@ -126,11 +119,11 @@ class FeasibilityQuestion:
         return gangs and ("spread", "") in families and min(spread.node, spread.zone) < 1
 
     def _ask(self, asked_families: frozenset[Name]) -> FeasibilityAnswer:
-        if not self.thinking.left:
+        if not self.effort.left:
             return FeasibilityAnswer(None)
         families = {family for family, _ in asked_families}
         problem = _without(self.problem, self.demand, frozenset(_ORDER) - families)
-        self.thinking.built += size(problem)
+        self.effort.built += size(problem)
         model, prepared = _model(problem, self.demand.id)
         free = [name for name in self.names if name[0] not in _BUILT]
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
@@ -149,12 +142,12 @@ class FeasibilityQuestion:
         self, cp: cp_model.CpModel, assumed: dict[int, Name], built: frozenset[Name]
     ) -> FeasibilityAnswer:
         solver = cp_model.CpSolver()
-        status = self._think(solver, cp)
-        if status == cp_model.UNKNOWN and self.thinking.left:  # harder to prove than with all of them fixed
+        status = self._status(solver, cp)
+        if status == cp_model.UNKNOWN and self.effort.left:  # harder to prove than with all of them fixed
             cp.clear_assumptions()
             for index in assumed:
                 cp.add(cp.get_int_var_from_proto_index(index) == 1)
-            status = self._think(solver, cp)
+            status = self._status(solver, cp)
             if status == cp_model.INFEASIBLE:
                 return FeasibilityAnswer(feasible=False, core=frozenset(assumed.values()) | built)
         if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
@@ -164,15 +157,15 @@ class FeasibilityQuestion:
         infeasible = {assumed[index] for index in solver.sufficient_assumptions_for_infeasibility()}
         return FeasibilityAnswer(feasible=False, core=frozenset(infeasible) | built)
 
-    def _think(self, solver: cp_model.CpSolver, cp: cp_model.CpModel) -> cp_model.CpSolverStatus:
+    def _status(self, solver: cp_model.CpSolver, cp: cp_model.CpModel) -> cp_model.CpSolverStatus:
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = _SEED
         solver.parameters.linearization_level = 2  # bounds come from the relaxation, as in the solve itself
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0
-        solver.parameters.max_deterministic_time = self.thinking.left
+        solver.parameters.max_deterministic_time = self.effort.left
         status = solver.solve(cp)
-        self.thinking.spent += max(0.001, solver.response_proto.deterministic_time)
+        self.effort.spent += max(0.001, solver.response_proto.deterministic_time)
         return status
 
     def _serve(self, model: Model, literal: cp_model.IntVar) -> None:

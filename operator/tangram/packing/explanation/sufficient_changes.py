@@ -2,8 +2,8 @@
 
 One dimension at a time: more slices or GPUs of one shape, dollars, an objective (the caller enumerates its
 shapes again), spread, priority, the move budget. Within a dimension values are tried in order; where a larger
-value can only help, by halving. No other demand may lose by it,
-except to a higher priority: then the demands that lose are named.
+value can only help, by halving. No other demand may lose by it, except to a
+higher priority: then the demands that lose are named.
 """
 
 import math
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
-from tangram.packing.explanation.question import FeasibilityQuestion, Thinking, missed, named, size
+from tangram.packing.explanation.question import ExplanationBudget, FeasibilityQuestion, missed, named, size
 from tangram.packing.problem.mix import least_unmet, on_any_fleet, parts_alone
 from tangram.packing.problem.prepared import prices_of
 from tangram.packing.problem.result import Packing
@@ -36,7 +36,7 @@ _FREE: Mapping[ShapeKey, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class ObjectiveChange:
     """An objective that may be loosened: the caller enumerates shapes again for each value."""
 
     name: str  # TTFT
@@ -81,23 +81,23 @@ class _Trial:
     problem: Problem
     packing: Packing
     demand: Demand
-    thinking: Thinking
+    effort: ExplanationBudget
     limits: SolveLimits
 
     def possible(self, change: _Change) -> bool:
         """Whether the demand could be served whole beside all demands as important: no objective, fast."""
         problem = change.problem
         demand = named(problem, self.demand.id)
-        return FeasibilityQuestion(problem, self.packing, demand, self.thinking).ask().feasible is True
+        return FeasibilityQuestion(problem, self.packing, demand, self.effort).ask().feasible is True
 
     def works(self, change: _Change, *, may_hurt: bool = False) -> Packing | None:
         """Solve again. None: it does not help, or another demand would be served less."""
-        if self.thinking.over or not self.thinking.solves:
+        if self.effort.over or not self.effort.solves:
             return None
-        self.thinking.solves -= 1
-        # A solve makes several models, and thinks about them.
+        self.effort.solves -= 1
+        # A solve makes several models.
         problem = change.problem
-        self.thinking.built += _SOLVE * size(problem)
+        self.effort.built += _SOLVE * size(problem)
         packing = solve(problem, self.limits)
         if missed(packing, named(problem, self.demand.id)) > 0:
             return None
@@ -137,23 +137,23 @@ def relaxations(
     problem: Problem,
     packing: Packing,
     demand_id: str,
-    knobs: Sequence[Knob] = (),
-    thinking: Thinking | None = None,
+    objectives: Sequence[ObjectiveChange] = (),
+    effort: ExplanationBudget | None = None,
     limits: SolveLimits | None = None,
 ) -> tuple[SufficientChange, ...]:
     """Return the smallest change per dimension that gets a demand served whole; none where it is.
 
-    `thinking` is for finding it, `limits` for each time that a finding is solved: the time is the caller's,
+    `effort` is for finding it, `limits` for each time that a finding is solved: the time is the caller's,
     not the plan's. Deterministic. Raises `InputError` for a demand that the problem does not have.
     """
     validate(problem)
     demand = named(problem, demand_id)
     if missed(packing, demand) <= 0:
         return ()
-    trial = _Trial(problem, packing, demand, thinking or Thinking(), limits or SolveLimits())
+    trial = _Trial(problem, packing, demand, effort or ExplanationBudget(), limits or SolveLimits())
     return (
         *_more(trial),
-        *_looser(trial, knobs),
+        *_looser(trial, objectives),
         *_dearer(trial),
         *_closer(trial),
         *_earlier(trial),
@@ -233,11 +233,11 @@ def _mix(trial: _Trial, prices: Mapping[ShapeKey, float]) -> dict[ShapeKey, int]
     demand = trial.demand
     counts = {part.shape: part.count for part in _whole(demand)}
     many = sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED
-    if demand.slices or demand.uniform or many or trial.thinking.over:
+    if demand.slices or demand.uniform or many or trial.effort.over:
         return {}
     empty = replace(trial.problem, gpus=(), growable=(), headroom=(), demands=(replace(demand, pools=()),))
     fleet = _add(empty, counts, prices)
-    trial.thinking.built += _SOLVE * size(fleet)
+    trial.effort.built += _SOLVE * size(fleet)
     (choice,) = solve(fleet, trial.limits).choices
     return {part.shape: part.count for part in choice.parts}
 
@@ -286,14 +286,14 @@ def _start(problem: Problem, shape: ShapeKey) -> int | None:
     return max(starts, default=None)
 
 
-def _looser(trial: _Trial, knobs: Sequence[Knob]) -> Iterator[SufficientChange]:
-    for knob in knobs:
-        changes = [trial.with_demand(knob.demand_at(value), value) for value in knob.values]
+def _looser(trial: _Trial, objectives: Sequence[ObjectiveChange]) -> Iterator[SufficientChange]:
+    for objective in objectives:
+        changes = [trial.with_demand(objective.demand_at(value), value) for value in objective.values]
         sufficient = trial.first(changes)
         if sufficient is not None:
             change, packed = sufficient
-            text = f"{knob.name} {change.value:g} {knob.unit}"
-            subject = f"{knob.name} {knob.unit}"
+            text = f"{objective.name} {change.value:g} {objective.unit}"
+            subject = f"{objective.name} {objective.unit}"
             yield SufficientChange("objective", subject, change.value, text, packed.cost_per_hour)
 
 

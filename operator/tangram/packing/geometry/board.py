@@ -16,7 +16,7 @@ class Option:
     mask: int
     compute: int
     engines: tuple[tuple[str, int], ...] = ()
-    memory_mib: int | None = None  # usable memory; None: nobody has published it
+    memory_mib: int | None = None  # usable memory; None: not published
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Board:
 
 @cache
 def board(sku: str) -> Board | None:
-    """Return the catalog's board of `sku`; None: MIG cannot cut it, or nobody has published where."""
+    """Return the catalog's board of `sku`; None: MIG cannot cut it, or its placements are not published."""
     gpu = catalog.gpu(sku)
     if gpu is None or gpu.mig_key is None:
         return None

@@ -91,7 +91,7 @@ def maximal_multisets(board: Board) -> tuple[Multiset, ...]:
 
 @cache
 def layout_of(board: Board, counts: Multiset) -> Layout | None:
-    """Return the first legal layout that offers exactly `wanted`; None: the board cannot hold it."""
+    """Return the first legal layout that offers exactly `counts`; None: the board cannot hold it."""
     return next((layout for layout in layouts(board) if multiset(layout) == counts), None)
 
 
@@ -127,7 +127,7 @@ def default_position(board: Board, layout: Layout, profile: str) -> Placement | 
 
 @cache
 def creation_order(board: Board, multiset: Multiset) -> Layout | None:
-    """Return an order in which creation at default positions yields `wanted`, with those positions.
+    """Return an order in which creation at default positions yields `multiset`, with those positions.
 
     Order matters: 1g, 1g, 2g and then 3g fails where 3g first succeeds. Largest first is tried first, as
     mig-parted does, which permutes until one order works. None: no order does.

@@ -112,7 +112,7 @@ def _headroom(model: Model, fleet: Fleet) -> None:
 
 
 def _spare(model: Model, fleet: Fleet, sku: str, names: frozenset[str]) -> dict[str, Terms]:
-    """Idle GPUs in MIG mode, cut in thought to what should be free."""
+    """Return the free slices of a SKU, by profile, if its idle GPUs in MIG mode were cut for headroom."""
     idle = model.idle.get(sku)
     if idle is None or not names:
         return {}

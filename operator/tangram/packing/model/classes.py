@@ -1,6 +1,6 @@
 """Classes of interchangeable GPUs and nodes, which the packing model counts.
 
-GPUs that look the same to the solver (SKU, price, place, instances and who owns them) form a class; a target
+GPUs that look the same to the solver (SKU, price, place, instances and their owners) form a class; a target
 is one thing that a GPU of the class may become. The solver counts GPUs instead of naming them, which is exact
 because any GPU of a class would do. GPUs out of MIG mode are looked at node by node as soon as gangs are in
 play, else one by one.
@@ -67,7 +67,7 @@ class GPUClasses:
     name: Namer
 
     def restricted(self, numbers: Sequence[Collection[int]]) -> "GPUClasses":
-        """Return the same with few of the targets of what exists: `kept`, their numbers by class."""
+        """Return the same with few of the targets of what exists: those of `numbers`, by class."""
         few = (
             replace(group, targets=tuple(t for n, t in enumerate(group.targets) if n in numbers_of_class))
             for group, numbers_of_class in zip(self.existing, numbers, strict=True)

@@ -5,11 +5,11 @@ from typing import Any
 from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.variables import MixTerms, Model, Terms
-from tangram.packing.problem.mix import SCALE, UNMET, Mix
+from tangram.packing.problem.mix import SCALE, UNMET, MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
 
 
-def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix) -> None:
+def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: MixLimits) -> None:
     """Add the counts, and what is unmet: the missing share of the rate or of the least replicas."""
     mix_terms = model.mixes[demand.id] = MixTerms()
     served, alive, every = Terms(), Terms(), Terms()
@@ -35,7 +35,7 @@ def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: Mix)
         model.drained.setdefault(demand.priority, Terms()).add(gone)
 
 
-def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
+def limit_mix(model: Model, demand: PreparedDemand, mix: MixLimits) -> None:
     """Add what limits the counts, but for the mixes that are always allowed."""
     mix_terms = model.mixes[demand.id]
     always = mix_terms.always = [_flag(model, demand, "always") for _ in mix.always]
@@ -60,7 +60,7 @@ def limit_mix(model: Model, demand: PreparedDemand, mix: Mix) -> None:
         _pin(model, demand, mix, limited)
 
 
-def limit_budget(model: Model, demand: PreparedDemand, mix: Mix, *literals: cp_model.IntVar) -> None:
+def limit_budget(model: Model, demand: PreparedDemand, mix: MixLimits, *literals: cp_model.IntVar) -> None:
     """Keep the price of a mix within its budget where all of `literals` hold, unless it is always allowed."""
     if mix.budget is not None:
         mix_terms, price = model.mixes[demand.id], Terms()
@@ -70,7 +70,7 @@ def limit_budget(model: Model, demand: PreparedDemand, mix: Mix, *literals: cp_m
         model.cp.add(price.expression <= mix.budget).only_enforce_if(*limited)
 
 
-def _pin(model: Model, demand: PreparedDemand, mix: Mix, limited: list[Any]) -> None:
+def _pin(model: Model, demand: PreparedDemand, mix: MixLimits, limited: list[Any]) -> None:
     """What must not move stays, unless the demand is served as well by fewer of what runs."""
     mix_terms, fewer = model.mixes[demand.id], _flag(model, demand, "fewer")
     for shape, n in mix.pinned:

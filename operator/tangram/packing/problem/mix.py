@@ -1,4 +1,4 @@
-"""Mixes of one demand: how many replicas of each of its shapes, and what that serves, in whole numbers."""
+"""What limits the mixes of one demand, and the whole units in which service is counted."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,38 +12,38 @@ from tangram.packing.problem.statement import Demand, Part
 # Units of a demand that is not served at all: up to 16 parts of it, and many more counts, divide it.
 UNMET = 720_720
 SCALE = 1024  # service is counted this much finer than what is unmet: hundreds of replicas add up to no unit
-WHOLE = UNMET * SCALE  # service of a demand that is served whole
+WHOLE_SERVICE = UNMET * SCALE  # service of a demand that is served whole
 _REACHED = 1 + Fraction(repr(RATE_TOLERANCE))
 NANO = 10**9  # parts of a dollar in which budgets are compared
 _MANY = 10**6  # replicas
 
-Counts = tuple[tuple[ShapeKey, int], ...]  # sorted by shape, counts above zero
+MixCounts = tuple[tuple[ShapeKey, int], ...]  # sorted by shape, counts above zero
 Crowded = tuple[int, int]  # most replicas that run on one node, and in one zone
 NOWHERE: Crowded = (0, 0)
 
 
 def served_units(rate: float, demanded: float) -> int:
-    """Return what one replica of `rate` serves of `wanted` requests per second; all of it is `WHOLE`.
+    """Return what one replica of `rate` serves of `demanded` requests per second: at most `WHOLE_SERVICE`.
 
     Rounded up, so that replicas that reach the rate but for the rounding of floating point serve all of it.
     """
     if demanded <= 0:
-        return WHOLE
-    return min(WHOLE, math.ceil(WHOLE * Fraction(rate) / Fraction(demanded) * _REACHED))
+        return WHOLE_SERVICE
+    return min(WHOLE_SERVICE, math.ceil(WHOLE_SERVICE * Fraction(rate) / Fraction(demanded) * _REACHED))
 
 
 def replicas_needed(demanded: float, rate: float, least: int) -> int:
-    """Return how many replicas of `rate` requests per second each serve `wanted`; at least `least`.
+    """Return how many replicas of `rate` requests per second each serve `demanded`; at least `least`.
 
     In the whole units of the solver, which `fleet.replicas_for` does not know.
     """
-    return max(least, -(-WHOLE // served_units(rate, demanded)) if demanded > 0 else 0)
+    return max(least, -(-WHOLE_SERVICE // served_units(rate, demanded)) if demanded > 0 else 0)
 
 
 def unmet_units(service: int, replicas: int, whole: int, least: int) -> int:
     """Return the missing share of the rate or of the least replicas, whichever is larger; 0 to UNMET.
 
-    `whole`: service of a demand that is served whole; 0 where no rate is wanted. Rounded up.
+    `whole`: service of a demand that is served whole; 0 where no rate is demanded. Rounded up.
     """
     return max(0, -((service - whole) // SCALE), missing_replicas(replicas, least))
 
@@ -58,24 +58,24 @@ class MixItem:
     """One shape of a mix."""
 
     shape: ShapeKey
-    serves: int  # by one replica, in parts of WHOLE; 0: it stays where it is and serves nothing
+    serves: int  # by one replica, in parts of WHOLE_SERVICE; 0: it stays where it is and serves nothing
     price: int  # of one replica, USD per hour / NANO
     alone: int  # more of them serve no more
     most: int  # more of them allow no more in one place, either
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
-    """What the mixes of one demand are limited by."""
+class MixLimits:
+    """What limits the mixes of one demand."""
 
     items: tuple[MixItem, ...]  # sorted by shape
-    rated: bool  # whether a rate is wanted, not replicas alone
+    rated: bool  # whether a rate is demanded, not replicas alone
     least: int  # replicas that have to be there
     most: int  # replicas at most
     budget: int | None  # USD per hour / NANO
     uniform: bool  # all replicas on one shape
-    always: tuple[Counts, ...]  # allowed whatever the limits
-    pinned: Counts = ()  # stay where they are, unless the demand is served whole by fewer of what runs
+    always: tuple[MixCounts, ...]  # allowed whatever the limits
+    pinned: MixCounts = ()  # stay where they are, unless the demand is served whole by fewer of what runs
 
     @property
     def shapes(self) -> tuple[ShapeKey, ...]:
@@ -85,7 +85,7 @@ class Mix:
     def unmet(self, counts: Mapping[ShapeKey, int]) -> int:
         """Return the missing share of the rate or of the least replicas, whichever is larger; 0 to UNMET."""
         service = sum(item.serves * counts.get(item.shape, 0) for item in self.items)
-        return unmet_units(service, self.serving(counts), WHOLE if self.rated else 0, self.least)
+        return unmet_units(service, self.serving(counts), WHOLE_SERVICE if self.rated else 0, self.least)
 
     def serving(self, counts: Mapping[ShapeKey, int]) -> int:
         """Return how many replicas serve."""
@@ -136,7 +136,9 @@ class Mix:
         if self.budget is not None and not self.always and all(item.price for item in serving):
             dense = max((Fraction(item.serves, item.price) for item in serving), default=Fraction(0))
             best = min(best, math.floor(dense * self.budget))
-        least = unmet_units(best, self.least, WHOLE, self.least) if self.rated else UNMET * (not serving)
+        least = (
+            unmet_units(best, self.least, WHOLE_SERVICE, self.least) if self.rated else UNMET * (not serving)
+        )
         return min((least, *(self.unmet(dict(counts)) for counts in self.always)))
 
 
@@ -160,15 +162,15 @@ def most_of_use(spread: Spread, alone: int, crowded: Crowded = NOWHERE) -> int:
     return enough + period - 1
 
 
-def mix_of(
+def mix_limits_of(
     demand: Demand,
     running: Mapping[ShapeKey, int],
     pinned: Mapping[ShapeKey, int],
     hourly: Mapping[ShapeKey, float],
     room: Callable[[ShapeKey], int],
     crowded: Crowded = NOWHERE,
-) -> Mix:
-    """Return the mixes of a demand.
+) -> MixLimits:
+    """Return what limits the mixes of a demand.
 
     `hourly`: USD of a pinned replica that stands on no offer. `room`: most replicas that a fleet could hold.
     """
@@ -185,7 +187,7 @@ def mix_of(
         items.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count, count))
     budget = demand.budget_per_hour
     stays = tuple(sorted(pinned.items()))
-    mix = Mix(
+    mix = MixLimits(
         items=tuple(items[shape] for shape in sorted(items)),
         rated=rated,
         least=demand.min_replicas,
@@ -200,9 +202,9 @@ def mix_of(
     return replace(mix, always=tuple(sorted({*mix.always, *allowed})))
 
 
-def on_any_fleet(demand: Demand) -> Mix:
-    """Return the mixes of a demand as if nothing ran, and budget and fleet had room for all of them."""
-    return mix_of(replace(demand, budget_per_hour=None, protected=()), {}, {}, {}, lambda _: _MANY)
+def on_any_fleet(demand: Demand) -> MixLimits:
+    """Return the limits of a demand as if nothing ran, and budget and fleet had room for every mix."""
+    return mix_limits_of(replace(demand, budget_per_hour=None, protected=()), {}, {}, {}, lambda _: _MANY)
 
 
 def least_unmet(demand: Demand) -> int:

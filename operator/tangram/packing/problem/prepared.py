@@ -8,15 +8,8 @@ from tangram.catalog import share
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.geometry.layouts import maximal_multisets
-from tangram.packing.problem.mix import Crowded, Mix, mix_of
-from tangram.packing.problem.statement import (
-    ANY_SKU,
-    DEFAULT_START_H,
-    Demand,
-    GPUState,
-    Part,
-    Problem,
-)
+from tangram.packing.problem.mix import Crowded, MixLimits, mix_limits_of
+from tangram.packing.problem.statement import ANY_SKU, DEFAULT_START_H, Demand, GPUState, Part, Problem
 
 MONEY = 100_000  # solver units per USD: a hundredth of a millicent is below every price
 
@@ -61,7 +54,7 @@ class PreparedDemand:
     spread: Spread
     unit: Mapping[ShapeKey, int]  # cost of starting one more replica, in solver units
     # A demand has a mix, or slices, or columns in their place: a few to choose from, or the settled one.
-    mix: Mix | None = None
+    mix: MixLimits | None = None
     slices: tuple[tuple[tuple[ShapeKey, ...], int], ...] = ()  # (shapes that would do, count) per part
     columns: tuple[MixColumn, ...] = ()
     least_unmet: int = 0  # less cannot be left unserved, whatever room there is
@@ -283,7 +276,7 @@ def _prepared(
     pinned = Counter(replica.shape for replica in held if replica.pinned)
     hourly = {shape: prices.shape_hour(shape) for shape in pinned}
     running = Counter(replica.shape for replica in held)
-    mix = None if slices else mix_of(demand, running, pinned, hourly, room, room.crowded(held))
+    mix = None if slices else mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
     no_mix = () if mix is None or mix.items else (MixColumn((), 0, mix.unmet({})),)  # nothing to choose
     return PreparedDemand(
         demand.id,

@@ -11,7 +11,7 @@ from tangram.packing.geometry.board import Board, board
 Backend = Literal["nvml", "mig-manager"]
 ANY_SKU = "*"  # of a requested slice: whatever board has the profile
 ANYWHERE = Spread()
-DEFAULT_START_H = 2 / 60  # hours until a new replica serves, where nobody has measured it
+DEFAULT_START_H = 2 / 60  # hours until a new replica serves, where none was measured
 
 
 @dataclass(frozen=True, slots=True, order=True)

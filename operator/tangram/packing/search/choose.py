@@ -174,7 +174,7 @@ class Chooser:
         self, goal: Goal, bound: int, bounded: Bounded, incumbent: Incumbent | None
     ) -> Incumbent | None:
         """Return the best among few columns, then with all mixes of a few demands, then with all mixes."""
-        for free in ((), bounded.halves[:_FREE]):
+        for free in ((), bounded.fractional_demands[:_FREE]):
             if incumbent is None or incumbent.value > bound:
                 few = self._few(bounded, self.best, free)
                 better = self._solve(goal, bound, few, self.classes, _SHARES[bool(free)], incumbent)
@@ -208,7 +208,7 @@ class Chooser:
             else:
                 around *= 2
             incumbent = better
-        for free in ((), bounded.halves[:_FREE]):
+        for free in ((), bounded.fractional_demands[:_FREE]):
             if incumbent is None or not self._near(goal, incumbent, bound, _ENOUGH):
                 few = self._few(bounded, None if incumbent is None else incumbent.run, free)
                 incumbent = self._solve(goal, bound, few, classes, _SHARES[0], incumbent) or incumbent

@@ -1,11 +1,11 @@
-"""The dual values of the master problem as prices of one demand's mixes."""
+"""Price the mixes of one demand at the master's dual values: bound, and mixes to add."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tangram.fleet import ShapeKey
 from tangram.packing.model.variables import MixTerms
-from tangram.packing.problem.mix import WHOLE, Counts, Mix
+from tangram.packing.problem.mix import WHOLE_SERVICE, MixCounts, MixLimits
 from tangram.packing.problem.prepared import Exchange, PreparedDemand
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.mix_space import MixPrices, MixShape, MixSpace
@@ -14,7 +14,7 @@ from tangram.packing.search.pricing import MixPricing
 _BEST = 4  # mixes of one round at most: with 8 and 16 there are as many rounds
 
 
-class Pricer:
+class DemandPricer:
     """The pricing problems of one demand: what is limited stays, prices change from round to round."""
 
     def __init__(self, demand: PreparedDemand, terms: MixTerms) -> None:
@@ -32,7 +32,7 @@ class Pricer:
         self._fewer = MixPricing(self._space(demand.mix, {}, self._running)) if pinned else None
 
     def _space(
-        self, mix: Mix, least: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int] | None
+        self, mix: MixLimits, least: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int] | None
     ) -> MixSpace:
         held, silent = self._running, sum(item.most for item in mix.items if not item.serves)
         return MixSpace(
@@ -47,7 +47,7 @@ class Pricer:
                 )
                 for item in mix.items
             ),
-            whole=WHOLE if mix.rated else 0,
+            whole=WHOLE_SERVICE if mix.rated else 0,
             min_replicas=mix.least,
             max_replicas=mix.most + silent if sum(item.most for item in mix.items) > mix.most else None,
             budget=mix.budget,
@@ -55,7 +55,7 @@ class Pricer:
             extra=() if running is not None else self._always(mix),
         )
 
-    def _always(self, mix: Mix) -> tuple[tuple[int, ...], ...]:
+    def _always(self, mix: MixLimits) -> tuple[tuple[int, ...], ...]:
         nothing = () if mix.pinned else ((),)
         return tuple(
             tuple(dict(counts).get(shape, 0) for shape in self._shapes) for counts in (*mix.always, *nothing)
@@ -63,12 +63,12 @@ class Pricer:
 
     def below(
         self, priced: Sequence[int], most: int, slack: int, effort: PricingEffort, *, thorough: bool
-    ) -> tuple[int, list[Counts]]:
+    ) -> tuple[int, list[MixCounts]]:
         """Return a lower bound of what any mix costs, `most` at most, and a few that cost less, sorted.
 
         `priced`: what a unit of each of the model's variables costs, by its index. See `MixPricing.below`.
         """
-        prices, bounds, mixes = self._prices(priced), [], set[Counts]()
+        prices, bounds, mixes = self._prices(priced), [], set[MixCounts]()
         for pricing in (self._pricing, self._fewer):
             if pricing is None:
                 continue
@@ -88,10 +88,10 @@ class Pricer:
         pairs = zip(self._mix.items, prices.shapes, strict=True)
         return sum(-min(0, *changes) * item.most for item, changes in pairs)
 
-    def _cost(self, counts: Counts, priced: Sequence[int]) -> int:
+    def _cost(self, counts: MixCounts, priced: Sequence[int]) -> int:
         return sum(priced[i] * n for i, n in self.values(counts).items())
 
-    def values(self, counts: Counts) -> dict[int, int]:
+    def values(self, counts: MixCounts) -> dict[int, int]:
         """Return what a mix makes of the variables that other constraints know, by index; zeros left out."""
         terms, chosen = self._mine, dict(counts)
         by_index = {variable.index: chosen.get(shape, 0) for shape, variable in terms.counts.items()}

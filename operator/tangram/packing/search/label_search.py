@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 from tangram.packing.problem.mix import SCALE, UNMET
 from tangram.packing.search.corners import Corners, Option
-from tangram.packing.search.mix_space import Mix, MixPrices
+from tangram.packing.search.mix_space import MixPrices, MixVector
 
 # Costs and multipliers are kept in 2**-30 of the prices' unit, or in what fits 58 bits.
 _SHIFT, _BITS = 30, 58
@@ -154,7 +154,7 @@ class LabelSearch:
 
     def within(
         self, most: int, keep: int, limit: int, effort: PricingEffort
-    ) -> tuple[list[tuple[int, Mix]], int]:
+    ) -> tuple[list[tuple[int, MixVector]], int]:
         """Return (cost, mix) of up to `limit` mixes up to `most`, and the least that dropped labels cost.
 
         At most `keep` labels per shape stay. The cheapest mix is returned unless its label was dropped. Where

@@ -7,7 +7,7 @@ may be dropped, and the best of what is left, over all mixes, bounds the objecti
 rounded to 1024ths here, and that best is added up in whole numbers.
 
 What no column uses has many dual values, and most of them make it look cheaper than it is. So the program has
-to supply a little more of everything than its columns take: what that costs is the dual value wanted.
+to supply a little more of everything than its columns take: what that costs is the dual value that matters.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tangram.packing.model.variables import Model, Terms
-from tangram.packing.problem.mix import UNMET, Counts
+from tangram.packing.problem.mix import UNMET, MixCounts
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.search.demand_pricer import Pricer
+from tangram.packing.search.demand_pricer import DemandPricer
 from tangram.packing.search.label_search import PricingEffort
 from tangram.packing.search.program import Column, Optimum, Program
 from tangram.packing.search.rows import Row, rows_of
@@ -25,14 +25,14 @@ from tangram.packing.search.rows import Row, rows_of
 FINE = 1024  # parts of a unit that dual values are rounded to
 _ROUNDS = 100  # of the benchmark, seed 0, 100 GPUs end in 18 at most and 1,000 in 13
 _MOST_LABELS = 20_000_000  # of one goal, ten seconds; after that the bound is that of multipliers alone
-_CLOSE = 0.0015  # of the bound: more columns would not raise it by more
+_ENOUGH_GAP = 0.0015  # of the value: with a smaller gap to the bound, no more columns are priced
 _SLACK = 0.0001  # of the objective, over all demands: so much may pricing leave unproved
 _ZERO = 1e-6  # weights below it are rounding errors
-_HALF = 0.999  # a column of less weight serves its demand by halves
+_FRACTIONAL_BELOW = 0.999  # the largest weight of a demand that is served by fractions of columns
 _LP_S = 60.0  # deterministic seconds: it never takes them, and without it nothing is known
-_NEW = 0.1  # of the demands: where pricing finds columns for fewer, it searches thoroughly
-_MORE = 1e-5  # units supplied beyond what is taken: with 1,000 GPUs spread over pools, 5 rounds instead of 38
-_DEAR = 10  # times the dearest unit costs what cannot be supplied
+_THOROUGH_BELOW = 0.1  # of the demands: where pricing finds columns for fewer, it searches thoroughly
+_EXTRA_SUPPLY = 1e-5  # units beyond what columns take: with 1,000 GPUs over pools, 5 rounds instead of 38
+_SHORTAGE_COST_FACTOR = 10  # times the dearest unit: the cost of a unit that cannot be supplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ class Bounded:
 
     bound: int  # nothing below it exists, whatever the mixes
     value: float  # of the restricted master
-    weights: Mapping[str, Mapping[Counts, float]]  # of the columns in its solution, by demand
-    costs: Mapping[str, Mapping[Counts, int]]  # reduced costs of all columns, in 1024ths, by demand
+    weights: Mapping[str, Mapping[MixCounts, float]]  # of the columns in its solution, by demand
+    costs: Mapping[str, Mapping[MixCounts, int]]  # reduced costs of all columns, in 1024ths, by demand
     priced: Sequence[int] = ()  # reduced costs of the variables outside of mixes, in 1024ths, by index
     used: frozenset[int] = frozenset()  # of those variables, the ones above zero in its solution
     feasible: bool = True
 
     @property
-    def halves(self) -> list[str]:
-        """The demands that are served by halves, the most divided first."""
+    def fractional_demands(self) -> list[str]:
+        """The demands served by fractions of several columns, the most divided first."""
         most = {demand: max(weights.values(), default=0.0) for demand, weights in self.weights.items()}
         return sorted(
-            (demand for demand in most if most[demand] < _HALF),
+            (demand for demand in most if most[demand] < _FRACTIONAL_BELOW),
             key=lambda demand: (round(most[demand], 6), demand),
         )
 
@@ -62,9 +62,9 @@ class _Block:
     """The mixes of one demand."""
 
     row: int  # of the program: the weights of its columns add up to one
-    pricer: Pricer
-    columns: dict[Counts, int] = field(default_factory=dict)  # counts -> number of the column
-    values: dict[Counts, dict[int, int]] = field(default_factory=dict)  # what they make of the variables
+    pricer: DemandPricer
+    columns: dict[MixCounts, int] = field(default_factory=dict)  # counts -> number of the column
+    values: dict[MixCounts, dict[int, int]] = field(default_factory=dict)  # what they make of the variables
 
 
 class Master:
@@ -89,15 +89,15 @@ class Master:
         for demand in model.demands:
             if demand.mix is not None:
                 number = len(self._rows) + len(self._blocks)
-                self._blocks[demand.id] = _Block(number, Pricer(demand, model.mixes[demand.id]))
-        self._more = self._supplied(model)
-        more = [self._more.get(number, 0.0) for number in range(len(self._rows))]
+                self._blocks[demand.id] = _Block(number, DemandPricer(demand, model.mixes[demand.id]))
+        self._extra = self._supplied(model)
+        more = [self._extra.get(number, 0.0) for number in range(len(self._rows))]
         bounds = [(_plus(row.low, by), _plus(row.high, by)) for row, by in zip(self._rows, more, strict=True)]
         self._program = Program([*bounds, *((1, 1) for _ in self._blocks)])
         self._outer = [index for index in range(len(domains)) if index not in self._inner]
         cells = ((self._low[i], self._high[i], self._entries.get(i, ())) for i in self._outer)
         self._program.add(cells)
-        self._program.add((0, _MORE, [(row, 1 if by > 0 else -1)]) for row, by in self._more.items())
+        self._program.add((0, _EXTRA_SUPPLY, [(row, 1 if by > 0 else -1)]) for row, by in self._extra.items())
         self._goal: dict[int, int] = {}
         self._effort, self._slack = PricingEffort(_MOST_LABELS), FINE
         for demand in model.demands:
@@ -120,7 +120,7 @@ class Master:
             ) & has
             if used:
                 above = next(f for i, f in zip(row.variables, row.factors, strict=True) if i in used) > 0
-                supplied[number] = -_MORE if above else _MORE
+                supplied[number] = -_EXTRA_SUPPLY if above else _EXTRA_SUPPLY
         return supplied
 
     def _within_one(self, row: Row) -> bool:
@@ -134,7 +134,7 @@ class Master:
         self._rows[number] = replace(row, high=most - constant)
         self._program.bound(number, most - constant)
 
-    def add(self, demand: str, mixes: Iterable[Counts]) -> int:
+    def add(self, demand: str, mixes: Iterable[MixCounts]) -> int:
         """Add columns that are not there yet; return how many."""
         block = self._blocks[demand]
         new = [counts for counts in dict.fromkeys(mixes) if counts not in block.columns]
@@ -173,7 +173,7 @@ class Master:
         best, value = floor, self._value(solved)
         self._slack = max(FINE, int(_SLACK * FINE * abs(value)) // max(1, len(self._blocks)))
         for _ in range(_ROUNDS):
-            near = max(_CLOSE * abs(value), enough, _ZERO)
+            near = max(_ENOUGH_GAP * abs(value), enough, _ZERO)
             if value - best <= near:
                 break
             bound, new = self._price(solved.duals, near)
@@ -200,7 +200,7 @@ class Master:
         """Return what each column of the program costs."""
         costs = [self._goal.get(index, 0) for index in self._outer]
         units = ((UNMET if index in self._inner else 1) * abs(n) for index, n in self._goal.items())
-        costs += [_DEAR * max(units, default=0)] * len(self._more)
+        costs += [_SHORTAGE_COST_FACTOR * max(units, default=0)] * len(self._extra)
         costs += [0] * (len(self._program.costs) - len(costs))
         for block in self._blocks.values():
             for counts, number in block.columns.items():
@@ -209,9 +209,9 @@ class Master:
 
     def _value(self, solved: Optimum) -> float:
         """Return the value of the restricted master, without the little more that is supplied."""
-        return solved.value - sum(solved.duals[row] * by for row, by in self._more.items())
+        return solved.value - sum(solved.duals[row] * by for row, by in self._extra.items())
 
-    def _weights(self, values: Sequence[float]) -> dict[str, dict[Counts, float]]:
+    def _weights(self, values: Sequence[float]) -> dict[str, dict[MixCounts, float]]:
         return {
             demand: {c: values[n] for c, n in block.columns.items() if n < len(values) and values[n] > _ZERO}
             for demand, block in self._blocks.items()
@@ -231,7 +231,7 @@ class Master:
                     priced[i] -= price * factor
         return total, priced
 
-    def _price(self, duals: Sequence[float], near: float) -> tuple[int, dict[str, list[Counts]]]:
+    def _price(self, duals: Sequence[float], near: float) -> tuple[int, dict[str, list[MixCounts]]]:
         """Return the bound that dual values prove, and mixes that would lower the cost."""
         total, priced = self._priced(duals)
         for i in self._outer:
@@ -239,7 +239,7 @@ class Master:
                 total += priced[i] * (self._low[i] if priced[i] > 0 else self._high[i])
         least_costs = {demand: min(costs.values()) for demand, costs in self._column_costs(priced).items()}
         bounds, new = self._minima(priced, least_costs, self._blocks, thorough=False)
-        if len(new) <= _NEW * len(self._blocks):  # search thoroughly where most is left unproved
+        if len(new) <= _THOROUGH_BELOW * len(self._blocks):  # search thoroughly where most is left unproved
             left = near * FINE / 2
             worst = sorted(least_costs, key=lambda demand: (bounds[demand] - least_costs[demand], demand))
             gaps = list(accumulate(least_costs[demand] - bounds[demand] for demand in reversed(worst)))
@@ -251,9 +251,9 @@ class Master:
 
     def _minima(
         self, priced: Sequence[int], least_costs: Mapping[str, int], demands: Iterable[str], *, thorough: bool
-    ) -> tuple[dict[str, int], dict[str, list[Counts]]]:
-        """Return what a mix of each demand costs at least, and mixes that cost less than `known`."""
-        bounds, new = dict[str, int](), dict[str, list[Counts]]()
+    ) -> tuple[dict[str, int], dict[str, list[MixCounts]]]:
+        """Return what a mix of each demand costs at least, and mixes that cost less than `least_costs`."""
+        bounds, new = dict[str, int](), dict[str, list[MixCounts]]()
         for demand in demands:
             pricer, most = self._blocks[demand].pricer, least_costs[demand] - self._slack
             bounds[demand], mixes = pricer.below(priced, most, self._slack, self._effort, thorough=thorough)
@@ -261,7 +261,7 @@ class Master:
                 new[demand] = mixes
         return bounds, new
 
-    def _column_costs(self, priced: Sequence[int]) -> dict[str, dict[Counts, int]]:
+    def _column_costs(self, priced: Sequence[int]) -> dict[str, dict[MixCounts, int]]:
         """Return what the columns of each demand cost at these prices."""
         return {
             demand: {
@@ -272,7 +272,7 @@ class Master:
         }
 
 
-def _above_least(costs: Mapping[Counts, int]) -> dict[Counts, int]:
+def _above_least(costs: Mapping[MixCounts, int]) -> dict[MixCounts, int]:
     least = min(costs.values())
     return {counts: cost - least for counts, cost in costs.items()}
 
@@ -281,7 +281,7 @@ def _plus(side: int | None, by: float) -> float | None:
     return None if side is None else side + by
 
 
-def _first(demand: PreparedDemand) -> list[Counts]:
+def _first(demand: PreparedDemand) -> list[MixCounts]:
     """Nothing, what runs, and each shape alone."""
     mix, running = demand.mix, demand.running
     assert mix is not None  # noqa: S101 - asked for only of demands that have one

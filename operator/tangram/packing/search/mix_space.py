@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tangram.packing.problem.mix import WHOLE, unmet_units
+from tangram.packing.problem.mix import WHOLE_SERVICE, unmet_units
 
-Mix = tuple[int, ...]  # replicas per shape, in the order of `MixSpace.shapes`
+MixVector = tuple[int, ...]  # replicas per shape, in the order of `MixSpace.shapes`
 
 
 class MixShape(NamedTuple):
@@ -31,19 +31,19 @@ class MixSpace:
     """
 
     shapes: tuple[MixShape, ...]
-    whole: int = WHOLE  # units of service to reach; 0: only the number of replicas counts
+    whole: int = WHOLE_SERVICE  # units of service to reach; 0: only the number of replicas counts
     min_replicas: int = 1
     max_replicas: int | None = None
     budget: int | None = None
     uniform: bool = False  # at most one shape has replicas
-    extra: tuple[Mix, ...] = ()  # of any cost
+    extra: tuple[MixVector, ...] = ()  # of any cost
 
     def __post_init__(self) -> None:
         if not self.extra and not self.allows(self.smallest):
             raise ValueError("no mix is feasible: the replicas that have to stay exceed the limits")
 
     @property
-    def smallest(self) -> Mix:
+    def smallest(self) -> MixVector:
         """The replicas that have to stay, alone."""
         return tuple(shape.least for shape in self.shapes)
 
@@ -52,7 +52,7 @@ class MixSpace:
         """How many replicas run now."""
         return sum(shape.held for shape in self.shapes)
 
-    def allows(self, mix: Mix) -> bool:
+    def allows(self, mix: MixVector) -> bool:
         """Return whether `mix` keeps within room, numbers of replicas, budget and uniformity."""
         return (
             all(s.least <= n <= s.room for s, n in zip(self.shapes, mix, strict=True))
@@ -61,7 +61,7 @@ class MixSpace:
             and not (self.uniform and sum(n > 0 for n in mix) > 1)
         )
 
-    def spent(self, mix: Mix) -> int:
+    def spent(self, mix: MixVector) -> int:
         """Return what `mix` takes of the budget."""
         return sum(s.price * n for s, n in zip(self.shapes, mix, strict=True))
 
@@ -79,7 +79,7 @@ class MixPrices:
     exchanged: int = 0  # per replica that changes its shape, at least 0
     constant: int = 0
 
-    def cost(self, space: MixSpace, mix: Mix) -> int:
+    def cost(self, space: MixSpace, mix: MixVector) -> int:
         """Return what `mix` costs."""
         total = service = replicas = unmoved = 0
         for index, n in enumerate(mix):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tangram.packing.search.corners import Corners
 from tangram.packing.search.label_search import LabelSearch, PricingEffort
-from tangram.packing.search.mix_space import Mix, MixPrices, MixSpace
+from tangram.packing.search.mix_space import MixPrices, MixSpace, MixVector
 
 # Passes: the quarters of the gap in which mixes are sought, and how many labels are kept per shape. Labels
 # that are dropped lower the bound, not its validity. A first pass that keeps 16 labels, or 256, takes longer
@@ -16,7 +16,7 @@ _Passes = tuple[tuple[int, int], ...]
 _FEW: _Passes = ((4, 64),)
 _ALL: _Passes = (*_FEW, (1, 20_000), (2, 20_000), (4, 20_000))
 
-Ranked = list[tuple[int, Mix]]  # what mixes cost, the cheapest first
+Ranked = list[tuple[int, MixVector]]  # what mixes cost, the cheapest first
 
 
 class MixPricing:
@@ -69,7 +69,7 @@ class MixPricing:
         passes: _Passes,
     ) -> tuple[int, Ranked]:
         """Return a lower bound, `most` at most, and mixes within the limits of `corners` that cost less."""
-        least, ranked_mixes = most, set[tuple[int, Mix]]()
+        least, ranked_mixes = most, set[tuple[int, MixVector]]()
         searches = (LabelSearch(corners, regime) for regime in prices.by_regime(self._space))
         for search in sorted(searches, key=lambda search: search.bound):  # the most promising one first
             bound, aim = search.bound, min([most, *(cost - slack for cost, _ in ranked_mixes)])
@@ -86,7 +86,7 @@ class MixPricing:
             least = min(least, bound)
         return least, sorted(ranked_mixes)
 
-    def _uniform(self) -> Iterator[Mix]:
+    def _uniform(self) -> Iterator[MixVector]:
         """Yield every mix of one shape."""
         none = (0,) * len(self._space.shapes)
         for index, shape in enumerate(self._space.shapes):

@@ -118,7 +118,7 @@ def _falling(values: _Numbers, others: _Numbers) -> NDArray[np.bool_]:
 
 
 def _beaten(first: _Numbers, other: _Numbers) -> NDArray[np.bool_]:
-    """Return where the least of `one` before is no larger, nor is its `other`."""
+    """Return where the least of `first` before is no larger, nor is its `other`."""
     least = np.ones(len(first), bool)
     least[1:] = first[1:] < np.minimum.accumulate(first)[:-1]
     witness = np.maximum.accumulate(np.where(least, np.arange(len(first)), 0))[:-1]

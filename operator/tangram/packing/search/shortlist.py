@@ -11,7 +11,7 @@ from tangram.packing.search.master import FINE, Bounded
 
 _TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
 _NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use
-COLUMNS = 16  # of a demand that the master serves by halves: with 8, 100 GPUs had twice the gap
+COLUMNS = 16  # of a fractional demand of the master: with 8, 100 GPUs had twice the gap
 _SURE = 1  # of the others: with 3 and 8 the search took longer and found less
 
 
@@ -44,12 +44,12 @@ def near_columns(
 
     `sure`: as many of those that the master serves by one column.
     """
-    few, halves = list[PreparedDemand](), set(bounded.halves)
+    few, fractional_demands = list[PreparedDemand](), set(bounded.fractional_demands)
     for demand in all_demands:
         if demand.mix is None or demand.id in free:
             few.append(demand)
         else:
-            most = COLUMNS if demand.id in halves else sure
+            most = COLUMNS if demand.id in fractional_demands else sure
             few.append(_with_columns(demand, prices, bounded, chosen, most))
     return tuple(few)
 

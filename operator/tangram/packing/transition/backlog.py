@@ -1,4 +1,4 @@
-"""Replicas that have still to arrive and to leave, by node and owner: a change touches few of them."""
+"""Index, by node and owner, of the replicas to start and to stop in a transition: a step updates little."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.transition.end_states import ReplicaPlacement
-from tangram.packing.transition.fleet_state import FleetState, Region, Shape
+from tangram.packing.transition.fleet_state import FleetState, PlaceShape, Region
 
 _NO_GOAL = 1 << 30  # more blockers than there are
 Rank = tuple[int, int]  # fewest blockers of a goal that waits for the replica, goals that wait less others
@@ -37,8 +37,8 @@ class Backlog:
     changed_owners: set[str] = field(default_factory=set)  # whose replicas changed since then
     _goals_at: dict[str, dict[ReplicaPlacement, None]] = field(default_factory=dict)
     _parked: dict[str, list[ReplicaPlacement]] = field(default_factory=dict)  # goals at a surge limit
-    _shapes_of: dict[str, Counter[Shape]] = field(default_factory=dict)  # goals of an owner
-    _examples: dict[Shape, ReplicaPlacement] = field(default_factory=dict)
+    _shapes_of: dict[str, Counter[PlaceShape]] = field(default_factory=dict)  # goals of an owner
+    _examples: dict[PlaceShape, ReplicaPlacement] = field(default_factory=dict)
     _leaving_of: dict[str, LeavingReplicas] = field(default_factory=dict)
     _leaving_at: dict[str, set[ReplicaPlacement]] = field(default_factory=dict)
     # Valid until something changes on a node: what its goals need, and which replicas block them.
@@ -140,7 +140,7 @@ class Backlog:
         others = (len(blockers) for blockers in map(self.blockers, goals) if replica in blockers)
         return min(others, default=_NO_GOAL), -self.wanting(replica)
 
-    def shapes_of(self, owner: str) -> dict[Shape, ReplicaPlacement]:
+    def shapes_of(self, owner: str) -> dict[PlaceShape, ReplicaPlacement]:
         """Return the shapes on which replicas of one owner have to arrive, each with an example."""
         return {shape: self._examples[shape] for shape in self._shapes_of.get(owner, ())}
 

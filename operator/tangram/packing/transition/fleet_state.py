@@ -12,7 +12,7 @@ from tangram.packing.problem.statement import GPUState, Problem
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
 
 Region = Mapping[str, int]  # GPU -> memory slices as a mask
-Shape = tuple[str, str, int]  # SKU, profile, GPUs
+PlaceShape = tuple[str, str, int]  # SKU, profile, GPUs
 _GEOMETRY = 8  # effort of one check of a layout
 
 
@@ -86,7 +86,7 @@ class FleetState:
             self._boards[sku] = self.problem.board(sku)
         return self._boards[sku]
 
-    def shape(self, replica: ReplicaPlacement) -> Shape:
+    def shape(self, replica: ReplicaPlacement) -> PlaceShape:
         """Return the shape under a replica."""
         return self.gpu(replica.gpus[0]).sku, replica.profile, len(replica.gpus)
 
@@ -211,7 +211,7 @@ class FleetState:
     def places(
         self, replica: ReplicaPlacement, used: Mapping[str, int], effort: Effort
     ) -> Iterator[ReplicaPlacement]:
-        """Yield where else a replica could stand right now: slices that exist first. `taken`: not there."""
+        """Yield where else a replica could stand right now: slices that exist first. `used`: not there."""
         if replica.profile == WHOLE_GPU:
             yield from self._whole(replica, used, effort)
             return

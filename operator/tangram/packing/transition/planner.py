@@ -19,7 +19,7 @@ from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.statement import Problem
 from tangram.packing.transition.backlog import Backlog
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
-from tangram.packing.transition.fleet_state import Effort, FleetState, Shape
+from tangram.packing.transition.fleet_state import Effort, FleetState, PlaceShape
 from tangram.packing.transition.recorder import StepRecorder
 from tangram.packing.transition.rollout import Budgets, Cost, RolloutProgress, UnblockingMove
 
@@ -55,7 +55,7 @@ class TransitionPlanner:
     missing: int = 0  # replicas that are down and come back
     safe_prefix: tuple[int, int] = (0, 0)  # when none was, last: replicas that had arrived, steps
     # (owner, shape) -> examples of the shapes of spare places for it, until a replica arrives or leaves.
-    spare_shapes: dict[tuple[str, Shape], list[ReplicaPlacement]] = field(default_factory=dict)
+    spare_shapes: dict[tuple[str, PlaceShape], list[ReplicaPlacement]] = field(default_factory=dict)
 
     @property
     def has_arrived(self) -> bool:

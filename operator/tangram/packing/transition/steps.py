@@ -68,7 +68,7 @@ class Step:
 
 _PRECONDITION: dict[str, str] = {
     "add-node": "pool {self.pool} may grow",
-    "set-mode": "nothing runs on {at} and nobody holds a handle to it",
+    "set-mode": "nothing runs on {at} and no process holds a handle to it",
     "create-slice": "{at}: MIG mode is on, no instance overlaps it",
     "destroy-slice": "no pod runs on {at}",
     "set-geometry": "no pod runs on {at}, no replica is starting on {self.node}",

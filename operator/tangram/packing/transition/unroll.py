@@ -52,7 +52,7 @@ class Scenario:
         return first
 
     def safe_steps(self, planner: TransitionPlanner, effort: Effort) -> tuple[Step, ...]:
-        """Return the steps of `found`, or as many as leave none down that has to come back."""
+        """Return the steps of `planner`, or as many as leave none down that has to come back."""
         if planner.has_arrived:
             return tuple(planner.recorder.steps)
         safe = self._attempt(replace(self.policies[0], restarts=False), effort)

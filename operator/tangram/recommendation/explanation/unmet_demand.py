@@ -16,13 +16,13 @@ from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.problem import FleetProblem
 
 if TYPE_CHECKING:
-    from tangram.packing.explanation.sufficient_changes import Knob
+    from tangram.packing.explanation.sufficient_changes import ObjectiveChange
     from tangram.packing.search.stages import SolveLimits
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
 _MOST_EXPLAINED = 8  # demands of one plan, the most important first
 _GPUS = 4000  # of all explanations together: the time of each grows with the fleet
-_BUILT = 50_000  # shapes in models made for explanations, after which no other begins: some seconds
+_BUILT = 50_000  # shapes in models of explanations, after which no other begins: some seconds
 _QUESTION_S = 2.0  # deterministic, for each question: what rules the demand out, and what would serve it
 _MOST_SETTINGS = 3  # settings tried for a demand that no shape serves
 _MODELS_PER_SOLVE = 3
@@ -73,8 +73,8 @@ def _explanation(
     """Return the explanation and its work. `solves`: the most changes to try, where there are limits."""
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
         return {}, _ExplanationWork()
-    from tangram.packing.explanation.explain import Thinking, core  # noqa: PLC0415 - loads the solver
-    from tangram.packing.explanation.question import size  # noqa: PLC0415
+    from tangram.packing.explanation.explain import infeasible_core  # noqa: PLC0415 - loads the solver
+    from tangram.packing.explanation.question import ExplanationBudget, size  # noqa: PLC0415
     from tangram.packing.explanation.sufficient_changes import relaxations  # noqa: PLC0415
 
     assessed = fleet.sized.get(demand_id)
@@ -87,14 +87,14 @@ def _explanation(
         }
         return document, _ExplanationWork(_MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem))
     problem = _with_all_offers(fleet, demand_id)
-    for_core, for_changes = Thinking(), Thinking()
+    for_core, for_changes = ExplanationBudget(), ExplanationBudget()
     if limits is not None:
         expired = limits.started().expired
         for_core, for_changes = (
-            Thinking(_QUESTION_S, _QUESTION_S / 4, solves=solves, late=expired) for _ in range(2)
+            ExplanationBudget(_QUESTION_S, _QUESTION_S / 4, solves=solves, late=expired) for _ in range(2)
         )
     solves_before = for_changes.solves
-    constraints = core(problem, packing, demand_id, for_core)
+    constraints = infeasible_core(problem, packing, demand_id, for_core)
     changes = relaxations(
         problem,
         packing,
@@ -159,9 +159,9 @@ def _with_all_offers(fleet: FleetProblem, demand_id: str) -> Problem:
     return replace(fleet.problem, demands=tuple(demands))
 
 
-def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["Knob"]:
+def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["ObjectiveChange"]:
     """Return the latency objectives of a demand with the looser values to try."""
-    from tangram.packing.explanation.sufficient_changes import Knob  # noqa: PLC0415 - loads the solver
+    from tangram.packing.explanation.sufficient_changes import ObjectiveChange  # noqa: PLC0415
 
     def demand_at(field: str) -> Callable[[float], Demand]:
         return lambda value: _demand_with(fleet, demand_id, {field: value})
@@ -171,7 +171,7 @@ def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["Knob"]:
         return []
     request = assessed.requirements.request
     return [
-        Knob(name, "ms", tuple(round(limit * factor, 1) for factor in _LOOSER), demand_at(field))
+        ObjectiveChange(name, "ms", tuple(round(limit * factor, 1) for factor in _LOOSER), demand_at(field))
         for name, field, limit in (("TTFT", "ttft_ms", request.ttft_ms), ("TPOT", "tpot_ms", request.tpot_ms))
         if limit is not None
     ]

@@ -12,7 +12,7 @@ FOREIGN_OWNER = "\0strangers"  # no document can hold this name
 
 
 def merged(problem: Problem) -> Problem:
-    """Return the same problem with one owner for all who may be moved and are nobody's demand."""
+    """Return the same problem with one owner for all movable instances that belong to no demand."""
     demands = {demand.id for demand in problem.demands}
 
     def merge(instance: Instance) -> Instance:
@@ -26,7 +26,7 @@ def merged(problem: Problem) -> Problem:
 
 
 def named(packing: Packing, problem: Problem) -> Packing:
-    """Return the packing of `merged(problem)` with everybody's name again."""
+    """Return the packing of `merged(problem)` with the owners that `problem` names."""
     was = {(gpu.id, i.profile, i.start): i.owner for gpu in problem.gpus for i in gpu.instances}
     moves = tuple(sorted(_moves(packing.moves, was), key=lambda m: (m.owner, m.source, m.target)))
     came = {(m.target.gpu, m.target.profile, m.target.start): m.owner for m in moves}

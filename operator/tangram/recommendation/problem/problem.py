@@ -24,7 +24,7 @@ from tangram.recommendation.problem.demands import (
 )
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
-# Moving an instance whose start-up nobody can know, as a part of its GPU's price per hour. So small that a
+# Moving an instance whose start-up time is unknown, as a part of its GPU's price per hour. So small that a
 # GPU less in use is always worth the moves; equal for all, so that the fewest instances move.
 RAW_MOVE_SHARE = 1e-3
 HORIZON_H = 1.0
