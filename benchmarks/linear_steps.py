@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tangram.capacity.memory.footprint import Footprint
-from tangram.capacity.steps.step import StepTime
+from tangram.capacity.steps.step_model import StepTime
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tangram.capacity.load.traffic import uniforms
 from tangram.capacity.memory.budget import memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.memory.footprint import footprint
-from tangram.capacity.steps.step import Coefficients, StepModel
+from tangram.capacity.steps.step_model import Coefficients, StepModel
 from tangram.catalog import known_model
 
 SEED = 77

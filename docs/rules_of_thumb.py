@@ -20,7 +20,7 @@ from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.sizing import SizedShape, SizingRequest, size
 from tangram.capacity.steps.calibration import coefficients_for
-from tangram.capacity.steps.step import Coefficients, StepModel
+from tangram.capacity.steps.step_model import Coefficients, StepModel
 from tangram.catalog import Architecture, known_model
 from tangram.fleet import WHOLE_GPU, Shape
 

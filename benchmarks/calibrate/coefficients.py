@@ -14,7 +14,7 @@ from tangram.catalog import find_gpu
 
 HEADER = """\
 # Factors of the step-time model. Written by `python -m benchmarks.calibrate`: do not edit.
-# Fields: capacity/steps/step.py, Coefficients. error: relative error of TPOT where the fit had to predict what it had not
+# Fields: capacity/steps/step_model.py, Coefficients. error: relative error of TPOT where the fit had to predict what it had not
 # seen, in the whole prediction (of a version: other combinations of model, GPU, TP and precision; of an engine: its other versions; of all:
 # other engines). burst: share of requests that the measuring clients sent, or the engine kept, in a burst.
 # interval: 5 and 95 % of refits on combinations drawn with replacement. Coefficients are not unique:

@@ -19,7 +19,7 @@ from tangram.capacity.steps.calibration import (
     coefficients_for,
     correct,
 )
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import find_gpu, known_model
 
 PUBLISHED = DATA / "published.csv"

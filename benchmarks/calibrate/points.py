@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.capacity.steps.calibration import kv_precision
-from tangram.capacity.steps.step import narrow
+from tangram.capacity.steps.step_model import narrow
 from tangram.catalog import find_gpu, known_model
 
 Column = NDArray[np.float64]

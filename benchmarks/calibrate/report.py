@@ -38,7 +38,7 @@ REFERENCE = {"fit": "9.0 / 25", "combination": "11 / -"}
 MODEL = """\
 ## What was tried
 
-The form (`capacity/steps/step.py`) was chosen on what was held out, not on the fit. Each of these was tried against its
+The form (`capacity/steps/step_model.py`) was chosen on what was held out, not on the fit. Each of these was tried against its
 neighbour on the same points:
 
 - **max instead of a sum** of reading weights and computing: keeps the fit and the combinations, and lets coefficients

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from benchmarks.calibrate.points import Column, Points
-from tangram.capacity.steps.step import PCIE_LATENCY_FACTOR
+from tangram.capacity.steps.step_model import PCIE_LATENCY_FACTOR
 
 Values = Mapping[str, Column | float]  # fields of `Coefficients` by name, per row or for all
 

@@ -12,7 +12,7 @@ from tangram.capacity.accuracy.points import Point
 from tangram.capacity.accuracy.points import points as read
 from tangram.capacity.accuracy.score import predict
 from tangram.capacity.steps.calibration import Basis, Calibrated
-from tangram.capacity.steps.step import Coefficients
+from tangram.capacity.steps.step_model import Coefficients
 from tangram.catalog import known_model
 
 BURSTS = np.linspace(0.0, 1.0, 51)

@@ -1,6 +1,6 @@
 """One way to run the model on some of the eight cards, and what Tangram's capacity model says of it.
 
-Nothing is modelled here: `tangram.capacity` gives step times (`steps.step`), memory (`memory`), the
+Nothing is modelled here: `tangram.capacity` gives step times (`steps.step_model`), memory (`memory`), the
 rate within an objective (`load.latency`), and by step simulation what users see. A setup only changes inputs.
 """
 
@@ -16,7 +16,7 @@ from tangram.capacity.load.traffic import SimulatedRequest, open_traffic
 from tangram.capacity.memory.budget import EngineSettings, memory_budget
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
 from tangram.fleet import Objective

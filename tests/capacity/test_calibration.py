@@ -21,7 +21,7 @@ from tangram.capacity.steps.calibration import (
     kv_precision,
     load,
 )
-from tangram.capacity.steps.step import Coefficients, StepModel
+from tangram.capacity.steps.step_model import Coefficients, StepModel
 
 
 @pytest.fixture(scope="module")

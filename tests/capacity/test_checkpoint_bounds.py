@@ -4,7 +4,7 @@ import pytest
 
 from tangram.capacity.hardware import hardware
 from tangram.capacity.memory.from_facts import footprint_from_facts
-from tangram.capacity.steps.step import Coefficients, StepModel
+from tangram.capacity.steps.step_model import Coefficients, StepModel
 from tests.support.fleet import FACTS_1B, FACTS_8B
 
 

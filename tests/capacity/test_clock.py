@@ -11,7 +11,7 @@ from tangram.capacity.hardware import hardware
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
 from tangram.capacity.steps.clock import clock
-from tangram.capacity.steps.step import Coefficients, StepModel
+from tangram.capacity.steps.step_model import Coefficients, StepModel
 from tangram.catalog import InputError, known_model, known_models, skus
 from tangram.fleet import WHOLE_GPU
 

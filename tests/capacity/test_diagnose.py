@@ -11,7 +11,7 @@ from tangram.capacity.diagnosis.scrape import Scrape
 from tangram.capacity.hardware import hardware
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import known_model
 from tangram.cli.diagnose.metrics_page import parsed
 from tests.support.vllm_page import Page, steady

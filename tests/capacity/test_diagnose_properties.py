@@ -13,7 +13,7 @@ from tangram.capacity.diagnosis.scrape import Interval, MetricSample, Scrape
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import InputError, known_model
 from tangram.cli.diagnose.metrics_page import parsed
 from tests.support.vllm_page import steady

@@ -7,7 +7,7 @@ from tangram.capacity.hardware import hardware
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.steps.calibration import Basis, coefficients_for
 from tangram.capacity.steps.engines import EngineVersion, aged, engine, year
-from tangram.capacity.steps.step import Coefficients
+from tangram.capacity.steps.step_model import Coefficients
 from tangram.catalog import InputError, known_model
 
 

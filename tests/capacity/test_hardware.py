@@ -4,7 +4,7 @@ import pytest
 
 from tangram.capacity.hardware import PCIE_GBPS, hardware
 from tangram.capacity.memory.footprint import footprint
-from tangram.capacity.steps.step import Coefficients, StepModel
+from tangram.capacity.steps.step_model import Coefficients, StepModel
 from tangram.catalog import known_model
 
 BRIDGED = ("A30", "A100-80GB-PCIE", "H100-80GB-PCIE", "H100-94GB-NVL")

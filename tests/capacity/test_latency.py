@@ -20,7 +20,7 @@ from tangram.capacity.memory.budget import memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import known_model
 from tangram.fleet import Objective
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.capacity.steps.calibration import coefficients_for, load
-from tangram.capacity.steps.step import IDLE, Coefficients, StepModel, Wall, narrow
+from tangram.capacity.steps.step_model import IDLE, Coefficients, StepModel, Wall, narrow
 from tangram.catalog import InputError, known_model
 from tangram.catalog import load as catalog
 

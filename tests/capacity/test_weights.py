@@ -10,7 +10,7 @@ from tangram.capacity.hardware import hardware
 from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.capacity.memory.from_facts import MLP_SIZE, architecture_from_facts
 from tangram.capacity.memory.weights import kind_of, rank_tensors, weight_bytes
-from tangram.capacity.steps.step import Coefficients, StepModel
+from tangram.capacity.steps.step_model import Coefficients, StepModel
 from tangram.catalog import Architecture, InputError, known_model, known_models
 from tangram.catalog.models.precision import PRECISIONS, precision
 from tangram.catalog.models.tensors import TensorKind

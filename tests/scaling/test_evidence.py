@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import Objective
-from tangram.scaling import Sample, evidence
+from tangram.scaling import Sample
+from tangram.scaling import objective_evidence as evidence
 from tangram.scaling.sample import Window
 from tests.support.fleet import intent
 

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide, supply
+from tangram.scaling import (
+    Sample,
+    ScalingMemory,
+    ScalingParams,
+    classify,
+    decide,
+)
+from tangram.scaling import (
+    ordered_replicas as supply,
+)
 from tests.scaling.test_control import INTENT
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120, start_s=60)

@@ -12,21 +12,16 @@ from tangram.fleet.evaluation import (
 )
 from tangram.fleet.fault import Fault, describe
 from tangram.fleet.intent import (
-    DEFAULT_PERCENTILE,
     DEFAULT_REQUEST_S,
     DEFAULT_RUNNING_REQUESTS,
     DRAIN_S,
     EXIT_S,
-    PERCENTILES,
     FieldManager,
     HostResources,
     Intent,
     InvalidIntent,
     MIGPolicy,
-    Objective,
-    Objectives,
     ParsedIntent,
-    Percentile,
     Revision,
     SecretKey,
     Spread,
@@ -35,6 +30,7 @@ from tangram.fleet.intent import (
 )
 from tangram.fleet.labels import engine_selector
 from tangram.fleet.lengths import Lengths
+from tangram.fleet.objective import DEFAULT_PERCENTILE, PERCENTILES, Objective, Objectives, Percentile
 from tangram.fleet.plan import (
     LAYOUT,
     Action,

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cache
-from typing import Literal, get_args
 
 from tangram.fleet.evaluation import PrecisionTolerance
 from tangram.fleet.lengths import Lengths
+from tangram.fleet.objective import Objective, Objectives
 from tangram.fleet.priority import Refusal
 
 _TOLERANCE = PrecisionTolerance()
@@ -27,31 +27,7 @@ class MIGPolicy(StrEnum):
     FORBIDDEN = "Forbidden"
 
 
-Percentile = Literal[50, 90, 95, 99]
-PERCENTILES: tuple[int, ...] = get_args(Percentile)
-DEFAULT_PERCENTILE: Percentile = 90
 RATE_TOLERANCE = 1e-9  # of a request rate: replicas that fall short by less carry it; the rest is rounding
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """A latency objective: this percentile of requests takes at most this long."""
-
-    percentile: int
-    milliseconds: float
-
-    @property
-    def seconds(self) -> float:
-        """The limit in seconds."""
-        return self.milliseconds / 1e3
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """The latency objectives of one LLMDeployment."""
-
-    ttft: Objective | None = None
-    tpot: Objective | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,5 +8,6 @@
 | `explanation` | a packing | alternatives, steps, why demand is unmet, changes that would serve it |
 | `result` | a packing and its explanation | the plan document, advice, the spec of a FleetPlan |
 
-`recommend.py` runs them in order; `inputs_hash.py` names the plan.
+`recommend.py` runs them in order; `executable_packing.py` avoids a packing to which no step leads;
+`inputs_hash.py` names the plan.
 """

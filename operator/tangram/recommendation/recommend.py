@@ -12,10 +12,10 @@ from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import Advice, FleetSnapshot, ParsedIntent
 from tangram.packing import GPUState, Packing, validate
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.explanation.executable_packing import executable_packing
+from tangram.recommendation.executable_packing import executable_packing
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document
 from tangram.recommendation.explanation.steps import steps_document
-from tangram.recommendation.explanation.unmet_demand import unmet_explanations
+from tangram.recommendation.explanation.unmet_explanation import unmet_explanations
 from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack

@@ -9,7 +9,9 @@ import math
 from dataclasses import dataclass, replace
 
 from tangram.fleet import Intent
-from tangram.scaling import evidence, limits, supply
+from tangram.scaling import limits
+from tangram.scaling import objective_evidence as evidence
+from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams

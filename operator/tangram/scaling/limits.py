@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tangram.fleet import Intent
-from tangram.scaling import evidence, queries
+from tangram.scaling import objective_evidence as evidence
+from tangram.scaling import queries
 from tangram.scaling.sample import Sample, Window
 from tangram.scaling.state import ScalingMemory, ScalingParams
 

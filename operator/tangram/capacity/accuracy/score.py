@@ -17,7 +17,7 @@ from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.steps.calibration import Calibrated, coefficients_for
 from tangram.capacity.steps.engines import engine
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import Architecture, InputError
 
 OVERALL = "overall"

@@ -12,7 +12,7 @@ from tangram.capacity.diagnosis import scrape as m
 from tangram.capacity.diagnosis.findings import CANNOT_TELL, Finding, Number, numbers
 from tangram.capacity.diagnosis.scrape import Interval, ratio
 from tangram.capacity.hardware import Hardware, hardware
-from tangram.capacity.steps.step import StepModel, Wall
+from tangram.capacity.steps.step_model import StepModel, Wall
 from tangram.catalog import skus
 
 QUESTION = "compute or memory bound?"

@@ -13,7 +13,7 @@ from tangram.capacity.diagnosis.findings import CANNOT_TELL, Diagnosis, Finding
 from tangram.capacity.diagnosis.policy import EngineFlags
 from tangram.capacity.diagnosis.scrape import Interval, Scrape
 from tangram.capacity.hardware import Hardware
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 
 
 def diagnose(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tangram.capacity.load.batching import UniformLoad
 from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.steps.clock import clock
-from tangram.capacity.steps.decode_times import Steps
+from tangram.capacity.steps.decode_runs import Steps
 
 MISSED = 1.0  # steps that begin before a replacement arrives, if other requests run
 

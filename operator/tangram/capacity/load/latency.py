@@ -13,8 +13,8 @@ from tangram.capacity.load.queueing import BatchClass, Curve, table
 from tangram.capacity.load.simulate import EngineLimits, SimResult, simulate
 from tangram.capacity.load.traffic import LENGTH_CV2, Tokens, lengths_of, open_traffic
 from tangram.capacity.steps.clock import clock
-from tangram.capacity.steps.decode_times import Steps
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.decode_runs import Steps
+from tangram.capacity.steps.step_model import StepModel
 from tangram.fleet import PERCENTILES, Objective
 
 # Spreads of prompt length and of wait add up like independent ones do: with exponent 2 if both were normal,

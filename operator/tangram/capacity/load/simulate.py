@@ -3,7 +3,7 @@
 First come, first served. A step takes one token of every request that decodes and fills the rest of its token
 budget with prompts, in chunks. A request is admitted when a slot is free and the blocks of its whole prompt
 are; when decoding runs out of blocks, the request that came last gives its own back and is computed again.
-While the batch stays the same, its steps are taken all at once (`decode_times`).
+While the batch stays the same, its steps are taken all at once (`decode_runs`).
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from tangram.capacity.load.traffic import SimulatedRequest
-from tangram.capacity.steps.decode_times import DecodeTimes, Steps
+from tangram.capacity.steps.decode_runs import DecodeTimes, Steps
 from tangram.fleet import DEFAULT_RUNNING_REQUESTS
 
 # Closer than this is at the same time: durations are summed step by step or run by run, and rounded.

@@ -13,7 +13,7 @@ from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.capacity.sizing.request import SizingRequest
 from tangram.capacity.sizing.results import Constraint, Rejection, ServingShape, SizedShape
 from tangram.capacity.steps.calibration import Calibrated, coefficients_for
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import InputError
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.prices import Prices

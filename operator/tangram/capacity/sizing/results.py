@@ -10,7 +10,7 @@ from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.budget import MemoryBudget
 from tangram.capacity.sizing.request import SizingRequest
 from tangram.capacity.steps.calibration import Calibrated
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import share
 from tangram.fleet import Shape, ShapeKey
 

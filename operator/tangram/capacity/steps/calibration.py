@@ -16,7 +16,7 @@ import yaml
 
 from tangram.capacity.steps.engines import EngineVersion, aged, year
 from tangram.capacity.steps.engines import engine as engine_of
-from tangram.capacity.steps.step import Coefficients
+from tangram.capacity.steps.step_model import Coefficients
 from tangram.catalog import InputError
 from tangram.catalog.models.precision import precision as precision_of
 

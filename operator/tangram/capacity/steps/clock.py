@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from tangram.capacity.steps.decode_times import Steps
-from tangram.capacity.steps.step import StepModel, reaches_of
+from tangram.capacity.steps.decode_runs import Steps
+from tangram.capacity.steps.step_model import StepModel, reaches_of
 
 # (decoding sequences, prompt tokens, keys that a prompt token attends to) -> seconds
 Clock = Callable[[float, float, float], float]

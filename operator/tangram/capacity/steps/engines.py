@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from tangram.capacity.steps.step import Coefficients
+from tangram.capacity.steps.step_model import Coefficients
 
 # By what a name begins with once only letters and digits are left, the longest first.
 _NAMES = (

@@ -14,7 +14,7 @@ from tangram.capacity.diagnosis.scrape import Scrape
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.steps.calibration import coefficients_for
-from tangram.capacity.steps.step import StepModel
+from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import InputError
 from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.models.architecture import Architecture

@@ -8,7 +8,7 @@ import click
 
 from tangram.catalog import Architecture, InputError
 from tangram.recommendation.explanation.alternative_costs import with_alternative_costs
-from tangram.recommendation.explanation.unmet_demand import unmet_explanation
+from tangram.recommendation.explanation.unmet_explanation import unmet_explanation
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.recommend import PlannedFleet
 

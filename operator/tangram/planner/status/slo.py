@@ -8,7 +8,7 @@ from tangram.fleet import Intent, Objective
 from tangram.fleet.times import epoch, rfc3339
 from tangram.planner.status.conditions import FALSE, TRUE, UNKNOWN, ConditionInputs, ConditionState
 from tangram.scaling import Sample, Signal, SignalState, Window
-from tangram.scaling.evidence import narrowest, violations
+from tangram.scaling.objective_evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap
 
 # The status is written at most this often if only numbers change.

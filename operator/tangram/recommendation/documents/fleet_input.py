@@ -1,4 +1,4 @@
-"""The input of a plan, read from documents or from a snapshot."""
+"""Data types of a plan's input, filled by the readers beside it and by `observed`."""
 
 from dataclasses import dataclass, field
 

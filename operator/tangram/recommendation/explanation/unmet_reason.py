@@ -1,4 +1,4 @@
-"""One sentence on why a demand is not served whole, without another solve."""
+"""One proved sentence on why a demand is not served whole, from its packing, without another solve."""
 
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Packing, Unmet

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import Protocol
 
 from tangram.capacity.memory.footprint import Footprint
-from tangram.capacity.steps.step import StepTime
+from tangram.capacity.steps.step_model import StepTime
 
 FAR = 1e6  # tokens beyond the last attention window, to measure a slope over
 

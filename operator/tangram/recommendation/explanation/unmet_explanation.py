@@ -1,4 +1,4 @@
-"""Why a demand is unmet, and the smallest changes that would serve it, each tried on the whole fleet."""
+"""Explain an unmet demand by solving again: binding constraints, and the smallest changes that serve it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Choose between the best packing and the best one without moves, where no step of the first can be taken."""
+"""Choose the best packing without moves where no step towards the best packing can be taken."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
