@@ -68,6 +68,7 @@ from tangram.fleet.snapshot import (
     Unscheduled,
     Workload,
     WriteProblem,
+    claiming_pools,
 )
 
 __all__ = [
@@ -140,6 +141,7 @@ __all__ = [
     "Unscheduled",
     "Workload",
     "WriteProblem",
+    "claiming_pools",
     "declared_skus",
     "describe",
     "engine_selector",

@@ -1,5 +1,6 @@
 """The observed fleet at one instant. The shell's mirror builds it, the planner reads it; never partial."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tangram.fleet.evaluation import Evaluation, EvaluationKey, EvaluationReport
@@ -253,3 +254,9 @@ class FleetSnapshot:
             if defaults
             else ""
         )
+
+
+def claiming_pools(node: Node, pools: Iterable[Pool]) -> tuple[str, ...]:
+    """Return the names of the pools whose selector matches a node, sorted."""
+    labels = dict(node.labels)
+    return tuple(sorted(pool.name for pool in pools if pool.selects(labels)))

@@ -67,7 +67,8 @@ def _oldest_per_uid(intents: tuple[ParsedIntent, ...]) -> tuple[ParsedIntent, ..
 def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float, faulted: Faulted) -> Plan:
     """Plan once. Raises `StepsFailed` for LLMDeployments that are not `faulted` yet and whose steps raise."""
     intents = by_priority(intents)
-    inspections, offered, known_reports = observe_inspections(snapshot), offers(snapshot), reports(snapshot)
+    inspections, node_offers = observe_inspections(snapshot), offers(snapshot)
+    known_reports = reports(snapshot)
     by_checkpoint = reports_by_checkpoint(known_reports)
     draft_of = drafts(snapshot, intents, inspections, faulted)
     valid = tuple(intent for intent in intents if isinstance(intent, Intent))
@@ -75,7 +76,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     idle = tuple(intent for intent in valid if not draft_of[intent.uid].is_active)
 
     def demand(intent: Intent) -> PlacementDemand | Infeasible | None:
-        return _demand(intent, draft_of[intent.uid], offered, by_checkpoint)
+        return _demand(intent, draft_of[intent.uid], node_offers, by_checkpoint)
 
     assessed = dict(zip(map(_uid, active), for_each("judge", active, _uid, demand), strict=True))
     demands = tuple(d for d in assessed.values() if isinstance(d, PlacementDemand))
@@ -88,16 +89,16 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     assessed |= {d.uid: d for d in demands}
     expected = {uid: draft.expected_replicas for uid, draft in draft_of.items()}
     reserve_for_missing_pods(devices, snapshot, intents, expected, _max_replicas(limits, obstacles))
-    targets = placement_targets(demands, offered, devices)
+    targets = placement_targets(demands, node_offers, devices)
 
     def decide(intent: ParsedIntent) -> tuple[Decision, list[Action]]:
         demand = assessed.get(intent.uid)
-        return _decide(draft_of[intent.uid], demand, targets, offered, devices, obstacles)
+        return _decide(draft_of[intent.uid], demand, targets, node_offers, devices, obstacles)
 
     decided = for_each("place", intents, _uid, decide)
     others = tuple(intent for intent in valid if intent.uid not in targets)
     evaluations = plan_evaluations(
-        demands, others, targets, snapshot, known_reports, offered, devices, quotas, now
+        demands, others, targets, snapshot, known_reports, node_offers, devices, quotas, now
     )
     actions = [*inspection_actions(inspections, active, idle, now), *evaluations.ends]
     for _, own in decided:
@@ -140,7 +141,7 @@ class Infeasible:
 
 
 def _demand(
-    intent: Intent, draft: DecisionDraft, offered: NodeOffers, by_checkpoint: CheckpointReports
+    intent: Intent, draft: DecisionDraft, node_offers: NodeOffers, by_checkpoint: CheckpointReports
 ) -> PlacementDemand | Infeasible | None:
     """Assess every shape for one LLMDeployment. None: it is off, or its checkpoint is not known yet."""
     facts = draft.model.facts
@@ -152,8 +153,8 @@ def _demand(
         if missing:
             return Infeasible(missing)
         about = by_checkpoint.get((intent.namespace, intent.model_uri, facts.digest), ())
-        requirements = on_bundled_engine(requirements_of(intent, architecture), about, offered.needs)
-        shapes = node_shapes(requirements, offered, [workload.shape for workload in draft.workloads])
+        requirements = on_bundled_engine(requirements_of(intent, architecture), about, node_offers.needs)
+        shapes = node_shapes(requirements, node_offers, [workload.shape for workload in draft.workloads])
     except InputError as error:
         return Infeasible(f"{error.field} {error.problem}")
     return PlacementDemand(
@@ -171,7 +172,7 @@ def _decide(
     draft: DecisionDraft,
     demand: PlacementDemand | Infeasible | None,
     targets: Mapping[str, PlacementTarget],
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     devices: FreeDevices,
     obstacles: Obstacles,
 ) -> tuple[Decision, list[Action]]:
@@ -188,5 +189,5 @@ def _decide(
     if isinstance(demand, Infeasible):
         message = f"{demand.message}; what runs is left as it is"
         return draft.decision(Reason.INFEASIBLE, message), service
-    placement = deployment_placement(demand, targets[demand.uid], offered, devices, obstacles.pending)
+    placement = deployment_placement(demand, targets[demand.uid], node_offers, devices, obstacles.pending)
     return draft.decision(placement.reason, placement.message, placement), [*service, *placement.actions]

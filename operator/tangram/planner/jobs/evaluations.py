@@ -53,7 +53,7 @@ def plan_evaluations(
     targets: Mapping[str, PlacementTarget],
     snapshot: FleetSnapshot,
     reports: Reports,
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     devices: FreeDevices,
     quotas: Quotas,
     now: float,
@@ -83,7 +83,7 @@ def plan_evaluations(
             continue
         candidate, key, job = choice
         if job is None and key not in kept_jobs:
-            start = _start(demand, candidate, key, short, offered, devices, quotas)
+            start = _start(demand, candidate, key, short, node_offers, devices, quotas)
             if isinstance(start, str):
                 evaluations.notes[uid] = f"{_saving(demand, candidate, target)}; {start}"
                 continue
@@ -159,7 +159,7 @@ def _start(
     candidate: Rejection,
     key: EvaluationKey,
     short: set[DeviceKind],
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     devices: FreeDevices,
     quotas: Quotas,
 ) -> StartEvaluation | str:
@@ -171,8 +171,8 @@ def _start(
     more, binding = quotas.max_new_pods(demand, shape)
     if more == 0:
         return f"its evaluation waits for {binding}"
-    nodes = node_selection(uid, pools, shape, None, 1, offered, devices)
-    selectors = offered.selectors(pools)
+    nodes = node_selection(uid, pools, shape, None, 1, node_offers, devices)
+    selectors = node_offers.selectors(pools)
     if not nodes or (pools and not selectors):
         return f"its evaluation waits for a node with {shape.sku}"
     devices.free[free[0]] -= 1

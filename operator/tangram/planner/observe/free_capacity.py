@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tangram.eligibility.devices.node_devices import holds_replicas
-from tangram.fleet import DeviceKind, FleetSnapshot, Intent, ParsedIntent, Shape, Spread
+from tangram.fleet import DeviceKind, FleetSnapshot, Intent, ParsedIntent, Shape, Spread, claiming_pools
 
 PoolNames = tuple[str, ...]  # GPUPools that select a node, or that an LLMDeployment names; () there: any
 
@@ -123,7 +123,7 @@ def observe_free_devices(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, .
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
         if node.sku is None or not holds_replicas(node):
             continue
-        pools, held_here = pools_of(snapshot, dict(node.labels)), own.get(node.name, {})
+        pools, held_here = claiming_pools(node, snapshot.pools), own.get(node.name, {})
         allocatable, withheld_here = dict(node.allocatable), dict(node.withheld)
         for resource in sorted(allocatable.keys() | withheld_here.keys() | held_here.keys()):
             group = DeviceGroup(node.sku, resource, pools)
@@ -138,11 +138,6 @@ def observe_free_devices(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, .
             by_node[group].append(NodeDevices(node.zone, unused, holders, node.product))
     named = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
     return FreeDevices(dict(free), dict(held), dict(withheld), named, _by_kind(free, named), by_node)
-
-
-def pools_of(snapshot: FleetSnapshot, labels: Mapping[str, str]) -> PoolNames:
-    """Return the names of the GPUPools that select a node, sorted."""
-    return tuple(sorted(pool.name for pool in snapshot.pools if pool.selects(labels)))
 
 
 def _by_kind(

@@ -20,9 +20,10 @@ from tangram.fleet import (
     PodNeeds,
     Pool,
     Shape,
+    claiming_pools,
     resource_name,
 )
-from tangram.planner.observe.free_capacity import DeviceGroup, PoolNames, may_use, pools_of
+from tangram.planner.observe.free_capacity import DeviceGroup, PoolNames, may_use
 
 _MOST_NOTES = 3
 
@@ -147,12 +148,12 @@ def offers(snapshot: FleetSnapshot) -> NodeOffers:
     left_out = []
     for node in snapshot.nodes:
         if node.left_out:
-            left_out.append((pools_of(snapshot, dict(node.labels)), node))
+            left_out.append((claiming_pools(node, snapshot.pools), node))
         if node.sku is None:
             continue
         if node.product and model_of(node.product) == node.product:  # not the label of slices or of shares
             products.setdefault(node.sku, set()).add(node.product)
-        place = pools_of(snapshot, dict(node.labels))
+        place = claiming_pools(node, snapshot.pools)
         if not node.product:
             unlabelled[node.sku].add(place)
         for resource, count in node.allocatable:
@@ -172,16 +173,16 @@ def offers(snapshot: FleetSnapshot) -> NodeOffers:
 
 
 def node_shapes(
-    requirements: ServingRequirements, offered: NodeOffers, present: Iterable[Shape]
+    requirements: ServingRequirements, node_offers: NodeOffers, present: Iterable[Shape]
 ) -> AssessedShapes:
     """Assess the shapes on the devices of nodes and those that run at present, the cheapest first."""
     pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel
     own = [s.key[:2] for s in present if s.tensor_parallel in degrees and s.precision in formats]
     shapes = candidate_shapes(
-        requirements.architecture, offered.devices(pools, own), tuple(sorted(formats)), degrees
+        requirements.architecture, node_offers.devices(pools, own), tuple(sorted(formats)), degrees
     )
     return assessed_shapes(
-        requirements, shapes, offered.prices, lambda shape: offered.replica_hour(shape, pools)
+        requirements, shapes, node_offers.prices, lambda shape: node_offers.replica_hour(shape, pools)
     )
 
 

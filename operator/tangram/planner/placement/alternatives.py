@@ -94,12 +94,12 @@ def _why_not_preferred(
     return "Fleet", f"{prices}: but others would go short, or cost more"
 
 
-def why_none_serves(demand: PlacementDemand, offered: NodeOffers) -> tuple[Reason, str]:
+def why_none_serves(demand: PlacementDemand, node_offers: NodeOffers) -> tuple[Reason, str]:
     """Return why no shape can serve the model: the nearest shape, and by how much it misses."""
     rejected, intent = demand.shapes.rejected, demand.intent
     if not rejected:
-        missing = _no_candidate(intent, offered)
-        return Reason.INSUFFICIENT_CAPACITY, missing + offered.left_out_message(intent)
+        missing = _no_candidate(intent, node_offers)
+        return Reason.INSUFFICIENT_CAPACITY, missing + node_offers.left_out_message(intent)
     waiting = {r.shape.precision for r in rejected if r.constraint is Constraint.EVALUATION}
     if waiting:
         formats = " and ".join(sorted(waiting))
@@ -115,19 +115,19 @@ def why_none_serves(demand: PlacementDemand, offered: NodeOffers) -> tuple[Reaso
             f"the model fits nowhere; nearest is {shape.described}{short}:"
             f" {_rejection_message(demand, nearest)}; "
             "lower engine.maxModelLen or engine.maxRunningRequests, or add larger GPUs"
-            + offered.left_out_message(intent)
+            + node_offers.left_out_message(intent)
         )
     listed = "; ".join(f"{r.shape.described}: {_rejection_message(demand, r)}" for r in rejected[:3])
     message = f"no shape of the fleet may be used ({listed})"
-    return Reason.INFEASIBLE, message + offered.left_out_message(intent)
+    return Reason.INFEASIBLE, message + node_offers.left_out_message(intent)
 
 
-def _no_candidate(intent: Intent, offered: NodeOffers) -> str:
-    unknown = sorted(name for name in intent.pools if name not in offered.pools)
+def _no_candidate(intent: Intent, node_offers: NodeOffers) -> str:
+    unknown = sorted(name for name in intent.pools if name not in node_offers.pools)
     if unknown:
         named = " and ".join(unknown)
         return f"placement.pools names {named}, and there is no such GPUPool; waits for one"
-    what = "no GPU that the catalog knows" if offered.has_nodes else "no GPU node"
+    what = "no GPU that the catalog knows" if node_offers.has_nodes else "no GPU node"
     where = f"GPUPools {' and '.join(intent.pools)} have" if intent.pools else "the fleet has"
     return f"{where} {what}; waits for a node that offers one"
 

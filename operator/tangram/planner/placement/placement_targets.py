@@ -57,7 +57,7 @@ class PlacementChoice:
 
 
 def placement_targets(
-    demands: tuple[PlacementDemand, ...], offered: NodeOffers, devices: FreeDevices
+    demands: tuple[PlacementDemand, ...], node_offers: NodeOffers, devices: FreeDevices
 ) -> Mapping[str, PlacementTarget]:
     """Return the target of each demand by uid. `demands` are in order of priority. Takes from `devices`.
 
@@ -66,24 +66,24 @@ def placement_targets(
     groups = tuple(sorted(devices.free))
     index = {group: number for number, group in enumerate(groups)}
     choices = for_each(
-        "target", demands, lambda d: d.uid, lambda d: _placement_choice(d, offered, devices, index)
+        "target", demands, lambda d: d.uid, lambda d: _placement_choice(d, node_offers, devices, index)
     )
     short = [choice for choice in choices if choice.needs_devices]
-    assignments = _assigned(short, groups, offered, _free_after_surge(choices, devices))
+    assignments = _assigned(short, groups, node_offers, _free_after_surge(choices, devices))
     targets: dict[str, PlacementTarget] = {}
     for choice in choices:
         uid = choice.demand.uid
         assignment = assignments.get(uid) or choice.held
         for number, count in assignment.devices:
             devices.allocate(uid, groups[number], count)
-        targets[uid] = _target(choice, assignment, offered, devices)
+        targets[uid] = _target(choice, assignment, node_offers, devices)
     return targets
 
 
 def _assigned(
     choices: list[PlacementChoice],
     groups: tuple[DeviceGroup, ...],
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     free: Mapping[DeviceGroup, int],
 ) -> dict[str, DeviceAssignment]:
     if not choices:
@@ -91,7 +91,7 @@ def _assigned(
     # What no option uses is zero: then it changes no cached problem.
     used = {group for choice in choices for option in choice.options for group in option.groups}
     counts = tuple(free[group] if i in used else 0 for i, group in enumerate(groups))
-    prices = tuple(offered.unit_price(group) if i in used else 0.0 for i, group in enumerate(groups))
+    prices = tuple(node_offers.unit_price(group) if i in used else 0.0 for i, group in enumerate(groups))
     problem = tuple(DeviceDemand(choice.demand.uid, choice.options) for choice in choices)
     assignments = assign_devices(problem, counts, prices)
     return {demand.uid: assignment for demand, assignment in zip(problem, assignments, strict=True)}
@@ -115,19 +115,19 @@ def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> M
 
 
 def _placement_choice(
-    demand: PlacementDemand, offered: NodeOffers, devices: FreeDevices, index: Mapping[DeviceGroup, int]
+    demand: PlacementDemand, node_offers: NodeOffers, devices: FreeDevices, index: Mapping[DeviceGroup, int]
 ) -> PlacementChoice:
     current = _current(demand, devices) or demand.too_slow_but_serving
     cheaper = demand.cheaper_formats(current) if current is not None else ()
     if current is not None and not cheaper:
-        option = _option(demand, current, offered, devices, index, min_replicas=0)
+        option = _option(demand, current, node_offers, devices, index, min_replicas=0)
         return PlacementChoice(demand, (current,), (option,), stays=True)
     pairs = []
     for candidate in (current, *cheaper) if current is not None else demand.usable:
         # A move to a shape without devices for the minimum could never end, so it does not begin.
         has_begun = not demand.is_serving or demand.available_on(candidate.shape) > 0
         least = 1 if has_begun else demand.intent.min_replicas
-        pairs.append((candidate, _option(demand, candidate, offered, devices, index, min_replicas=least)))
+        pairs.append((candidate, _option(demand, candidate, node_offers, devices, index, min_replicas=least)))
     pairs.sort(
         key=lambda pair: pair[1].desired * pair[1].price
     )  # stable: then in the order of the candidates
@@ -148,14 +148,14 @@ def _current(demand: PlacementDemand, devices: FreeDevices) -> ServingShape | No
 def _option(
     demand: PlacementDemand,
     candidate: ServingShape,
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     devices: FreeDevices,
     index: Mapping[DeviceGroup, int],
     *,
     min_replicas: int,
 ) -> ShapeOption:
     shape, desired = candidate.shape, demand.replicas_needed(candidate)
-    most = min(_affordable(demand, candidate, offered), demand.max_replicas(shape))
+    most = min(_affordable(demand, candidate, node_offers), demand.max_replicas(shape))
     fitting = min(desired, most, demand.devices_for(shape, devices))
     return ShapeOption(
         groups=tuple(index[group] for group in devices.groups(demand.uid, shape)),
@@ -168,7 +168,7 @@ def _option(
     )
 
 
-def _affordable(demand: PlacementDemand, candidate: ServingShape, offered: NodeOffers) -> int:
+def _affordable(demand: PlacementDemand, candidate: ServingShape, node_offers: NodeOffers) -> int:
     """Replicas that the budget allows beside those of other shapes, which run until these serve.
 
     The budget ends no replica of the minimum that runs.
@@ -178,18 +178,18 @@ def _affordable(demand: PlacementDemand, candidate: ServingShape, offered: NodeO
         return NO_LIMIT
     workload = demand.workload_on(candidate.shape)
     kept_replicas = min(demand.intent.min_replicas, workload.replicas) if workload else 0
-    affordable = min((budget - _other_shapes_cost(demand, candidate, offered)) / price, NO_LIMIT)
+    affordable = min((budget - _other_shapes_cost(demand, candidate, node_offers)) / price, NO_LIMIT)
     return max(kept_replicas, math.floor(affordable + 1e-9))
 
 
-def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape, offered: NodeOffers) -> float:
+def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape, node_offers: NodeOffers) -> float:
     """USD per hour of its replicas on other shapes."""
     others = (w for w in demand.workloads if w.shape != candidate.shape)
-    return sum(w.replicas * offered.price(w.shape, demand.intent.pools) for w in others)
+    return sum(w.replicas * node_offers.price(w.shape, demand.intent.pools) for w in others)
 
 
 def _target(
-    choice: PlacementChoice, assignment: DeviceAssignment, offered: NodeOffers, devices: FreeDevices
+    choice: PlacementChoice, assignment: DeviceAssignment, node_offers: NodeOffers, devices: FreeDevices
 ) -> PlacementTarget:
     demand = choice.demand
     if not choice.candidates:
@@ -201,7 +201,7 @@ def _target(
     is_bound = is_useless or (most < option.desired and assignment.replicas >= most)
     if limit is not None and (not is_bound or limit.replicas > most):
         limit = None
-    over_budget = _over_budget(demand, candidate, option, offered) if is_bound and limit is None else ""
+    over_budget = _over_budget(demand, candidate, option, node_offers) if is_bound and limit is None else ""
     return PlacementTarget(
         candidate, option.desired, assignment.replicas, most, over_budget, limit, assignment.failure
     )
@@ -223,9 +223,9 @@ def _unassigned_option(choice: PlacementChoice, devices: FreeDevices) -> int:
 
 
 def _over_budget(
-    demand: PlacementDemand, candidate: ServingShape, option: ShapeOption, offered: NodeOffers
+    demand: PlacementDemand, candidate: ServingShape, option: ShapeOption, node_offers: NodeOffers
 ) -> str:
-    others = _other_shapes_cost(demand, candidate, offered)
+    others = _other_shapes_cost(demand, candidate, node_offers)
     beside = f", beside {others:.2f} $/h for what runs until then" if others else ""
     return (
         f"placement.budgetPerHour of {demand.intent.budget_per_hour:.2f} $/h allows"

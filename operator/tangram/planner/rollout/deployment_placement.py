@@ -46,7 +46,7 @@ class DeploymentPlacement:
 def deployment_placement(
     demand: PlacementDemand,
     target: PlacementTarget,
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     devices: FreeDevices,
     pending: Mapping[tuple[str, Shape], str],
 ) -> DeploymentPlacement:
@@ -57,7 +57,7 @@ def deployment_placement(
     chosen, workloads = target.candidate, demand.workloads
     rejected = alternatives(demand, target, devices)
     if chosen is None:
-        reason, message = why_none_serves(demand, offered)
+        reason, message = why_none_serves(demand, node_offers)
         message += _still_serving(workloads)
         return DeploymentPlacement(reason, message, desired=demand.desired, alternatives=rejected)
     current = demand.workload_on(chosen.shape)
@@ -66,12 +66,12 @@ def deployment_placement(
     pod_rollout = rollout(demand, target, current, replicas, devices)
     kept_by_uid = kept_replicas(demand, target, current)
     stays = ", ".join(f"{kept_by_uid[w.uid]} on {w.shape.described}" for w in others if kept_by_uid[w.uid])
-    reason, message = _placed_condition(demand, target, chosen, offered)
+    reason, message = _placed_condition(demand, target, chosen, node_offers)
     unscheduled = pending.get((demand.uid, chosen.shape))
     if unscheduled and reason == Reason.PLACED:
         reason, message = Reason.UNSCHEDULABLE, unscheduled
     if not demand.usable:  # it serves, and is predicted to be too slow
-        reason, message = why_none_serves(demand, offered)
+        reason, message = why_none_serves(demand, node_offers)
         message += _still_serving(workloads)
     failure = f"assigned by priority: the joint decision failed ({target.failure}); please report this"
     notes = (
@@ -91,7 +91,7 @@ def deployment_placement(
         predicted_tpot_ms=_idle_tpot_ms(demand, chosen),
         rollout_waits=pod_rollout.waits,
         actions=(
-            *_apply(demand, offered, devices, chosen, replicas, pod_rollout, current),
+            *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),
             *resumed(current, replicas),
             *_end_replicas(others, kept_by_uid),
         ),
@@ -129,7 +129,7 @@ def _end_replicas(others: tuple[Workload, ...], kept_by_uid: Mapping[str, int]) 
 
 def _apply(
     demand: PlacementDemand,
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     devices: FreeDevices,
     chosen: ServingShape,
     replicas: int,
@@ -138,8 +138,8 @@ def _apply(
 ) -> tuple[Action, ...]:
     intent = demand.intent
     pods = replicas + (current is not None and current.is_rolling)
-    nodes = node_selection(demand.uid, intent.pools, chosen.shape, current, pods, offered, devices)
-    selectors = offered.selectors(intent.pools)
+    nodes = node_selection(demand.uid, intent.pools, chosen.shape, current, pods, node_offers, devices)
+    selectors = node_offers.selectors(intent.pools)
     no_node = not nodes or (intent.pools and not selectors)
     if no_node and current is not None and replicas < current.replicas:  # pods without a node hold no quota
         return (ScaleDeployment(current.owner_uid, current.namespace, current.name, current.uid, replicas),)
@@ -162,7 +162,7 @@ def _apply(
 
 
 def _placed_condition(
-    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, offered: NodeOffers
+    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, node_offers: NodeOffers
 ) -> tuple[Reason, str]:
     placed, desired, intent = target.replicas, target.desired, demand.intent
     if placed == desired:
@@ -176,12 +176,12 @@ def _placed_condition(
     if target.over_budget:
         return Reason.OVER_BUDGET, f"{count}; {target.over_budget}"
     pools = " or ".join(intent.pools)
-    if pools and not set(intent.pools) & set(offered.pools):
+    if pools and not set(intent.pools) & set(node_offers.pools):
         return Reason.INSUFFICIENT_CAPACITY, f"{count}; there is no GPUPool {pools}"
     missing, device = desired - placed, f"a free {device_name(chosen.shape)} on {chosen.shape.sku}"
     needs = f"{missing} more {'needs' if missing == 1 else 'need'} {device}"
     where = f" in {pools}" if pools else ""
-    left_out = offered.left_out_message(intent)
+    left_out = node_offers.left_out_message(intent)
     return Reason.INSUFFICIENT_CAPACITY, f"{count}; {needs}{where}{left_out}"
 
 

@@ -30,15 +30,15 @@ def node_selection(
     shape: Shape,
     workload: Workload | None,
     pods: int,
-    offered: NodeOffers,
+    node_offers: NodeOffers,
     devices: FreeDevices,
 ) -> NodeSelection:
     """Return where `pods` pods of `shape` may run, for the LLMDeployment `uid` that names `pools`.
 
     Product labels that a person added to the template of `workload` stay if they are labels of the SKU.
     """
-    products = set(offered.products.get(shape.sku, ()))
-    declaring = offered.declaring(shape.sku, pools)
+    products = set(node_offers.products.get(shape.sku, ()))
+    declaring = node_offers.declaring(shape.sku, pools)
     if workload is not None:
         products |= {product for product in workload.products if _is_of(product, shape.sku)}
         selected = {selector: names for selector, names in declaring.items() if selector in workload.declared}

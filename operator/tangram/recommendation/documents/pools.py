@@ -8,7 +8,7 @@ from tangram.api.pool import GPUPoolSpec, parse_pool
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.catalog.reading.fields import Fields
-from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
+from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy, claiming_pools
 from tangram.packing import GPUState, GrowablePool, Instance, board
 from tangram.recommendation.documents import document_fields as read
 from tangram.recommendation.documents import unknown_keys
@@ -45,12 +45,6 @@ def pools_by_name(pools: tuple[Pool, ...]) -> dict[str, Pool]:
             raise InputError(f"GPUPool {pool.name}", "is there more than once")
         by_name[pool.name] = pool
     return by_name
-
-
-def claiming_pools(node: Node, pools: Iterable[Pool]) -> list[str]:
-    """Return the names of the pools whose selector matches a node, sorted."""
-    labels = dict(node.labels)
-    return sorted(pool.name for pool in pools if pool.selects(labels))
 
 
 def pool_of(node: Node, pools: Iterable[Pool]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.node_devices import left_out_notes
-from tangram.fleet import Claim, FleetSnapshot, Node
+from tangram.fleet import Claim, FleetSnapshot, Node, claiming_pools
 from tangram.packing import GPUState
 from tangram.recommendation.documents.nodes import inferred_gpus
 from tangram.recommendation.documents.pods import (
@@ -16,7 +16,7 @@ from tangram.recommendation.documents.pods import (
     unhealthy_devices,
     with_holders,
 )
-from tangram.recommendation.documents.pools import claiming_pools, under_pool_policy
+from tangram.recommendation.documents.pools import under_pool_policy
 
 FOREIGN_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
 

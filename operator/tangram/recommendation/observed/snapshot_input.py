@@ -24,10 +24,11 @@ from tangram.fleet import (
     Shape,
     ShapeKey,
     Workload,
+    claiming_pools,
     describe,
 )
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
-from tangram.recommendation.documents.pools import claiming_pools, growable_pool
+from tangram.recommendation.documents.pools import growable_pool
 from tangram.recommendation.observed.observed_gpus import ObservedGPUs, observed_gpus
 
 
@@ -59,7 +60,7 @@ def _pools(snapshot: FleetSnapshot, fleet: ObservedGPUs) -> tuple[tuple[Pool, ..
     pools, notes = [], []
     for pool in sorted(snapshot.pools):
         if pool.max_nodes is not None:  # nodes whose GPUs are left out count, too
-            nodes = sum(claiming_pools(node, snapshot.pools)[:1] == [pool.name] for node in snapshot.nodes)
+            nodes = sum(claiming_pools(node, snapshot.pools)[:1] == (pool.name,) for node in snapshot.nodes)
             left_out = nodes - fleet.nodes_of(pool.name)
             pool = replace(pool, max_nodes=max(0, pool.max_nodes - left_out))  # noqa: PLW2901
         try:
@@ -126,7 +127,7 @@ def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[st
         for pool in sorted(snapshot.pools)
         if pool.name not in named
         and pool.max_nodes is None  # the pools that select new nodes are not known
-        and (nodes_of_pool := [names for names in claims if names[:1] == [pool.name]])
+        and (nodes_of_pool := [names for names in claims if names[:1] == (pool.name,)])
         and all(set(names) & set(named) for names in nodes_of_pool)
     ]
 

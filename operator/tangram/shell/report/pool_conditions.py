@@ -15,7 +15,7 @@ _MAX_NAMES = 3
 _BY_ADMINISTRATOR = frozenset({LeftOutReason.CORDONED, LeftOutReason.TAINTED})
 
 
-def accepted(pool: Pool | InvalidPool, members: Mapping[Node, list[str]]) -> ConditionValue:
+def accepted(pool: Pool | InvalidPool, members: Mapping[Node, tuple[str, ...]]) -> ConditionValue:
     """Return Accepted. `members` names the pools that select each node; a node belongs to the first."""
     if isinstance(pool, InvalidPool):
         return "False", "InvalidSpec", pool.message

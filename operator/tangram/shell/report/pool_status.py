@@ -7,10 +7,9 @@ from dataclasses import replace
 from tangram.api.pool import MAX_RESOURCES
 from tangram.catalog import InputError
 from tangram.eligibility.devices.device_rules import WHOLE
-from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse
+from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse, claiming_pools
 from tangram.fleet.times import rfc3339
 from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
-from tangram.recommendation.documents.pools import claiming_pools
 from tangram.shell.objects.kinds import Object
 from tangram.shell.report.pool_conditions import accepted, offers, ready
 
@@ -46,7 +45,7 @@ def pool_statuses(
     return statuses
 
 
-def _members(snapshot: FleetSnapshot) -> dict[Node, list[str]]:
+def _members(snapshot: FleetSnapshot) -> dict[Node, tuple[str, ...]]:
     """Return the names of the pools that select each node; it belongs to the first."""
     return {node: names for node in snapshot.nodes if (names := claiming_pools(node, snapshot.pools))}
 
@@ -54,7 +53,7 @@ def _members(snapshot: FleetSnapshot) -> dict[Node, list[str]]:
 def _status(
     obj: Object,
     pool: Pool | InvalidPool,
-    members: Mapping[Node, list[str]],
+    members: Mapping[Node, tuple[str, ...]],
     claimed: Mapping[tuple[str, str], int],
     use_by_pool: Mapping[str, PoolUse] | None,
     now: float,
