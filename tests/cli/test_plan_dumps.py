@@ -35,7 +35,7 @@ def planned_nodes(plan):
 HEALTHY = node("healthy", {GPU: "2"})
 TAINT = {"key": "team", "value": "ml", "effect": "NoSchedule"}
 LEFT_OUT = {
-    "cordoned": (node("n", {GPU: "8"}, unschedulable=True), "is cordoned"),
+    "cordoned": (node("n", {GPU: "8"}, unschedulable=True), "cordoned"),
     "tainted": (node("n", {GPU: "8"}, taints=[TAINT]), "taint team=ml:NoSchedule"),
     "shared": (
         node("n", {GPU: "80"}, labels={f"{GPU}.sharing-strategy": "time-slicing"}),

@@ -216,7 +216,7 @@ def test_uneven_nodes_get_some_layout_that_holds_all_slices(planner):
     ("broken", "words"),
     [
         ({"labels": {"nvidia.com/gpu.product": "Foo-9000"}}, "the catalog does not know"),
-        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "is not ready"),
+        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "not ready"),
     ],
 )
 def test_nodes_that_cannot_be_planned_are_left_out_and_told(planner, broken, words):

@@ -38,7 +38,7 @@ def test_replicas_on_a_node_that_begins_to_change_count_and_no_newcomer_comes():
     assert (decisions[old.uid].placed, decisions[old.uid].placed_reason) == (2, "Placed")
     assert applied == {old.uid: 2}
     assert decisions[new.uid].placed == 0
-    assert "devices of 1 node left out: node n: label nvidia.com/mig.config.state=pending" in (
+    assert "devices of 1 node are left out: node n (label nvidia.com/mig.config.state=pending" in (
         decisions[new.uid].placed_message
     )
 

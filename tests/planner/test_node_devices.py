@@ -63,7 +63,7 @@ def test_a_node_without_gpus_has_nothing_to_leave_out():
 
 
 WHOLE_NODE = {
-    "not ready": ({}, {}, {"ready": False}, LeftOutReason.NOT_READY, "is not ready"),
+    "not ready": ({}, {}, {"ready": False}, LeftOutReason.NOT_READY, "not ready"),
     "cordoned": ({}, {}, {"unschedulable": True}, LeftOutReason.CORDONED, "kubectl uncordon"),
     "taint": (
         {},

@@ -341,7 +341,7 @@ def test_a_missed_objective_is_told_with_the_edge_it_is_checked_at():
     seen = see(serving(m), m, signal=measured(ttft_attainment=0.5))
 
     assert told(seen, "SLOMet") == ("False", "TTFTExceeded")
-    assert "checked at the bucket edge below, 1000 ms" in conditions(seen)["SLOMet"]["message"]
+    assert "measured at the histogram edge of 1000 ms" in conditions(seen)["SLOMet"]["message"]
     assert told(seen, "Ready")[0] == "True"
 
 

@@ -75,4 +75,4 @@ def test_answers_that_are_expected_to_take_longer_are_told(seconds: int, warned:
         max_request_s=seconds, max_model_len=20_000, traffic=Traffic(None, around(1000), around(8000))
     )
     said = accepted(fleet(), wanted)
-    assert ("16000 tokens by traffic.outputTokens" in said) is warned
+    assert ("P90 of traffic.outputTokens: 16000 tokens" in said) is warned

@@ -62,7 +62,7 @@ def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected
     [
         (node("a", {GPU: 6}, capacity={GPU: 8}), "capacity 8, allocatable 6: 2 unhealthy"),
         (node("a", labels={f"{GPU}.replicas": "4"}), "several pods share each device"),
-        (node("a", declared=()), "has no label nvidia.com/gpu.product"),
+        (node("a", declared=()), "no label nvidia.com/gpu.product"),
         (
             replace(
                 node("a"),

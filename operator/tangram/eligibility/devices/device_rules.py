@@ -118,9 +118,9 @@ Rule = Callable[[NodeFacts, LabelledBoard, Mapping[str, int]], LeftOutNotes]
 
 def _unschedulable(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]) -> LeftOutNotes:
     if not facts.ready:
-        yield LeftOutReason.NOT_READY, "is not ready"
+        yield LeftOutReason.NOT_READY, "not ready"
     if facts.unschedulable:
-        yield LeftOutReason.CORDONED, "is cordoned; kubectl uncordon brings it back"
+        yield LeftOutReason.CORDONED, "cordoned; run kubectl uncordon to use it again"
 
 
 def _without_gpus(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[str, int]) -> LeftOutNotes:
@@ -133,10 +133,8 @@ def _reconfigured(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[st
     if state not in {"", "success"}:
         yield (
             LeftOutReason.MIG_CHANGING,
-            (
-                f"label {STATE_LABEL}={state}: mig-manager has not finished; wait for success, and where it"
-                f" does not come set {CONFIG_LABEL} to another value and back"
-            ),
+            f"label {STATE_LABEL}={state}: mig-manager has not finished; wait for success, and where it"
+            f" does not come set {CONFIG_LABEL} to another value and back",
         )
     paused = sorted(
         k for k, v in facts.labels.items() if k.startswith(DEPLOY_PREFIX) and v.startswith("paused")
@@ -144,19 +142,15 @@ def _reconfigured(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[st
     if paused:
         yield (
             LeftOutReason.PAUSED,
-            (
-                f"label {paused[0]}={facts.labels[paused[0]]}: the GPU Operator has paused its pods; if that"
-                f" stays, set its {len(paused)} paused labels {DEPLOY_PREFIX}* to true"
-            ),
+            f"label {paused[0]}={facts.labels[paused[0]]}: the GPU Operator has paused its pods; if that"
+            f" stays, set its {len(paused)} paused labels {DEPLOY_PREFIX}* to true",
         )
     upgrade = facts.label(UPGRADE_LABEL)
     if upgrade not in _IDLE_UPGRADE_STATES:
         yield (
             LeftOutReason.DRIVER_UPGRADE,
-            (
-                f"label {UPGRADE_LABEL}={upgrade}: its driver is being upgraded; wait for upgrade-done, or"
-                " look at the GPU Operator's events where it does not come"
-            ),
+            f"label {UPGRADE_LABEL}={upgrade}: its driver is being upgraded; wait for upgrade-done, or"
+            " look at the GPU Operator's events where it does not come",
         )
 
 
@@ -170,21 +164,17 @@ def _virtualised(facts: NodeFacts, board: LabelledBoard, _capacity: Mapping[str,
     if facts.label(VGPU_LABEL) == "true":
         yield (
             LeftOutReason.VIRTUAL,
-            (
-                f"label {VGPU_LABEL}=true: its GPUs are shares of boards (vGPU); pass whole GPUs through"
-                " to the virtual machine"
-            ),
+            f"label {VGPU_LABEL}=true: its GPUs are shares of boards (vGPU); pass whole GPUs through"
+            " to the virtual machine",
         )
     memory, model = facts.number(MEMORY_LABEL), gpu(board.sku or "")
-    is_whole = board.product == board.model and _sharing(facts, WHOLE) is None
+    is_whole = board.product == board.model and _sharing_label(facts, WHOLE) is None
     if memory and model is not None and is_whole and memory < _MIN_MEMORY_SHARE * model.memory_mib:
         yield (
             LeftOutReason.VIRTUAL,
-            (
-                f"label {MEMORY_LABEL}={memory} is less than the {model.memory_mib} MiB of a whole"
-                f" {model.sku}; give pods whole GPUs, or correct "
-                + (f"the label {PRODUCT_LABEL}" if board.product else "sku in its GPUPool")
-            ),
+            f"label {MEMORY_LABEL}={memory} is less than the {model.memory_mib} MiB of a whole"
+            f" {model.sku}; give pods whole GPUs, or correct "
+            + (f"the label {PRODUCT_LABEL}" if board.product else "sku in its GPUPool"),
         )
 
 
@@ -193,21 +183,19 @@ def _unsupported_model(facts: NodeFacts, board: LabelledBoard, capacity: Mapping
     label = f"label {PRODUCT_LABEL}={board.product}"
     if not board.product and not facts.label(GKE_PARTITION_LABEL):
         if capacity and board.sku is None:
-            yield LeftOutReason.UNKNOWN, f"has no label {PRODUCT_LABEL}; {_remedy(facts)}"
+            yield LeftOutReason.UNKNOWN, f"no label {PRODUCT_LABEL}; {_remedy(facts)}"
     elif board.product.removesuffix("-SHARED").endswith("-MIG-INVALID"):
         yield (
             LeftOutReason.MIG_INVALID,
-            (
-                f"{label}: its GPUs are not all cut alike, as mig.strategy single demands; set"
-                " mig.strategy mixed in the device plugin, or cut them alike"
-            ),
+            f"{label}: its GPUs are not all cut alike, as mig.strategy single demands; set"
+            " mig.strategy mixed in the device plugin, or cut them alike",
         )
     elif "-MIG-" in board.product or facts.label(GKE_PARTITION_LABEL):
         if facts.label(GKE_PARTITION_LABEL):
             label = f"label {GKE_PARTITION_LABEL}={facts.label(GKE_PARTITION_LABEL)}"
         yield (
             LeftOutReason.MIG_STRATEGY,
-            (f"{label}: its {WHOLE} are MIG slices; set mig.strategy mixed in the device plugin"),
+            f"{label}: its {WHOLE} are MIG slices; set mig.strategy mixed in the device plugin",
         )
     elif board.sku is None:
         yield (
@@ -235,26 +223,22 @@ def _shared_or_dra(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str
     if facts.label(DRA_LABEL) == "true" and capacity:
         yield (
             LeftOutReason.DRA,
-            (
-                f"label {DRA_LABEL}=true: a DRA driver hands out the same GPUs as the device plugin; disable"
-                " one of the two on this node"
-            ),
+            f"label {DRA_LABEL}=true: a DRA driver hands out the same GPUs as the device plugin; disable"
+            " one of the two on this node",
         )
 
 
 def _mixed_models(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> LeftOutNotes:
     """GPU feature discovery counts one model: further devices are shares, or of another model."""
-    if board.gpus is None or _sharing(facts, WHOLE) is not None:
+    if board.gpus is None or _sharing_label(facts, WHOLE) is not None:
         return
     whole, cut = capacity.get(WHOLE, 0), any(n and r.startswith(_MIG_PREFIX) for r, n in capacity.items())
     if whole + cut > board.gpus:
         beside = " beside MIG slices" if cut else ""
         yield (
             LeftOutReason.MIXED,
-            (
-                f"label {COUNT_LABEL}={board.gpus}, and {whole} {WHOLE} are offered{beside}: they are shared,"
-                " or of several models; stop sharing, or put each model on nodes of its own"
-            ),
+            f"label {COUNT_LABEL}={board.gpus}, and {whole} {WHOLE} are offered{beside}: they are shared,"
+            " or of several models; stop sharing, or put each model on nodes of its own",
         )
 
 
@@ -292,24 +276,23 @@ def left_out_devices(
 def _left_out_of_resource(
     facts: NodeFacts, board: LabelledBoard, resource: str, offered: int, count: int
 ) -> Iterator[LeftOut]:
-    base = resource.removesuffix(SHARED_SUFFIX)
-    if base != resource:
-        message = _shared_message(f"offers {count} {resource}")
-        yield LeftOut(LeftOutReason.SHARED, message, resource)
-        yield LeftOut(
-            LeftOutReason.SHARED, message, base
-        )  # the plugin has renamed the resource: this one is stale
+    unshared_name = resource.removesuffix(SHARED_SUFFIX)
+    if unshared_name != resource:
+        shared = _shared_message(f"{count} {resource}")
+        yield LeftOut(LeftOutReason.SHARED, shared, resource)
+        # The device plugin has renamed the resource: the one with the old name is stale.
+        yield LeftOut(LeftOutReason.SHARED, shared, unshared_name)
         return
-    sharing = _sharing(facts, resource)
-    if sharing is not None:
+    if (sharing := _sharing_label(facts, resource)) is not None:
         yield LeftOut(LeftOutReason.SHARED, _shared_message(sharing), resource)
         return
-    is_whole = resource == WHOLE
-    mismatch = _hidden_slices(facts) if is_whole else _other_board(facts, board, resource, count)
-    if mismatch is not None:
-        yield LeftOut(LeftOutReason.MIG_STRATEGY if is_whole else LeftOutReason.MIXED, mismatch, resource)
-        return
-    if offered < count:
+    if resource == WHOLE:
+        reason, message = LeftOutReason.MIG_STRATEGY, _hidden_slices(facts)
+    else:
+        reason, message = LeftOutReason.MIXED, _other_board(facts, board, resource, count)
+    if message is not None:
+        yield LeftOut(reason, message, resource)
+    elif offered < count:
         yield LeftOut(
             LeftOutReason.UNHEALTHY,
             f"{resource}: capacity {count}, allocatable {offered}: {count - offered} unhealthy, or the device"
@@ -318,8 +301,8 @@ def _left_out_of_resource(
         )
 
 
-def _sharing(facts: NodeFacts, resource: str) -> str | None:
-    """Return the label by which devices of `resource` are shared, None if there is none."""
+def _sharing_label(facts: NodeFacts, resource: str) -> str | None:
+    """Return the label by which `resource` is shared (time-slicing or MPS), None if there is none."""
     strategy, replicas = f"{resource}.sharing-strategy", f"{resource}.replicas"
     if facts.label(strategy) not in {"", "none"}:
         return f"label {strategy}={facts.label(strategy)}"

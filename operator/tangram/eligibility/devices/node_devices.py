@@ -102,13 +102,13 @@ def holds_replicas(node: Node) -> bool:
 _LEAVING = frozenset({LeftOutReason.NOT_READY, LeftOutReason.CORDONED, LeftOutReason.TAINTED})
 
 
-def left_out_notes(nodes: Iterable[Node]) -> list[str]:
-    """Return one sentence for each reason, with the first few of its nodes by name."""
+def left_out_notes(nodes: Iterable[Node], template: str = "left out: {nodes}: {reason}") -> list[str]:
+    """Return one note for each reason, with the first few of its nodes by name."""
     names: dict[str, list[str]] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         for left_out in node.left_out:
             names.setdefault(left_out.message, []).append(node.name)
-    return [f"left out: {_listed(named)}: {message}" for message, named in names.items()]
+    return [template.format(nodes=_listed(named), reason=message) for message, named in names.items()]
 
 
 _MAX_NAMES = 3

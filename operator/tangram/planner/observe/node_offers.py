@@ -39,9 +39,8 @@ class NodeOffers:
     has_nodes: bool
     needs: PodNeeds
     left_out: tuple[tuple[PoolNames, Node], ...] = ()  # nodes with devices that no newcomer is given
-    unlabelled: Mapping[str, frozenset[PoolNames]] = field(
-        default_factory=dict
-    )  # where a pool declares the SKU
+    # By SKU: where nodes without the product label have the SKU that a pool declares.
+    unlabelled: Mapping[str, frozenset[PoolNames]] = field(default_factory=dict)
     _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict, compare=False, repr=False)
     _prices: dict[tuple[str, str, PoolNames], float | None] = field(
         default_factory=dict, compare=False, repr=False
@@ -117,10 +116,10 @@ class NodeOffers:
         ]
         if not nodes:
             return ""
-        notes = left_out_notes(nodes)
-        more = f"; {len(notes) - _MOST_NOTES} more reasons" if len(notes) > _MOST_NOTES else ""
-        held_back = f"devices of {len(nodes)} node{'s' * (len(nodes) != 1)}"
-        return f"; {held_back} " + "; ".join(notes[:_MOST_NOTES]) + more
+        notes = left_out_notes(nodes, "{nodes} ({reason})")
+        more = f" and {len(notes) - _MOST_NOTES} more reasons" if len(notes) > _MOST_NOTES else ""
+        count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
+        return f"; devices of {count} are left out: {', '.join(notes[:_MOST_NOTES])}{more}"
 
     def _order(self, device: Device, pools: PoolNames) -> tuple[float, int, Device]:
         gpu, cut = catalog.gpu(device[0]), catalog.profile(*device)

@@ -57,8 +57,8 @@ def _long_answers(intent: Intent, decision: Decision) -> str:
     if expected_s <= intent.max_request_s:
         return ""
     return (
-        f"{_share(answers)} longer than {expected_s:.0f} s ({answers.p90:.0f} tokens by "
-        f"traffic.outputTokens, {tpot_ms:.3g} ms per token), and requests are ended after "
+        f"{_share(answers)} longer than {expected_s:.0f} s (P90 of traffic.outputTokens: "
+        f"{answers.p90:.0f} tokens, {tpot_ms:.3g} ms per token), and requests are cut off after "
         f"{intent.max_request_s} s; raise engine.maxRequestSeconds"
     )
 

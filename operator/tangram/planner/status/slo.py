@@ -60,9 +60,7 @@ def slo_block(inputs: ConditionInputs, old: Mapping[str, Any] | None, now: float
     if old is None:
         return new
     age = now - epoch(old["time"])
-    if 0 <= age < MIN_SECONDS_BETWEEN_WRITES or not _has_changed(old, new):
-        return dict(old)
-    return new
+    return dict(old) if 0 <= age < MIN_SECONDS_BETWEEN_WRITES or not _has_changed(old, new) else new
 
 
 def _assess(intent: Intent, signal: Signal, sample: Sample, unreachable: str) -> ConditionState:
@@ -74,7 +72,7 @@ def _assess(intent: Intent, signal: Signal, sample: Sample, unreachable: str) ->
     if missed:
         reason = Reason.TTFT_EXCEEDED if "ttft" in missed else Reason.TPOT_EXCEEDED
         why = f"; {unreachable}" if unreachable and "tpot" in missed else ""
-        return ConditionState(FALSE, reason, f"missed: {', '.join(missed)} ({objectives}){why}")
+        return ConditionState(FALSE, reason, f"missed: {', '.join(missed).upper()} ({objectives}){why}")
     if (window.requests or 0) < signal.min_samples:
         text = f"fewer than {signal.min_samples} requests in the window of {window.seconds:.0f} s"
         return ConditionState(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, text)
@@ -91,17 +89,17 @@ def _window(signal: Signal, sample: Sample) -> Window:
 
 
 def _objectives(intent: Intent) -> list[str]:
-    objectives = (("ttft", intent.ttft, TTFT_BUCKETS), ("tpot", intent.tpot, TPOT_BUCKETS))
+    objectives = (("TTFT", intent.ttft, TTFT_BUCKETS), ("TPOT", intent.tpot, TPOT_BUCKETS))
     return [_objective(name, objective, buckets) for name, objective, buckets in objectives if objective]
 
 
 def _objective(name: str, objective: Objective, buckets: tuple[float, ...]) -> str:
     """Describe an objective, and the bucket edge at which it is checked."""
     edge_ms = snap(objective.milliseconds, buckets) * 1000
-    text = f"{name} of {objective.percentile} % within {objective.milliseconds} ms"
+    text = f"{name} of at most {objective.milliseconds} ms for {objective.percentile} % of requests"
     if abs(edge_ms - objective.milliseconds) < 1e-6:
         return text
-    return f"{text}, checked at the bucket edge below, {edge_ms:g} ms"
+    return f"{text}, measured at the histogram edge of {edge_ms:g} ms"
 
 
 def _numbers(intent: Intent, signal: Signal, sample: Sample, now: float) -> dict[str, Any]:
