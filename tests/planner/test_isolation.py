@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.eligibility.isolation import StepsFailed, for_each, isolated
+from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each, isolated
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
 from tangram.planner import decision_draft, plan, render_status
-from tangram.planner.placement import joint_assignment, placement_targets
+from tangram.planner.observe import back_off
+from tangram.planner.placement import joint_assignment, placement_targets, replica_limits
 from tangram.planner.placement.joint_assignment import assign_devices
 from tangram.planner.placement.placement_demand import NO_LIMIT
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
@@ -117,11 +118,18 @@ def broken(monkeypatch, where, name, of=BAD.uid):
     monkeypatch.setitem(where, name, raises)
 
 
+def test_each_step_has_a_text_of_its_own():
+    assert decision_draft.FAULT_TEXTS.keys() == set(RoundStep)
+    assert len(set(decision_draft.FAULT_TEXTS.values())) == len(RoundStep)
+
+
 STEPS = [
     (decision_draft.__dict__, "model_state", "model"),
     (decision_draft.__dict__, "_desired", "model"),
     (plan.__globals__, "node_shapes", "judge"),
     (plan.__globals__, "requirements_of", "judge"),
+    (back_off.__dict__, "_next", "back_off"),
+    (replica_limits.__dict__, "_new_pods", "limit"),
     (placement_targets.__dict__, "_placement_choice", "target"),
     (placement_targets.__dict__, "_target", "plan"),
     (plan.__globals__, "_decide", "place"),

@@ -51,7 +51,9 @@ def test_without_room_for_all_of_the_new_the_rest_of_the_old_stays_and_the_reaso
 
     assert kept == 5
     assert decision.placed_reason == "InsufficientCapacity"
-    assert f"5 on {OLD} stays until enough replicas of {NEW} are available" in decision.placed_message
+    assert (
+        f"keeps 5 replicas on {OLD} until enough replicas of {NEW} are available" in decision.placed_message
+    )
 
 
 def test_the_old_template_is_not_touched():

@@ -361,7 +361,7 @@ def test_a_move_makes_the_new_before_it_breaks_the_old():
     assert decision.shape == BIG_SLICE
     assert [a.shape for a in applied(made)] == [BIG_SLICE]
     assert not removed(made)
-    assert "stays until enough replicas" in decision.placed_message
+    assert "until enough replicas" in decision.placed_message
 
 
 @pytest.mark.parametrize(("available", "expected"), [(0, False), (1, False), (2, True)])

@@ -1,12 +1,14 @@
 """Faults of single LLMDeployments: one whose step raises is left as it is, and the others are planned.
 
 Each attempt plans the whole fleet from the start, so no half-made decision about a faulted LLMDeployment
-reaches the others. A step that raises names its LLMDeployment, and the next attempt leaves that one as it is.
-An exception that no step attributes is attributed by bisection over the LLMDeployments.
+reaches the others. A step that raises names its LLMDeployment, and the next attempt leaves that one as it is:
+`planner/decision_draft.py` gives it the reason `NotJudged` and no action. An exception that no step
+attributes is attributed by bisection over the LLMDeployments.
 """
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import TypeVar
 
 from tangram.fleet import Fault, describe
@@ -15,7 +17,19 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Faulted = Mapping[str, Fault]  # LLMDeployments that are left as they are, by uid
 
-UNATTRIBUTED = "plan"  # the step of a fault that was found by bisection
+
+class RoundStep(StrEnum):
+    """A step of a planning round that may raise for one LLMDeployment. The shell takes READ and SCALE."""
+
+    READ = "read"
+    SCALE = "scale"
+    MODEL = "model"
+    ASSESSMENT = "judge"
+    BACK_OFF = "back_off"
+    LIMIT = "limit"
+    TARGET = "target"
+    PLACE = "place"
+    UNATTRIBUTED = "plan"  # found by bisection
 
 
 class StepsFailed(Exception):
@@ -28,13 +42,13 @@ class StepsFailed(Exception):
         )
 
 
-def fault_of(uid: str, step: str, error: Exception) -> Fault:
+def fault_of(uid: str, step: RoundStep, error: Exception) -> Fault:
     """Return the fault for `error`, with its trace."""
     return Fault(uid, step, describe(error), "".join(traceback.format_exception(error)))
 
 
 def for_each(
-    step: str, items: Iterable[Item], uid_of: Callable[[Item], str], function: Callable[[Item], Result]
+    step: RoundStep, items: Iterable[Item], uid_of: Callable[[Item], str], function: Callable[[Item], Result]
 ) -> list[Result]:
     """Return `function` of each item, in order. Raises `StepsFailed` with all items for which it raised."""
     results, faults = [], []
@@ -69,7 +83,7 @@ def isolated(
             culprits = _culprits(attempt, [uid for uid in uids if uid not in faulted], faulted, error)
             if not culprits:
                 raise
-            new = {uid: fault_of(uid, UNATTRIBUTED, error) for uid in culprits}
+            new = {uid: fault_of(uid, RoundStep.UNATTRIBUTED, error) for uid in culprits}
         faulted = new | faulted
 
 
@@ -80,7 +94,7 @@ def _culprits(
 
     def passes(left_out: Iterable[str]) -> bool:
         try:
-            attempt({**faulted, **{uid: Fault(uid, UNATTRIBUTED, describe(error)) for uid in left_out}})
+            attempt({**faulted, **{uid: fault_of(uid, RoundStep.UNATTRIBUTED, error) for uid in left_out}})
         except StepsFailed:
             return True  # attributed: the next attempt deals with it
         except Exception:  # noqa: BLE001 - the same as before, or another that the next attempt meets

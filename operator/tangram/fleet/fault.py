@@ -10,7 +10,7 @@ class Fault:
     """A step of a planning round that raised for one LLMDeployment, which is left as it is."""
 
     owner_uid: str
-    step: str  # read | scale | model | desired | judge | target | solve | place | plan | status | write ...
+    step: str  # a `RoundStep`, or a step of the shell: status | write ...
     error: str  # type and message of the exception, bounded
     trace: str = ""  # of the exception; empty where another process logged it
 

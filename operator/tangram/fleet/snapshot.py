@@ -1,7 +1,7 @@
 """The observed fleet at one instant. The shell's mirror builds it, the planner reads it; never partial."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tangram.fleet.evaluation import Evaluation, EvaluationKey, EvaluationReport
 from tangram.fleet.fault import Fault
@@ -239,9 +239,7 @@ class FleetSnapshot:
     priority_classes: tuple[PriorityClass, ...] = ()  # sorted
     default_priority_class: str = ""  # of LLMDeployments that name none; empty: none
     engine_image: str = ""
-    prices: tuple[tuple[str, float], ...] = field(
-        default=()
-    )  # (SKU, USD per GPU-hour) overriding the catalog
+    prices: tuple[tuple[str, float], ...] = ()  # (SKU, USD per GPU-hour) overriding the catalog
 
     @property
     def class_of_unnamed_pods(self) -> str:

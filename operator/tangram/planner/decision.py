@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import InputError
 from tangram.eligibility.acceptance import by_priority
-from tangram.eligibility.isolation import Faulted, for_each, isolated
+from tangram.eligibility.isolation import Faulted, RoundStep, for_each, isolated
 from tangram.eligibility.reasons import OFF, Reason
 from tangram.eligibility.shapes.bundled_engine import lacks, on_bundled_engine
 from tangram.eligibility.shapes.evaluation_reports import CheckpointReports, reports, reports_by_checkpoint
@@ -78,7 +78,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     def demand(intent: Intent) -> PlacementDemand | Infeasible | None:
         return _demand(intent, draft_of[intent.uid], node_offers, by_checkpoint)
 
-    assessed = dict(zip(map(_uid, active), for_each("judge", active, _uid, demand), strict=True))
+    assessed = dict(zip(map(_uid, active), for_each(RoundStep.ASSESSMENT, active, _uid, demand), strict=True))
     demands = tuple(d for d in assessed.values() if isinstance(d, PlacementDemand))
     devices = observe_free_devices(snapshot, intents)
     growing = tuple(intent for intent in valid if intent.uid not in faulted and not intent.is_off)
@@ -95,7 +95,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
         demand = assessed.get(intent.uid)
         return _decide(draft_of[intent.uid], demand, targets, node_offers, devices, obstacles)
 
-    decided = for_each("place", intents, _uid, decide)
+    decided = for_each(RoundStep.PLACE, intents, _uid, decide)
     others = tuple(intent for intent in valid if intent.uid not in targets)
     evaluations = plan_evaluations(
         demands, others, targets, snapshot, known_reports, node_offers, devices, quotas, now
@@ -189,5 +189,5 @@ def _decide(
     if isinstance(demand, Infeasible):
         message = f"{demand.message}; what runs is left as it is"
         return draft.decision(Reason.INFEASIBLE, message), service
-    placement = deployment_placement(demand, targets[demand.uid], node_offers, devices, obstacles.pending)
+    placement = deployment_placement(demand, targets[demand.uid], node_offers, devices, obstacles)
     return draft.decision(placement.reason, placement.message, placement), [*service, *placement.actions]

@@ -4,19 +4,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tangram.eligibility.acceptance import Acceptance, acceptance, by_age
-from tangram.eligibility.isolation import UNATTRIBUTED, Faulted, for_each
+from tangram.eligibility.isolation import Faulted, RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Decision, Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Shape, Workload
 from tangram.planner.jobs.inspections import Inspections, ModelState, model_state
 from tangram.planner.rollout.deployment_placement import DeploymentPlacement
 
-_FAILED = {
-    "read": "its objects could not be read",
-    "scale": "its replicas could not be counted",
-    "model": "its checkpoint could not be assessed",
-    "judge": "its shapes could not be assessed",
-    "limit": "its quota could not be counted",
-    "place": "its placement could not be decided",
+FAULT_TEXTS: Mapping[str, str] = {
+    RoundStep.READ: "its objects could not be read",
+    RoundStep.SCALE: "its replicas could not be counted",
+    RoundStep.MODEL: "its checkpoint could not be assessed",
+    RoundStep.ASSESSMENT: "its shapes could not be assessed",
+    RoundStep.BACK_OFF: "its back-offs could not be determined",
+    RoundStep.LIMIT: "its quota could not be counted",
+    RoundStep.TARGET: "its devices could not be assigned",
+    RoundStep.PLACE: "its placement could not be decided",
+    RoundStep.UNATTRIBUTED: "it could not be planned",
 }
 _NOT_ACCEPTED = ModelState(Reason.NOT_ACCEPTED, "waits for Accepted")
 
@@ -95,7 +98,7 @@ def drafts(
     def draft(intent: ParsedIntent) -> DecisionDraft:
         uid, own = intent.uid, workloads.get(intent.uid, ())
         fault = faulted.get(uid)
-        if fault is not None and fault.step in ("model", UNATTRIBUTED):
+        if fault is not None and fault.step in (RoundStep.MODEL, RoundStep.UNATTRIBUTED):
             model = ModelState(Reason.NOT_JUDGED, _fault_message(fault))
         elif isinstance(intent, InvalidIntent) or not accepted[uid].accepted:
             model = _NOT_ACCEPTED
@@ -106,7 +109,7 @@ def drafts(
             intent, accepted[uid], model, own, replicas, desired_shapes.get(uid), uid in refused, fault
         )
 
-    return {d.intent.uid: d for d in for_each("model", intents, lambda intent: intent.uid, draft)}
+    return {d.intent.uid: d for d in for_each(RoundStep.MODEL, intents, lambda intent: intent.uid, draft)}
 
 
 def replicas_of(workloads: tuple[Workload, ...]) -> int:
@@ -131,5 +134,5 @@ def _desired(intent: ParsedIntent, workloads: tuple[Workload, ...], desired: Map
 
 
 def _fault_message(fault: Fault) -> str:
-    failed = _FAILED.get(fault.step, "it could not be planned")
+    failed = FAULT_TEXTS.get(fault.step, FAULT_TEXTS[RoundStep.UNATTRIBUTED])
     return f"{failed} ({fault.error}); please report this; what runs is left as it is"

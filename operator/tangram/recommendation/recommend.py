@@ -46,9 +46,7 @@ class Recommendation:
     document: dict[str, Any]  # as `tangram plan -o json` prints it
     current_cost_per_hour: float  # USD: GPUs in use now
     better: bool  # re-cuts, moves, new nodes or stops: more than the operator does by itself
-    advice: tuple[
-        tuple[str, Advice], ...
-    ]  # by uid, sorted: LLMDeployments that are unmet, moved or newly placed
+    advice: tuple[tuple[str, Advice], ...]  # by uid, sorted: if it is unmet, moved or newly placed
 
 
 def recommend(

@@ -152,9 +152,8 @@ class ReplicaUnderLoad:
         self.cv2 = prompt_lengths.cv2, answer_lengths.cv2
         self.outside_s = _outside_s(model)
         full = self.shape
-        short = 1 - self.slots / limits.slots(
-            0
-        )  # share of slots that the cache is too small for: some prompts are computed twice
+        # Share of slots that the cache is too small for: some prompts are computed twice.
+        short = 1 - self.slots / limits.slots(0)
         if short:
             again = min(1.0, 4 * short) * _recomputed(input_tokens, output_tokens)
             full = replace(full, input_tokens=input_tokens + again)

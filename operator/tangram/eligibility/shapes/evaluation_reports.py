@@ -1,4 +1,7 @@
-"""Which quantised formats may be used: the reports of evaluate Jobs against the tolerance of a spec."""
+"""Which quantised formats may be used: the reports of evaluate Jobs against the tolerance of a spec.
+
+`fleet/evaluation.py` `misses` compares a report with a tolerance; `bundled_engine.py` lists allowed formats.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tangram.eligibility.isolation import for_each
+from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, FleetSnapshot, Intent, Pool, Shape, Workload
 from tangram.fleet.times import rfc3339
@@ -52,7 +52,7 @@ class Obstacles:
     """Back-offs and pods that wait for a node, of all LLMDeployments."""
 
     back_offs: Mapping[str, tuple[BackOff, ...]]  # by uid
-    pending: Mapping[tuple[str, Shape], str]  # message of Placed about pods without a node, by uid and shape
+    unscheduled_messages: Mapping[tuple[str, Shape], str]  # by uid and shape: a device is free, but no node
 
 
 _QUOTA = re.compile(r"exceeded quota: ([^\s,]+)")  # as in messages of the API server
@@ -88,7 +88,7 @@ def observe_obstacles(
     shapes: dict[str, set[Shape]] = defaultdict(set)
     for uid, shape in (*recorded, *workloads):
         shapes[uid].add(shape)
-    pending: dict[tuple[str, Shape], str] = {}
+    unscheduled_messages: dict[tuple[str, Shape], str] = {}
 
     def back_offs_of(intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
         back_offs = []
@@ -99,7 +99,7 @@ def observe_obstacles(
             if workload is not None:
                 obstacle, message = _observed(workload, snapshot, intent, devices, now)
                 if message:
-                    pending[(intent.uid, shape)] = message
+                    unscheduled_messages[(intent.uid, shape)] = message
             if previous is not None and (intent.namespace, _quota_of(previous.message)) in open_quotas:
                 # The quota has room again: the shortest back-off suffices.
                 shortest = _last_attempt(previous) + RULES[previous.reason].first_s
@@ -109,7 +109,8 @@ def observe_obstacles(
         back_offs.sort(key=lambda b: (-b.until, b.shape))
         return intent.uid, tuple(back_offs[:MOST_PER_OWNER])
 
-    return Obstacles(dict(for_each("limit", intents, lambda intent: intent.uid, back_offs_of)), pending)
+    back_offs = for_each(RoundStep.BACK_OFF, intents, lambda intent: intent.uid, back_offs_of)
+    return Obstacles(dict(back_offs), unscheduled_messages)
 
 
 def _observed(
@@ -127,10 +128,7 @@ def _observed(
     scheduled = max(0, workload.total - unscheduled.pods)
     is_short = scheduled < workload.replicas  # else the unscheduled pods are those of a surge
     if not is_short or devices.count_free(intent.uid, workload.shape) <= 0:
-        return (
-            None,
-            "",
-        )  # without a free device it is shortage: Kubernetes schedules the pods when one is free
+        return None, ""  # without a free device it is shortage: the pods are scheduled when one is free
     is_patient = _may_grow(snapshot, intent, workload.shape) or _drains(snapshot, workload.shape, now)
     needs = snapshot.pod_needs
     due = unscheduled.since + (needs.growing_deadline_s if is_patient else needs.scheduling_deadline_s)

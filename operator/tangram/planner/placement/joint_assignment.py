@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from tangram.eligibility.isolation import StepsFailed, for_each
+from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each
 from tangram.fleet import describe
 
 _COUNTS = 10  # numbers of replicas below what one option can have that are considered
@@ -87,7 +87,7 @@ def assign_devices(
     Minimises the unmet share, of earlier demands first, then the demands that break their spread, then USD.
     Raises `StepsFailed` for demands that raise by themselves.
     """
-    ranked = for_each("target", demands, lambda d: d.uid, lambda d: _assignments(d.options, free))
+    ranked = for_each(RoundStep.TARGET, demands, lambda d: d.uid, lambda d: _assignments(d.options, free))
     greedy = _grown(demands, _greedy(ranked, list(free)), free)
     if all(a.rank == candidates[0].rank for a, candidates in zip(greedy, ranked, strict=True)):
         return tuple(greedy)  # each demand has the best assignment: no joint one is better
@@ -111,7 +111,7 @@ def _raise_for_single_demands(
     """Raise `StepsFailed` if some of the demands, but not all, fail when solved alone."""
     pairs = zip(demands, ranked, strict=True)
     try:
-        for_each("target", pairs, lambda pair: pair[0].uid, lambda pair: _solve([pair[1]], free, prices))
+        for_each(RoundStep.TARGET, pairs, lambda p: p[0].uid, lambda p: _solve([p[1]], free, prices))
     except StepsFailed as failed:
         if len(failed.faults) < len(demands):
             raise failed from error

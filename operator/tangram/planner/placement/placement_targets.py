@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tangram.capacity.sizing import ServingShape
-from tangram.eligibility.isolation import for_each
+from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.fleet import Shape
 from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
 from tangram.planner.observe.node_offers import NodeOffers
@@ -66,7 +66,10 @@ def placement_targets(
     groups = tuple(sorted(devices.free))
     index = {group: number for number, group in enumerate(groups)}
     choices = for_each(
-        "target", demands, lambda d: d.uid, lambda d: _placement_choice(d, node_offers, devices, index)
+        RoundStep.TARGET,
+        demands,
+        lambda d: d.uid,
+        lambda d: _placement_choice(d, node_offers, devices, index),
     )
     short = [choice for choice in choices if choice.needs_devices]
     assignments = _assigned(short, groups, node_offers, _free_after_surge(choices, devices))
@@ -128,9 +131,7 @@ def _placement_choice(
         has_begun = not demand.is_serving or demand.available_on(candidate.shape) > 0
         least = 1 if has_begun else demand.intent.min_replicas
         pairs.append((candidate, _option(demand, candidate, node_offers, devices, index, min_replicas=least)))
-    pairs.sort(
-        key=lambda pair: pair[1].desired * pair[1].price
-    )  # stable: then in the order of the candidates
+    pairs.sort(key=lambda pair: pair[1].desired * pair[1].price)  # stable: then by candidate
     return PlacementChoice(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tangram.eligibility.isolation import for_each
+from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, FleetSnapshot, Shape
 from tangram.fleet.times import rfc3339
@@ -38,7 +38,7 @@ def replica_limits(
         quotas.take(demand, _new_pods(demand, limits, devices))
         return demand.uid, limits
 
-    return dict(for_each("limit", demands, lambda demand: demand.uid, limits_of))
+    return dict(for_each(RoundStep.LIMIT, demands, lambda demand: demand.uid, limits_of))
 
 
 def _refused_namespaces(

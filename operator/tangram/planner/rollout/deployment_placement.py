@@ -17,6 +17,7 @@ from tangram.fleet import (
     Workload,
 )
 from tangram.fleet.times import rfc3339
+from tangram.planner.observe.back_off import Obstacles
 from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.alternatives import alternatives, why_none_serves
@@ -48,37 +49,36 @@ def deployment_placement(
     target: PlacementTarget,
     node_offers: NodeOffers,
     devices: FreeDevices,
-    pending: Mapping[tuple[str, Shape], str],
+    obstacles: Obstacles,
 ) -> DeploymentPlacement:
-    """Return what to do for `demand`. What `target` assigns is taken from `devices` already.
-
-    `pending`: messages about pods that the scheduler finds no node for, though a device is free.
-    """
+    """Return what to do for `demand`. What `target` assigns is taken from `devices` already."""
     chosen, workloads = target.candidate, demand.workloads
-    rejected = alternatives(demand, target, devices)
+    others_considered = alternatives(demand, target, devices)
     if chosen is None:
         reason, message = why_none_serves(demand, node_offers)
         message += _still_serving(workloads)
-        return DeploymentPlacement(reason, message, desired=demand.desired, alternatives=rejected)
+        return DeploymentPlacement(reason, message, desired=demand.desired, alternatives=others_considered)
     current = demand.workload_on(chosen.shape)
     others = tuple(workload for workload in workloads if workload.shape != chosen.shape)
     replicas = _replicas(target, current)
     pod_rollout = rollout(demand, target, current, replicas, devices)
     kept_by_uid = kept_replicas(demand, target, current)
-    stays = ", ".join(f"{kept_by_uid[w.uid]} on {w.shape.described}" for w in others if kept_by_uid[w.uid])
+    kept = [(kept_by_uid[w.uid], w.shape.described) for w in others if kept_by_uid[w.uid]]
+    kept_text = " and ".join(f"{count} replica{'s' * (count != 1)} on {shape}" for count, shape in kept)
+    until = f"until enough replicas of {chosen.shape.described} are available"
     reason, message = _placed_condition(demand, target, chosen, node_offers)
-    unscheduled = pending.get((demand.uid, chosen.shape))
+    unscheduled = obstacles.unscheduled_messages.get((demand.uid, chosen.shape))
     if unscheduled and reason == Reason.PLACED:
         reason, message = Reason.UNSCHEDULABLE, unscheduled
-    if not demand.usable:  # it serves, and is predicted to be too slow
+    if not demand.usable:  # what runs stays, although no shape meets the objectives any more
         reason, message = why_none_serves(demand, node_offers)
         message += _still_serving(workloads)
     failure = f"assigned by priority: the joint decision failed ({target.failure}); please report this"
     notes = (
-        _not_begun(demand, target, current, others),
+        _waits_for_minimum(demand, target, current, others),
         pod_rollout.waits,
         failure if target.failure else "",
-        f"{stays} stays until enough replicas of {chosen.shape.described} are available" if stays else "",
+        f"keeps {kept_text} {until}" if kept_text else "",
     )
     return DeploymentPlacement(
         reason=reason,
@@ -87,7 +87,7 @@ def deployment_placement(
         desired=target.desired,
         placed=target.replicas,
         price_per_hour=target.replicas * chosen.price_per_hour,
-        alternatives=rejected,
+        alternatives=others_considered,
         predicted_tpot_ms=_idle_tpot_ms(demand, chosen),
         rollout_waits=pod_rollout.waits,
         actions=(
@@ -108,7 +108,7 @@ def _replicas(target: PlacementTarget, current: Workload | None) -> int:
     return max(target.replicas, min(target.desired, target.max_replicas, current.replicas if current else 0))
 
 
-def _not_begun(
+def _waits_for_minimum(
     demand: PlacementDemand, target: PlacementTarget, current: Workload | None, others: tuple[Workload, ...]
 ) -> str:
     waits = current is None and target.replicas == 0 and any(workload.available for workload in others)
