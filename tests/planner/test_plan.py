@@ -390,7 +390,7 @@ def test_a_move_without_room_waits_with_a_reason_and_the_old_serves():
 
     assert decision.placed_reason == "InsufficientCapacity"
     assert "0 of 2 replicas placed" in decision.placed_message
-    assert "stays until" in decision.placed_message
+    assert "until enough" in decision.placed_message
     assert not removed(made)
     assert not applied(made)
 
