@@ -89,8 +89,8 @@ class NodeOffers:
     def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[NodeSelector, frozenset[str]]:
         """Return the selectors of GPUPools that declare `sku`, each with the pools that its nodes are in.
 
-        Who names `pools` is kept to them: by the selectors of both where another pool declares the SKU of
-        some of their nodes.
+        An LLMDeployment that names `pools` stays in them: where another pool declares the SKU of some of
+        their nodes, by the selectors of both.
         """
         found: dict[NodeSelector, frozenset[str]] = {}
         for name, pool in sorted(self.pools.items()):
