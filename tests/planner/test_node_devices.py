@@ -243,14 +243,14 @@ DEVICES = {
         {f"{GPU}.shared": "4", GPU: "0"},
         {},
         LeftOutReason.SHARED,
-        f"offers 4 {GPU}.shared",
+        f"4 {GPU}.shared",
     ),
     "renamed, the old name still there": (
         labels({}),
         {f"{GPU}.shared": "4", GPU: "1"},
         {},
         LeftOutReason.SHARED,
-        f"offers 4 {GPU}.shared",
+        f"4 {GPU}.shared",
     ),
     "shared slices beside a whole GPU": (
         MIXED[0] | {f"{S1}.sharing-strategy": "time-slicing", f"{S1}.replicas": "3"},
@@ -264,7 +264,7 @@ DEVICES = {
         {GPU: "1", f"{S1}.shared": "6", S3: "1"},
         {GPU: 1, S3: 1},
         LeftOutReason.SHARED,
-        f"offers 6 {S1}.shared",
+        f"6 {S1}.shared",
     ),
     "more slices than the label counts": (
         MIXED[0],
