@@ -403,7 +403,7 @@ def test_a_move_is_not_begun_where_the_minimum_has_no_room():
 
     assert (decision.placed, decision.placed_reason) == (0, "InsufficientCapacity")
     assert "no move begins before the minimum of 2 replicas has free devices" in decision.placed_message
-    assert "1g.10gb stays" in decision.placed_message
+    assert "1g.10gb until enough" in decision.placed_message
     assert not applied(made)
     assert not removed(made)
 
