@@ -37,7 +37,7 @@ from e2e.cluster import binaries
 from e2e.cluster.apiserver import ControlPlane, free_port
 from e2e.silicon import kwok
 from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.api_server.client import ApiClient
+from tangram.shell.api_server.client import UNGUARDED, ApiClient
 from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import CRD_FOLDER, CRDS, OperatorProcess, eventually, llm
 from tests.support.fault_proxy import FaultProxy
@@ -159,7 +159,7 @@ async def _first(events: Any, prefix: str) -> None:
 
 async def apply(client: ApiClient, name: str, uri: str = "image:///models/tangram-tiny") -> None:
     obj = llm(name, "default", model={"uri": uri}, placement={"mig": "Required"})
-    await client.apply(LLM_DEPLOYMENTS, obj, manager="person", force=True)
+    await client.apply(LLM_DEPLOYMENTS, obj, manager="person", force=True, guard=UNGUARDED)
 
 
 async def all_ready(client: ApiClient, count: int) -> bool:
@@ -176,12 +176,14 @@ def is_ready(item: dict[str, Any]) -> bool:
 async def furnish(client: ApiClient, count: int) -> None:
     """The CRDs and the nodes."""
     for file in sorted(CRD_FOLDER.glob("*.yaml")):
-        await client.apply(CRDS, yaml.safe_load(file.read_text()), manager="person", force=True)
+        await client.apply(
+            CRDS, yaml.safe_load(file.read_text()), manager="person", force=True, guard=UNGUARDED
+        )
     await eventually(lambda: client.served(LLM_DEPLOYMENTS), what="CRDs served")
     for node in kwok.nodes(count):
         bare = {key: value for key, value in node.items() if key != "status"}
-        await client.apply(NODES, bare, manager="person", force=True)
-        await client.apply(NODES, node, manager="kubelet", force=True, subresource="status")
+        await client.apply(NODES, bare, manager="person", force=True, guard=UNGUARDED)
+        await client.apply(NODES, node, manager="kubelet", force=True, subresource="status", guard=UNGUARDED)
 
     async def usable() -> bool:
         items = (await client.list(NODES)).items

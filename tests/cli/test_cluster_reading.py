@@ -18,7 +18,7 @@ from tangram.fleet import Intent
 from tangram.recommendation.documents.snapshot_file import read_snapshot
 from tangram.recommendation.recommend import recommend
 from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.api_server.client import ApiClient
+from tangram.shell.api_server.client import UNGUARDED, ApiClient
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import FACTS, gpu_node, llm
 from tests.support.plans import run
@@ -87,19 +87,25 @@ async def _populate(kubeconfig):
             await _add_node(client, gpu_node(name, gpus=4, product=product))
         for name in ("chat", "draft"):
             spec = {"scaling": {"minReplicas": 1, "maxReplicas": 8}}
-            await client.apply(LLM_DEPLOYMENTS, llm(name, "default", **spec), manager="tests", force=True)
+            await client.apply(
+                LLM_DEPLOYMENTS, llm(name, "default", **spec), manager="tests", force=True, guard=UNGUARDED
+            )
         told = llm("chat", "default") | {"status": STATUS | {"model": STATUS["model"] | {"facts": FACTS}}}
         del told["spec"]
-        await client.apply(LLM_DEPLOYMENTS, told, manager="tangram-status", force=True, subresource="status")
+        await client.apply(
+            LLM_DEPLOYMENTS, told, manager="tangram-status", force=True, subresource="status", guard=UNGUARDED
+        )
     finally:
         await client.close()
 
 
 async def _add_node(client, node):
     """Nobody plays the node controller here: its first taint is taken off by hand."""
-    await client.apply(NODES, {k: v for k, v in node.items() if k != "status"}, manager="tests", force=True)
-    await client.apply(NODES, node, manager="kubelet", force=True, subresource="status")
-    await client.merge(NODES, "", node["metadata"]["name"], {"spec": {"taints": []}})
+    await client.apply(
+        NODES, {k: v for k, v in node.items() if k != "status"}, manager="tests", force=True, guard=UNGUARDED
+    )
+    await client.apply(NODES, node, manager="kubelet", force=True, subresource="status", guard=UNGUARDED)
+    await client.merge(NODES, "", node["metadata"]["name"], {"spec": {"taints": []}}, guard=UNGUARDED)
 
 
 def refused(access):

@@ -143,7 +143,7 @@ async def test_a_long_list_comes_in_chunks_and_is_reduced_at_once() -> None:
         return obj if obj["metadata"]["name"].endswith("1") else None
 
     async with served(handler) as (client, _):
-        listing = await client.list(PODS, keep=odd)
+        listing = await client.list(PODS, reduce=odd)
     assert [o["metadata"]["name"] for o in listing.items] == ["0-1", "1-1", "2-1"]
     assert listing.resource_version == "9"
 

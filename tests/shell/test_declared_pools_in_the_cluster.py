@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, GPU_POOLS, NODES, PODS
 from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
 
@@ -22,7 +23,7 @@ async def bare(here: World) -> AsyncIterator[str]:
     yield name
     await here.empty()
     there = await here.client.get(NODES, "", name)
-    await here.client.delete(NODES, "", name, uid=there["metadata"]["uid"])
+    await here.client.delete(NODES, "", name, uid=there["metadata"]["uid"], guard=UNGUARDED)
 
 
 async def test_a_node_without_labels_in_a_pool_with_sku_serves_and_rolls_no_other(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
 from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
 
@@ -22,7 +23,7 @@ async def two_kinds(here: World):
     await here.empty()
     for name in nodes.values():
         node = await here.client.get(NODES, "", name)
-        await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"])
+        await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
 
 
 async def engine_pods(here: World) -> list[dict]:
@@ -46,12 +47,14 @@ async def test_a_restart_starts_no_deployment_drains_nothing_and_changes_no_repl
 
     async def offers(count: int) -> None:
         status = gpu_node(name, count, product=f"NVIDIA-{sku}")
-        await here.client.apply(NODES, status, manager="kubelet", force=True, subresource="status")
+        await here.client.apply(
+            NODES, status, manager="kubelet", force=True, subresource="status", guard=UNGUARDED
+        )
 
     await offers(0)
     # A pod is evicted meanwhile: the one that replaces it finds no GPU of its kind.
     gone = pods[0]["metadata"]
-    await here.client.delete(PODS, gone["namespace"], gone["name"], uid=gone["uid"])
+    await here.client.delete(PODS, gone["namespace"], gone["name"], uid=gone["uid"], guard=UNGUARDED)
     seen = set()
     for _ in range(int(AWAY_S / 0.5)):
         await asyncio.sleep(0.5)

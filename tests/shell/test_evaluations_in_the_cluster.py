@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import (
     FACTS,
@@ -45,7 +46,7 @@ async def slices(here: World) -> AsyncIterator[str]:
     yield name
     await here.empty()
     node = await here.client.get(NODES, "", name)
-    await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"])
+    await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
 
 
 def chat(here: World, uri: str = URI, **engine: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     FLEET_PLANS,
@@ -153,7 +154,7 @@ async def test_foreign_fields_survive_and_edits_of_ours_are_healed(here: World, 
         "metadata": {"annotations": {"team": "blue"}},
         "spec": {"replicas": 5, "template": {"metadata": {"annotations": {"sidecar": "yes"}}}},
     }
-    await here.client.merge(DEPLOYMENTS, here.namespace, name, edit)
+    await here.client.merge(DEPLOYMENTS, here.namespace, name, edit, guard=UNGUARDED)
 
     async def healed() -> bool:
         deployment = await here.get(DEPLOYMENTS, name)

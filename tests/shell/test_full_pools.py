@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
 from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
 
@@ -21,7 +22,7 @@ async def full_pool(here: World):
     yield
     await here.empty()
     node = await here.client.get(NODES, "", name)
-    await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"])
+    await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
 
 
 def filling(here: World, minimum: int) -> dict:

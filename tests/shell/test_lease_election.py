@@ -25,13 +25,13 @@ class Server:
         self._answer()
         return None if self.lease is None else {**self.lease, "metadata": dict(self.lease["metadata"])}
 
-    async def create(self, _kind: Any, obj: Any, *, manager: str) -> Any:
+    async def create(self, _kind: Any, obj: Any, *, manager: str, guard: Any) -> Any:
         self._answer()
         if self.lease is not None:
             raise ApiError(409, "AlreadyExists", "")
         return self._store(obj)
 
-    async def replace(self, _kind: Any, obj: Any, *, manager: str) -> Any:
+    async def replace(self, _kind: Any, obj: Any, *, manager: str, guard: Any) -> Any:
         self._answer()
         if (
             self.lease is None

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, PRIORITY_CLASSES, Kind
 from tests.support.apiserver import World, eventually, llm, priority_class
 from tests.support.fault_proxy import FaultProxy, Rule
@@ -15,7 +16,7 @@ QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 
 async def remove(here: World, name: str) -> None:
     obj = await here.client.get(PRIORITY_CLASSES, "", name)
-    await here.client.delete(PRIORITY_CLASSES, "", name, uid=obj["metadata"]["uid"])
+    await here.client.delete(PRIORITY_CLASSES, "", name, uid=obj["metadata"]["uid"], guard=UNGUARDED)
 
 
 async def engine_pods(here: World) -> list[dict[str, Any]]:

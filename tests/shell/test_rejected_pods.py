@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES, PODS, Kind
 from tests.support.apiserver import MANAGER, NAMESPACES, World, add_node, eventually, gpu_node, llm
 from tests.support.fault_proxy import FaultProxy, Rule
@@ -32,7 +33,7 @@ async def other(here: World) -> AsyncIterator[World]:
     """A second namespace."""
     namespace = f"t-{secrets.token_hex(4)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-    await here.client.apply(NAMESPACES, body, manager=MANAGER, force=True)
+    await here.client.apply(NAMESPACES, body, manager=MANAGER, force=True, guard=UNGUARDED)
     there = World(here.client, here.kubeconfig, namespace, here.kubelet, here.folder)
     account = Kind("", "v1", "serviceaccounts", "ServiceAccount")
     await eventually(lambda: here.client.get(account, namespace, "default"))
@@ -42,7 +43,7 @@ async def other(here: World) -> AsyncIterator[World]:
 
 async def _remove_node(here: World, name: str) -> None:
     node = await here.client.get(NODES, "", name)
-    await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"])
+    await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
 
 
 async def limit(here: World, **hard: str) -> None:

@@ -213,7 +213,7 @@ async def test_objects_of_the_largest_size_come_in_small_pages() -> None:
     collection = Collection(count, make=fat)
     async with served(collection.serve) as (client, _):
         listing = await client.list(
-            DEPLOYMENTS, keep=lambda obj: {"metadata": {"name": obj["metadata"]["name"]}}
+            DEPLOYMENTS, reduce=lambda obj: {"metadata": {"name": obj["metadata"]["name"]}}
         )
     assert names(listing.items) == [f"o{i}" for i in range(count)]
     largest = max(limit for first, limit in collection.asked[8:])

@@ -23,7 +23,7 @@ import aiohttp
 import yaml
 
 from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.api_server.client import ApiClient, ApiError
+from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     FLEET_PLANS,
@@ -159,7 +159,9 @@ async def misnote_the_replica_set(here: "World") -> None:
     """Annotate the only ReplicaSet as kubernetes/kubernetes#102551 does: its rollout stalls."""
     (replica_set,) = await here.all(REPLICA_SETS)
     note = {"metadata": {"annotations": {DESIRED_ANNOTATION: "9"}}}
-    await here.client.merge(REPLICA_SETS, here.namespace, replica_set["metadata"]["name"], note)
+    await here.client.merge(
+        REPLICA_SETS, here.namespace, replica_set["metadata"]["name"], note, guard=UNGUARDED
+    )
 
 
 PATIENCE = 3.0
@@ -233,7 +235,12 @@ class Kubelet:
                 alive = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node["metadata"]["name"]}}
                 status = {"conditions": [_ready("KubeletReady")]}
                 await self.client.apply(
-                    NODES, alive | {"status": status}, manager="heartbeat", force=True, subresource="status"
+                    NODES,
+                    alive | {"status": status},
+                    manager="heartbeat",
+                    force=True,
+                    subresource="status",
+                    guard=UNGUARDED,
                 )
             lease = {
                 "apiVersion": LEASES.api_version,
@@ -245,7 +252,7 @@ class Kubelet:
                     "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
                 },
             }
-            await self.client.apply(LEASES, lease, manager="kubelet", force=True)
+            await self.client.apply(LEASES, lease, manager="kubelet", force=True, guard=UNGUARDED)
 
     async def _play(self, pod: dict[str, Any]) -> None:
         meta, status = pod["metadata"], pod.get("status", {})
@@ -297,7 +304,9 @@ class Kubelet:
                 "startTime": now(),
             },
         }
-        await self.client.apply(PODS, body, manager="kubelet", force=True, subresource="status")
+        await self.client.apply(
+            PODS, body, manager="kubelet", force=True, subresource="status", guard=UNGUARDED
+        )
 
     async def _remove(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
@@ -326,7 +335,7 @@ class World:
         self, obj: dict[str, Any], kind: Kind = LLM_DEPLOYMENTS, manager: str = MANAGER
     ) -> dict[str, Any]:
         """Apply an object as a user."""
-        return await self.client.apply(kind, obj, manager=manager, force=True)
+        return await self.client.apply(kind, obj, manager=manager, force=True, guard=UNGUARDED)
 
     async def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
         """One object of this namespace."""
@@ -340,7 +349,7 @@ class World:
         """Delete an object of this namespace."""
         obj = await self.get(kind, name)
         if obj is not None:
-            await self.client.delete(kind, self.namespace, name, uid=obj["metadata"]["uid"])
+            await self.client.delete(kind, self.namespace, name, uid=obj["metadata"]["uid"], guard=UNGUARDED)
 
     async def condition(self, name: str, kind: str) -> dict[str, Any]:
         """One condition of an LLMDeployment, empty where it has none."""
@@ -420,7 +429,9 @@ async def prepare(kubeconfig: Path) -> None:
     client = ApiClient(load_kubeconfig(str(kubeconfig)))
     try:
         for file in sorted(CRD_FOLDER.glob("*.yaml")):
-            await client.apply(CRDS, yaml.safe_load(file.read_text()), manager=MANAGER, force=True)
+            await client.apply(
+                CRDS, yaml.safe_load(file.read_text()), manager=MANAGER, force=True, guard=UNGUARDED
+            )
         for kind in (LLM_DEPLOYMENTS, GPU_POOLS, FLEET_PLANS):
             await eventually(lambda kind=kind: client.served(kind), what=f"{kind.plural} served")  # type: ignore[misc]
         await add_node(client, gpu_node("gpu-1"))
@@ -432,8 +443,8 @@ async def prepare(kubeconfig: Path) -> None:
 async def add_node(client: ApiClient, node: dict[str, Any]) -> None:
     """Create a node with its status."""
     bare = {key: value for key, value in node.items() if key != "status"}
-    await client.apply(NODES, bare, manager=MANAGER, force=True)
-    await client.apply(NODES, node, manager="kubelet", force=True, subresource="status")
+    await client.apply(NODES, bare, manager=MANAGER, force=True, guard=UNGUARDED)
+    await client.apply(NODES, node, manager="kubelet", force=True, subresource="status", guard=UNGUARDED)
 
     async def untainted() -> bool:
         found = await client.get(NODES, "", node["metadata"]["name"])
@@ -452,6 +463,7 @@ async def world(kubeconfig: Path, folder: Path) -> AsyncIterator[World]:
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
         manager=MANAGER,
         force=True,
+        guard=UNGUARDED,
     )
     kubelet = Kubelet(client)
     this = World(client, kubeconfig, namespace, kubelet, folder)

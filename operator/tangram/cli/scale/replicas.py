@@ -7,8 +7,8 @@ from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.reading import context_namespace, with_client
 from tangram.fleet import Intent
-from tangram.shell.api_server.client import ApiClient, ApiError
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Object
+from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
+from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Object, key_of
 
 MANAGER = "tangram"  # field manager of what this command writes
 _FIELD = "scale"
@@ -53,22 +53,22 @@ async def _set(client: ApiClient, namespace: str, name: str, before: int | None,
         return f"spec.replicas is {replicas} already"
     # Not through the scale subresource: the API server records no client there while the field is not owned.
     patch: Object = {"spec": {"replicas": replicas}}
-    await client.merge(LLM_DEPLOYMENTS, namespace, name, patch, manager=MANAGER)
+    await client.merge(LLM_DEPLOYMENTS, namespace, name, patch, manager=MANAGER, guard=UNGUARDED)
     was = "Tangram scaled it" if before is None else f"it was {before}"
     return f"spec.replicas is {replicas} now ({was}); tangram scale {name} -n {namespace} --auto undoes it"
 
 
 async def _unset(client: ApiClient, deployment: Object) -> str:
-    meta, bounds = deployment["metadata"], _bounds(deployment)
+    key, bounds = key_of(deployment), _bounds(deployment)
     if "replicas" not in deployment.get("spec", {}):
         return f"spec.replicas is not set: Tangram scales it already, {bounds}"
     remove = [{"op": "remove", "path": "/spec/replicas"}]
     try:
-        await client.json_patch(LLM_DEPLOYMENTS, meta["namespace"], meta["name"], remove, manager=MANAGER)
+        await client.json_patch(LLM_DEPLOYMENTS, *key, remove, manager=MANAGER, guard=UNGUARDED)
     except ApiError as error:
         if error.status not in _DOES_NOT_APPLY:
             raise
-        now = await client.get(LLM_DEPLOYMENTS, meta["namespace"], meta["name"])
+        now = await client.get(LLM_DEPLOYMENTS, *key)
         if now is None or "replicas" in now.get("spec", {}):
             raise
     return f"Tangram scales it now, {bounds}"

@@ -7,6 +7,7 @@ Callers retry for as long as they need.
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -30,6 +31,8 @@ THROTTLED_ATTEMPTS = 3
 
 Guard = Callable[[], float]
 """Returns the seconds for which the caller may still write; raises when it may not."""
+
+UNGUARDED: Guard = lambda: math.inf  # noqa: E731 - for the Lease itself, and for commands of users
 
 CallCounter = Callable[[str, str, str], None]
 """Called with (verb, plural, code) after every call; the code is `error` without a response."""
@@ -79,7 +82,7 @@ class _Call:
     params: Mapping[str, str]
     body: Object | Sequence[Object] | None = None
     content_type: str = "application/json"
-    guard: Guard | None = None
+    guard: Guard = UNGUARDED
 
 
 class ApiClient:
@@ -123,17 +126,17 @@ class ApiClient:
         kind: Kind,
         namespace: str = "",
         selector: str = "",
-        keep: Callable[[Object], Object | None] | None = None,
+        reduce: Callable[[Object], Object | None] | None = None,
         on_page: PageListener = lambda: None,
     ) -> Listing:
-        """Return a consistent LIST, fetched in pages. `keep` reduces each object at once (None drops it).
+        """Return a consistent LIST, fetched in pages. `reduce` shortens each object at once (None drops it).
 
         It has no deadline while pages arrive. A page that fails is requested again, then a smaller one; where
         the continue token has expired, the LIST starts again.
         """
         for attempt in range(1, RESTARTS + 1):
             try:
-                return await self._list(kind, namespace, selector, keep, on_page)
+                return await self._list(kind, namespace, selector, reduce, on_page)
             except ApiError as error:
                 if error.status != 410 or attempt == RESTARTS:
                     raise
@@ -144,42 +147,42 @@ class ApiClient:
         kind: Kind,
         namespace: str,
         selector: str,
-        keep: Callable[[Object], Object | None] | None,
+        reduce: Callable[[Object], Object | None] | None,
         on_page: PageListener,
     ) -> Listing:
         items: list[Object] = []
         params = {"labelSelector": selector} if selector else {}
-        pages = _PageSize()
+        page_size = _PageSize()
         while True:
             call = _Call("list", "GET", kind, kind.path(namespace), params)
-            page = await self._page(call, pages)
+            page = await self._page(call, page_size)
             on_page()
             for item in _items(page, kind):
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.kind)
-                reduced = keep(item) if keep else item
-                if reduced is not None:
-                    items.append(reduced)
+                kept = reduce(item) if reduce else item
+                if kept is not None:
+                    items.append(kept)
             meta = page.get("metadata") or {}
             if not meta.get("continue"):
                 return Listing(items, str(meta.get("resourceVersion", "")))
             params = params | {"continue": str(meta["continue"])}
 
-    async def _page(self, call: _Call, pages: "_PageSize") -> Object:
+    async def _page(self, call: _Call, page_size: "_PageSize") -> Object:
         """Return the next page of a LIST, with PAGE_ATTEMPTS for transient errors."""
         delays = RetryDelays()
         for attempt in range(1, PAGE_ATTEMPTS + 1):
-            sized = replace(call, params={**call.params, "limit": str(pages.limit)})
+            sized = replace(call, params={**call.params, "limit": str(page_size.limit)})
             try:
-                page = await self._call(sized, pages.record_bytes)
+                page = await self._call(sized, page_size.record_bytes)
             except ApiError as error:
                 if not error.transient or error.status == 401 or attempt == PAGE_ATTEMPTS:
                     raise
                 if error.status in (0, 504):
-                    pages.limit = max(1, pages.limit // 4)  # too large, too slow, or cut off
+                    page_size.limit = max(1, page_size.limit // 4)  # too large, too slow, or cut off
                 await asyncio.sleep(max(delays.next_s(), min(error.retry_after_s, MAX_RETRY_AFTER_S)))
             else:
-                pages.record_objects(len(page.get("items") or ()))
+                page_size.record_objects(len(page.get("items") or ()))
                 return page
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -215,21 +218,14 @@ class ApiClient:
             self._count("watch", kind.plural, "error")
             raise ApiError(0, "Unreachable", f"watch of {kind.plural}: {_text_of(error)}") from error
 
-    async def create(self, kind: Kind, obj: Object, *, manager: str, guard: Guard | None = None) -> Object:
+    async def create(self, kind: Kind, obj: Object, *, manager: str, guard: Guard) -> Object:
         """POST an object: it must not exist (ApiError 409 AlreadyExists)."""
         namespace = obj["metadata"].get("namespace", "")
         params = {"fieldManager": manager}
         return await self._call(_Call("create", "POST", kind, kind.path(namespace), params, obj, guard=guard))
 
     async def apply(
-        self,
-        kind: Kind,
-        obj: Object,
-        *,
-        manager: str,
-        force: bool,
-        subresource: str = "",
-        guard: Guard | None = None,
+        self, kind: Kind, obj: Object, *, manager: str, force: bool, subresource: str = "", guard: Guard
     ) -> Object:
         """Server-side apply. With `metadata.uid` in `obj` it changes no other object of that name."""
         meta = obj["metadata"]
@@ -238,21 +234,16 @@ class ApiClient:
         content_type = "application/apply-patch+yaml"
         return await self._call(_Call("apply", "PATCH", kind, path, params, obj, content_type, guard))
 
-    async def replace(self, kind: Kind, obj: Object, *, manager: str) -> Object:
+    async def replace(self, kind: Kind, obj: Object, *, manager: str, guard: Guard) -> Object:
         """PUT an object; its resourceVersion makes the write conditional."""
         meta = obj["metadata"]
         path = kind.path(meta.get("namespace", ""), meta["name"])
-        return await self._call(_Call("update", "PUT", kind, path, {"fieldManager": manager}, obj))
+        return await self._call(
+            _Call("update", "PUT", kind, path, {"fieldManager": manager}, obj, guard=guard)
+        )
 
     async def merge(
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        patch: Object,
-        *,
-        manager: str = "",
-        guard: Guard | None = None,
+        self, kind: Kind, namespace: str, name: str, patch: Object, *, manager: str = "", guard: Guard
     ) -> Object:
         """Merge-patch an object."""
         path = kind.path(namespace, name)
@@ -261,12 +252,12 @@ class ApiClient:
         return await self._call(_Call("patch", "PATCH", kind, path, params, patch, content_type, guard))
 
     async def json_patch(
-        self, kind: Kind, namespace: str, name: str, operations: Sequence[Object], *, manager: str
+        self, kind: Kind, namespace: str, name: str, patch: Sequence[Object], *, manager: str, guard: Guard
     ) -> Object:
         """JSON-patch an object (ApiError 422 where an operation does not apply)."""
         path, content_type = kind.path(namespace, name), "application/json-patch+json"
         params = {"fieldManager": manager}
-        return await self._call(_Call("patch", "PATCH", kind, path, params, operations, content_type))
+        return await self._call(_Call("patch", "PATCH", kind, path, params, patch, content_type, guard))
 
     async def delete(
         self,
@@ -277,7 +268,7 @@ class ApiClient:
         uid: str,
         resource_version: str | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
-        guard: Guard | None = None,
+        guard: Guard,
     ) -> bool:
         """Delete the object with this UID (and version). False when it does not exist; ApiError 409 for
         another object of that name.
@@ -313,7 +304,7 @@ class ApiClient:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(self, call: _Call, on_bytes: Callable[[int], None], *, fresh_token: bool) -> Object:
-        total_s = REQUEST_TIMEOUT_S if call.guard is None else min(REQUEST_TIMEOUT_S, call.guard())
+        total_s = min(REQUEST_TIMEOUT_S, call.guard())
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=min(CONNECT_TIMEOUT_S, total_s))
         try:
             async with self._send(call, timeout, fresh_token=fresh_token) as response:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tangram.shell.api_server.client import ApiClient, ApiError
+from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
 from tangram.shell.objects.kinds import LEASES, Object
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MANAGER = "tangram-lease"
 
 
-class NotLeader(Exception):  # a refusal, spoken as one
+class NotLeader(Exception):
     """A write was refused here because the lease has run out, or nearly so."""
 
 
@@ -198,8 +198,8 @@ class Elector:
 
     async def _write(self, record: Object) -> Object:
         if "resourceVersion" in record["metadata"]:
-            return await self._client.replace(LEASES, record, manager=MANAGER)
-        return await self._client.create(LEASES, record, manager=MANAGER)
+            return await self._client.replace(LEASES, record, manager=MANAGER, guard=UNGUARDED)
+        return await self._client.create(LEASES, record, manager=MANAGER, guard=UNGUARDED)
 
     def _pause_s(self) -> float:
         now = self._clock()
