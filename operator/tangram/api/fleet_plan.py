@@ -14,6 +14,7 @@ from tangram.api.common.values import rule
 from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, Time
 
 MAX_ITEMS = 1000  # of each list; its writer bounds the bytes
+MAX_NEW_NODES, MAX_NOTES = 256, 32  # likewise
 EXAMPLES = 3  # names of GPUs listed for a class of layouts
 SPEC_RULE = rule(
     "self == oldSelf",
@@ -196,7 +197,7 @@ class FleetPlanSpec(APIModel):
     )
     new_nodes: tuple[NewNodes, ...] = Field(
         default=(),
-        max_length=256,
+        max_length=MAX_NEW_NODES,
         description="Nodes that the plan adds, by GPUPool.",
         json_schema_extra=_ATOMIC,
     )
@@ -221,7 +222,7 @@ class FleetPlanSpec(APIModel):
     )
     notes: tuple[Text, ...] = Field(
         default=(),
-        max_length=32,
+        max_length=MAX_NOTES,
         description="Remarks about the inputs and the plan, for instance GPUs that are left out.",
         json_schema_extra=_ATOMIC,
     )

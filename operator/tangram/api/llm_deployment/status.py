@@ -11,8 +11,9 @@ from tangram.api.llm_deployment.facts import Facts
 
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
 Decimal = Annotated[str, StringConstraints(max_length=24, pattern=r"^[0-9]+(\.[0-9]+)?$")]
-ShortText = Annotated[str, StringConstraints(max_length=256)]
-Text = Annotated[str, StringConstraints(max_length=2048)]
+MAX_SHORT_TEXT, MAX_TEXT = 256, 2048  # characters
+ShortText = Annotated[str, StringConstraints(max_length=MAX_SHORT_TEXT)]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9]*)$")]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 ConditionType = Literal["Ready", "Accepted", "ModelReady", "Placed", "Available", "ScalingActive", "SLOMet"]

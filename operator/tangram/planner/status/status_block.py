@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tangram.api import back_off_block, evaluation_block
+from tangram.api.llm_deployment.status import MAX_SHORT_TEXT
 from tangram.catalog.prices import Prices
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports
@@ -27,7 +28,6 @@ from tangram.planner.status.slo import slo_block, slo_met, steady
 from tangram.scaling import ScalingDecision, Signal, record
 
 _MESSAGE_LIMIT = 2000  # the CRD allows 2048
-_SHORT_LIMIT = 256  # what the CRD allows
 _MAX_ITEMS = 16
 
 
@@ -257,7 +257,7 @@ def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
     if advice.relaxations:
         relaxations = advice.relaxations[:_MAX_ITEMS]
         block["relaxations"] = [
-            {"dimension": r.dimension[:_SHORT_LIMIT], "text": r.text[:_MESSAGE_LIMIT]} for r in relaxations
+            {"dimension": r.dimension[:MAX_SHORT_TEXT], "text": r.text[:_MESSAGE_LIMIT]} for r in relaxations
         ]
     return block
 

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tangram.api.fleet_plan import EXAMPLES, MAX_ITEMS
+from tangram.api.fleet_plan import EXAMPLES, MAX_ITEMS, MAX_NEW_NODES, MAX_NOTES
+from tangram.api.llm_deployment.status import MAX_SHORT_TEXT, MAX_TEXT
 from tangram.fleet import WHOLE_GPU, Shape
 
 _KIB = 1024
@@ -23,8 +24,7 @@ _MOST_BYTES = {
     "newNodes": 20 * _KIB,
     "notes": 20 * _KIB,
 }
-_MOST_ITEMS = {"newNodes": 256, "notes": 32}
-_SHORT_TEXT, _TEXT = 256, 2048  # characters, as in the CRD
+_MOST_ITEMS = {"newNodes": MAX_NEW_NODES, "notes": MAX_NOTES}
 _LEAST_GAP = 1e-4  # a smaller gap is shown as <0.01%, not as zero
 
 Document = Mapping[str, Any]
@@ -67,7 +67,7 @@ def fleet_plan_spec(document: Document, *, inputs_hash: str) -> dict[str, Any]:
         spec["oneShapePerDeployment"] = _cut(mixes["text"])
     missing = document.get("stepsMissing")
     if missing is not None:
-        spec["stepsMissing"] = _cut(missing["text"], _TEXT)
+        spec["stepsMissing"] = _cut(missing["text"], MAX_TEXT)
     lists: dict[str, Iterable[Any]] = {
         "short": map(_unmet, sorted(document["unmet"], key=_urgency)),
         "deployments": map(_deployment, sorted(document["deployments"], key=_dearest)),
@@ -75,7 +75,7 @@ def fleet_plan_spec(document: Document, *, inputs_hash: str) -> dict[str, Any]:
         "newNodes": ({"pool": n["pool"], "count": n["count"]} for n in document.get("newNodes", ())),
         "moves": map(_move, document["moves"]),
         "steps": map(_step, document.get("steps", ())),
-        "notes": (_cut(text, _TEXT) for text in document.get("notes", ())),
+        "notes": (_cut(text, MAX_TEXT) for text in document.get("notes", ())),
     }
     return spec | {name: listed for name, items in lists.items() if (listed := _within(name, items))}
 
@@ -139,7 +139,7 @@ def _unmet(item: Document) -> dict[str, Any]:
         "name": _cut(item["name"]),
         "priority": item.get("priority", 0),
         "share": f"{item['share']:.4f}",
-        "reason": _cut(item["reason"], _TEXT),
+        "reason": _cut(item["reason"], MAX_TEXT),
     }
 
 
@@ -168,7 +168,7 @@ def _with_slice(device: str, place: Document) -> str:
 def _step(step: Document) -> dict[str, Any]:
     document = {"number": step["number"], "kind": step["kind"]}
     document |= {"owner": _cut(step["owner"])} if step.get("owner") else {}
-    document["at"] = _cut(_devices(step), _TEXT)
+    document["at"] = _cut(_devices(step), MAX_TEXT)
     return document | ({"after": list(step["after"][-MAX_ITEMS:])} if step["after"] else {})
 
 
@@ -197,5 +197,5 @@ def _gap(gap: float) -> str:
     return "<0.01%" if 0 < gap < _LEAST_GAP else f"{gap:.2%}"
 
 
-def _cut(text: str, most: int = _SHORT_TEXT) -> str:
+def _cut(text: str, most: int = MAX_SHORT_TEXT) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
