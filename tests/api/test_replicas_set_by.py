@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.api.llm_deployment.replicas import reduced, replicas_set_by
+from tangram.api.llm_deployment.replicas_set_by import reduced, replicas_set_by
 from tangram.api.llm_deployment.status import ReplicasSetBy
 from tangram.fleet import FieldManager
 from tangram.shell.watch import kept_fields

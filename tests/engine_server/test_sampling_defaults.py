@@ -18,7 +18,7 @@ from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import defect
 from tangram_engine.serve.http.defaults import GENERATION_CONFIG, SamplingDefaults, read_defaults
 from tangram_engine.serve.http.params import ChatRequest, CompletionRequest
-from tangram_engine.serve.prompts import Preparer
+from tangram_engine.serve.prepare_requests import RequestPreparer
 from tangram_engine.serve.text.client import TextClient
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
 from tests.support.engine_process import engine_process
@@ -48,7 +48,7 @@ def parts(served_model: Path) -> Iterator[Parts]:
 def params(
     parts: Parts, defaults: SamplingDefaults, request: CompletionRequest | ChatRequest
 ) -> SamplingParams:
-    (prepared,) = Preparer(*parts, INFO, defaults).requests(request, arrival=0.0)
+    (prepared,) = RequestPreparer(*parts, INFO, defaults).requests(request, arrival=0.0)
     assert defect(prepared, INFO.vocab_size, INFO.max_model_len) is None
     return prepared.params
 

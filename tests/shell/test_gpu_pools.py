@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tangram.fleet import FleetSnapshot, InvalidPool, LeftOut, Node, Pool, PoolUse
+from tangram.recommendation.observed.pool_use import pool_use
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.shell.api_server.client import WATCH_INACTIVITY_S, ApiError, Listing
-from tangram.shell.decide.pool_use import pool_use
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS
-from tangram.shell.report.pool_status import pool_statuses
+from tangram.shell.report.pools.status import pool_statuses
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch import mirror as module

@@ -109,7 +109,7 @@ def assemble(
     ops: Ops,
     make: MakeProjection = in_place,
 ) -> Weights:
-    """Pack the tensors of `source` in the way the decoder wants them. The head stays as it is stored."""
+    """Pack the tensors of `source` as the decoder needs them. The head stays as it is stored."""
 
     def packed(*names: str) -> Tensor:
         parts = [source(name) for name in names]

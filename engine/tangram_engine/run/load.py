@@ -144,7 +144,7 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
 def warm_up(runner: Runner, limits: SchedulerLimits, block_size: int, context: int) -> None:
     """Run the largest decode, the most tokens of prompts, the same as last chunks of longer ones, and both.
 
-    Contexts have up to `context` tokens. Tokens are drawn in the most expensive way.
+    Contexts have up to `context` tokens. Tokens are sampled with the most expensive parameters.
     Everything lands in block 0, which no request owns.
     """
     sequences, budget = limits.max_num_seqs, limits.max_num_batched_tokens
@@ -152,7 +152,7 @@ def warm_up(runner: Runner, limits: SchedulerLimits, block_size: int, context: i
     context = min(context, limits.max_model_len)
     end = max(context, longest)
     # Where some rows ask for log-probabilities and one does not, the logits of the others are copied first.
-    # On a CPU, counts of tokens commit memory when a row is penalised: one row shows the way as well.
+    # On a CPU, counts of tokens commit memory when a row is penalised: one row is enough.
     penalised = sequences if runner.device.type == "cuda" else 1
     decoding = [
         BatchRow(_dummy(context, block_size, slot, slot < penalised, logprobs=slot > 0), context - 1, 1)

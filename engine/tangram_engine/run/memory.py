@@ -50,7 +50,7 @@ def weight_bytes(spec: DecoderSpec, dtype: torch.dtype, quantize: str | None = N
 
 
 def dequantization_bytes(spec: DecoderSpec, dtype: torch.dtype) -> int:
-    """Bytes of the buffer for one dequantised matrix, the largest: with `quantize` it is kept on a GPU."""
+    """Bytes of the buffer for one dequantised matrix, the largest; a GPU keeps it for quantised weights."""
     return largest_projection(spec) * dtype.itemsize
 
 

@@ -1,4 +1,4 @@
-"""How a client wants its tokens chosen."""
+"""The sampling parameters of a request."""
 
 from dataclasses import dataclass
 

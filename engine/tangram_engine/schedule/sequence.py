@@ -1,4 +1,4 @@
-"""A request on its way through the engine."""
+"""The state of a request in the engine."""
 
 import math
 from collections.abc import Set

@@ -36,7 +36,7 @@ from .client import EngineClient
 from .generation import Delta, Generation, Hold
 from .lifecycle import Lifecycle
 from .metrics import EngineMetrics
-from .prompts import Preparer
+from .prepare_requests import RequestPreparer
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Backend:
     created: int  # unix time of the start, for /v1/models
     random_weights: bool = False  # --load-format dummy: answers are noise
     engine: EngineClient | None = None
-    preparer: Preparer | None = None
+    preparer: RequestPreparer | None = None
 
     async def read(self, request: web.Request, model: type[M], held: HeldBytes) -> M:
         """The body of a request. Raises APIError."""
@@ -72,7 +72,7 @@ class Backend:
         self.connections.body_read(request.protocol)
         return body
 
-    def parts(self) -> tuple[EngineClient, Preparer]:
+    def parts(self) -> tuple[EngineClient, RequestPreparer]:
         """Engine and preparer; only called for accepted requests, which come after both are there."""
         if self.engine is None or self.preparer is None:
             raise RuntimeError("a request was accepted before the engine was ready")

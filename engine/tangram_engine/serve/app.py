@@ -64,7 +64,7 @@ class StatusEndpoints:
         return web.json_response({"status": "ok"})
 
     async def ready(self, request: web.Request) -> web.Response:
-        """GET /ready: the model is warm and this replica wants traffic."""
+        """GET /ready: the model is warm and this replica takes traffic."""
         lifecycle = self._backend.lifecycle
         return web.json_response(
             {"status": "hung" if lifecycle.hung else lifecycle.state.value},

@@ -77,7 +77,7 @@ class EngineClient:
         self._process: multiprocessing.process.BaseProcess | None = None
 
     async def start(self) -> None:
-        """Spawn the engine process. Returns at once; `ready` or `dead` tells how it went."""
+        """Spawn the engine process. Returns at once; then `ready` or `dead` is set."""
         api_end, engine_end = socket.socketpair()
         with engine_end:
             # Spawned, not forked: CUDA does not survive a fork, and threads hold locks across one.

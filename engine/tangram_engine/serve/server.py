@@ -28,7 +28,7 @@ from .client import EngineClient
 from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
 from .metrics import EngineMetrics
-from .prompts import Preparer
+from .prepare_requests import RequestPreparer
 from .worker import EngineFactory, llm_engine
 
 logger = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class Server:
         self._backend.engine = self._engine
         if self._text is None:
             raise RuntimeError("the engine is served before the text process has started")
-        self._backend.preparer = Preparer(self._text, tools, info, self._defaults)
+        self._backend.preparer = RequestPreparer(self._text, tools, info, self._defaults)
         self._lifecycle.state = State.SERVING
         logger.info(
             "ready: %s on %s, layers in %s, context %d tokens, %d KV blocks of %d, "
@@ -197,7 +197,7 @@ class Server:
         self._lifecycle.hung = f"{silence}; a step may take {beat.limit_s:g} s." if beat.hung else None
 
     async def _fail(self) -> int:
-        """Let the handlers say what happened, then give up: a restart is the only safe way on."""
+        """Let the handlers report the error, then exit: only a restart is safe."""
         self._lifecycle.state = State.FAILED
         await self._lifecycle.wait_idle(_FAREWELL_S)
         return EXIT_CHECKPOINT if self._engine.failure in set(RefusalReason) else EXIT_ENGINE_DIED

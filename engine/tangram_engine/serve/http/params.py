@@ -165,7 +165,7 @@ class Sampling(Refusing, kw_only=True):
         """Whether a stream ends with a chunk that has the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def wanted_tokens(self) -> int | None:
+    def requested_tokens(self) -> int | None:
         """The client's limit on the answer's length."""
         return self.max_tokens
 
@@ -290,7 +290,7 @@ class ChatRequest(Sampling, kw_only=True):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
 
-    def wanted_tokens(self) -> int | None:
+    def requested_tokens(self) -> int | None:
         """The newer of OpenAI's two names goes first."""
         return self.max_completion_tokens or self.max_tokens
 

@@ -1,7 +1,7 @@
 """Chat templates: Jinja from the checkpoint, in Jinja's sandbox.
 
 The sandbox keeps a template from reaching Python objects beyond its variables. It does not bound time or
-memory: a template is compiled and rendered in the text process alone (`text_process`), under its limits.
+memory: a template is compiled and rendered in the text process alone (`process.py`), under its limits.
 """
 
 import datetime

@@ -70,7 +70,7 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
         report = _Report.model_validate(document)
     except (ValueError, ValidationError, RecursionError):
         excerpt = " ".join(text.split())[:200]
-        output = f"it said: {excerpt}" if excerpt else "it said nothing"
+        output = f"its output: {excerpt}" if excerpt else "it had no output"
         return InspectionFailure("InspectionFailed", f"the inspect Job ended without a report; {output}", at)
     if report.facts is not None:
         return report.facts.to_noun()
@@ -80,7 +80,7 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
         )
     reason = report.error.reason if report.error.reason in REASONS else "InspectionFailed"
     return InspectionFailure(
-        reason, report.error.message[:_MESSAGE_LIMIT] or "the inspect Job told no reason", at
+        reason, report.error.message[:_MESSAGE_LIMIT] or "the inspect Job gave no reason", at
     )
 
 

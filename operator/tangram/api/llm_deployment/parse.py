@@ -11,7 +11,7 @@ from tangram.api.common.old_forms import NOT_CONVERTED, stored_before
 from tangram.api.common.priority import PriorityClasses, with_priority
 from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.lengths import LengthsSpec
-from tangram.api.llm_deployment.replicas import replicas_set_by
+from tangram.api.llm_deployment.replicas_set_by import replicas_set_by
 from tangram.api.llm_deployment.revision import revision
 from tangram.api.llm_deployment.secret_key import SecretKeySpec
 from tangram.api.llm_deployment.spec import (

@@ -65,8 +65,8 @@ def convert(files: tuple[str, ...], in_place: bool, check: bool, default_priorit
 
 
 def _without_duplicates(files: Iterable[str]) -> tuple[str, ...]:
-    """Return each file once, also if links or several paths name it: the second conversion would replace the
-    first, and only the first has the new PriorityClasses.
+    """Return each file once, also if links or several paths name it. A file converted twice would be
+    overwritten by the second result, which lacks the new PriorityClasses.
     """
     by_path: dict[object, str] = {}
     for name in files:

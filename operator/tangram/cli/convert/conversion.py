@@ -33,9 +33,9 @@ from tangram.cli.convert.yaml_edits import (
     EntryInsertion,
     EntryRemoval,
     Path,
-    at,
     edited,
     entry,
+    node_at,
     tree,
 )
 from tangram.cli.input_documents import BOM
@@ -71,7 +71,7 @@ class ManifestObject:
     def where(self, path: Path = ()) -> str:
         """Return file, line and object, or those of the field at `path`."""
         field_entry = entry(self.root, (*self.path, *path)) if path else None
-        mark = (field_entry[1] if field_entry else at(self.root, self.path)).start_mark
+        mark = (field_entry[1] if field_entry else node_at(self.root, self.path)).start_mark
         field_shown = f": {'.'.join(map(str, path))}" if path else ""
         return f"{self.file}:{mark.line + 1}: {self.kind} {self.name}".rstrip() + field_shown
 
@@ -102,7 +102,7 @@ class Converter:
         """Add the PriorityClasses of a file. Raises `InputError` for text that is neither YAML nor JSON."""
         for obj in _objects_of(_roots(text, shown), shown):
             if obj.kind == "PriorityClass":
-                self.classes.append(_priority_class(tree(at(obj.root, obj.path))))
+                self.classes.append(_priority_class(tree(node_at(obj.root, obj.path))))
 
     def convert(self, text: str, shown: str) -> Conversion:
         """Return a file's new form. Raises `InputError` with file, line and path of a field without one."""
@@ -159,7 +159,7 @@ class Converter:
         number = _value(value)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise InputError(obj.where(form.path), f"is {value.value!r}, not a whole number")
-        if at(obj.root, (*obj.path, *form.new_path)) is not None:
+        if node_at(obj.root, (*obj.path, *form.new_path)) is not None:
             raise _both_set(obj, form)
         if not number:
             return EntryRemoval(place)
@@ -197,14 +197,14 @@ class Converter:
 def _moved(obj: ManifestObject, form: OldForm, value: Any) -> Iterator[Edit]:
     """Yield the edits that move a value to its new key, in the same object or its parent."""
     place, new = (*obj.path, *form.path), (*obj.path, *form.new_path)
-    new_value = at(obj.root, new)
+    new_value = node_at(obj.root, new)
     if new_value is not None:
         if tree(new_value) != tree(value):
             raise _both_set(obj, form)
         yield EntryRemoval(place)
     elif form.change is Change.RENAMED:
         yield EntryChange(place, key=form.new_path[-1])
-    elif len(at(obj.root, place[:-1]).value) == 1:  # the only key of its parent: it replaces the parent
+    elif len(node_at(obj.root, place[:-1]).value) == 1:  # the only key of its parent: it replaces the parent
         yield EntryChange(place[:-1], key=form.new_path[-1], value=_scalar(obj, form, value))
     else:
         yield EntryInsertion(place[:-1], form.new_path[-1], place)
@@ -224,7 +224,7 @@ def with_object(text: str, document: Mapping[str, Any]) -> str:
         return f"{text}{end}---{line_end}{written}"
     written = json.dumps(document, indent=4)
     (root,) = compose_all(text)
-    items = at(root, ("items",))
+    items = node_at(root, ("items",))
     if isinstance(items, yaml.SequenceNode) and items.value:
         place = items.value[0].start_mark.index
         return f"{text[:place]}{written}, {text[place:]}"
@@ -270,19 +270,19 @@ def _objects(
     root: Any, path: Path, shown: str, of: Mapping[str, str], depth: int
 ) -> Iterator[ManifestObject]:
     """Yield the objects of this API and PriorityClasses, also those inside Lists."""
-    node = at(root, path)
+    node = node_at(root, path)
     if not isinstance(node, yaml.MappingNode):
         return
     plain = {key.value: value for key, value in node.value if isinstance(value, yaml.ScalarNode)}
     kind = plain["kind"].value if "kind" in plain else of.get("kind", "")
     version = plain["apiVersion"].value if "apiVersion" in plain else of.get("apiVersion") or None
-    items = at(root, (*path, "items"))
+    items = node_at(root, (*path, "items"))
     if kind.endswith("List") and isinstance(items, yaml.SequenceNode) and depth < _DEEPEST_LIST:
         inner = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": version or ""}
         for i in range(len(items.value)):
             yield from _objects(root, (*path, "items", i), shown, inner, depth + 1)
     elif (kind in (*CONVERTED, *_WRITTEN_BY_TANGRAM) and belongs(version)) or kind == "PriorityClass":
-        meta = {step: at(root, (*path, "metadata", step)) for step in ("namespace", "name")}
+        meta = {step: node_at(root, (*path, "metadata", step)) for step in ("namespace", "name")}
         name = "/".join(part.value for part in meta.values() if isinstance(part, yaml.ScalarNode))
         yield ManifestObject(kind, name, path, root, shown)
 

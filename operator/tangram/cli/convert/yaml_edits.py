@@ -67,13 +67,13 @@ class _TextReplacement:
 def entry(root: Any, path: Path) -> tuple[Any, Any, Any] | None:
     """Return the mapping, key and value nodes of the entry at `path`; None where there is none."""
     *outer, last = path
-    node = at(root, tuple(outer))
+    node = node_at(root, tuple(outer))
     if not isinstance(node, yaml.MappingNode):
         return None
     return next(((node, key, value) for key, value in node.value if key.value == last), None)
 
 
-def at(root: Any, path: Path) -> Any:
+def node_at(root: Any, path: Path) -> Any:
     """Return the node at `path`, None where there is none."""
     node = root
     for step in path:
@@ -180,7 +180,7 @@ def _replacements(
     for path in removed:
         gone.setdefault(path[:-1], set()).add(path[-1])
     for parent, keys in gone.items():
-        yield from _removals(text, at(root, parent), keys)
+        yield from _removals(text, node_at(root, parent), keys)
 
 
 def _write(text: str, root: Any, edit: EntryChange) -> Iterable[_TextReplacement]:

@@ -179,7 +179,7 @@ class Elector:
             self._lease = None
             if error.status != 409:
                 raise
-            return  # someone was faster: the next look tells who
+            return  # another candidate was faster: the next read shows its record
         self.election.won(self._lease, sent_at, self._clock())
 
     async def release(self) -> None:

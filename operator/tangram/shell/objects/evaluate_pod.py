@@ -12,7 +12,7 @@ EVALUATE_GRACE_S = 2  # it has no requests to finish
 
 
 def evaluate_pod(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:
-    """Return the pod spec of the Job: an engine pod without requests, of the same shape and size."""
+    """Return the spec of its pod: an engine pod that serves no traffic, with the resources of a replica."""
     source = model_source(action.key.uri)
     container = {
         "name": "evaluate",

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
 from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
-from tangram.shell.objects.evaluate_jobs import evaluation_annotation
 from tangram.shell.objects.evaluate_pod import EVALUATE_REJECTED, evaluate_pod
+from tangram.shell.objects.evaluate_results import evaluation_annotation
 from tangram.shell.objects.inspect_pod import INSPECT_REJECTED, inspect_pod
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,

@@ -1,4 +1,4 @@
-"""Write the statuses of a round: only those that changed, each with its own back-off, fair to namespaces."""
+"""Write the statuses of LLMDeployments and GPUPools: only changed ones, fair to namespaces, with back-off."""
 
 import logging
 import re
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
-from tangram.shell.lead.bounded_writes import write_in_turn
 from tangram.shell.lead.lease import NotLeader
+from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler, display_name
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
 from tangram.shell.report.apply_status import apply_status
@@ -60,11 +60,11 @@ class StatusWriter:
         self.unfinished = not finished
         return [new for new in results if new is not None]
 
-    def forget(self, living: set[str]) -> None:
-        """Forget deleted objects; `living` are the UIDs of those that exist."""
-        for uid in self._sent.keys() - living:
+    def forget(self, existing_uids: set[str]) -> None:
+        """Forget deleted objects."""
+        for uid in self._sent.keys() - existing_uids:
             del self._sent[uid]
-        for uid in self._refused.keys() - living:
+        for uid in self._refused.keys() - existing_uids:
             del self._refused[uid]
 
     def clear(self) -> None:

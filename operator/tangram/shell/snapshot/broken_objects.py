@@ -11,7 +11,7 @@ from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, Object
 from tangram.shell.snapshot.conversion import SkipHandler
 from tangram.shell.watch.mirror_view import MirrorView
 
-_OBJECTS_IN_CHILDREN = (
+_MAPPINGS_OF_WORKLOADS = (
     ("spec", "selector", "matchLabels"),
     ("spec", "template", "metadata", "annotations"),
     ("status",),
@@ -46,14 +46,14 @@ def _intact(kind: str, objects: tuple[Object, ...], on_skipped: SkipHandler) -> 
 
 def _frame_error(obj: Object) -> Exception | None:
     try:
-        _check_frame(obj)
+        _check_types(obj)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with this object
         return error
     return None
 
 
-def _check_frame(obj: Object) -> None:
-    """Raise TypeError or KeyError for a frame that is not that of a Kubernetes object."""
+def _check_types(obj: Object) -> None:
+    """Raise unless the fields that every reader uses have the right types."""
     meta = _typed(dict, obj["metadata"], "metadata")
     _typed(str, meta["name"], "metadata.name")
     for key in ("namespace", "uid"):
@@ -64,7 +64,7 @@ def _check_frame(obj: Object) -> None:
     for reference in meta.get("ownerReferences") or ():
         _typed(dict, reference, "metadata.ownerReferences[]")
     if obj.get("kind") in (DEPLOYMENTS.kind, JOBS.kind):
-        for path in _OBJECTS_IN_CHILDREN:
+        for path in _MAPPINGS_OF_WORKLOADS:
             inner = obj
             for key in path:
                 inner = _typed(dict, inner.get(key) or {}, ".".join(path))

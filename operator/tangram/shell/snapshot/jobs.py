@@ -3,8 +3,8 @@
 import itertools
 
 from tangram.fleet import Evaluation, Inspection
-from tangram.shell.objects.evaluate_jobs import evaluation, evaluation_subject
-from tangram.shell.objects.inspect_jobs import facts_key, inspection, only_inspects
+from tangram.shell.objects.evaluate_results import evaluation, evaluation_subject
+from tangram.shell.objects.inspect_results import facts_key, inspection, only_inspects
 from tangram.shell.objects.kinds import Object, identity_of, key_of
 from tangram.shell.objects.manifests import evaluate_job_name, inspect_job_name
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped

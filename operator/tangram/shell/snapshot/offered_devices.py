@@ -23,7 +23,7 @@ WITHHELD_S = 300.0
 class _OfferedCount:
     """The devices of one resource that one node offered."""
 
-    count: int  # the most it offered, without lost devices
+    most: int  # the most it offered, without lost devices
     unhealthy: int = 0  # devices in its capacity that are taken as lost for good
     since: float | None = None  # since when it offers fewer
     lost: int = 0  # devices that did not return within WITHHELD_S
@@ -34,7 +34,7 @@ class _OfferedCount:
 class OfferedDevices:
     """The device counts that nodes offered, by node and resource."""
 
-    _offers: dict[tuple[str, str], _OfferedCount] = field(default_factory=dict)
+    _counts: dict[tuple[str, str], _OfferedCount] = field(default_factory=dict)
 
     def remember(self, nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
         """Return the nodes with the devices that each withholds at `now` (epoch seconds) and has lost.
@@ -43,33 +43,35 @@ class OfferedDevices:
         """
         observed = tuple(nodes)
         names = {node.name for node in observed}
-        for key in [key for key in self._offers if key[0] not in names]:
-            del self._offers[key]
+        for key in [key for key in self._counts if key[0] not in names]:
+            del self._counts[key]
         return tuple(self._with_withheld(node, now) if holds_replicas(node) else node for node in observed)
 
     def _with_withheld(self, node: Node, now: float) -> Node:
+        """Return the node with the devices that it withholds and the notes on them; update their counts."""
         excluded = {note.resource for note in node.left_out if note.reason not in PARTLY}
         for resource in excluded:  # it is shared, for example: its earlier devices do not come back
-            self._offers.pop((node.name, resource), None)
+            self._counts.pop((node.name, resource), None)
         offered = dict(node.allocatable)
+        plugin_runs = bool(offered)
         unhealthy = {resource: n for resource, n in node.unhealthy if resource not in excluded}
-        remembered = {resource for name, resource in self._offers if name == node.name}
+        remembered = {resource for name, resource in self._counts if name == node.name}
         withheld, notes = [], []
         for resource in sorted(offered.keys() | unhealthy.keys() | remembered):
-            offer = _updated(
-                self._offers.get((node.name, resource)),
+            count = _updated(
+                self._counts.get((node.name, resource)),
                 offered.get(resource, 0),
                 unhealthy.get(resource, 0),
                 now,
             )
-            if not offered.get(resource) and offered:
-                offer = replace(offer, lost=0)  # its device plugin runs: the GPUs were re-cut
-            self._offers[node.name, resource] = offer
-            missing = offer.count - offered.get(resource, 0)
+            if plugin_runs and not offered.get(resource):
+                count = replace(count, lost=0)  # the GPUs were re-cut
+            self._counts[node.name, resource] = count
+            missing = count.most - offered.get(resource, 0)
             if missing > 0:
                 withheld.append((resource, missing))
-            if not unhealthy.get(resource) and (missing > 0 or offer.lost):
-                notes.append(_note(resource, offered.get(resource, 0), offer))
+            if not unhealthy.get(resource) and (missing > 0 or count.lost):
+                notes.append(_note(resource, offered.get(resource, 0), count))
         if not withheld and not notes:
             return node
         return replace(node, withheld=tuple(withheld), left_out=(*node.left_out, *notes))
@@ -80,9 +82,9 @@ def _updated(before: _OfferedCount | None, offered: int, unhealthy: int, now: fl
     if before is None:
         before = _OfferedCount(offered)
     lost_for_good = min(before.unhealthy, unhealthy)
-    full = max(before.count, offered + unhealthy - lost_for_good)
+    full = max(before.most, offered + unhealthy - lost_for_good)
     if offered >= full:
-        lost = max(0, before.lost - max(0, offered - before.count))
+        lost = max(0, before.lost - max(0, offered - before.most))
         return _OfferedCount(offered, lost_for_good, None, lost, before.lost_since)
     since = now if before.since is None or before.since > now else before.since  # the clock went back
     if now - since < WITHHELD_S:
@@ -90,8 +92,8 @@ def _updated(before: _OfferedCount | None, offered: int, unhealthy: int, now: fl
     return _OfferedCount(offered, unhealthy, None, before.lost + full - offered, since)
 
 
-def _note(resource: str, offered: int, offer: _OfferedCount) -> LeftOut:
-    missing, since = max(0, offer.count - offered) + offer.lost, offer.since or offer.lost_since
+def _note(resource: str, offered: int, count: _OfferedCount) -> LeftOut:
+    missing, since = max(0, count.most - offered) + count.lost, count.since or count.lost_since
     message = (
         f"offers {offered} {resource}, {missing} fewer than before {rfc3339(since)}: its device plugin is not"
         " running, or the devices failed; see the log of the plugin"

@@ -21,7 +21,7 @@ def recorded_replicas(view: MirrorView) -> dict[str, int]:
 
 
 def recorded_scaling(view: MirrorView) -> dict[str, dict[str, object]]:
-    """Return the recorded state of the scaling law by UID: its parameters and the predicted TPOT."""
+    """Return the recorded state of the scaling law by UID: what it has learned, and the predicted TPOT."""
     recorded = {}
     for obj in view.llm_deployments:
         status = _section(obj, "status")

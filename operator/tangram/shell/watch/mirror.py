@@ -269,6 +269,7 @@ class Mirror:
                 await self._apply_change(self._handle(event))
 
     def _handle(self, event: WatchEvent) -> bool:
+        """Apply one event; return whether the store changed. Raises RelistNeeded and ApiError."""
         if event.type == "BOOKMARK":
             self.store.advance(as_version(str(event.object.get("metadata", {}).get("resourceVersion", ""))))
             return False

@@ -28,8 +28,8 @@ from tangram.fleet import (
 )
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
-from tangram.shell.lead.bounded_writes import write_in_turn
 from tangram.shell.lead.lease import NotLeader
+from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import DEPLOYMENTS, SERVICES, Object
@@ -90,11 +90,11 @@ class ActionWriter:
         _, finished = await write_in_turn(by_owner, namespace, perform_for, self.clock)
         self.unfinished = not finished
 
-    def forget(self, living: set[str]) -> None:
-        """Forget LLMDeployments that no longer exist; `living` are the UIDs of those that do."""
+    def forget(self, existing_uids: set[str]) -> None:
+        """Forget deleted LLMDeployments."""
         by_uid: dict[str, Any]
         for by_uid in (self.problems, self.evaluation_problems, self._rendered):
-            for uid in by_uid.keys() - living:
+            for uid in by_uid.keys() - existing_uids:
                 del by_uid[uid]
 
     async def _perform_for(self, uid: str, actions: list[Action], planned: OwnerSnapshot | None) -> None:

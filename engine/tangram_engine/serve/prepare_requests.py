@@ -1,4 +1,4 @@
-"""What a request wants computed: prompts as token ids, checked against the model's context."""
+"""Turn a validated body into engine requests: prompts as token ids, checked against the model's context."""
 
 import uuid
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _RESERVED = frozenset({"messages", "tools", "bos_token", "eos_token", "unk_token
 
 
 @dataclass(frozen=True, slots=True)
-class Preparer:
+class RequestPreparer:
     """Turns validated bodies into engine requests. Waits for the text process: call it in a thread."""
 
     text: TextClient
@@ -132,18 +132,18 @@ class Preparer:
         """
         if not prompt:
             raise bad_request(f"{field}: the prompt has no tokens", param=field, code="empty_prompt")
-        room = self.info.max_model_len - len(prompt)
-        if room < 1:
+        tokens_left = self.info.max_model_len - len(prompt)
+        if tokens_left < 1:
             raise self._too_long(str(len(prompt)), field)
-        wanted_tokens = body.wanted_tokens()
-        if wanted_tokens is not None and wanted_tokens > room:
+        requested_tokens = body.requested_tokens()
+        if requested_tokens is not None and requested_tokens > tokens_left:
             raise context_length_exceeded(
                 f"This model's maximum context length is {self.info.max_model_len} tokens. The prompt has "
-                f"{len(prompt)} and {wanted_tokens} were asked for; at most {room} are possible.",
+                f"{len(prompt)} and {requested_tokens} were asked for; at most {tokens_left} are possible.",
                 "max_tokens",
             )
-        bounds = (wanted_tokens or body.default_tokens, self.defaults.max_new_tokens)
-        return min([room, *(bound for bound in bounds if bound is not None)])
+        bounds = (requested_tokens or body.default_tokens, self.defaults.max_new_tokens)
+        return min([tokens_left, *(bound for bound in bounds if bound is not None)])
 
     def _too_long(self, count: str, field: str) -> APIError:
         return context_length_exceeded(

@@ -11,7 +11,7 @@ from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse, claim
 from tangram.fleet.times import rfc3339
 from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
 from tangram.shell.objects.kinds import Object
-from tangram.shell.report.pool_conditions import accepted, offers, ready
+from tangram.shell.report.pools.conditions import accepted, offers, ready
 
 MAX_MESSAGE = 2000
 

@@ -6,7 +6,7 @@ from tangram.api import parse_evaluation
 from tangram.fleet import Evaluation, EvaluationFailure, EvaluationKey, EvaluationReport
 from tangram.fleet.times import epoch_or
 from tangram.shell.objects import kinds
-from tangram.shell.objects.inspect_jobs import container_end, ended_at, last_message, only_runs
+from tangram.shell.objects.inspect_results import container_end, ended_at, last_message, only_runs
 from tangram.shell.objects.kinds import Object, annotations_of, uid_of
 from tangram.shell.objects.owned_objects import MAX_ANNOTATION
 from tangram.shell.objects.waiting_pods import is_slow_at, waiting_message

@@ -33,7 +33,7 @@ class StatusPacer:
         self._changed_at[uid_of(obj)] = now
         return status
 
-    def forget(self, living: set[str]) -> None:
-        """Forget deleted objects; `living` are the UIDs of those that exist."""
-        for uid in self._changed_at.keys() - living:
+    def forget(self, existing_uids: set[str]) -> None:
+        """Forget deleted objects."""
+        for uid in self._changed_at.keys() - existing_uids:
             del self._changed_at[uid]
