@@ -22,7 +22,7 @@ EXIT_ARGUMENT = 2
 EXIT_REFUSED = 3
 DOCUMENT_LIMIT = 4096  # bytes; the kubelet cuts termination messages there
 MESSAGE_LIMIT = 1000  # characters
-# Bytes of memory, one after the other, in an inspect Job of 1 GiB. `serve.text.process` has a limit for loading.
+# Bytes of memory, one after the other, in an inspect Job of 1 GiB. `text.process` has a limit for loading.
 MEMORY_LIMIT = 768 << 20
 TEXT_MEMORY = 192 << 20
 
