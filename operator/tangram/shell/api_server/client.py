@@ -160,9 +160,9 @@ class ApiClient:
             for item in _items(page, kind):
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.kind)
-                kept = reduce(item) if reduce else item
-                if kept is not None:
-                    items.append(kept)
+                kept_item = reduce(item) if reduce else item
+                if kept_item is not None:
+                    items.append(kept_item)
             meta = page.get("metadata") or {}
             if not meta.get("continue"):
                 return Listing(items, str(meta.get("resourceVersion", "")))
