@@ -128,7 +128,7 @@ def with_priority(intent: Intent, resolved: ResolvedPriority) -> Intent:
 
 
 def classes_of_files(classes: Iterable[PriorityClass]) -> PriorityClasses:
-    """Return the PriorityClasses of files: and of those of the chart with other names."""
+    """Return the PriorityClasses of files, and those of the chart with other names."""
     return PriorityClasses({c.name: c for c in (*CHART_CLASSES, *classes)}, CHART_DEFAULT, in_files=True)
 
 
