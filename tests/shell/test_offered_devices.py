@@ -142,7 +142,7 @@ def test_what_does_not_come_back_is_lost_and_said(running: int) -> None:
 
     stuck = replace(M, allowed_skus=("H100-80GB-SXM",))
     message = decision(plan(restarting(running, WITHHELD_S), (stuck,), NOW)).placed_message
-    assert "node n1: offers 0 nvidia.com/gpu, 3 fewer than before" in message
+    assert "node n1 (offers 0 nvidia.com/gpu, 3 fewer than before" in message
 
 
 def test_newcomers_and_growth_are_not_given_what_is_withheld() -> None:
