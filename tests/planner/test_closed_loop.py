@@ -173,7 +173,8 @@ class Life:
     def _cost(self, seen):
         offered, found = offers(seen), Counter()
         for w in seen.workloads:
-            found[w.owner_uid] += w.replicas * offered.price(w.shape, self.world.intents[w.owner_uid].pools)
+            pools = self.world.intents[w.owner_uid].pools
+            found[w.owner_uid] += w.replicas * (offered.replica_hour(w.shape, pools) or 0.0)
         return found
 
     def _same_in_any_order(self, seen, made):

@@ -381,7 +381,7 @@ def test_who_may_run_anywhere_leaves_a_pool_to_those_who_name_it():
 
 
 def price(m, at, observed):
-    return offers(observed).price(at, m.pools)
+    return offers(observed).replica_hour(at, m.pools) or 0.0
 
 
 def test_a_budget_bounds_the_replicas_and_says_so():

@@ -32,7 +32,7 @@ _MOST_NOTES = 3
 class NodeOffers:
     """What nodes offer, usable now or not: a node that is away must not turn "no room" into "impossible"."""
 
-    shapes: Mapping[tuple[str, str], tuple[PoolNames, ...]]  # (SKU, profile) -> where there is such a unit
+    shapes: Mapping[tuple[str, str], tuple[PoolNames, ...]]  # (SKU, profile) -> where there is such a device
     products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
     prices: Prices
     pools: Mapping[str, Pool]
@@ -50,14 +50,15 @@ class NodeOffers:
         """Return what nodes in `pools` offer of the catalog, and the devices `beside`: the cheapest first,
         at one price the larger memory first. Computed once for all that name the same pools.
         """
+
+        def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
+            return tuple(sorted(devices, key=lambda device: self._order(device, pools)))
+
         if pools not in self._devices:
-            found = filter(_is_known, (device for device in self.shapes if self._where(*device, pools)))
-            self._devices[pools] = tuple(sorted(found, key=lambda device: self._order(device, pools)))
+            self._devices[pools] = in_order(d for d in self.shapes if self._where(*d, pools) and _is_known(d))
         offered = self._devices[pools]
         more = {device for device in beside if device not in offered and _is_known(device)}
-        return (
-            tuple(sorted((*offered, *more), key=lambda each: self._order(each, pools))) if more else offered
-        )
+        return in_order((*offered, *more)) if more else offered
 
     def replica_hour(self, shape: Shape, pools: PoolNames) -> float | None:
         """Return USD per hour of one replica where it is dearest: the scheduler picks the node.
@@ -70,10 +71,6 @@ class NodeOffers:
         price = self._prices[key]
         return None if price is None else price * shape.tensor_parallel
 
-    def price(self, shape: Shape, pools: PoolNames) -> float:
-        """Return the same, 0 without a price."""
-        return self.replica_hour(shape, pools) or 0.0
-
     def unit_price(self, group: DeviceGroup) -> float:
         """Return USD per hour of one device, 0 where no price is known."""
         sku, resource, place = group
@@ -83,8 +80,8 @@ class NodeOffers:
 
     def selectors(self, pools: tuple[str, ...]) -> tuple[NodeSelector, ...]:
         """Return the node selectors of those of `pools` that there are, sorted."""
-        found = (self.pools[name].selector for name in pools if name in self.pools)
-        return tuple(sorted({selector for selector in found if selector}))
+        node_selectors = (self.pools[name].selector for name in pools if name in self.pools)
+        return tuple(sorted({selector for selector in node_selectors if selector}))
 
     def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[NodeSelector, frozenset[str]]:
         """Return the selectors of GPUPools that declare `sku`, each with the pools that its nodes are in.
@@ -92,18 +89,18 @@ class NodeOffers:
         An LLMDeployment that names `pools` stays in them: where another pool declares the SKU of some of
         their nodes, by the selectors of both.
         """
-        found: dict[NodeSelector, frozenset[str]] = {}
+        pools_by_selector: dict[NodeSelector, frozenset[str]] = {}
         for name, pool in sorted(self.pools.items()):
             if pool.sku != sku or not pool.selector:
                 continue
             if not pools or name in pools:
-                found[pool.selector] = frozenset((name,))
+                pools_by_selector[pool.selector] = frozenset((name,))
                 continue
             beside = {other for place in self.unlabelled.get(sku, ()) if name in place for other in place}
             for other in sorted(beside.intersection(pools)):
-                both = tuple(sorted({*pool.selector, *self.pools[other].selector}))
-                found[both] = frozenset((name, other))
-        return found
+                selector = tuple(sorted({*pool.selector, *self.pools[other].selector}))
+                pools_by_selector[selector] = frozenset((name, other))
+        return pools_by_selector
 
     def left_out_message(self, intent: Intent) -> str:
         """Return what is left out of the nodes that `intent` could run on, the empty string if nothing is."""
@@ -124,15 +121,15 @@ class NodeOffers:
     def _order(self, device: Device, pools: PoolNames) -> tuple[float, int, Device]:
         gpu, cut = catalog.gpu(device[0]), catalog.profile(*device)
         memory = (gpu.memory_mib if gpu else 0) if cut is None else (cut.memory_mib or 0)
-        return self.price(Shape(*device), pools), -memory, device
+        return self.replica_hour(Shape(*device), pools) or 0.0, -memory, device
 
     def _where(self, sku: str, profile: str, pools: tuple[str, ...]) -> tuple[PoolNames, ...]:
         return tuple(place for place in self.shapes.get((sku, profile), ()) if may_use(pools, place))
 
     def _price(self, sku: str, profile: str, pools: tuple[str, ...]) -> float | None:
         gpu_hours = [self._gpu_hour(sku, place) for place in self._where(sku, profile, pools) or ((),)]
-        known = [each for each in gpu_hours if each is not None]
-        return max(known) * catalog.share(sku, profile) if len(known) == len(gpu_hours) else None
+        prices = [price for price in gpu_hours if price is not None]
+        return max(prices) * catalog.share(sku, profile) if len(prices) == len(gpu_hours) else None
 
     def _gpu_hour(self, sku: str, place: PoolNames) -> float | None:
         pool_prices = (self.pools[name].price_per_gpu_hour for name in place)
@@ -141,26 +138,26 @@ class NodeOffers:
 
 def offers(snapshot: FleetSnapshot) -> NodeOffers:
     """Read what the fleet offers out of `snapshot`, once per plan."""
-    found: dict[tuple[str, str], set[PoolNames]] = defaultdict(set)
+    places_by_device: dict[tuple[str, str], set[PoolNames]] = defaultdict(set)
     products: dict[str, set[str]] = {}
     unlabelled: dict[str, set[PoolNames]] = defaultdict(set)
     left_out = []
     for node in snapshot.nodes:
+        place = claiming_pools(node, snapshot.pools)
         if node.left_out:
-            left_out.append((claiming_pools(node, snapshot.pools), node))
+            left_out.append((place, node))
         if node.sku is None:
             continue
         if node.product and model_of(node.product) == node.product:  # not the label of slices or of shares
             products.setdefault(node.sku, set()).add(node.product)
-        place = claiming_pools(node, snapshot.pools)
         if not node.product:
             unlabelled[node.sku].add(place)
         for resource, count in node.allocatable:
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
-                found[(node.sku, profile)].add(place)
+                places_by_device[(node.sku, profile)].add(place)
     return NodeOffers(
-        shapes={shape: tuple(sorted(places)) for shape, places in sorted(found.items())},
+        shapes={shape: tuple(sorted(places)) for shape, places in sorted(places_by_device.items())},
         products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
         prices=Prices(dict(snapshot.prices)),
         pools={pool.name: pool for pool in snapshot.pools},

@@ -69,7 +69,7 @@ def placement_targets(
         RoundStep.TARGET,
         demands,
         lambda d: d.uid,
-        lambda d: _placement_choice(d, node_offers, devices, index),
+        lambda d: _placement_choice(d, devices, index),
     )
     short = [choice for choice in choices if choice.needs_devices]
     assignments = _assigned(short, groups, node_offers, _free_after_surge(choices, devices))
@@ -79,7 +79,7 @@ def placement_targets(
         assignment = assignments.get(uid) or choice.held
         for number, count in assignment.devices:
             devices.allocate(uid, groups[number], count)
-        targets[uid] = _target(choice, assignment, node_offers, devices)
+        targets[uid] = _target(choice, assignment, devices)
     return targets
 
 
@@ -118,19 +118,19 @@ def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> M
 
 
 def _placement_choice(
-    demand: PlacementDemand, node_offers: NodeOffers, devices: FreeDevices, index: Mapping[DeviceGroup, int]
+    demand: PlacementDemand, devices: FreeDevices, index: Mapping[DeviceGroup, int]
 ) -> PlacementChoice:
     current = _current(demand, devices) or demand.too_slow_but_serving
     cheaper = demand.cheaper_formats(current) if current is not None else ()
     if current is not None and not cheaper:
-        option = _option(demand, current, node_offers, devices, index, min_replicas=0)
+        option = _option(demand, current, devices, index, min_replicas=0)
         return PlacementChoice(demand, (current,), (option,), stays=True)
     pairs = []
     for candidate in (current, *cheaper) if current is not None else demand.usable:
         # A move to a shape without devices for the minimum could never end, so it does not begin.
         has_begun = not demand.is_serving or demand.available_on(candidate.shape) > 0
         least = 1 if has_begun else demand.intent.min_replicas
-        pairs.append((candidate, _option(demand, candidate, node_offers, devices, index, min_replicas=least)))
+        pairs.append((candidate, _option(demand, candidate, devices, index, min_replicas=least)))
     pairs.sort(key=lambda pair: pair[1].desired * pair[1].price)  # stable: then by candidate
     return PlacementChoice(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
 
@@ -149,14 +149,13 @@ def _current(demand: PlacementDemand, devices: FreeDevices) -> ServingShape | No
 def _option(
     demand: PlacementDemand,
     candidate: ServingShape,
-    node_offers: NodeOffers,
     devices: FreeDevices,
     index: Mapping[DeviceGroup, int],
     *,
     min_replicas: int,
 ) -> ShapeOption:
     shape, desired = candidate.shape, demand.replicas_needed(candidate)
-    most = min(_affordable(demand, candidate, node_offers), demand.max_replicas(shape))
+    most = min(_affordable(demand, candidate), demand.max_replicas(shape))
     fitting = min(desired, most, demand.devices_for(shape, devices))
     return ShapeOption(
         groups=tuple(index[group] for group in devices.groups(demand.uid, shape)),
@@ -169,7 +168,7 @@ def _option(
     )
 
 
-def _affordable(demand: PlacementDemand, candidate: ServingShape, node_offers: NodeOffers) -> int:
+def _affordable(demand: PlacementDemand, candidate: ServingShape) -> int:
     """Replicas that the budget allows beside those of other shapes, which run until these serve.
 
     The budget ends no replica of the minimum that runs.
@@ -179,19 +178,17 @@ def _affordable(demand: PlacementDemand, candidate: ServingShape, node_offers: N
         return NO_LIMIT
     workload = demand.workload_on(candidate.shape)
     kept_replicas = min(demand.intent.min_replicas, workload.replicas) if workload else 0
-    affordable = min((budget - _other_shapes_cost(demand, candidate, node_offers)) / price, NO_LIMIT)
+    affordable = min((budget - _other_shapes_cost(demand, candidate)) / price, NO_LIMIT)
     return max(kept_replicas, math.floor(affordable + 1e-9))
 
 
-def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape, node_offers: NodeOffers) -> float:
+def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape) -> float:
     """USD per hour of its replicas on other shapes."""
     others = (w for w in demand.workloads if w.shape != candidate.shape)
-    return sum(w.replicas * node_offers.price(w.shape, demand.intent.pools) for w in others)
+    return sum(w.replicas * demand.shapes.price(w.shape) for w in others)
 
 
-def _target(
-    choice: PlacementChoice, assignment: DeviceAssignment, node_offers: NodeOffers, devices: FreeDevices
-) -> PlacementTarget:
+def _target(choice: PlacementChoice, assignment: DeviceAssignment, devices: FreeDevices) -> PlacementTarget:
     demand = choice.demand
     if not choice.candidates:
         return PlacementTarget(None, demand.desired)
@@ -202,7 +199,7 @@ def _target(
     is_bound = is_useless or (most < option.desired and assignment.replicas >= most)
     if limit is not None and (not is_bound or limit.replicas > most):
         limit = None
-    over_budget = _over_budget(demand, candidate, option, node_offers) if is_bound and limit is None else ""
+    over_budget = _over_budget(demand, candidate, option) if is_bound and limit is None else ""
     return PlacementTarget(
         candidate, option.desired, assignment.replicas, most, over_budget, limit, assignment.failure
     )
@@ -223,10 +220,8 @@ def _unassigned_option(choice: PlacementChoice, devices: FreeDevices) -> int:
     return max(range(len(shapes)), key=lambda i: (choice.options[i].max_replicas > 0, fitting[i]))
 
 
-def _over_budget(
-    demand: PlacementDemand, candidate: ServingShape, option: ShapeOption, node_offers: NodeOffers
-) -> str:
-    others = _other_shapes_cost(demand, candidate, node_offers)
+def _over_budget(demand: PlacementDemand, candidate: ServingShape, option: ShapeOption) -> str:
+    others = _other_shapes_cost(demand, candidate)
     beside = f", beside {others:.2f} $/h for what runs until then" if others else ""
     return (
         f"placement.budgetPerHour of {demand.intent.budget_per_hour:.2f} $/h allows"

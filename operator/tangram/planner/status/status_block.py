@@ -274,7 +274,7 @@ def _cost(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float:
         count = (
             w.replicas if w.shape != inputs.decision.shape else max(0, w.available - inputs.decision.placed)
         )
-        price = prices.replica_hour(w.shape.sku, w.shape.profile, w.shape.tensor_parallel)
+        price = prices.replica_hour(*w.shape.key)
         unplaced += count * (price or 0.0)
     return inputs.decision.price_per_hour + unplaced
 

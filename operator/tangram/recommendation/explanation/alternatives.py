@@ -114,7 +114,7 @@ def _rejected(assessed: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
         "message": rejection.message,
     }
     shape = rejection.shape
-    price = assessed.prices.replica_hour(shape.sku, shape.profile, shape.tensor_parallel)
+    price = assessed.prices.replica_hour(*shape.key)
     if price is not None:
         document["costPerHour"] = round(max(1, assessed.requirements.least) * price, 6)
     if math.isfinite(rejection.excess):
