@@ -88,7 +88,7 @@ def find_gpu(name: str) -> GPU | None:
 
 def gpu_of_name(name: str, field: str) -> GPU:
     """Return the GPU that a user names, in any usual spelling. Raises `InputError(field, ...)`."""
-    board = find_gpu(name)
+    board = gpu(name) or find_gpu(name)
     if board is None:
         raise InputError(field, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
     return board

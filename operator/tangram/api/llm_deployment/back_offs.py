@@ -12,7 +12,7 @@ from tangram.fleet.times import rfc3339
 _Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 _Count = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
 _RFC3339: dict[str, JsonValue] = {"maxLength": 32}
-MAX_MESSAGE = 160
+MAX_MESSAGE = 160  # characters of a message of the cluster that a status keeps
 
 
 class BackOffStatus(APIModel):

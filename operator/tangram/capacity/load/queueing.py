@@ -16,7 +16,6 @@ proportional to it: it is monotone in the utilisation u and has no bound as u go
 `python -m benchmarks.queueing_table`.
 """
 
-import importlib.resources
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +23,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-import yaml
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from tangram.catalog.reading.packaged_yaml import packaged_yaml
 
 COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 Row = tuple[float, ...]  # one number per column
@@ -157,8 +154,7 @@ def row_key(variability: float, slots: float, slope: float, prefill: float) -> s
 @cache
 def table() -> Table:
     """Return the table that is shipped with this package."""
-    text = importlib.resources.files("tangram.capacity").joinpath("queueing.yaml").read_text(encoding="utf-8")
-    return parse(yaml.load(text, Loader=_Loader))  # noqa: S506 - both are safe loaders
+    return parse(packaged_yaml("tangram.capacity", "queueing.yaml"))
 
 
 def parse(document: Mapping[str, Any]) -> Table:

@@ -4,7 +4,6 @@
 form a ladder: a version that was measured, else its engine, else what all engines have in common.
 """
 
-import importlib.resources
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,15 +11,12 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Any
 
-import yaml
-
 from tangram.capacity.steps.engines import EngineVersion, aged, year
 from tangram.capacity.steps.engines import engine as engine_of
 from tangram.capacity.steps.step_model import Coefficients
 from tangram.catalog import InputError
 from tangram.catalog.models.precision import precision as precision_of
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from tangram.catalog.reading.packaged_yaml import packaged_yaml
 
 ROOFLINE = "roofline"  # as the name of an engine: the data sheet itself
 
@@ -51,8 +47,7 @@ class Calibrated:
 @cache
 def load() -> Mapping[str, Any]:
     """Return the calibration that is shipped with this package."""
-    path = importlib.resources.files("tangram.capacity").joinpath("coefficients.yaml")
-    document: Mapping[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
+    document: Mapping[str, Any] = packaged_yaml("tangram.capacity", "coefficients.yaml")
     return document
 
 

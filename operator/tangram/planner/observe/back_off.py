@@ -18,13 +18,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tangram.api.llm_deployment.back_offs import MAX_MESSAGE
 from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, FleetSnapshot, Intent, Pool, Shape, Workload
 from tangram.fleet.times import rfc3339
 from tangram.planner.observe.free_capacity import FreeDevices
 
-MAX_MESSAGE = 160  # characters of a message of the cluster that a status keeps
 MOST_PER_OWNER = 3  # back-offs in one status: those that last longest
 _SETTLED_S = 10.0  # the scheduler has not tried a younger pod twice
 _DRAIN_SLACK_S = 30.0  # between the deletion timestamp of a pod and its devices being free

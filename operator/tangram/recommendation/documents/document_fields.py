@@ -6,8 +6,8 @@ from typing import Any
 
 from tangram.api.common.values import decimal_number
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
-from tangram.catalog import InputError, gpu
-from tangram.catalog.lookup import find_gpu, nearest
+from tangram.catalog import gpu
+from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 from tangram.catalog.reading.fields import Fields, short
 
@@ -68,17 +68,9 @@ def optional_word(fields: Fields, key: str) -> str | None:
     return word(fields, key) if fields.has(key) else None
 
 
-def sku_of(name: str, field: str) -> str:
-    """Return the catalog's name of a GPU in any usual spelling. Raises `InputError(field, ...)`."""
-    facts = gpu(name) or find_gpu(name)
-    if facts is None:
-        raise InputError(field, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
-    return facts.sku
-
-
 def sku(fields: Fields, key: str = "sku") -> str:
     """Return the catalog's name of the GPU under `key`."""
-    return sku_of(word(fields, key), f"{fields.where}: {key}")
+    return gpu_of_name(word(fields, key), f"{fields.where}: {key}").sku
 
 
 def has_nvlink(name: str) -> bool:
@@ -112,7 +104,7 @@ def prices(fields: Fields, key: str = "prices") -> tuple[tuple[str, float], ...]
     by_sku: dict[str, float] = {}
     for name in listed.values:
         value = price(listed, name)
-        sku_name = sku_of(str(name), listed.error(str(name), "").field)
+        sku_name = gpu_of_name(str(name), listed.error(str(name), "").field).sku
         if value is None or sku_name in by_sku:
             raise listed.error(
                 str(name), "has no price" if value is None else f"{sku_name} has a price already"

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tangram.catalog import InputError
+from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.packing import GPUState, board
-from tangram.recommendation.documents.document_fields import has_nvlink, sku_of
+from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.pools import pools_by_name, under_pool_policy
 
@@ -36,7 +37,7 @@ def _add_gpu(inputs: FleetInput, text: str) -> FleetInput:
     unknown = sorted(set(settings) - {"node", "pool"})
     if unknown:
         raise InputError(FLAG, f"add-gpu has no {unknown[0]!r}; it has node and pool")
-    sku = sku_of(name, FLAG)
+    sku = gpu_of_name(name, FLAG).sku
     node = settings.get("node") or f"what-if-{sku}"
     n = _gpu_count(count or "1", text)
     gpu_ids = {gpu.id for gpu in inputs.gpus}
@@ -83,7 +84,7 @@ def _without(inputs: FleetInput, is_removed: Callable[[GPUState], bool], problem
 
 def _price(inputs: FleetInput, text: str) -> FleetInput:
     name, _, amount = text.partition(":")
-    sku, usd = sku_of(name, FLAG), _number(amount, text)
+    sku, usd = gpu_of_name(name, FLAG).sku, _number(amount, text)
     if not 0 <= usd <= HIGHEST_USD_PER_HOUR:
         raise InputError(FLAG, f"price={text}: must be from 0 to {HIGHEST_USD_PER_HOUR:g} USD per GPU-hour")
     prices = tuple(sorted((dict(inputs.terms.prices) | {sku: usd}).items()))
