@@ -58,6 +58,7 @@ VAGUE = frozenset(
 )
 
 Graph = Mapping[str, frozenset[str]]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -168,7 +169,7 @@ def fan_ins(root: Path = ROOT) -> dict[str, int]:
     """Return the fan-in of each function of the product, by module and qualified name."""
     found: dict[str, int] = {}
     for module, path in modules(root).items():
-        for name, function in _functions(ast.parse(path.read_text()), ""):
+        for name, function in functions(ast.parse(path.read_text())).items():
             own = {binding for binding, _ in bindings(function)}
             used = {
                 n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
@@ -178,12 +179,19 @@ def fan_ins(root: Path = ROOT) -> dict[str, int]:
     return found
 
 
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.AST]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{prefix}{child.name}", child
-        elif isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{prefix}{child.name}.")
+def functions(tree: ast.Module) -> dict[str, Function]:
+    """Return the functions and methods of a module by qualified name; inner ones belong to them."""
+    found: dict[str, Function] = {}
+
+    def visit(node: ast.Module | ast.ClassDef, prefix: str) -> None:
+        for child in node.body:
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{prefix}{child.name}.")
+            elif isinstance(child, Function):
+                found[f"{prefix}{child.name}"] = child
+
+    visit(tree, "")
+    return found
 
 
 def figures(root: Path = ROOT) -> dict[str, object]:

@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.mutation.mutants import Mutant, functions, mutants_of
+from benchmarks.structure import functions, modules
+from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.run import KILLED, NOT_COVERED, TIMEOUT, Coverage, preload, traced, verdict
 
 FOLDER = Path(__file__).parent
-ROOTS = {"tangram": "operator", "tangram_engine": "engine"}
 BUDGET_S = 10.0  # of tests for one mutant
 
 
@@ -40,14 +40,11 @@ class Area:
 
     def files(self, root: Path) -> dict[str, Path]:
         """Return the files of the area by module."""
-        found: dict[str, Path] = {}
-        for module in self.modules:
-            base = root / ROOTS[module.split(".")[0]] / Path(*module.split("."))
-            paths = sorted(base.rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
-            for path in paths:
-                parts = path.relative_to(root / ROOTS[module.split(".")[0]]).with_suffix("").parts
-                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-        return found
+        return {
+            module: path
+            for module, path in modules(root).items()
+            if any(f"{module}.".startswith(f"{name}.") for name in self.modules)
+        }
 
 
 def areas(path: Path) -> list[Area]:
@@ -111,14 +108,11 @@ class _Nameless(ast.NodeTransformer):
 
 
 def _fingerprints(root: Path) -> dict[tuple[str, str], str]:
-    found = {}
-    for package, folder in ROOTS.items():
-        for path in sorted((root / folder / package).rglob("*.py")):
-            parts = path.relative_to(root / folder).with_suffix("").parts
-            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            for name, function in functions(ast.parse(path.read_text())).items():
-                found[module, name] = fingerprint(function)
-    return found
+    return {
+        (module, name): fingerprint(function)
+        for module, path in modules(root).items()
+        for name, function in functions(ast.parse(path.read_text())).items()
+    }
 
 
 def translate(document: dict[str, Any], other: Path, root: Path, names: dict[str, str]) -> dict[str, Any]:
@@ -156,26 +150,22 @@ def translate(document: dict[str, Any], other: Path, root: Path, names: dict[str
 
 def judge(area: Area, drawn: list[Mutant], root: Path, coverage: Coverage, part: range, results: Any) -> None:
     """Judge the mutants of these numbers; puts (number, verdict) into `results`."""
-    files = area.files(root)
+    paths = modules(root)
     with tempfile.TemporaryDirectory() as folder:
         for number in part:
             mutant = drawn[number]
-            path = files.get(mutant.module) or _path(mutant.module, root)
             try:
+                path = paths[mutant.module]
                 results.put((number, verdict(mutant, path, coverage, BUDGET_S, Path(folder))))
             except LookupError as error:
                 results.put((number, f"lost: {error}"))
 
 
-def _path(module: str, root: Path) -> Path:
-    base = root / ROOTS[module.split(".", maxsplit=1)[0]] / Path(*module.split("."))
-    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
-
-
 def run(area: Area, drawn: list[Mutant], root: Path, workers: int) -> dict[str, Any]:
     """Return the verdicts on an area's mutants and its score: the share that is killed."""
     preload(list(area.preload))
-    files = {*area.files(root).values(), *(_path(mutant.module, root) for mutant in drawn)}
+    paths = modules(root)
+    files = {*area.files(root).values(), *(paths[m.module] for m in drawn if m.module in paths)}
     with tempfile.TemporaryDirectory() as folder:
         coverage = traced(list(area.tests), frozenset(map(str, files)), Path(folder))
     context = multiprocessing.get_context("fork")

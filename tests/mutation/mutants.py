@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.structure import Function, functions
+
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -33,7 +35,6 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor"}
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 Change = Callable[[ast.AST], None]
 
 
@@ -46,21 +47,6 @@ class Mutant:
     site: int  # number among the sites of the function
     line: int
     change: str
-
-
-def functions(tree: ast.Module) -> dict[str, Function]:
-    """Return the functions and methods of a module by qualified name; inner ones belong to them."""
-    found: dict[str, Function] = {}
-
-    def visit(body: list[ast.stmt], prefix: str) -> None:
-        for node in body:
-            if isinstance(node, ast.ClassDef):
-                visit(node.body, f"{prefix}{node.name}.")
-            elif isinstance(node, Function):
-                found[f"{prefix}{node.name}"] = node
-
-    visit(tree.body, "")
-    return found
 
 
 def sites(function: Function) -> list[tuple[str, int, Change]]:
@@ -98,12 +84,10 @@ def _sites_at(node: ast.AST) -> Iterator[tuple[str, int, Change]]:  # noqa: C901
     elif isinstance(node, ast.BoolOp):
         other_bool = ast.Or if isinstance(node.op, ast.And) else ast.And
         yield f"{type(node.op).__name__} -> {other_bool.__name__}", line, _set("op", other_bool)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
-        yield (
-            f"drop {type(node.op).__name__}",
-            line,
-            _set("op", ast.UAdd if isinstance(node.op, ast.USub) else _Twice),
-        )
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield "drop USub", line, _set("op", ast.UAdd)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "drop Not", line, _negate_operand
     elif isinstance(node, ast.Constant) and type(node.value) in {int, float, bool}:
         value = (not node.value) if isinstance(node.value, bool) else node.value + 1
         yield f"{node.value!r} -> {value!r}", line, _assign("value", value)
@@ -121,19 +105,14 @@ def _sites_at(node: ast.AST) -> Iterator[tuple[str, int, Change]]:  # noqa: C901
         yield "drop the call", line, _assign("value", ast.Constant(value=None))
 
 
-class _Twice(ast.Not):
-    """`not` that is taken back: unparsed as `not not`."""
-
-
 def _set(field: str, kind: type[ast.AST]) -> Change:
-    def change(node: ast.AST) -> None:
-        if kind is _Twice:
-            assert isinstance(node, ast.UnaryOp)
-            node.operand = ast.UnaryOp(ast.Not(), node.operand)
-        else:
-            setattr(node, field, kind())
+    return lambda node: setattr(node, field, kind())
 
-    return change
+
+def _negate_operand(node: ast.AST) -> None:
+    """Make `not x` of one negation two, which take each other back."""
+    assert isinstance(node, ast.UnaryOp)
+    node.operand = ast.UnaryOp(ast.Not(), node.operand)
 
 
 def _set_item(field: str, index: int, kind: type[ast.AST]) -> Change:
