@@ -32,6 +32,7 @@ WORTHWHILE = 1.1
 
 # By format of weights and cache, ranks, and what the GPU computes: no more than the catalog has.
 Footprints = dict[tuple[str, str, int, tuple[str, ...]], Footprint]
+IdleLatencies = dict[tuple[Shape, SizingRequest], Latency]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Assessor:
     architecture: Architecture
     prices: Prices
     footprints: Footprints = field(default_factory=dict, repr=False)
-    idle: dict[tuple[Shape, SizingRequest], Latency] = field(default_factory=dict, repr=False)
+    idle: IdleLatencies = field(default_factory=dict, repr=False)
 
     def serving(self, fitted: "FittingShape") -> ServingShape | Rejection:
         """Return what one replica carries, unpriced, or why none does, whatever the load of the request."""

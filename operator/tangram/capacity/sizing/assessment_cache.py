@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from tangram.capacity.load.latency import Latency
 from tangram.capacity.memory.budget import MemoryBudget
-from tangram.capacity.sizing.assess import Assessor, FittingShape, Footprints, unpriced
+from tangram.capacity.sizing.assess import Assessor, FittingShape, Footprints, IdleLatencies, unpriced
 from tangram.capacity.sizing.relax import relax
 from tangram.capacity.sizing.request import SizingRequest
 from tangram.capacity.sizing.results import Rejection, ServingShape, ShapeChange, SizedShape
@@ -27,12 +27,18 @@ def _no_objection(_shape: Shape) -> Rejection | None:
 
 
 class AssessmentCache:
-    """A model under one kind of traffic. Each shape is assessed once, when it is first needed."""
+    """A model under one kind of traffic. Each shape is assessed once, when it is first needed.
 
-    def __init__(self, architecture: Architecture, request: SizingRequest) -> None:
+    `idle`: where its assessors keep idle latencies, for a cache that does not outlive a command.
+    """
+
+    def __init__(
+        self, architecture: Architecture, request: SizingRequest, idle: IdleLatencies | None = None
+    ) -> None:
         self.architecture = architecture
         self.request = request
         self._footprints = _footprints(architecture)
+        self._idle_latencies = idle
         self._assessments: dict[Shape, ServingShape | Rejection] = {}
         self._idle: dict[Shape, Latency | None] = {}
         self._budgets: dict[Shape, MemoryBudget] = {}
@@ -96,7 +102,8 @@ class AssessmentCache:
 
     def assessor(self, prices: Prices = Prices()) -> Assessor:  # noqa: B008 - it is a value
         """Return an assessor with the footprints of the model; what else it keeps goes with it."""
-        return Assessor(self.architecture, prices, self._footprints)
+        idle = {} if self._idle_latencies is None else self._idle_latencies
+        return Assessor(self.architecture, prices, self._footprints, idle)
 
 
 @lru_cache(maxsize=KINDS)

@@ -24,8 +24,8 @@ def size(
     """Assess `among` (default: the whole catalog). Raises `InputError` for what no shape could serve."""
     prices = prices or Prices()
     longest = request.model_length(architecture)
-    assessments = AssessmentCache(architecture, request)
-    assessor = assessments.assessor(prices)  # one for all shapes: it keeps idle latencies
+    assessments = AssessmentCache(architecture, request, idle={})
+    assessor = assessments.assessor(prices)
     shapes = candidate_shapes(architecture, catalog_devices(skus())) if among is None else among
     rows, rejected = [], []
     for shape in shapes:
