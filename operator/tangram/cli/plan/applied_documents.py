@@ -220,7 +220,7 @@ def with_further_input(base: FleetInput, more: list[FleetInput]) -> FleetInput:
     """Return the input of a snapshot with the GPUs and requests of further documents. Raises `InputError`."""
     if not more:
         return base
-    if any(part.nodes or part.pods_listed for part in more):
+    if any(part.node_facts or part.pods_listed for part in more):
         raise InputError(
             "--file", f"a {SNAPSHOT} already has Nodes and Pods: add further GPUs by an Inventory"
         )

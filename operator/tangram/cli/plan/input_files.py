@@ -167,7 +167,7 @@ def _read(
 
 def _read_core_object(document: InputDocument) -> FleetInput:
     if document.kind == "Node":
-        return FleetInput(nodes=(read_node(document.body, document.where),))
+        return FleetInput(node_facts=((document.where, read_node(document.body, document.where)),))
     pod = read_pod(document.body, document.where)
     return FleetInput(pods=() if pod is None else (pod,), pods_listed=True)
 

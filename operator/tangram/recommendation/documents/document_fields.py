@@ -1,6 +1,7 @@
 """Read and check the fields of a document; every error names the path of its field."""
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,11 @@ def closed(fields: Fields, keys: Iterable[str]) -> None:
             near = difflib.get_close_matches(str(key), names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
             raise fields.error(str(key), f"is unknown; {hint}")
+
+
+def duplicate(names: Iterable[str]) -> str | None:
+    """Return the first name, in alphabetical order, that occurs more than once; None: no name does."""
+    return min((name for name, count in Counter(names).items() if count > 1), default=None)
 
 
 def number(fields: Fields, key: str, most: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.fleet import Pool
 from tangram.packing import GPUState, Headroom
@@ -49,7 +50,8 @@ class FleetInput:
     requests: tuple[SliceRequest, ...] = ()
     deployments: tuple[ServingRequirements, ...] = ()
     pools: tuple[Pool, ...] = ()
-    nodes: tuple[InferredNode, ...] = ()  # their GPUs are among `gpus` in a merged input
+    node_facts: tuple[tuple[str, NodeFacts], ...] = ()  # with their documents, until GPUPools are known
+    nodes: tuple[InferredNode, ...] = ()  # of a merged input: their GPUs are among `gpus`
     pods: tuple[DeviceHolder, ...] = ()
     pods_listed: bool = False  # all pods are listed: a device without a pod is free
     headroom: tuple[Headroom, ...] = ()

@@ -1,15 +1,16 @@
 """Merge the inputs of several documents; GPUPools select their nodes, contradictions are refused."""
 
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from tangram.catalog import InputError
 from tangram.eligibility.devices.node_devices import left_out_notes
-from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms, SliceRequest
-from tangram.recommendation.documents.nodes import with_declared_sku
+from tangram.recommendation.documents import document_fields as read
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
+from tangram.recommendation.documents.nodes import inferred_node
 from tangram.recommendation.documents.pods import unhealthy_devices, with_holders
-from tangram.recommendation.documents.pools import pool_of, pools_by_name, under_pool_policy
+from tangram.recommendation.documents.pools import pool_of, under_pool_policy
 
 _NO_PODS = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
 
@@ -17,9 +18,9 @@ _NO_PODS = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl
 def merged_input(parts: list[FleetInput]) -> FleetInput:
     """Return one input made of many. Raises `InputError` where two contradict each other."""
     pools = tuple(sorted((pool for part in parts for pool in part.pools), key=lambda pool: pool.name))
-    by_name = pools_by_name(pools)
-    nodes = tuple(with_declared_sku(node, pools) for part in parts for node in part.nodes)
-    _once("Node", [node.name for node in nodes])
+    _once("GPUPool", [pool.name for pool in pools])
+    nodes = tuple(inferred_node(facts, pools, where) for part in parts for where, facts in part.node_facts)
+    _once("Node", [node.node.name for node in nodes])
     deployments = tuple(sorted((d for part in parts for d in part.deployments), key=lambda d: d.id))
     _once("LLMDeployment", [deployment.id for deployment in deployments])
     gpus = [gpu for part in parts for gpu in part.gpus]
@@ -27,7 +28,7 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
         replace(gpu, pool=pool) for node in nodes for pool in [pool_of(node.node, pools)] for gpu in node.gpus
     ]
     pods_listed = any(part.pods_listed for part in parts)
-    left_out = {node.name for node in nodes if not node.gpus}
+    left_out = {node.node.name for node in nodes if not node.gpus}
     holders = [pod for part in parts for pod in part.pods if pod.node not in left_out]
     holders += [holder for node in nodes if node.gpus for holder in unhealthy_devices(node.node)]
     node_gpus, notes = with_holders(node_gpus, holders)
@@ -37,9 +38,12 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
     gpus += node_gpus
     inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in node_gpus})
     _once("GPU", [gpu.id for gpu in gpus])
+    requests = [request for part in parts for request in part.requests]
+    _once("SliceRequest", [request.name for request in requests])
+    by_name = {pool.name: pool for pool in pools}
     return FleetInput(
         gpus=tuple(sorted((under_pool_policy(gpu, by_name) for gpu in gpus), key=lambda gpu: gpu.id)),
-        requests=_named([request for part in parts for request in part.requests]),
+        requests=tuple(sorted(requests, key=lambda request: request.name)),
         deployments=deployments,
         pools=pools,
         nodes=nodes,
@@ -55,15 +59,9 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
     )
 
 
-def _once(kind: str, names: list[str]) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InputError(f"{kind} {twice[0]}", "is there more than once")
-
-
-def _named(requests: list[SliceRequest]) -> tuple[SliceRequest, ...]:
-    _once("SliceRequest", [request.name for request in requests])
-    return tuple(sorted(requests, key=lambda request: request.name))
+def _once(kind: str, names: Iterable[str]) -> None:
+    if (name := read.duplicate(names)) is not None:
+        raise InputError(f"{kind} {name}", "is there more than once")
 
 
 def _terms(all_terms: list[PlanTerms]) -> PlanTerms:

@@ -31,16 +31,9 @@ class InferredNode:
     node: Node
     gpus: tuple[GPUState, ...]  # none where they cannot be planned
     problem: str = ""  # why its GPUs cannot be planned though pods could be scheduled on them
-    facts: NodeFacts | None = None  # kept until the GPUPools are known
-    where: str = ""  # file, number and kind of the document
-
-    @property
-    def name(self) -> str:
-        """The name of the node."""
-        return self.node.name
 
 
-def read_node(document: Mapping[str, Any], where: str) -> InferredNode:
+def read_node(document: Mapping[str, Any], where: str) -> NodeFacts:
     """Read one Node as the operator does. Raises `InputError` where it is no Node.
 
     Engine pods have their default tolerations; the settings of an operator may add more.
@@ -51,33 +44,21 @@ def read_node(document: Mapping[str, Any], where: str) -> InferredNode:
         raise outer.error("metadata", "is missing")
     spec = outer.under("spec") or Fields({}, f"{where}: spec")
     status = outer.under("status") or Fields({}, f"{where}: status")
-    labels = {str(k): str(v) for k, v in _values(meta, "labels").items()}
     ready = [c for c in read.objects(status, "conditions") if c.values.get("type") == "Ready"]
-    facts = NodeFacts(
+    return NodeFacts(
         name=read.word(meta, "name"),
-        labels=labels,
+        labels={str(k): str(v) for k, v in _values(meta, "labels").items()},
         allocatable=_values(status, "allocatable"),
         capacity=_values(status, "capacity"),
         taints=tuple(taint.values for taint in read.objects(spec, "taints")),
         unschedulable=spec.flag("unschedulable"),
         ready=not ready or ready[0].values.get("status") == "True",
     )
-    return replace(_inferred_node(facts, where), facts=facts, where=where)
 
 
-def with_declared_sku(inferred: InferredNode, pools: Iterable[Pool]) -> InferredNode:
-    """Return the node with the GPU model that `pools` declare for it, if any."""
-    facts = inferred.facts
-    if facts is None:
-        return inferred
-    declared = declared_skus(facts.labels, pools)
-    if not declared:
-        return replace(inferred, facts=None, where="")
-    return _inferred_node(replace(facts, declared=declared), inferred.where)
-
-
-def _inferred_node(facts: NodeFacts, where: str) -> InferredNode:
-    node = gpu_node(facts, (), facts.labels)
+def inferred_node(facts: NodeFacts, pools: Iterable[Pool], where: str) -> InferredNode:
+    """Return the node with its GPUs, of the model that `pools` declare where it has no product label."""
+    node = gpu_node(replace(facts, declared=declared_skus(facts.labels, pools)), (), facts.labels)
     if not (node.usable and node.allocatable):
         return InferredNode(node, ())
     try:

@@ -37,16 +37,6 @@ def read_pool(document: Mapping[str, Any], where: str) -> Pool:
     return pool if values else replace(pool, selector=())
 
 
-def pools_by_name(pools: tuple[Pool, ...]) -> dict[str, Pool]:
-    """Return pools by name. Raises `InputError` where two have the same name."""
-    by_name: dict[str, Pool] = {}
-    for pool in pools:
-        if pool.name in by_name:
-            raise InputError(f"GPUPool {pool.name}", "is there more than once")
-        by_name[pool.name] = pool
-    return by_name
-
-
 def pool_of(node: Node, pools: Iterable[Pool]) -> str:
     """Return the name of a node's pool, empty for none. Raises `InputError` where two pools select it."""
     names = claiming_pools(node, pools)

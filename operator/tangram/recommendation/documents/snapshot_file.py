@@ -1,6 +1,5 @@
 """Read and write the kind `Snapshot`: what the operator observes, as a document."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -118,10 +117,9 @@ def _check_fleet(fleet: FleetSnapshot, where: str) -> None:
             _facts(inspection.result, f"{where}.inspections[{i}].result")
 
 
-def _once(where: str, names: list[str]) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InputError(where, f"{twice[0]!r} is there more than once")
+def _once(where: str, names: Iterable[str]) -> None:
+    if (name := read.duplicate(names)) is not None:
+        raise InputError(where, f"{name!r} is there more than once")
 
 
 def _sku(sku: str | None, where: str) -> None:

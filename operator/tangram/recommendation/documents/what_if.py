@@ -15,7 +15,7 @@ from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.packing import GPUState, board
 from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.pools import pools_by_name, under_pool_policy
+from tangram.recommendation.documents.pools import under_pool_policy
 
 FLAG = "--what-if"
 _MOST_GPUS = 100_000
@@ -41,7 +41,7 @@ def _add_gpu(inputs: FleetInput, text: str) -> FleetInput:
     node = settings.get("node") or f"what-if-{sku}"
     n = _gpu_count(count or "1", text)
     gpu_ids = {gpu.id for gpu in inputs.gpus}
-    pools = pools_by_name(inputs.pools)
+    pools = {pool.name: pool for pool in inputs.pools}
     new = [
         under_pool_policy(
             GPUState(
