@@ -33,7 +33,7 @@ def executable_packing(
     """
     first = ExecutablePacking(packing, steps_of(packing))
     blocked = "stepsMissing" in first.steps and not first.steps["steps"]
-    if not fleet.given.terms.reachable or not blocked or not packing.moves:
+    if not fleet.inputs.terms.reachable or not blocked or not packing.moves:
         return first
     unmoved = solve(replace(fleet, problem=replace(fleet.problem, move_budget=0)))
     if unmoved.status == "FALLBACK" or _leaves_more_unmet(unmoved, packing):

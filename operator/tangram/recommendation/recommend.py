@@ -10,7 +10,7 @@ from typing import Any
 from tangram.eligibility.isolation import Faulted, isolated
 from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import Advice, FleetSnapshot, ParsedIntent
-from tangram.packing import GPUState, Packing, validate
+from tangram.packing import Packing, validate
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.executable_packing import executable_packing
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document
@@ -19,7 +19,7 @@ from tangram.recommendation.explanation.unmet_explanation import unmet_explanati
 from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.problem import FleetProblem, fleet_problem
+from tangram.recommendation.problem.problem import FleetProblem, fleet_problem, pinned
 from tangram.recommendation.result.advice import advice_by_deployment, needs_changes
 from tangram.recommendation.result.plan_document import plan_document
 
@@ -85,7 +85,7 @@ def without_faulty(inputs: FleetInput) -> FleetInput:
         reduced = replace(
             inputs,
             deployments=tuple(d for d in inputs.deployments if d.id not in faulted),
-            gpus=tuple(_without_moves_of(gpu, faulted) for gpu in inputs.gpus),
+            gpus=pinned(inputs.gpus, faulted),
         )
         validate(fleet_problem(reduced).problem)
         return reduced
@@ -93,13 +93,6 @@ def without_faulty(inputs: FleetInput) -> FleetInput:
     planned_input, faults = isolated(attempt, (deployment.id for deployment in inputs.deployments))
     notes = (f"{fault.owner_uid} is not planned: {fault.error}; please report this" for fault in faults)
     return replace(planned_input, notes=(*planned_input.notes, *notes))
-
-
-def _without_moves_of(gpu: GPUState, owners: Faulted) -> GPUState:
-    if not any(instance.owner in owners for instance in gpu.instances):
-        return gpu
-    instances = (replace(i, movable=i.movable and i.owner not in owners) for i in gpu.instances)
-    return replace(gpu, instances=tuple(instances))
 
 
 def plan_fleet(inputs: FleetInput, limits: PlanTimeLimit = _UNLIMITED) -> PlannedFleet:

@@ -19,7 +19,7 @@ def explained_deployment(plan: PlannedFleet, demand_id: str, limits: PlanTimeLim
     """Return the plan's document of one LLMDeployment with the fleet cost of every alternative and, where
     part of it is not served, the reasons and the changes with which it is.
     """
-    index = [deployment.id for deployment in plan.fleet.given.deployments].index(demand_id)
+    index = [deployment.id for deployment in plan.fleet.inputs.deployments].index(demand_id)
     deployment_document = plan.document["deployments"][index]
     if "because" not in deployment_document:  # a plan explains only the most important ones
         deployment_document = deployment_document | unmet_explanation(plan.fleet, plan.packing, demand_id)

@@ -18,12 +18,12 @@ def deployment_id(fleet: FleetProblem, name: str) -> str:
     short_name = name.removeprefix("llmdep/").removeprefix("llmdeployment/")
     ids = [
         d.id
-        for d in fleet.given.deployments
+        for d in fleet.inputs.deployments
         if short_name in {d.id, d.intent.name, f"{d.intent.namespace}/{d.intent.name}"}
     ]
     if len(ids) == 1:
         return ids[0]
-    existing = ", ".join(d.id for d in fleet.given.deployments) or "there is none"
+    existing = ", ".join(d.id for d in fleet.inputs.deployments) or "there is none"
     raise InputError("--explain", f"{name!r} is {'more than one' if ids else 'no'} LLMDeployment: {existing}")
 
 
@@ -31,7 +31,7 @@ def with_alternative_costs(
     fleet: FleetProblem, plan: dict[str, Any], document: dict[str, Any], solve: Solve, deployment: str
 ) -> dict[str, Any]:
     """Return the deployment's document with the fleet's cost at every alternative that serves."""
-    assessed = fleet.sized.get(deployment)
+    assessed = fleet.assessed.get(deployment)
     if assessed is None:
         return document
     alternatives = []

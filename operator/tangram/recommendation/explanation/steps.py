@@ -27,7 +27,7 @@ def steps_document(
 
 def _minimum_replicas(fleet: FleetProblem) -> tuple[tuple[str, int], ...]:
     owners = {i.owner for gpu in fleet.problem.gpus for i in gpu.instances if i.owner is not None}
-    minimum = dict.fromkeys(owners, 0) | {d.id: d.least for d in fleet.given.deployments}
+    minimum = dict.fromkeys(owners, 0) | {d.id: d.least for d in fleet.inputs.deployments}
     return tuple(sorted(minimum.items()))
 
 

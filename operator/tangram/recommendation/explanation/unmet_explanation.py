@@ -43,7 +43,7 @@ def unmet_explanations(
     stopwatch, explanations, built, solves = limits.started(), {}, 0, _ALL_SOLVES
     most = min(_MOST_EXPLAINED, max(1, _GPUS // max(1, len(fleet.problem.gpus))))
     ranked = sorted(packing.unmet, key=lambda item: (-item.priority, -item.share, item.demand))
-    explained = [item for item in ranked if item.demand in fleet.sized][:most]
+    explained = [item for item in ranked if item.demand in fleet.assessed][:most]
     for number, item in enumerate(explained):
         remaining = stopwatch.until(1.0)
         if built > _BUILT or (remaining.wall_s is not None and remaining.wall_s <= LEAST_S):
@@ -77,7 +77,7 @@ def _explanation(
     from tangram.packing.explanation.question import ExplanationBudget, size  # noqa: PLC0415
     from tangram.packing.explanation.sufficient_changes import relaxations  # noqa: PLC0415
 
-    assessed = fleet.sized.get(demand_id)
+    assessed = fleet.assessed.get(demand_id)
     if assessed is not None and (missing := no_gpu_in_pools(assessed, fleet)):
         return {"because": [f"placement: {missing}"], "relaxations": []}, _ExplanationWork()
     if assessed is not None and not assessed.serving:
@@ -152,7 +152,7 @@ def _solve_limits(fleet: FleetProblem, limits: PlanTimeLimit | None) -> "SolveLi
 
 def _with_all_offers(fleet: FleetProblem, demand_id: str) -> Problem:
     """Return the problem with every shape that serves the demand, though the fleet has no room for them."""
-    assessed = fleet.sized.get(demand_id)
+    assessed = fleet.assessed.get(demand_id)
     if assessed is None or not assessed.serving:
         return fleet.problem
     demands = (offered(assessed, fleet.running) if d.id == demand_id else d for d in fleet.problem.demands)
@@ -166,7 +166,7 @@ def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["ObjectiveCh
     def demand_at(field: str) -> Callable[[float], Demand]:
         return lambda value: _demand_with(fleet, demand_id, {field: value})
 
-    assessed = fleet.sized.get(demand_id)
+    assessed = fleet.assessed.get(demand_id)
     if assessed is None:
         return []
     request = assessed.requirements.request
@@ -179,7 +179,7 @@ def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["ObjectiveCh
 
 def _demand_with(fleet: FleetProblem, demand_id: str, changes: Mapping[str, Any]) -> Demand:
     """Return a demand with changed fields of its request."""
-    requirements, prices = fleet.sized[demand_id].requirements, fleet.sized[demand_id].prices
+    requirements, prices = fleet.assessed[demand_id].requirements, fleet.assessed[demand_id].prices
     skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
     hourly = {sku: price for sku in skus if (price := prices.gpu_hour(sku)) is not None}
     changed = replace(requirements, request=replace(requirements.request, **changes))

@@ -13,7 +13,7 @@ _NO_PLAN_IN_TIME = "running replicas stay as they are: no better plan was found 
 
 def unmet_reason(fleet: FleetProblem, item: Unmet, packing: Packing, bounds: ReplicaBounds) -> str:
     """Return the reason of one entry of `unmet`. It states only what is proved."""
-    assessed = fleet.sized.get(item.demand)
+    assessed = fleet.assessed.get(item.demand)
     unsolved = _NO_PLAN_IN_TIME if packing.status == "FALLBACK" else ""
     if assessed is None:
         return _no_board(fleet, item.demand) or unsolved or _reason_of_packing(item, packing)
@@ -80,7 +80,7 @@ def no_gpu_in_pools(assessed: AssessedShapes, fleet: FleetProblem) -> str:
 
 def _no_board(fleet: FleetProblem, name: str) -> str:
     """Return the sentence that no GPU of the fleet has the requested slices, empty where one has."""
-    request = next(r for r in fleet.given.requests if r.name == name)
+    request = next(r for r in fleet.inputs.requests if r.name == name)
     skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
     if request.sku is not None:
         return "" if request.sku in skus else f"this fleet has no {request.sku}"

@@ -1,6 +1,6 @@
 """From what was read to what is packed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tangram import catalog
@@ -8,11 +8,10 @@ from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import WHOLE_GPU
-from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem
-from tangram.packing import slice_request as raw_demand
+from tangram.packing import ANY_SKU, Demand, GPUState, Instance, Problem, slice_request
 from tangram.packing.problem.prepared import prices_of
 from tangram.recommendation.documents import profile_names as profiles
-from tangram.recommendation.documents.fleet_input import FleetInput, SliceRequest
+from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms, SliceRequest
 from tangram.recommendation.documents.pools import growable_pool
 from tangram.recommendation.problem.demands import (
     Running,
@@ -34,77 +33,58 @@ HORIZON_H = 1.0
 class FleetProblem:
     """A packing problem, and what its demands were made from."""
 
-    given: FleetInput
+    inputs: FleetInput
     problem: Problem
-    sized: Mapping[str, AssessedShapes] = field(default_factory=dict)  # by LLMDeployment
+    assessed: Mapping[str, AssessedShapes] = field(default_factory=dict)  # by LLMDeployment
     running: Running = field(default_factory=dict)
 
 
-def fleet_problem(given: FleetInput) -> FleetProblem:
+def fleet_problem(inputs: FleetInput) -> FleetProblem:
     """Return the packing problem. Raises `InputError` for what contradicts itself."""
-    fleet = _fleet(given)
+    fleet = _fleet(inputs)
     skus = frozenset(fleet.skus)
     hourly = prices_of(fleet)
-    prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if given.deployments else {}
-    sized = size_all(given.deployments, skus, prices, existing_slices(fleet))
-    raw = [_raw(request, skus) for request in given.requests]
-    duplicates = sorted(
-        {request.name for request in given.requests} & {demand_.id for demand_ in given.deployments}
-    )
+    prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if inputs.deployments else {}
+    assessed = size_all(inputs.deployments, skus, prices, existing_slices(fleet))
+    slice_demands = [_slice_demand(request, skus) for request in inputs.requests]
+    duplicates = {request.name for request in inputs.requests} & {d.id for d in inputs.deployments}
     if duplicates:
-        raise InputError(
-            f"SliceRequest {duplicates[0]}", "an LLMDeployment has this name; each demand needs its own"
-        )
-    rooms, running = ReplicaBounds(fleet, sized), running_replicas(fleet)
-    deployments = [demand(assessed, rooms, running) for assessed in sized.values()]
-    demands = sorted((*deployments, *raw), key=lambda demand_: demand_.id)
-    staying = (
-        assessed.requirements.id for assessed in sized.values() if cannot_move(assessed, rooms, running)
-    )
-    gpus = _pinned(fleet.gpus, frozenset(staying))
-    return FleetProblem(given, replace(fleet, gpus=gpus, demands=tuple(demands)), sized, running)
+        name = min(duplicates)
+        raise InputError(f"SliceRequest {name}", "an LLMDeployment has this name; each demand needs its own")
+    bounds, running = ReplicaBounds(fleet, assessed), running_replicas(fleet)
+    demands = [demand(shapes, bounds, running) for shapes in assessed.values()]
+    ordered = tuple(sorted((*demands, *slice_demands), key=lambda d: d.id))
+    gpus = pinned(fleet.gpus, {d for d, shapes in assessed.items() if cannot_move(shapes, bounds, running)})
+    return FleetProblem(inputs, replace(fleet, gpus=gpus, demands=ordered), assessed, running)
 
 
-def _fleet(given: FleetInput) -> Problem:
-    terms = given.terms
-    models = {requirements.id for requirements in given.deployments}
-    paused = {requirements.id for requirements in given.deployments if requirements.intent.paused}
-    off = {
-        requirements.id
-        for requirements in given.deployments
-        if requirements.intent.is_off and not requirements.intent.paused
-    }
-    aliases = {
-        f"{requirements.intent.namespace}/{requirements.intent.name}": requirements.id
-        for requirements in given.deployments
-    }
+def _fleet(inputs: FleetInput) -> Problem:
+    terms, deployments = inputs.terms, inputs.deployments
+    ids = {d.id for d in deployments}
+    paused = {d.id for d in deployments if d.intent.paused}
+    off = {d.id for d in deployments if d.intent.is_off} - paused
+    aliases = {f"{d.intent.namespace}/{d.intent.name}": d.id for d in deployments}
 
-    def known(instance: Instance, at: GPUState) -> Instance:
+    def attributed(instance: Instance, gpu: GPUState) -> Instance:
         owner = instance.owner if instance.owner is None else aliases.get(instance.owner, instance.owner)
         cost, movable = instance.move_cost, instance.movable and owner not in paused
-        if cost is None and owner is not None and owner not in models:
-            cost = _raw_move_cost(at, given)
+        if cost is None and owner is not None and owner not in ids:
+            cost = _foreign_move_cost(gpu, terms)
         return replace(instance, owner=owner, move_cost=cost, movable=movable)
 
-    pools = [
-        growable
-        for pool in given.pools
-        if (growable := growable_pool(pool, given.gpus, dict(terms.prices))) is not None
-    ]
+    growable = (growable_pool(pool, inputs.gpus, dict(terms.prices)) for pool in inputs.pools)
+    budgets = ((pool.name, pool.disruption_budget) for pool in sorted(inputs.pools))
     return Problem(
         gpus=tuple(
-            replace(g, instances=tuple(known(i, g) for i in _freed(g, off, aliases))) for g in given.gpus
+            replace(g, instances=tuple(attributed(i, g) for i in _freed(g, off, aliases)))
+            for g in inputs.gpus
         ),
         demands=(),
         prices=terms.prices,
-        headroom=given.headroom,
-        growable=tuple(pools),
+        headroom=inputs.headroom,
+        growable=tuple(pool for pool in growable if pool is not None),
         move_budget=terms.move_budget,
-        move_budgets=tuple(
-            (pool.name, pool.disruption_budget)
-            for pool in sorted(given.pools)
-            if pool.disruption_budget is not None
-        ),
+        move_budgets=tuple((name, budget) for name, budget in budgets if budget is not None),
         horizon_h=HORIZON_H if terms.horizon_h is None else terms.horizon_h,
     )
 
@@ -118,51 +98,46 @@ def _freed(gpu: GPUState, off: set[str], aliases: Mapping[str, str]) -> Iterable
             yield replace(instance, owner=None)
 
 
-def _pinned(gpus: tuple[GPUState, ...], owners: frozenset[str]) -> tuple[GPUState, ...]:
-    """Return the GPUs with what `owners` run where it is."""
+def pinned(gpus: tuple[GPUState, ...], owners: Collection[str]) -> tuple[GPUState, ...]:
+    """Return the GPUs with the instances of `owners` immovable."""
 
-    def pinned(gpu: GPUState) -> GPUState:
-        return replace(
-            gpu,
-            instances=tuple(replace(i, movable=i.movable and i.owner not in owners) for i in gpu.instances),
-        )
+    def immovable(gpu: GPUState) -> GPUState:
+        instances = (replace(i, movable=i.movable and i.owner not in owners) for i in gpu.instances)
+        return replace(gpu, instances=tuple(instances))
 
-    return tuple(pinned(gpu) if any(i.owner in owners for i in gpu.instances) else gpu for gpu in gpus)
+    return tuple(immovable(gpu) if any(i.owner in owners for i in gpu.instances) else gpu for gpu in gpus)
 
 
-def _raw_move_cost(at: GPUState, given: FleetInput) -> float:
-    if given.terms.move_cost is not None:
-        return given.terms.move_cost
-    return RAW_MOVE_SHARE * Prices(dict(given.terms.prices)).required_gpu_hour(at.sku, at.price_per_hour)
+def _foreign_move_cost(gpu: GPUState, terms: PlanTerms) -> float:
+    """Return USD of moving an instance that no LLMDeployment owns."""
+    if terms.move_cost is not None:
+        return terms.move_cost
+    return RAW_MOVE_SHARE * Prices(dict(terms.prices)).required_gpu_hour(gpu.sku, gpu.price_per_hour)
 
 
-def _raw(request: SliceRequest, skus: frozenset[str]) -> Demand:
+def _slice_demand(request: SliceRequest, skus: frozenset[str]) -> Demand:
     """`skus`: those of GPUs that there are, and of nodes that may be added."""
     profile = _full_name(request, {request.sku} if request.sku else skus)
     sku = _only_sku(request, profile, skus)
-    return raw_demand(request.name, profile, request.count, sku=sku, priority=request.priority)
+    return slice_request(request.name, profile, request.count, sku=sku, priority=request.priority)
 
 
 def _only_sku(request: SliceRequest, profile: str, skus: frozenset[str]) -> str:
     """Return the SKU that has to serve a request, `ANY_SKU` where any may. Raises `InputError`."""
     if request.sku is None and (not skus or any(profiles.board_has(sku, profile) for sku in skus)):
         return ANY_SKU
-    if request.sku is None:
-        known = _boards_with(profile)  # no GPU of the fleet has it: all of it stays unmet
-    else:
-        known = [request.sku] if profiles.board_has(request.sku, profile) else []
-    if not known:
+    # If no GPU of the fleet has the profile, all of the request stays unmet.
+    candidates = [request.sku] if request.sku else sorted(catalog.skus(), key=_is_without_price)
+    sku = next((sku for sku in candidates if profiles.board_has(sku, profile)), None)
+    if sku is None:
         which = " or ".join(sorted({request.sku} if request.sku else skus))
         raise InputError(f"SliceRequest {request.name}: profile", f"{profile!r} is no MIG profile of {which}")
-    return known[0]
+    return sku
 
 
-def _boards_with(profile: str) -> list[str]:
-    """Return the GPUs of the catalog that can be cut so, those with a price first."""
-    found = [
-        facts for sku in catalog.skus() if profiles.board_has(sku, profile) and (facts := catalog.gpu(sku))
-    ]
-    return [facts.sku for facts in sorted(found, key=lambda facts: facts.price_per_hour is None)]
+def _is_without_price(sku: str) -> bool:
+    facts = catalog.gpu(sku)
+    return facts is None or facts.price_per_hour is None
 
 
 def _full_name(request: SliceRequest, skus: frozenset[str] | set[str]) -> str:

@@ -31,7 +31,7 @@ def advice_by_deployment(
     unmet = {item.demand: item.share for item in packing.unmet}
     moved = {move.owner for move in packing.moves}
     on_new_devices = _owners_on_new_devices(fleet, packing)
-    for deployment, shown in zip(fleet.given.deployments, document["deployments"], strict=True):
+    for deployment, shown in zip(fleet.inputs.deployments, document["deployments"], strict=True):
         if deployment.id in unmet.keys() | moved | on_new_devices:
             changes = [
                 RecommendedChange(change["dimension"], change["text"])

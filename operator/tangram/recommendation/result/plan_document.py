@@ -22,11 +22,11 @@ _NO_REPLICAS = "spec.replicas is 0: no replica runs"
 
 def plan_document(fleet: FleetProblem, packing: Packing) -> dict[str, Any]:
     """Return the plan document. It holds no durations: equal inputs give equal plans."""
-    inputs, problem = fleet.given, fleet.problem
+    inputs, problem = fleet.inputs, fleet.problem
     gpus = {gpu.id: gpu for gpu in problem.gpus}
     growing = {pool.name: pool.sku for pool in problem.growable}
     choices = {choice.demand: choice for choice in packing.choices}
-    bounds = ReplicaBounds(problem, fleet.sized)
+    bounds = ReplicaBounds(problem, fleet.assessed)
     proved = packing.status == "OPTIMAL"
     return {
         "objective": _round(packing.objective),
@@ -103,7 +103,7 @@ def _deployment(
     bounds: ReplicaBounds,
     proved: bool,
 ) -> dict[str, Any]:
-    assessed, choice = fleet.sized.get(requirements.id), choices.get(requirements.id)
+    assessed, choice = fleet.assessed.get(requirements.id), choices.get(requirements.id)
     document: dict[str, Any] = {
         "name": requirements.intent.name,
         "namespace": requirements.intent.namespace,
@@ -170,8 +170,8 @@ def _requests(fleet_input: FleetInput, packing: Packing) -> list[dict[str, Any]]
 
 
 def _unmet(fleet: FleetProblem, packing: Packing, bounds: ReplicaBounds) -> list[dict[str, Any]]:
-    counts = {request.name: request.count for request in fleet.given.requests}
-    priorities = {d.id: d.intent.priority for d in fleet.given.deployments}
+    counts = {request.name: request.count for request in fleet.inputs.requests}
+    priorities = {d.id: d.intent.priority for d in fleet.inputs.deployments}
     return [
         {
             "name": item.demand,
