@@ -5,14 +5,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from tangram.api.common.values import decimal_number
+from tangram.api.llm_deployment.facts import Facts
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
-from tangram.catalog import gpu
+from tangram.catalog import InputError, gpu
 from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 from tangram.catalog.reading.fields import Fields, short
+from tangram.fleet import CheckpointFacts
+from tangram.packing.problem.codec import camel
 
 MOST_USD_OF_A_MOVE = 1e6  # sums of them stay whole numbers of micro-dollars
+HORIZON_RANGE_H = (1e-6, 8760.0)  # with less, prices round to zero
 
 
 def closed(fields: Fields, keys: Iterable[str]) -> None:
@@ -59,9 +65,9 @@ def objects(fields: Fields, key: str) -> tuple[Fields, ...]:
     return tuple(Fields(entry, f"{fields.where}: {key}[{i}]") for i, entry in enumerate(value))
 
 
-def word(fields: Fields, key: str, default: str | None = None) -> str:
+def word(fields: Fields, key: str) -> str:
     """Return a printable string that is not empty. A number counts as one: YAML reads bare ids as numbers."""
-    value = fields.values.get(key, default)
+    value = fields.values.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value or not value.isprintable() or len(value) > 253:
@@ -74,9 +80,9 @@ def optional_word(fields: Fields, key: str) -> str | None:
     return word(fields, key) if fields.has(key) else None
 
 
-def sku(fields: Fields, key: str = "sku") -> str:
-    """Return the catalog's name of the GPU under `key`."""
-    return gpu_of_name(word(fields, key), f"{fields.where}: {key}").sku
+def sku(fields: Fields) -> str:
+    """Return the catalog's name of the GPU under the key `sku`."""
+    return gpu_of_name(word(fields, "sku"), f"{fields.where}: sku").sku
 
 
 def has_nvlink(name: str) -> bool:
@@ -102,9 +108,9 @@ def price(fields: Fields, key: str) -> float | None:
     return number(fields, key, most=HIGHEST_USD_PER_HOUR)
 
 
-def prices(fields: Fields, key: str = "prices") -> tuple[tuple[str, float], ...]:
+def prices(fields: Fields) -> tuple[tuple[str, float], ...]:
     """Return (SKU, USD per GPU-hour), sorted."""
-    listed = fields.under(key)
+    listed = fields.under("prices")
     if listed is None:
         return ()
     by_sku: dict[str, float] = {}
@@ -112,9 +118,8 @@ def prices(fields: Fields, key: str = "prices") -> tuple[tuple[str, float], ...]
         value = price(listed, name)
         sku_name = gpu_of_name(str(name), listed.error(str(name), "").field).sku
         if value is None or sku_name in by_sku:
-            raise listed.error(
-                str(name), "has no price" if value is None else f"{sku_name} has a price already"
-            )
+            problem = "has no price" if value is None else f"{sku_name} has a price already"
+            raise listed.error(str(name), problem)
         by_sku[sku_name] = value
     return tuple(sorted(by_sku.items()))
 
@@ -128,6 +133,16 @@ def body(document: Mapping[str, Any], where: str) -> Fields:
         return inner
     rest = {k: v for k, v in document.items() if k not in {"apiVersion", "kind", "metadata", "status"}}
     return Fields(rest, where)
+
+
+def validated_facts(values: object, where: str) -> CheckpointFacts:
+    """Return the facts of a checkpoint. Raises `InputError` with the path of the first wrong field."""
+    try:
+        return Facts.model_validate(values).to_noun()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join((where, *(camel(str(part)) for part in first["loc"])))
+        raise InputError(path, first["msg"]) from error
 
 
 def name_of(document: Mapping[str, Any], where: str) -> str | None:

@@ -1,6 +1,6 @@
 """Data types of a plan's input, filled by the readers beside it and by `observed`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
@@ -33,13 +33,9 @@ class PlanTerms:
 
     def overridden_by(self, terms: "PlanTerms") -> "PlanTerms":
         """Return these terms with the ones that `terms` gives in their place."""
-        return PlanTerms(
-            prices=tuple(sorted((dict(self.prices) | dict(terms.prices)).items())),
-            move_cost=self.move_cost if terms.move_cost is None else terms.move_cost,
-            move_budget=self.move_budget if terms.move_budget is None else terms.move_budget,
-            horizon_h=self.horizon_h if terms.horizon_h is None else terms.horizon_h,
-            reachable=self.reachable,
-        )
+        named = {name: getattr(terms, name) for name in ("move_cost", "move_budget", "horizon_h")}
+        prices = tuple(sorted((dict(self.prices) | dict(terms.prices)).items()))
+        return replace(self, prices=prices, **{name: v for name, v in named.items() if v is not None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,12 @@ _GPU_KEYS = (
     "instances", "free", "inferred",
 )  # fmt: skip
 _INSTANCE_KEYS = ("profile", "start", "owner", "movable", "moveCost", "gang")
-_SHORTEST_H = 1e-6  # hours: with less, prices round to zero
-_TERMS = ("prices", "moveCost", "moveBudget", "horizonHours")
 
 
 def read_inventory(document: Mapping[str, Any], where: str) -> FleetInput:
     """Read an Inventory. Raises `InputError` with file, key and valid values."""
     fields = read.body(document, where)
-    read.closed(fields, ("gpus", "headroom", *_TERMS))
+    read.closed(fields, ("gpus", "headroom", "prices", "moveCost", "moveBudget", "horizonHours"))
     entries = read.objects(fields, "gpus")
     return FleetInput(
         gpus=tuple(_gpu(entry) for entry in entries),
@@ -56,11 +54,10 @@ def read_slice_request(document: Mapping[str, Any], where: str) -> SliceRequest:
 
 
 def _horizon(fields: Fields) -> float | None:
-    hours = read.number(fields, "horizonHours", most=8760)
-    if hours == 0:
-        raise fields.error("horizonHours", "must be above 0")
-    if hours is not None and hours < _SHORTEST_H:
-        raise fields.error("horizonHours", f"must be at least {_SHORTEST_H:g}")
+    shortest, longest = read.HORIZON_RANGE_H
+    hours = read.number(fields, "horizonHours", longest)
+    if hours is not None and hours < shortest:
+        raise fields.error("horizonHours", f"must be at least {shortest:g}" if hours else "must be above 0")
     return hours
 
 
@@ -68,8 +65,9 @@ def _gpu(fields: Fields) -> GPUState:
     read.closed(fields, _GPU_KEYS)
     gpu_id = read.word(fields, "id")
     sku = read.sku(fields)
-    instances = [_instance(instance, sku) for instance in read.objects(fields, "instances")]
-    instances += [_instance(instance, sku) for instance in read.objects(fields, "free")]
+    entries = (*read.objects(fields, "instances"), *read.objects(fields, "free"))
+    instances = [_instance(entry, sku) for entry in entries]
+    instances.sort(key=lambda i: (i.start, i.profile))
     _refuse_overlaps(fields, gpu_id, sku, instances)
     backend = read.optional_word(fields, "backend") or "nvml"
     if backend not in _BACKENDS:
@@ -90,15 +88,15 @@ def _gpu(fields: Fields) -> GPUState:
         backend="nvml" if backend == "nvml" else "mig-manager",
         nvlink=fields.flag("nvlink", default=read.has_nvlink(sku)),
         price_per_hour=read.price(fields, "pricePerGPUHour"),
-        instances=tuple(sorted(instances, key=lambda i: (i.start, i.profile))),
+        instances=tuple(instances),
     )
 
 
 def _refuse_overlaps(fields: Fields, gpu_id: str, sku: str, instances: list[Instance]) -> None:
-    """Raise `InputError` naming the first two instances that share memory slices."""
+    """Raise `InputError` naming the first two of the sorted `instances` that share memory slices."""
     used = 0
     earlier: list[Instance] = []
-    for instance in sorted(instances, key=lambda i: (i.start, i.profile)):
+    for instance in instances:
         mask = _memory_mask(sku, instance)
         if used & mask:
             other = next(i for i in earlier if _memory_mask(sku, i) & mask)

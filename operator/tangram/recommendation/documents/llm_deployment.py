@@ -5,10 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
-
 from tangram.api import PriorityClasses, classes_of_files, parse
-from tangram.api.llm_deployment.facts import Facts
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError, known_model
 from tangram.catalog.reading.fields import Fields
@@ -96,12 +93,7 @@ def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Ar
     model = status.get("model") if isinstance(status, Mapping) else None
     facts = model.get("facts") if isinstance(model, Mapping) else None
     if facts is not None:
-        try:
-            return architecture_from_facts(Facts.model_validate(facts).to_noun())
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            path = ".".join(map(str, ("status.model.facts", *first["loc"])))
-            raise InputError(f"{where}: {path}", first["msg"]) from error
+        return architecture_from_facts(read.validated_facts(facts, f"{where}: status.model.facts"))
     uri = str(document["spec"]["model"]["uri"])
     name = uri.rstrip("/").rsplit("/", 1)[-1]
     architecture = known_model(name)

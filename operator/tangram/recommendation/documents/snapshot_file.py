@@ -4,10 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from tangram.api.common.base import GROUP, VERSION
-from tangram.api.llm_deployment.facts import Facts
 from tangram.catalog import InputError, gpu
 from tangram.catalog.reading.fields import Fields
 from tangram.fleet import CheckpointFacts, FleetSnapshot, Intent, InvalidIntent, ParsedIntent
@@ -111,10 +108,10 @@ def _check_fleet(fleet: FleetSnapshot, where: str) -> None:
     for i, pool in enumerate(fleet.pools):
         _sku(pool.sku, f"{where}.pools[{i}].sku")
     for i, (_, facts) in enumerate(fleet.facts):
-        _facts(facts, f"{where}.facts[{i}]")
+        read.validated_facts(asdict(facts), f"{where}.facts[{i}]")
     for i, inspection in enumerate(fleet.inspections):
         if isinstance(inspection.result, CheckpointFacts):
-            _facts(inspection.result, f"{where}.inspections[{i}].result")
+            read.validated_facts(asdict(inspection.result), f"{where}.inspections[{i}].result")
 
 
 def _once(where: str, names: Iterable[str]) -> None:
@@ -125,15 +122,6 @@ def _once(where: str, names: Iterable[str]) -> None:
 def _sku(sku: str | None, where: str) -> None:
     if sku is not None and gpu(sku) is None:
         raise InputError(where, f"no GPU of the catalog is called {sku!r}")
-
-
-def _facts(facts: CheckpointFacts, where: str) -> None:
-    try:
-        Facts.model_validate(asdict(facts))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = ".".join(camel(str(part)) for part in first["loc"])
-        raise InputError(f"{where}.{path}", first["msg"]) from error
 
 
 def _intent(document: object, where: str) -> ParsedIntent:
@@ -147,13 +135,10 @@ def _intent(document: object, where: str) -> ParsedIntent:
         if isinstance(intent, Intent):
             _check_bounds(intent, where)
     except InputError as error:
-        values = document if isinstance(document, Mapping) else {}
-        uid, namespace, name = (values.get(key) for key in ("uid", "namespace", "name"))
-        if not (
-            isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str) and uid and name
-        ):
-            raise
-        return InvalidIntent(uid, namespace, name, 1, 0.0, str(error))
+        match document:
+            case {"uid": str(uid), "namespace": str(namespace), "name": str(name)} if uid and name:
+                return InvalidIntent(uid, namespace, name, 1, 0.0, str(error))
+        raise
     return intent
 
 
