@@ -15,7 +15,7 @@ SLICES = {"mig_1g_10gb": 1, "mig_3g_40gb": 1}
 
 
 def sized(who, **seen):
-    return fleet_problem(snapshot_input(snapshot(node("n0", **SLICES), **seen), (who,))).sized["ns/a"]
+    return fleet_problem(snapshot_input(snapshot(node("n0", **SLICES), **seen), (who,))).assessed["ns/a"]
 
 
 def wants(**changes):
@@ -42,7 +42,7 @@ def test_a_report_within_the_tolerance_offers_the_format_and_is_an_input_of_the_
     who = wants(tolerance=PrecisionTolerance(0.05, 0.9))
     seen = snapshot(node("n0", **SLICES), reports=((KEY, REPORT),))
 
-    offer = fleet_problem(snapshot_input(seen, (who,))).sized["ns/a"].offer(ShapeKey(SKU, "1g.10gb", 1))
+    offer = fleet_problem(snapshot_input(seen, (who,))).assessed["ns/a"].offer(ShapeKey(SKU, "1g.10gb", 1))
 
     assert offer is not None
     assert offer.shape.precision == "int4"

@@ -150,7 +150,7 @@ def test_what_the_engine_cannot_do_is_unmet_and_says_so(changes, says):
 
 
 def sized(seen, who):
-    return fleet_problem(snapshot_input(seen, (who,))).sized["ns/a"]
+    return fleet_problem(snapshot_input(seen, (who,))).assessed["ns/a"]
 
 
 def test_another_shape_gets_the_number_that_carries_what_runs():

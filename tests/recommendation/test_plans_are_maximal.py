@@ -117,7 +117,7 @@ def test_no_replica_that_would_serve_more_is_left_out_and_reasons_are_true(seed)
 
     for choice in packing.choices:
         if choice.unmet > 0:
-            assert list(more(plan, asked.sized[choice.demand], choice)) == []
+            assert list(more(plan, asked.assessed[choice.demand], choice)) == []
     for item in plan["unmet"]:
         if "the whole fleet has no room" in item["reason"]:
             alone = tuple(each for each in given.deployments if each.intent.name == item["name"])
