@@ -2,6 +2,7 @@
 
 from collections import Counter as Counts
 from collections.abc import Iterable
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -28,136 +29,96 @@ class OperatorMetrics:
         self.registry = registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        self.api_requests = Counter(
-            "tangram_api_requests_total",
-            "Requests to the API server.",
-            ("verb", "kind", "code"),
-            registry=registry,
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        seconds = partial(Histogram, buckets=_SECONDS, registry=registry)
+        per_deployment = partial(Gauge, labelnames=_PER_DEPLOYMENT, registry=registry)
+        per_state = partial(Gauge, labelnames=("state",), registry=registry)
+        self.api_requests = counter(
+            "tangram_api_requests_total", "Requests to the API server.", ("verb", "kind", "code")
         )
-        self.plan_seconds = Histogram(
-            "tangram_plan_seconds", "Time to make one plan, in seconds.", buckets=_SECONDS, registry=registry
+        self.plan_seconds = seconds("tangram_plan_seconds", "Time to make one plan, in seconds.")
+        self.apply_seconds = seconds(
+            "tangram_apply_seconds", "Time to write the changes of one plan, in seconds."
         )
-        self.apply_seconds = Histogram(
-            "tangram_apply_seconds",
-            "Time to write the changes of one plan, in seconds.",
-            buckets=_SECONDS,
-            registry=registry,
+        self.plan_failures = counter(
+            "tangram_plan_failures_total", "Planning rounds that failed, by cause.", ("why",)
         )
-        self.plan_failures = Counter(
-            "tangram_plan_failures_total",
-            "Planning rounds that failed, by cause.",
-            ("why",),
-            registry=registry,
-        )
-        self.loop_errors = Counter(
+        self.loop_errors = counter(
             "tangram_loop_errors_total",
             "Unexpected errors (bugs of the operator), by the step of the round.",
             ("where",),
-            registry=registry,
         )
-        self.drift = Counter(
+        self.drift = counter(
             "tangram_mirror_drift_total",
             "Objects in which the operator's copy differed from the API server.",
             ("kind",),
-            registry=registry,
         )
-        self.overdue = Counter(
+        self.overdue = counter(
             "tangram_expectations_overdue_total",
             "Writes of the operator that its watches did not show in time.",
-            registry=registry,
         )
-        self.last_plan = Gauge(
-            "tangram_seconds_since_last_plan",
-            "Seconds since the last plan; NaN before the first one.",
-            registry=registry,
+        self.last_plan = gauge(
+            "tangram_seconds_since_last_plan", "Seconds since the last plan; NaN before the first one."
         )
-        self.last_fresh_metric = Gauge(
+        self.last_fresh_metric = gauge(
             "tangram_seconds_since_last_fresh_metric",
             "Seconds since the newest good sample from Prometheus; NaN before the first one.",
-            registry=registry,
         )
-        self.watch_age = Gauge(
+        self.watch_age = gauge(
             "tangram_watch_age_seconds",
             "Seconds since the API server confirmed the operator's copy of a kind.",
             ("kind",),
-            registry=registry,
         )
-        self.leading = Gauge(
-            "tangram_lease_held", "1 while this operator holds the Lease and may write.", registry=registry
+        self.leading = gauge("tangram_lease_held", "1 while this operator holds the Lease and may write.")
+        self.desired = per_deployment(
+            "tangram_desired_replicas", "Replicas that the load needs, within the limits of spec.scaling."
         )
-        self.desired = Gauge(
-            "tangram_desired_replicas",
-            "Replicas that the load needs, within the limits of spec.scaling.",
-            _PER_DEPLOYMENT,
-            registry=registry,
-        )
-        self.placed = Gauge(
-            "tangram_placed_replicas", "Replicas with a GPU or slice.", _PER_DEPLOYMENT, registry=registry
-        )
-        self.ready = Gauge(
-            "tangram_ready_replicas", "Replicas that take requests.", _PER_DEPLOYMENT, registry=registry
-        )
-        self.attainment = Gauge(
+        self.placed = per_deployment("tangram_placed_replicas", "Replicas with a GPU or slice.")
+        self.ready = per_deployment("tangram_ready_replicas", "Replicas that take requests.")
+        self.attainment = gauge(
             "tangram_slo_attainment_ratio",
             "Measured share of requests within the objective.",
             (*_PER_DEPLOYMENT, "objective"),
-            registry=registry,
         )
-        self.objective = Gauge(
+        self.objective = gauge(
             "tangram_slo_objective_ratio",
             "Share of requests that must be within the objective.",
             (*_PER_DEPLOYMENT, "objective"),
-            registry=registry,
         )
-        self.dollars = Gauge(
-            "tangram_cost_dollars_per_hour",
-            "Price of the placed replicas, in US dollars per hour.",
-            _PER_DEPLOYMENT,
-            registry=registry,
+        self.dollars = per_deployment(
+            "tangram_cost_dollars_per_hour", "Price of the placed replicas, in US dollars per hour."
         )
-        self.nodes_left_out = Gauge(
+        self.nodes_left_out = gauge(
             "tangram_gpu_nodes_left_out",
             "GPU nodes with devices that are left out of plans, by reason.",
             ("reason",),
-            registry=registry,
         )
-        self._fleet_plan(registry)
-
-    def _fleet_plan(self, registry: CollectorRegistry) -> None:
-        """Add the metrics of the current FleetPlan. Only the leader sets them."""
-
-        def gauge(name: str, help_text: str) -> Gauge:
-            return Gauge(name, help_text, ("state",), registry=registry)
-
-        self.plan_cost = gauge(
+        # Of the current FleetPlan. Only the leader sets them.
+        self.plan_cost = per_state(
             "tangram_fleet_plan_cost_dollars_per_hour", "Cost of the fleet under the current FleetPlan."
         )
-        self.plan_savings = gauge(
+        self.plan_savings = per_state(
             "tangram_fleet_plan_savings_dollars_per_hour",
             "Cost of the fleet as it is minus its cost under the current FleetPlan.",
         )
-        self.plan_gap = gauge(
+        self.plan_gap = per_state(
             "tangram_fleet_plan_gap_ratio",
             "Upper bound of the relative distance of the plan from the optimum.",
         )
-        self.plan_unmet = gauge(
+        self.plan_unmet = per_state(
             "tangram_fleet_plan_unmet_llmdeployments",
             "LLMDeployments with fewer replicas than they need under the current FleetPlan.",
         )
-        self.plan_solve = gauge(
+        self.plan_solve = per_state(
             "tangram_fleet_plan_solve_seconds", "Time to compute the current FleetPlan, in seconds."
         )
-        self.advice_seconds = Histogram(
+        self.advice_seconds = seconds(
             "tangram_advice_seconds",
             "Time to plan the whole fleet, in seconds.",
             buckets=(*_SECONDS, 60.0, 120.0),
-            registry=registry,
         )
-        self.advice_failures = Counter(
-            "tangram_advice_failures_total",
-            "Plans of the whole fleet that failed, by cause.",
-            ("why",),
-            registry=registry,
+        self.advice_failures = counter(
+            "tangram_advice_failures_total", "Plans of the whole fleet that failed, by cause.", ("why",)
         )
 
     def count_request(self, verb: str, plural: str, code: str) -> None:
