@@ -1,7 +1,7 @@
 """The inspect Job has the memory that `tangram-engine inspect` allows itself."""
 
 from tangram.fleet.quantity import parse_quantity
-from tangram.shell.objects.inspect_pod import INSPECT_MEMORY
+from tangram.shell.objects.job_pods import INSPECT_MEMORY
 from tangram_engine import inspect
 from tangram_engine.serve.text import process as text_process
 

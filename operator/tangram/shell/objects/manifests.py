@@ -11,9 +11,8 @@ from dataclasses import asdict
 from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
 from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
-from tangram.shell.objects.evaluate_pod import EVALUATE_REJECTED, evaluate_pod
-from tangram.shell.objects.evaluate_results import evaluation_annotation
-from tangram.shell.objects.inspect_pod import INSPECT_REJECTED, inspect_pod
+from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, inspect_pod
+from tangram.shell.objects.job_results import evaluation_annotation
 from tangram.shell.objects.kinds import (
     DEPLOYMENTS,
     ENGINE_IMAGE_ANNOTATION,
@@ -108,14 +107,10 @@ def _rolling_update(action: ApplyDeployment) -> Object:
 def inspect_job(owner: Identity, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
     """Return the Job that reads a checkpoint and reports its facts in its termination message."""
     annotations = {MODEL_URI_ANNOTATION: key.uri, ENGINE_IMAGE_ANNOTATION: key.engine_image}
-    spec = {
-        "backoffLimit": 2,
-        "activeDeadlineSeconds": INSPECT_DEADLINE_S,
-        "ttlSecondsAfterFinished": JOB_TTL_S,
-    }
     pod = inspect_pod(key, settings)
     _set_priority_class(pod, priority_class_name)
-    return _job(owner, inspect_job_name(key), "inspect", annotations, spec, pod, INSPECT_REJECTED)
+    limits = {"backoffLimit": 2, "activeDeadlineSeconds": INSPECT_DEADLINE_S}
+    return _job(owner, inspect_job_name(key), "inspect", annotations, limits, pod)
 
 
 def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:
@@ -125,25 +120,21 @@ def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) ->
         ENGINE_IMAGE_ANNOTATION: settings.engine_image,
         EVALUATION_ANNOTATION: evaluation_annotation(action.key, action.shape.profile),
     }
-    spec = {
-        "backoffLimit": 1,
-        "activeDeadlineSeconds": EVALUATE_DEADLINE_S,
-        "ttlSecondsAfterFinished": JOB_TTL_S,
-    }
     pod = evaluate_pod(intent, action, settings)
     _set_priority_class(pod, intent.priority_class_name)
-    name = evaluate_job_name(action.key)
-    return _job(owner_identity(intent), name, "evaluate", annotations, spec, pod, EVALUATE_REJECTED)
+    limits = {"backoffLimit": 1, "activeDeadlineSeconds": EVALUATE_DEADLINE_S}
+    return _job(owner_identity(intent), evaluate_job_name(action.key), "evaluate", annotations, limits, pod)
 
 
 def _job(
-    owner: Identity, name: str, command: str, annotations: Object, spec: Object, pod: Object, rejected: int
+    owner: Identity, name: str, command: str, annotations: Object, limits: Object, pod: Object
 ) -> Object:
-    """Return a Job of one container, named `command`, that is not repeated once it exits with `rejected`."""
+    """Return a Job of one container, named `command`, that is not repeated once it exits with REJECTED."""
     labels = _labels(owner, command)
-    exits = {"containerName": command, "operator": "In", "values": [rejected]}
+    exits = {"containerName": command, "operator": "In", "values": [REJECTED]}
     disrupted = {"type": "DisruptionTarget", "status": "True"}
-    spec = spec | {
+    spec = limits | {
+        "ttlSecondsAfterFinished": JOB_TTL_S,
         "podFailurePolicy": {
             "rules": [
                 {"action": "Ignore", "onPodConditions": [disrupted]},

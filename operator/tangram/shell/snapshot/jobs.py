@@ -3,8 +3,13 @@
 import itertools
 
 from tangram.fleet import Evaluation, Inspection
-from tangram.shell.objects.evaluate_results import evaluation, evaluation_subject
-from tangram.shell.objects.inspect_results import facts_key, inspection, only_inspects
+from tangram.shell.objects.job_results import (
+    evaluation,
+    evaluation_subject,
+    facts_key,
+    inspection,
+    only_runs,
+)
 from tangram.shell.objects.kinds import Object, identity_of, key_of
 from tangram.shell.objects.manifests import evaluate_job_name, inspect_job_name
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped
@@ -26,7 +31,7 @@ def fleet_jobs(
         name, pods, subject = key_of(obj)[1], pods_of.get(identity_of(obj), []), evaluation_subject(obj)
         if subject is not None:
             return [evaluation(obj, subject, pods, now)] if name == evaluate_job_name(subject[0]) else []
-        is_inspection = name == inspect_job_name(facts_key(obj)) and only_inspects(obj)
+        is_inspection = name == inspect_job_name(facts_key(obj)) and only_runs(obj, "inspect")
         return [inspection(obj, pods, now)] if is_inspection else []
 
     jobs = itertools.chain.from_iterable(convert_each(view.jobs, of_job, on_skipped))
