@@ -8,8 +8,7 @@ from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, S
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import Identity
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
-from tangram.shell.snapshot.gpu_nodes import node
+from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot, node
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.snapshot.recorded_status import recorded_scaling
 from tangram.shell.snapshot.workloads import claims, engine_pod_names, workload

@@ -1,9 +1,11 @@
 """Build the `FleetSnapshot` of a planning round from the mirrored objects, in a fixed order. Pure."""
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram.api import parse_pool
+from tangram.eligibility.devices.device_rules import NodeFacts
+from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import (
     Evaluation,
     FleetSnapshot,
@@ -13,11 +15,11 @@ from tangram.fleet import (
     PodNeeds,
     Pool,
     QuotaLimit,
+    declared_skus,
 )
 from tangram.fleet.quantity import parse_quantity
-from tangram.shell.objects.kinds import Object, key_of
+from tangram.shell.objects.kinds import SPOT_LABELS, Object, key_of, labels_of
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
-from tangram.shell.snapshot.gpu_nodes import node
 from tangram.shell.snapshot.intents import parsed_priority_classes
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.snapshot.ownership import is_owned
@@ -68,6 +70,27 @@ def _nodes(
 ) -> tuple[Node, ...]:
     nodes = convert_each(view.nodes, lambda obj: node(obj, settings.tolerations, pools), on_skipped)
     return tuple(sorted(nodes, key=lambda node: node.name))
+
+
+def node(obj: Object, tolerations: tuple[Object, ...], pools: tuple[Pool, ...] = ()) -> Node:
+    """Return a node with its GPU model and the devices that engines may use. Engines have `tolerations`
+    beside their usual ones.
+
+    Of the labels only those are kept by which one of `pools` selects.
+    """
+    facts = NodeFacts(
+        name=obj["metadata"]["name"],
+        labels=labels_of(obj),
+        allocatable=obj["allocatable"],
+        capacity=obj.get("capacity") or {},
+        taints=tuple(obj["taints"]),
+        unschedulable=obj["unschedulable"],
+        ready=obj["ready"],
+        declared=declared_skus(labels_of(obj), pools),
+    )
+    selected = {key for pool in pools for key, _ in pool.selector}
+    spot = any(facts.label(key).lower() == value for key, value in SPOT_LABELS)
+    return replace(gpu_node(facts, tolerations, selected), spot=spot)
 
 
 def _pools(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[Pool, ...], tuple[InvalidPool, ...]]:

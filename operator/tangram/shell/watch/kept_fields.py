@@ -20,13 +20,15 @@ from tangram.shell.objects.kinds import (
     is_controlled_by,
     labels_of,
 )
-from tangram.shell.watch.quota_scopes import counts_engines, priority_class_terms
 
 OUR_PREFIX = f"{LLM_DEPLOYMENTS.group}/"
 OUR_LABELS = {MANAGED_BY_LABEL, COMPONENT_LABEL, OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL}
 MAX_VALUES = 2000  # in a spec or status of an owned object
 MAX_CHARACTERS = 64 * 1024
 MAX_CONTAINERS = 16  # of a pod: engine pods have one, and injected ones
+_PRIORITY_CLASS = "PriorityClass"
+# Of the other quota scopes engine pods are in these: they are Guaranteed and have no deadline.
+_ENGINE_SCOPES = ("NotTerminating", "NotBestEffort")
 MAX_MESSAGE = 8192  # of a termination message; the contract allows 4096 bytes, the kubelet 4096 as well
 
 
@@ -148,17 +150,30 @@ def priority_class(obj: Object) -> Object:
 
 
 def resource_quota(obj: Object) -> Object | None:
-    """Keep the enforced limits of a quota that may count engine pods: hard and used."""
+    """Keep the enforced limits of a quota that may count engine pods, whatever their PriorityClass: hard,
+    used, and the terms [operator, values] on the class.
+
+    Source: kubernetes/pkg/quota/v1/evaluator/core/pods.go, podMatchesScopeFunc.
+    """
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    if not counts_engines(spec):
+    scopes = _quota_scopes(spec)
+    if any(name not in (_PRIORITY_CLASS, *_ENGINE_SCOPES) for name, _, _ in scopes):
         return None
-    terms = priority_class_terms(spec)
+    terms = [[operator, values] for name, operator, values in scopes if name == _PRIORITY_CLASS]
     return {
         **({"priorityClasses": terms} if terms else {}),
         "metadata": _meta(obj),
         "hard": status.get("hard") or spec.get("hard") or {},
         "used": status.get("used") or {},
     }
+
+
+def _quota_scopes(spec: Object) -> list[tuple[str, str, list[str]]]:
+    selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return [
+        *((scope, "Exists", []) for scope in spec.get("scopes") or ()),
+        *((t.get("scopeName", ""), t.get("operator", ""), list(t.get("values") or ())) for t in selected),
+    ]
 
 
 def pod(obj: Object) -> Object | None:
