@@ -13,7 +13,7 @@ from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.shell.api_server.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS
-from tangram.shell.report.pools.status import pool_statuses
+from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch import mirror as module

@@ -8,8 +8,7 @@ import pytest
 from tangram.eligibility.devices.device_rules import LeftOutReason, NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import Claim, FleetSnapshot, LeftOut, Node, Pool
-from tangram.shell.report.pools.status import pool_statuses
-from tangram.shell.report.pools.status_pacer import StatusPacer
+from tangram.shell.report.pool_status import StatusPacer, pool_statuses
 
 NOW = 1_800_000_000.0
 GPU, S1, S3 = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"

@@ -16,7 +16,7 @@ from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import uid_of
 from tangram.shell.process.observation import Observer
 from tangram.shell.process.round_report import llm_deployment_status
-from tangram.shell.report.pools.status import pool_statuses
+from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings
 from tangram.shell.snapshot.intents import parsed_intents

@@ -15,8 +15,7 @@ from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_
 from tangram.shell.process.observation import Observation, Observer
 from tangram.shell.process.recommendation_loop import RecommendationLoop
 from tangram.shell.report.events import EventRecorder
-from tangram.shell.report.pools.status import pool_statuses
-from tangram.shell.report.pools.status_pacer import StatusPacer
+from tangram.shell.report.pool_status import StatusPacer, pool_statuses
 from tangram.shell.report.status_writer import NewStatus, StatusWriter
 
 log = logging.getLogger(__name__)

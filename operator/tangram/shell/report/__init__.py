@@ -1,4 +1,5 @@
 """Reports to users.
 
-In: statuses, Events, recommendations, metrics. Out: their writes where they changed; the HTTP endpoints.
+In: statuses (those of GPUPools are computed here), Events, recommendations, metrics.
+Out: their writes where they changed; the HTTP endpoints.
 """

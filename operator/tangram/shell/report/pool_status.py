@@ -1,8 +1,12 @@
-"""Compute the status of each GPUPool: conditions, number of nodes and GPUs, free devices, cost. Pure."""
+"""Compute the status of each GPUPool: conditions, number of nodes and GPUs, free devices, cost. Pure.
+
+Pods that come and go change the free devices of a GPUPool, and a node or device plugin that flaps changes its
+conditions. So the first change is written at once, later ones at most once in PACE_S.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tangram.api.pool import MAX_RESOURCES
 from tangram.catalog import InputError
@@ -10,10 +14,11 @@ from tangram.eligibility.devices.device_rules import WHOLE
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse, claiming_pools
 from tangram.fleet.times import rfc3339
 from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
-from tangram.shell.objects.kinds import Object
-from tangram.shell.report.pools.conditions import accepted, offers, ready
+from tangram.shell.objects.kinds import Object, uid_of
+from tangram.shell.report.pool_conditions import accepted, offers, ready
 
 MAX_MESSAGE = 2000
+PACE_S = 15.0
 
 
 def pool_statuses(
@@ -125,3 +130,30 @@ def _condition(
         "reason": reason,
         "message": message[:MAX_MESSAGE],
     }
+
+
+@dataclass(slots=True)
+class StatusPacer:
+    """Remembers when the status of each GPUPool last changed."""
+
+    _changed_at: dict[str, float] = field(default_factory=dict)  # by UID; seconds
+
+    def paced(self, obj: Object, status: Object, now: float) -> Object:
+        """Return `status`, or the present one while `now` (seconds) is too early for a change.
+
+        The first status of a new generation is never too early.
+        """
+        before = obj.get("status") or {}
+        if status == before:
+            return status
+        last = self._changed_at.get(uid_of(obj))
+        is_same_generation = before.get("observedGeneration") == status.get("observedGeneration")
+        if last is not None and 0 <= now - last < PACE_S and is_same_generation:
+            return before
+        self._changed_at[uid_of(obj)] = now
+        return status
+
+    def forget(self, existing_uids: set[str]) -> None:
+        """Forget deleted objects."""
+        for uid in self._changed_at.keys() - existing_uids:
+            del self._changed_at[uid]
