@@ -17,8 +17,8 @@ from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.decide.recommendation_worker import RecommendationResult
 from tangram.shell.objects.kinds import FLEET_PLANS, OPERATOR_LABEL, Object, key_of, uid_of
-from tangram.shell.report.apply_status import apply_status
 from tangram.shell.report.events import EventRecorder
+from tangram.shell.report.status_writer import apply_status
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror
 

@@ -11,7 +11,6 @@ from tangram.shell.lead.lease import NotLeader
 from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler, display_name
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
-from tangram.shell.report.apply_status import apply_status
 from tangram.shell.watch.expectations import Expectations
 
 log = logging.getLogger(__name__)
@@ -141,6 +140,27 @@ class StatusWriter:
         if self._refused.get(uid_of(new.obj)) != str(error):
             self._refused[uid_of(new.obj)] = str(error)
             log.warning("status of %s %s: %s", new.kind.kind, "/".join(filter(None, key_of(new.obj))), error)
+
+
+async def apply_status(
+    client: ApiClient, guard: Guard, kind: Kind, obj: Object, status: Object, manager: str
+) -> Object | None:
+    """Write the status of `obj` by server-side apply on its status subresource. Return the object as stored;
+    None if it was deleted, or deleted and created again. Raises ApiError.
+    """
+    meta = obj["metadata"]
+    body = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {key: meta[key] for key in ("name", "namespace", "uid") if key in meta},
+        "status": status,
+    }
+    try:
+        return await client.apply(kind, body, manager=manager, force=True, subresource="status", guard=guard)
+    except ApiError as error:
+        if error.status == 404 or (error.status == 409 and "uid" in error.message.lower()):
+            return None  # the mirror will show it
+        raise
 
 
 def status_retry_key(uid: str) -> str:
