@@ -10,14 +10,14 @@ import json
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 
 from tangram.shell.api_server.auth import Credentials, ssl_context
 from tangram.shell.api_server.response_body import parse_json, read_limited, watch_lines
 from tangram.shell.api_server.retry_delays import RetryDelays
-from tangram.shell.objects.kinds import Kind, Object
+from tangram.shell.objects.kinds import Kind, Object, key_of
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
@@ -103,23 +103,13 @@ class ApiClient:
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return one object, None when it does not exist."""
-        try:
-            return await self._call(_Call("get", "GET", kind, kind.path(namespace, name), {}))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return await self._call_existing(_Call("get", "GET", kind, kind.path(namespace, name), {}))
 
     async def served(self, kind: Kind) -> bool:
         """Say whether the API server serves this kind (for Tangram's: whether the CRD is installed)."""
-        path = f"/apis/{kind.group}/{kind.version}"
-        try:
-            document = await self._call(_Call("get", "GET", kind, path, {}))
-        except ApiError as error:
-            if error.status == 404:
-                return False
-            raise
-        return any(resource.get("name") == kind.plural for resource in document.get("resources", ()))
+        call = _Call("get", "GET", kind, f"/apis/{kind.group}/{kind.version}", {})
+        resources = (await self._call_existing(call) or {}).get("resources", ())
+        return any(resource.get("name") == kind.plural for resource in resources)
 
     async def list(
         self,
@@ -220,27 +210,22 @@ class ApiClient:
 
     async def create(self, kind: Kind, obj: Object, *, manager: str, guard: Guard) -> Object:
         """POST an object: it must not exist (ApiError 409 AlreadyExists)."""
-        namespace = obj["metadata"].get("namespace", "")
-        params = {"fieldManager": manager}
-        return await self._call(_Call("create", "POST", kind, kind.path(namespace), params, obj, guard=guard))
+        path, params = kind.path(obj["metadata"].get("namespace", "")), {"fieldManager": manager}
+        return await self._call(_Call("create", "POST", kind, path, params, obj, guard=guard))
 
     async def apply(
         self, kind: Kind, obj: Object, *, manager: str, force: bool, subresource: str = "", guard: Guard
     ) -> Object:
         """Server-side apply. With `metadata.uid` in `obj` it changes no other object of that name."""
-        meta = obj["metadata"]
-        path = kind.path(meta.get("namespace", ""), meta["name"], subresource)
+        path = kind.path(*key_of(obj), subresource)
         params = {"fieldManager": manager, "force": "true" if force else "false"}
         content_type = "application/apply-patch+yaml"
         return await self._call(_Call("apply", "PATCH", kind, path, params, obj, content_type, guard))
 
     async def replace(self, kind: Kind, obj: Object, *, manager: str, guard: Guard) -> Object:
         """PUT an object; its resourceVersion makes the write conditional."""
-        meta = obj["metadata"]
-        path = kind.path(meta.get("namespace", ""), meta["name"])
-        return await self._call(
-            _Call("update", "PUT", kind, path, {"fieldManager": manager}, obj, guard=guard)
-        )
+        path, params = kind.path(*key_of(obj)), {"fieldManager": manager}
+        return await self._call(_Call("update", "PUT", kind, path, params, obj, guard=guard))
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Object, *, manager: str = "", guard: Guard
@@ -267,28 +252,30 @@ class ApiClient:
         *,
         uid: str,
         resource_version: str | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
         guard: Guard,
     ) -> bool:
         """Delete the object with this UID (and version). False when it does not exist; ApiError 409 for
         another object of that name.
         """
+        path = kind.path(namespace, name)
         preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "propagationPolicy": propagation,
+            "propagationPolicy": "Background",
             "preconditions": preconditions,
         }
+        call = _Call("delete", "DELETE", kind, path, {}, options, guard=guard)
+        return await self._call_existing(call) is not None
+
+    async def _call_existing(self, call: _Call) -> Object | None:
+        """Return the response, None where the object does not exist (404)."""
         try:
-            await self._call(
-                _Call("delete", "DELETE", kind, kind.path(namespace, name), {}, options, guard=guard)
-            )
+            return await self._call(call)
         except ApiError as error:
             if error.status == 404:
-                return False
+                return None
             raise
-        return True
 
     async def _call(self, call: _Call, on_bytes: Callable[[int], None] = lambda _bytes: None) -> Object:
         for attempt in range(1, THROTTLED_ATTEMPTS + 1):
