@@ -8,7 +8,7 @@ from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, S
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import Identity
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot, node
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot, node
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.snapshot.recorded_status import recorded_scaling
 from tangram.shell.snapshot.workloads import claims, engine_pod_names, workload
@@ -144,7 +144,7 @@ def test_a_node_that_takes_no_pods_is_not_usable(changes) -> None:
 
 
 def usable(taint, *more) -> bool:
-    told = SnapshotSettings("e", (*TOLERATIONS, *more))
+    told = Settings(engine_image="e", tolerations=(*TOLERATIONS, *more))
     view = MirrorView(nodes=(mirrored_node(spec={"taints": [taint]}),))
     return fleet_snapshot(view, told, 0).nodes[0].usable
 
@@ -322,7 +322,7 @@ def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
 
     assert (
         fleet_snapshot(
-            MirrorView(llm_deployments=(llm(),), deployments=(orphan,)), SnapshotSettings("e", ()), 0
+            MirrorView(llm_deployments=(llm(),), deployments=(orphan,)), Settings(engine_image="e"), 0
         ).workloads
         == ()
     )
@@ -332,11 +332,13 @@ def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
     pods = (pod("a"), pod("b", node_name="n0"))
     deployments = (deployment(), deployment("e-uid", "chat-zzz"))
     one = fleet_snapshot(
-        MirrorView(llm_deployments=(llm(),), pods=pods, deployments=deployments), SnapshotSettings("e", ()), 0
+        MirrorView(llm_deployments=(llm(),), pods=pods, deployments=deployments),
+        Settings(engine_image="e"),
+        0,
     )
     other = fleet_snapshot(
         MirrorView(llm_deployments=(llm(),), pods=pods[::-1], deployments=deployments[::-1]),
-        SnapshotSettings("e", ()),
+        Settings(engine_image="e"),
         0,
     )
 
@@ -349,7 +351,7 @@ def test_a_node_that_says_that_its_gpus_are_shared_offers_none_and_says_so() -> 
     raw["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
 
     seen = fleet_snapshot(
-        MirrorView(nodes=(kept_fields.node(raw),)), SnapshotSettings("e", TOLERATIONS), 0
+        MirrorView(nodes=(kept_fields.node(raw),)), Settings(engine_image="e", tolerations=TOLERATIONS), 0
     ).nodes[0]
 
     assert seen.allocatable == ()

@@ -14,7 +14,8 @@ from tangram.shell.api_server.client import WATCH_INACTIVITY_S, ApiError, Listin
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS
 from tangram.shell.report.pool_status import pool_statuses
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.settings import Settings
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch import mirror as module
 from tangram.shell.watch.mirror import Mirror, MirrorSource
@@ -44,7 +45,7 @@ def pool(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
 
 
 def seen(*pools: dict[str, Any], nodes: tuple[dict[str, Any], ...] = ()) -> FleetSnapshot:
-    return fleet_snapshot(MirrorView(gpu_pools=pools, nodes=nodes), SnapshotSettings("engine:1", ()), NOW)
+    return fleet_snapshot(MirrorView(gpu_pools=pools, nodes=nodes), Settings(engine_image="engine:1"), NOW)
 
 
 def test_a_snapshot_tells_zone_gpus_and_only_those_labels_that_a_pool_selects_by() -> None:

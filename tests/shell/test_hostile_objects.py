@@ -8,7 +8,8 @@ from tangram.fleet import Shape
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL, Identity
 from tangram.shell.objects.owned_objects import UnknownShape, generation_of, shape_of
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.settings import Settings
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
@@ -101,7 +102,7 @@ def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
     def skipped(obj: dict[str, Any], error: Exception) -> None:
         told.append(type(error).__name__)
 
-    seen = fleet_snapshot(view, SnapshotSettings("e", ()), 0, skipped)
+    seen = fleet_snapshot(view, Settings(engine_image="e"), 0, skipped)
 
     assert [workload.name for workload in seen.workloads] == ["good"]
     assert len(told) == 5, told

@@ -9,7 +9,7 @@ from tangram.fleet import Claim, FactsKey, Shape
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import VARIANT_LABEL, Identity, owner_of
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.snapshot.workloads import claims
@@ -68,7 +68,7 @@ def pod(namespace: str = "ns", **changes: Any) -> dict[str, Any]:
 
 def workloads(*deployments: dict[str, Any], living: tuple[dict[str, Any], ...] = ()) -> list[tuple[str, str]]:
     view = MirrorView(llm_deployments=living or (llm_deployment(),), deployments=deployments)
-    seen = fleet_snapshot(view, SnapshotSettings("e", ()), 0)
+    seen = fleet_snapshot(view, Settings(engine_image="e"), 0)
     return [(each.namespace, each.owner_uid) for each in seen.workloads]
 
 
@@ -158,7 +158,7 @@ def test_a_service_of_another_name_or_namespace_is_not_ours() -> None:
         }
 
     services = (service("chat", "ns"), service("other", "ns"), service("chat", "tenant"))
-    seen = fleet_snapshot(MirrorView((llm_deployment(),), services=services), SnapshotSettings("e", ()), 0)
+    seen = fleet_snapshot(MirrorView((llm_deployment(),), services=services), Settings(engine_image="e"), 0)
 
     assert seen.services == (("ns", "chat"),)
 

@@ -13,7 +13,7 @@ from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
@@ -72,7 +72,7 @@ def test_a_class_counts_in_planning_and_one_made_anew_with_its_new_value() -> No
 def test_what_is_known_of_classes_is_in_the_snapshot() -> None:
     seen = fleet_snapshot(
         view(priority_class("b"), priority_class("a")),
-        SnapshotSettings("e", (), default_priority_class="a"),
+        Settings(engine_image="e", default_priority_class_name="a"),
         0,
     )
     assert [each.name for each in seen.priority_classes] == ["a", "b"]

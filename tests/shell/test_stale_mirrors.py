@@ -9,7 +9,7 @@ from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirrors import Mirrors
@@ -53,7 +53,7 @@ class Frozen:
         view = self.mirrors.view()
         (intent,) = parsed_intents(view)
         assert isinstance(intent, Intent)
-        return intent, fleet_snapshot(view, SnapshotSettings("e", ()), 0).workloads
+        return intent, fleet_snapshot(view, Settings(engine_image="e"), 0).workloads
 
 
 def apply(intent: Intent, shape: Shape, replicas: int) -> ApplyDeployment:

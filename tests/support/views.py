@@ -18,7 +18,6 @@ from tangram.shell.process.observation import Observer
 from tangram.shell.process.round_report import llm_deployment_status
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
@@ -27,7 +26,6 @@ from tests.support.apiserver import FACTS, gpu_node
 NOW = 1_795_255_200.0
 IMAGE = "engine:1"
 SETTINGS = Settings(engine_image=IMAGE)
-SNAPSHOT_SETTINGS = SnapshotSettings(IMAGE, SETTINGS.tolerations)
 SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, FACTS["dtype"])
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
@@ -175,7 +173,7 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
     metrics = faults.metrics if faults else OperatorMetrics()
     faults = faults or FaultLog(metrics)
     faults.begin()
-    observer = Observer(SNAPSHOT_SETTINGS, Scaler(PARAMS, None), faults)
+    observer = Observer(SETTINGS, Scaler(PARAMS, None), faults)
     observed = observer.observe(view, now)
     round_plan = plan(observed.snapshot, observed.parsed, now)
     faults.record_planned(round_plan.faults, {})

@@ -29,7 +29,7 @@ from tangram.shell.api_server.client import ApiClient, ApiError
 from tangram.shell.measure.scaler import Scaler, params_of
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.snapshot.recorded_status import recorded_back_offs, recorded_replicas, recorded_variants
 from tangram.shell.watch.mirror import Mirror
@@ -146,14 +146,7 @@ async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> Observe
 
     now = time.time()
     intents = parsed_intents(view, skip, settings.default_priority_class_name)
-    snapshot_settings = SnapshotSettings(
-        settings.engine_image,
-        settings.tolerations,
-        tuple(sorted(settings.prices.items())),
-        settings.pod_needs,
-        settings.default_priority_class_name,
-    )
-    fleet = fleet_snapshot(view, snapshot_settings, now, skip)
+    fleet = fleet_snapshot(view, settings, now, skip)
     return ObservedCluster(
         _with_desired_replicas(settings, view, fleet, intents, now), intents, tuple(skipped)
     )

@@ -33,7 +33,6 @@ from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label
 from tangram.shell.report.status_writer import StatusWriter
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror, MirrorSource
@@ -212,17 +211,7 @@ class Operator:
 
         events = EventRecorder(self.client, self.elector.guard, self.identity, time.time)
         recommendations = self._make_recommendation_loop(events)
-        observer = Observer(
-            SnapshotSettings(
-                settings.engine_image,
-                settings.tolerations,
-                tuple(sorted(settings.prices.items())),
-                settings.pod_needs,
-                settings.default_priority_class_name,
-            ),
-            Scaler(params_of(settings), self.reader),
-            faults,
-        )
+        observer = Observer(settings, Scaler(params_of(settings), self.reader), faults)
         statuses = StatusWriter(
             self.client, guard, expectations, retries, boot_time, written=beat, failed=faults.record
         )

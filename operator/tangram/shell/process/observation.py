@@ -11,8 +11,9 @@ from tangram.fleet import BackOff, FleetSnapshot, Intent, ParsedIntent, WritePro
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.scaler import Scaler, ScalingResult
 from tangram.shell.objects.kinds import Object
+from tangram.shell.settings import Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects
-from tangram.shell.snapshot.fleet_snapshot import SnapshotSettings, fleet_snapshot
+from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import DuplicateUID, parsed_intents, unreadable_intents
 from tangram.shell.snapshot.offered_devices import OfferedDevices
 from tangram.shell.snapshot.ownership import llm_deployment_uid
@@ -43,7 +44,7 @@ class Observation:
 class Observer:
     """Makes the observation of each round. Scaler and offered devices remember earlier rounds."""
 
-    settings: SnapshotSettings
+    settings: Settings
     scaler: Scaler
     faults: FaultLog
     devices: OfferedDevices = field(default_factory=OfferedDevices)
@@ -58,7 +59,7 @@ class Observer:
     ) -> Observation:
         """Return what the mirrors show. `back_offs`, by UID, are newer than those in statuses."""
         view = without_broken_objects(view, self.record_unreadable)
-        readable = parsed_intents(view, self.record_unreadable, self.settings.default_priority_class)
+        readable = parsed_intents(view, self.record_unreadable, self.settings.default_priority_class_name)
         parsed = (*readable, *unreadable_intents(view, readable, self.faults.faults))
         intents = tuple(intent for intent in parsed if isinstance(intent, Intent))
         pod_names = engine_pod_names(view)

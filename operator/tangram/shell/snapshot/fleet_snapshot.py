@@ -1,7 +1,7 @@
 """Build the `FleetSnapshot` of a planning round from the mirrored objects, in a fixed order. Pure."""
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tangram.api import parse_pool
 from tangram.eligibility.devices.device_rules import NodeFacts
@@ -12,13 +12,13 @@ from tangram.fleet import (
     Inspection,
     InvalidPool,
     Node,
-    PodNeeds,
     Pool,
     QuotaLimit,
     declared_skus,
 )
 from tangram.fleet.quantity import parse_quantity
 from tangram.shell.objects.kinds import SPOT_LABELS, Object, key_of, labels_of
+from tangram.shell.settings import Settings
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.snapshot.intents import parsed_priority_classes
 from tangram.shell.snapshot.jobs import fleet_jobs
@@ -28,19 +28,8 @@ from tangram.shell.snapshot.workloads import claims, workloads
 from tangram.shell.watch.mirror_view import MirrorView
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSettings:
-    """The operator's settings that a snapshot holds."""
-
-    engine_image: str
-    tolerations: tuple[Object, ...]  # added to those of every engine: they decide which nodes are usable
-    prices: tuple[tuple[str, float], ...] = ()
-    pod_needs: PodNeeds = field(default_factory=PodNeeds)
-    default_priority_class: str = ""
-
-
 def fleet_snapshot(
-    view: MirrorView, settings: SnapshotSettings, now: float, on_skipped: SkipHandler = ignore_skipped
+    view: MirrorView, settings: Settings, now: float, on_skipped: SkipHandler = ignore_skipped
 ) -> FleetSnapshot:
     """Return the observed fleet. An object that cannot be read is left out and passed to `on_skipped`."""
     valid_pools, invalid_pools = _pools(view, on_skipped)
@@ -59,14 +48,14 @@ def fleet_snapshot(
         quotas=quotas(view, on_skipped),
         pod_needs=settings.pod_needs,
         priority_classes=parsed_priority_classes(view, on_skipped),
-        default_priority_class=settings.default_priority_class,
+        default_priority_class=settings.default_priority_class_name,
         engine_image=settings.engine_image,
-        prices=settings.prices,
+        prices=tuple(sorted(settings.prices.items())),
     )
 
 
 def _nodes(
-    view: MirrorView, settings: SnapshotSettings, pools: tuple[Pool, ...], on_skipped: SkipHandler
+    view: MirrorView, settings: Settings, pools: tuple[Pool, ...], on_skipped: SkipHandler
 ) -> tuple[Node, ...]:
     nodes = convert_each(view.nodes, lambda obj: node(obj, settings.tolerations, pools), on_skipped)
     return tuple(sorted(nodes, key=lambda node: node.name))
