@@ -192,6 +192,6 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
         if isinstance(action, ApplyDeployment) and isinstance(owner, Intent):
             manifests.deployment(owner, action, SETTINGS)
         if isinstance(action, StartInspection) and isinstance(owner, Intent):
-            manifests.inspect_job(manifests.owner_of(owner), action.key, SETTINGS)
+            manifests.inspect_job(manifests.owner_identity(owner), action.key, SETTINGS)
     pool_statuses(observed.view.gpu_pools, observed.snapshot, {}, now, observer.record_unreadable)
     return Round(round_plan, statuses, faults, metrics)
