@@ -1,5 +1,6 @@
 """An operator with stale mirrors, on a real API server: it removes nothing that has changed meanwhile."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch.expectations import Expectations
+from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter
 from tests.support.apiserver import World, eventually, llm
@@ -27,14 +29,8 @@ class Frozen:
     """An operator's mirrors and writer; the mirrors show what was there when they were last refreshed."""
 
     def __init__(self, here: World) -> None:
-        self.mirrors = Mirrors(
-            here.client,
-            (here.namespace,),
-            changed=lambda: None,
-            clock=lambda: 0.0,
-            relist_s=300,
-            drift=lambda _kind, _count: None,
-        )
+        new_mirror = partial(Mirror, here.client, changed=lambda: None, clock=lambda: 0.0)
+        self.mirrors = Mirrors((here.namespace,), new_mirror)
         self.here = here
         self.writer = ActionWriter(
             here.client,

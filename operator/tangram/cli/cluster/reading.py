@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import yaml
@@ -39,7 +40,6 @@ from tangram.shell.watch.mirrors import Mirrors
 Result = TypeVar("Result")
 
 _CLUSTER = "cluster"
-_NEVER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +169,8 @@ def _with_desired_replicas(
 
 
 async def _view(client: ApiClient, settings: Settings) -> MirrorView:
-    mirrors = Mirrors(
-        client,
-        settings.watch_namespaces,
-        changed=lambda: None,
-        clock=time.monotonic,
-        relist_s=_NEVER_S,
-        drift=lambda _kind, _count: None,
-    )
+    new_mirror = partial(Mirror, client, changed=lambda: None, clock=time.monotonic)
+    mirrors = Mirrors(settings.watch_namespaces, new_mirror)
     failures = await asyncio.gather(*(_refresh(mirror) for mirror in mirrors.all))
     forbidden = sorted(
         {str(mirror.source) for mirror, error in failures if error is not None and error.status == 403}

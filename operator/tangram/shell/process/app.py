@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -73,24 +74,21 @@ class Operator:
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[web.AppRunner] = []
         self.elector = self._make_elector()
-        self.mirrors = Mirrors(
+        new_mirror = partial(
+            Mirror,
             self.client,
-            settings.watch_namespaces,
             changed=self._changed,
             clock=boot_time,
             relist_s=settings.relist_seconds,
             drift=self.metrics.count_drift,
         )
+        self.mirrors = Mirrors(settings.watch_namespaces, new_mirror)
         self.reader = MetricsReader(settings.prometheus, now=time.time) if settings.prometheus else None
         self.plan_worker = PlanWorker(settings.plan_deadline_seconds)
         self.recommendation_worker = RecommendationWorker(settings.advice.deadline_seconds)
-        self.fleet_plan_mirror = Mirror(
-            self.client,
+        self.fleet_plan_mirror = new_mirror(
             MirrorSource(FLEET_PLANS, kept_fields.fleet_plan, optional=True),
             changed=self._fleet_plans_changed,
-            clock=boot_time,
-            relist_s=settings.relist_seconds,
-            drift=self.metrics.count_drift,
         )
         self.loop = self._make_loop()
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 
-from tangram.shell.api_server.client import ApiClient
 from tangram.shell.objects import kinds
 from tangram.shell.objects.kinds import Kind, Object
 from tangram.shell.watch import kept_fields
@@ -46,20 +45,8 @@ def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
 class Mirrors:
     """The copies of every kind that decisions need."""
 
-    def __init__(
-        self,
-        client: ApiClient,
-        namespaces: tuple[str, ...],
-        *,
-        changed: Callable[[], None],
-        clock: Callable[[], float],
-        relist_s: float,
-        drift: Callable[[str, int], None],
-    ) -> None:
-        self.all = tuple(
-            Mirror(client, source, changed=changed, clock=clock, relist_s=relist_s, drift=drift)
-            for source in sources(namespaces)
-        )
+    def __init__(self, namespaces: tuple[str, ...], new_mirror: Callable[[MirrorSource], Mirror]) -> None:
+        self.all = tuple(map(new_mirror, sources(namespaces)))
 
     @property
     def synced(self) -> bool:
