@@ -26,25 +26,12 @@ class QueryFailed(Exception):  # becomes the problem of a reading
 
 
 @dataclass(frozen=True, slots=True)
-class SampleQuery:
-    """What a sample measures. A sample is not used for another served name or other objectives."""
-
-    served_name: str
-    objectives: Objectives
-
-    @classmethod
-    def of(cls, intent: Intent) -> "SampleQuery":
-        """Return the query of an LLMDeployment."""
-        return cls(intent.served_name, intent.objectives)
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
-    """The last good sample of any age, and why newer queries failed."""
+    """The last good sample of any age, and why newer queries failed. It counts for its subject alone."""
 
     sample: Sample | None = None
     problem: str = ""
-    query: SampleQuery | None = None
+    subject: tuple[str, Objectives] | None = None  # the served name and the objectives
 
 
 class MetricsReader:
@@ -73,7 +60,7 @@ class MetricsReader:
         reading = self._readings.get(intent.uid)
         if reading is None:
             return Reading()
-        if reading.query != SampleQuery.of(intent):
+        if reading.subject != (intent.served_name, intent.objectives):
             return Reading(
                 None, "the objectives or the served name changed; the next query asks for the new ones"
             )
@@ -133,11 +120,10 @@ class MetricsReader:
         return seconds
 
     async def _read_one(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
-        query = SampleQuery.of(intent)
-        window_s = self._settings.window_seconds
+        served_name, objectives = intent.served_name, intent.objectives
         try:
             promql = queries.for_deployment(
-                intent.namespace, query.served_name, pods, query.objectives, window_s
+                intent.namespace, served_name, pods, objectives, self._settings.window_seconds
             )
             at = self._now()
             values = await asyncio.gather(*(self._query(text, evaluated_at) for text in promql.values()))
@@ -148,13 +134,13 @@ class MetricsReader:
         if isinstance(sample, RejectedSample):
             self._failed(intent, sample.reason)
             return
-        self._readings[intent.uid] = Reading(sample, "", query)
+        self._readings[intent.uid] = Reading(sample, "", (served_name, objectives))
 
     def _failed(self, intent: Intent, problem: str) -> None:
         before = self.reading(intent)
         if before.problem != problem:
             log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
-        self._readings[intent.uid] = Reading(before.sample, problem, SampleQuery.of(intent))
+        self._readings[intent.uid] = Reading(before.sample, problem, (intent.served_name, intent.objectives))
 
     async def _query(self, promql: str, at: float | None) -> float | str | None:
         async with self._slots:

@@ -73,22 +73,14 @@ class Scaler:
         by_owner: dict[str, list[Workload]] = {}
         for workload in workloads:
             by_owner.setdefault(workload.owner_uid, []).append(workload)
-        for intent in intents:
-            if intent.uid not in self._memories:
-                self._restore_shape(intent.uid, by_owner.get(intent.uid, []), variants or {})
-                self._memories[intent.uid] = recalled((memories or {}).get(intent.uid, {}))
         results: dict[str, ScalingResult] = {}
         for intent in intents:
-            owned, replicas = by_owner.get(intent.uid, []), recorded.get(intent.uid)
-            if faults is None:
-                results[intent.uid] = self._decide_one(intent, owned, replicas, now)
-                continue
-            result = faults.run(
-                "scale",
-                f"{intent.namespace}/{intent.name}",
-                intent.uid,
-                partial(self._decide_one, intent, owned, replicas, now),
-            )
+            owned, name = by_owner.get(intent.uid, []), f"{intent.namespace}/{intent.name}"
+            if intent.uid not in self._memories:
+                self._restore_shape(intent.uid, owned, variants or {})
+                self._memories[intent.uid] = recalled((memories or {}).get(intent.uid, {}))
+            decide_one = partial(self._decide_one, intent, owned, recorded.get(intent.uid), now)
+            result = faults.run("scale", name, intent.uid, decide_one) if faults else decide_one()
             if result is not None:
                 results[intent.uid] = result
         return results
