@@ -105,7 +105,7 @@ def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path
     assert s.engine_image == "registry.example.com/team/tangram-engine:v7"
     assert s.engine_image_pull_policy == "Never"
     assert (s.engine_service_account_name, s.runtime_class_name) == ("engines", "nvidia")
-    assert (s.cpu_cores_per_gpu, s.memory_bytes_per_gpu) == (16, 128 * 2**30)
+    assert (s.pod_needs.cpu_per_gpu, s.pod_needs.memory_per_gpu) == (16, 128 * 2**30)
     assert (s.pod_needs.max_cpu_per_gpu, s.pod_needs.max_memory_per_gpu) == (24, 256 * 2**30)
     assert s.image_pull_secrets == ("pull",)
     assert (s.run_as_user, s.tmp_size_limit, s.shm_size_limit, s.node_removal) == (

@@ -21,8 +21,8 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
 
     assert settings.leader_election.lease_seconds == 15
     assert settings.prometheus is None
-    assert settings.cpu_cores_per_gpu == 8
-    assert settings.memory_bytes_per_gpu == 64 * 2**30
+    assert settings.pod_needs.cpu_per_gpu == 8
+    assert settings.pod_needs.memory_per_gpu == 64 * 2**30
     assert settings.pod_needs.max_cpu_per_gpu == 8  # what may be asked for is the default
     assert settings.pod_needs.max_memory_per_gpu == 64 * 2**30
 

@@ -6,12 +6,7 @@ import sys
 from datetime import UTC, datetime
 
 # aiohttp and httpx log the URL of each request at INFO; kopf logs every event.
-_QUIET = {
-    "httpx": logging.WARNING,
-    "httpcore": logging.WARNING,
-    "aiohttp": logging.WARNING,
-    "kopf": logging.WARNING,
-}
+_QUIET = ("httpx", "httpcore", "aiohttp", "kopf")
 
 
 class JsonFormatter(logging.Formatter):
@@ -30,11 +25,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def configure(log_format: str, level: int = logging.INFO) -> None:
+def configure(log_format: str) -> None:
     """Send all logs to stderr in the format `json` or `plain`."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name, minimum_level in _QUIET.items():
-        logging.getLogger(name).setLevel(minimum_level)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)

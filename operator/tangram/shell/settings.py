@@ -216,24 +216,14 @@ class Settings(_Section):
     def pod_needs(self) -> PodNeeds:
         """The resources of engine pods, and how long they may be unschedulable."""
         return PodNeeds(
-            self.cpu_cores_per_gpu,
-            self.memory_bytes_per_gpu,
+            parse_quantity(self.cpu_per_gpu),
+            parse_quantity(self.memory_per_gpu),
             parse_quantity(self.max_cpu_per_gpu or self.cpu_per_gpu),
             parse_quantity(self.max_memory_per_gpu or self.memory_per_gpu),
             self.scheduling.deadline_seconds,
             self.scheduling.growing_deadline_seconds,
             self.node_removal == "Block",
         )
-
-    @property
-    def cpu_cores_per_gpu(self) -> float:
-        """CPU cores of a replica on a whole GPU."""
-        return parse_quantity(self.cpu_per_gpu)
-
-    @property
-    def memory_bytes_per_gpu(self) -> float:
-        """Host memory in bytes of a replica on a whole GPU."""
-        return parse_quantity(self.memory_per_gpu)
 
 
 MAX_FILE_BYTES = 1 << 20  # a ConfigMap holds no more
