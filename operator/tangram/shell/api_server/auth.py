@@ -49,20 +49,15 @@ class InClusterCredentials:
     server: str
     directory: Path = SERVICE_ACCOUNT
     clock: Callable[[], float] = time.monotonic
+    ca_path: str | None = field(init=False)
     cert_path: str | None = None
     key_path: str | None = None
     insecure: bool = False
     _token: str | None = None
     _read_at: float = field(default=float("-inf"))
 
-    @property
-    def ca_path(self) -> str | None:
-        """The cluster's CA bundle."""
-        return str(self.directory / "ca.crt")
-
-    @ca_path.setter
-    def ca_path(self, value: str | None) -> None:
-        raise AttributeError("ca_path follows the service account directory")
+    def __post_init__(self) -> None:
+        self.ca_path = str(self.directory / "ca.crt")
 
     def token(self, *, fresh: bool = False) -> str | None:
         """Return the mounted token, at most a minute old."""
