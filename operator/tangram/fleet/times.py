@@ -8,6 +8,11 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def rfc3339_micro(seconds: float) -> str:
+    """Return seconds since the epoch as RFC 3339 in UTC, with microseconds (a MicroTime of Kubernetes)."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def epoch(text: str) -> float:
     """Return the seconds since the epoch of an RFC 3339 time. Raises ValueError for any other text."""
     return datetime.fromisoformat(text).timestamp()

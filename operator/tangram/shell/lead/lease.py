@@ -9,11 +9,12 @@ follower waits `lease_s` from when it last *saw* the record change.
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from tangram.fleet.times import rfc3339_micro
 from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
 from tangram.shell.objects.kinds import LEASES, Object
 
@@ -39,6 +40,8 @@ class LeaseTimes:
 class Election:
     """The decisions of one candidate; no I/O, no clock."""
 
+    namespace: str  # of the Lease
+    name: str
     identity: str
     times: LeaseTimes
     _seen: tuple[Any, ...] | None = None
@@ -67,9 +70,7 @@ class Election:
         return holder in ("", self.identity) or now >= self._seen_at + self.expires_after_s(lease)
 
     def wait_s(self, lease: Object | None, now: float) -> float:
-        """Return how long to wait before looking again: a retry, or exactly until the holder's time is
-        over.
-        """
+        """Return how long to wait before looking again: a retry, or exactly until the holder's time ends."""
         if lease is None or self.remaining_s(now) > 0:
             return self.times.retry_s
         left = self._seen_at + self.expires_after_s(lease) - now
@@ -80,24 +81,21 @@ class Election:
         declared = _spec(lease).get("leaseDurationSeconds")
         return float(declared) if isinstance(declared, (int, float)) and declared > 0 else self.times.lease_s
 
-    def record(self, lease: Object | None, *, namespace: str, name: str, at: datetime) -> Object:
-        """Return the object to write: a new Lease, or `lease` with us as holder (its resourceVersion makes
-        it safe).
-        """
-        stamp = _micro(at)
+    def record(self, lease: Object | None, at: float) -> Object:
+        """Return the object to write: a new Lease, or this version of `lease` with us as holder."""
         spec = dict(_spec(lease)) if lease else {}
         if spec.get("holderIdentity") != self.identity:
-            spec["acquireTime"] = stamp
+            spec["acquireTime"] = rfc3339_micro(at)
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + (1 if lease else 0)
         spec["holderIdentity"] = self.identity
         spec["leaseDurationSeconds"] = max(1, math.ceil(self.times.lease_s))
-        spec["renewTime"] = stamp
-        return _lease(lease, namespace, name, spec)
+        spec["renewTime"] = rfc3339_micro(at)
+        return self._lease(lease, spec)
 
-    def released(self, lease: Object, *, namespace: str, name: str, at: datetime) -> Object:
+    def released(self, lease: Object, at: float) -> Object:
         """Return the record that lets the next one in at once."""
-        spec = dict(_spec(lease)) | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro(at)}
-        return _lease(lease, namespace, name, spec)
+        freed = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": rfc3339_micro(at)}
+        return self._lease(lease, _spec(lease) | freed)
 
     def won(self, lease: Object, sent_at: float, now: float) -> None:
         """Note that our record was accepted; it had been sent at `sent_at`."""
@@ -110,6 +108,12 @@ class Election:
     def lost(self) -> None:
         """Note that we are not, or no longer, the leader."""
         self._renewed_at = None
+
+    def _lease(self, lease: Object | None, spec: Object) -> Object:
+        meta = {"namespace": self.namespace, "name": self.name}
+        if lease is not None:
+            meta |= {"resourceVersion": lease["metadata"]["resourceVersion"], "uid": lease["metadata"]["uid"]}
+        return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": meta, "spec": spec}
 
 
 class Elector:
@@ -124,10 +128,10 @@ class Elector:
         identity: str,
         times: LeaseTimes,
         clock: Callable[[], float],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], float] = time.time,
         changed: Callable[[bool], None] = lambda _leading: None,
     ) -> None:
-        self.election = Election(identity, times)
+        self.election = Election(namespace, name, identity, times)
         self.looked = asyncio.Event()  # set after the first attempt, whatever came of it
         self._client, self._namespace, self._name = client, namespace, name
         self._clock, self._now, self._changed = clock, now, changed
@@ -171,7 +175,7 @@ class Elector:
             self.election.observe(self._lease, self._clock())
         if not self.election.may_take(self._lease, self._clock()):
             return
-        record = self.election.record(self._lease, namespace=self._namespace, name=self._name, at=self._now())
+        record = self.election.record(self._lease, self._now())
         sent_at = self._clock()
         try:
             self._lease = await self._write(record)
@@ -190,9 +194,8 @@ class Elector:
         self._notice()
         if not leading or held is None:
             return
-        record = self.election.released(held, namespace=self._namespace, name=self._name, at=self._now())
         try:
-            await asyncio.wait_for(self._write(record), 2.0)
+            await asyncio.wait_for(self._write(self.election.released(held, self._now())), 2.0)
         except (ApiError, TimeoutError) as error:
             log.warning("lease not released, the next one waits for it to run out: %s", error)
 
@@ -249,14 +252,3 @@ def _spec(lease: Object) -> Object:
 def _record(lease: Object) -> tuple[Any, ...]:
     spec = _spec(lease)
     return (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
-
-
-def _lease(lease: Object | None, namespace: str, name: str, spec: Object) -> Object:
-    meta = {"namespace": namespace, "name": name}
-    if lease is not None:
-        meta |= {"resourceVersion": lease["metadata"]["resourceVersion"], "uid": lease["metadata"]["uid"]}
-    return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": meta, "spec": spec}
-
-
-def _micro(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -5,10 +5,10 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TypeAlias
 
 from tangram.fleet import EventNote
+from tangram.fleet.times import rfc3339_micro
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.objects.kinds import EVENTS, LLM_DEPLOYMENTS, Kind, Object, uid_of
@@ -86,7 +86,7 @@ class EventRecorder:
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {"name": name, "namespace": namespace},
-            "eventTime": _micro(now),
+            "eventTime": rfc3339_micro(now),
             "reportingController": REPORTER,
             "reportingInstance": self.instance[:128],
             "action": "Reconcile",
@@ -106,9 +106,5 @@ class EventRecorder:
 
     async def _count(self, posted: _Posted, now: float) -> None:
         posted.count, posted.at = posted.count + 1, now
-        series = {"series": {"count": posted.count, "lastObservedTime": _micro(now)}}
+        series = {"series": {"count": posted.count, "lastObservedTime": rfc3339_micro(now)}}
         await self.client.merge(EVENTS, posted.namespace, posted.name, series, guard=self.guard)
-
-
-def _micro(epoch_s: float) -> str:
-    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
