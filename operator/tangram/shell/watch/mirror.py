@@ -22,7 +22,7 @@ from tangram.shell.api_server.client import (
 )
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import Kind, Object, key_of
-from tangram.shell.watch.store import KeepFields, Store, as_version
+from tangram.shell.watch.store import KeepFields, Store, as_version, version_of
 
 log = logging.getLogger(__name__)
 
@@ -170,10 +170,7 @@ class Mirror:
             self._unavailable = ""
         self.lists += 1
         self._relist_requested.clear()
-        changed = self.store.replace(listing.items, as_version(listing.resource_version))
-        first = not self.synced
-        self._synced.set()
-        await self._apply_change(changed or first)
+        await self._apply_change(self.store.replace(listing.items, as_version(listing.resource_version)))
 
     async def _listing(self) -> Listing:
         source = self.source
@@ -202,11 +199,8 @@ class Mirror:
         if self._unavailable != str(error):
             self._unavailable = str(error)
             log.warning("mirror of %s: unavailable, continuing without it: %s", self.source, error)
-        changed = error.status == 404 and self.store.replace([], self.store.version)
-        first = not self.synced
-        self._synced.set()
         self._relist_requested.clear()
-        return changed or first
+        return error.status == 404 and self.store.replace([], self.store.version)
 
     async def _relist_requested_within(self, seconds: float) -> None:
         """Wait until a LIST is requested, at most `seconds`."""
@@ -245,11 +239,7 @@ class Mirror:
     async def _watch(self) -> None:
         source, timeout_s = self.source, random.randint(240, 360)  # noqa: S311 - spreads reconnects, no secret
         events = self._client.watch(
-            source.kind,
-            str(self.store.version),
-            source.namespace,
-            source.selector,
-            server_timeout_s=timeout_s,
+            source.kind, str(self.store.version), source.namespace, source.selector, timeout_s
         )
         reading = asyncio.create_task(self._apply_all(events))
         relisting = asyncio.create_task(self._relist_requested.wait())
@@ -289,10 +279,12 @@ class Mirror:
         return self.store.upsert(event.object)
 
     async def _apply_change(self, changed: bool) -> None:
-        self._confirmed_at = self._clock()
+        """Note a response of the API server; announce a change of the copy, and its first LIST."""
+        self._confirmed_at, first = self._clock(), not self.synced
+        self._synced.set()
         async with self._advanced:
             self._advanced.notify_all()
-        if changed:
+        if changed or first:
             self._changed()
 
     async def _check_drift(self) -> None:
@@ -316,22 +308,15 @@ class Mirror:
 
     async def _lost_events(self) -> int:
         listing = await self._listing()
-        if self.store.version > as_version(listing.resource_version):
+        listed_version = as_version(listing.resource_version)
+        if self.store.version > listed_version:
             return 0  # the watch is ahead of this LIST: differences mean nothing
         suspects = self.store.mismatches(listing.items)
         if not suspects:
             return 0
         await asyncio.sleep(DRIFT_GRACE_S)
-        listed = {key_of(item): item for item in listing.items}
-        lost = 0
-        for key, before in suspects.items():
-            item = listed.get(key)
-            version = (
-                as_version(item["metadata"]["resourceVersion"])
-                if item
-                else as_version(listing.resource_version)
-            )
-            unchanged = self.store.identity(key) == before
-            behind = before[1] < version
-            lost += unchanged and behind
-        return lost
+        listed = {key_of(item): version_of(item) for item in listing.items}
+        return sum(
+            self.store.identity(key) == before and before[1] < listed.get(key, listed_version)
+            for key, before in suspects.items()
+        )
