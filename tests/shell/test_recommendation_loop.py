@@ -248,4 +248,4 @@ def test_the_real_function_answers_once_for_equal_inputs() -> None:
 
     assert result is not None
     assert result.name == result.spec["inputsHash"]
-    assert recommend(fleet(1), (one,), 60.0, result.inputs_hash) is None
+    assert recommend(fleet(1), (one,), 60.0, result.name) is None

@@ -21,7 +21,7 @@ SOLVE_SHARE = 0.85  # of the deadline: the rest is for work that does not check 
 class RecommendationResult:
     """What the operator recommends for one state of the fleet: a FleetPlan, and advice per LLMDeployment."""
 
-    inputs_hash: str
+    name: str  # of the FleetPlan: the hash of its inputs
     spec: Object  # of the FleetPlan
     figures: Object  # of the FleetPlan's status, beside its state
     better: bool  # than the fleet as it is
@@ -32,11 +32,6 @@ class RecommendationResult:
     def empty(self) -> bool:
         """Whether no LLMDeployment was planned: then there is no FleetPlan to write."""
         return not self.spec["totalDeployments"]
-
-    @property
-    def name(self) -> str:
-        """Name of the FleetPlan."""
-        return self.inputs_hash
 
     @property
     def state(self) -> str:
@@ -69,7 +64,7 @@ def load_recommender() -> RecommendFunction:
         limit = PlanTimeLimit(deadline_s * SOLVE_SHARE, time.monotonic)
         recommendation = recommend(snapshot, intents, limit)
         return RecommendationResult(
-            inputs_hash=recommendation.inputs_hash,
+            name=recommendation.inputs_hash,
             spec=fleet_plan_spec(recommendation.document, inputs_hash=recommendation.inputs_hash),
             figures=status_figures(
                 recommendation.document,

@@ -148,8 +148,10 @@ class OperatorMetrics:
             gauge.clear()
 
     def show_fleet_plan(self, result: RecommendationResult) -> None:
-        """Set the gauges of the current FleetPlan."""
+        """Set the gauges of the current FleetPlan; an empty result has none."""
         self.clear_fleet_plan()
+        if result.empty:
+            return
         spec, figures, state = result.spec, result.figures, result.state
         self.plan_cost.labels(state).set(float(spec["costPerHour"]))
         self.plan_savings.labels(state).set(float(figures["savesPerHour"]))

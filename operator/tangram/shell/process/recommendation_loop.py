@@ -208,8 +208,10 @@ class RecommendationLoop:
             await self._plan(offered)
         elif self._last is None or self._last.relevant != offered.relevant:
             return  # the last recommendation is about another fleet
-        if self._last is not None and self._last.result is not None:
-            await self._publish(self._last.result, offered.guard)
+        result = self._last.result if self._last else None
+        if result is not None and self._input is not None:  # None: the Lease was lost during planning
+            self.metrics.show_fleet_plan(result)
+            await self.plans.write(result, offered.guard)
 
     async def _plan(self, offered: RecommendationInput) -> None:
         self.debounce.clear()
@@ -218,7 +220,7 @@ class RecommendationLoop:
         try:
             with self.metrics.advice_seconds.time():
                 new = await self.worker.recommend(
-                    offered.snapshot, offered.intents, result.inputs_hash if result else ""
+                    offered.snapshot, offered.intents, result.name if result else ""
                 )
         except WorkerFailed as failure:
             self._failed(failure)
@@ -237,15 +239,6 @@ class RecommendationLoop:
             dict(result.advice) if result else {},
         )
         self.changed()
-
-    async def _publish(self, result: RecommendationResult, guard: Guard) -> None:
-        if self._input is None:
-            return  # the Lease was lost during planning
-        if result.empty:
-            self.metrics.clear_fleet_plan()
-        else:
-            self.metrics.show_fleet_plan(result)
-        await self.plans.write(result, guard)
 
     def _failed(self, failure: WorkerFailed) -> None:
         self.metrics.advice_failures.labels(failure.why).inc()

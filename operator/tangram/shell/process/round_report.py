@@ -20,9 +20,6 @@ from tangram.shell.report.status_writer import NewStatus, StatusWriter
 
 log = logging.getLogger(__name__)
 
-AdviceSource = Callable[[Intent, Mapping[str, object]], Advice | None]
-"""Takes an LLMDeployment and its status; returns what the recommended FleetPlan says about it."""
-
 
 def llm_deployment_status(
     decision: Decision,
@@ -30,7 +27,7 @@ def llm_deployment_status(
     observed: Observation,
     obj: Object,
     faults: FaultLog,
-    advice_of: AdviceSource,
+    advice_of: Callable[[Intent, Mapping[str, object]], Advice | None],
 ) -> Object:
     """Return the status of one LLMDeployment. If its present status cannot be read, the new one is rendered
     without it; if the new one cannot be rendered, it says so.
