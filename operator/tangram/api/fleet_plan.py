@@ -7,9 +7,9 @@ the rest is counted in `total...`, and `tangram plan` makes the same plan in ful
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, StringConstraints
 
-from tangram.api.common.base import APIModel
+from tangram.api.common.base import APIModel, list_field, optional
 from tangram.api.common.values import rule
 from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, Time
 
@@ -24,7 +24,6 @@ PlanState = Literal["Recommended", "InForce", "Superseded"]
 SignedDecimal = Annotated[str, StringConstraints(max_length=24, pattern=r"^-?[0-9]+(\.[0-9]+)?$")]
 Hash = Annotated[str, StringConstraints(max_length=12, pattern=r"^[0-9a-f]{12}$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-_ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 
 
 class PlannedShape(APIModel):
@@ -44,12 +43,7 @@ class PlannedDeployment(APIModel):
 
     namespace: ShortText = Field(description="Namespace of the LLMDeployment.")
     name: ShortText = Field(description="Name of the LLMDeployment.")
-    chosen: tuple[PlannedShape, ...] = Field(
-        default=(),
-        max_length=8,
-        description="Its replicas by shape; empty where it gets none.",
-        json_schema_extra=_ATOMIC,
-    )
+    chosen: tuple[PlannedShape, ...] = list_field(8, "Its replicas by shape; empty where it gets none.")
     cost_per_hour: Decimal = Field(
         description="USD per hour of its replicas. A slice costs its share of the GPU: of compute or of "
         "memory, whichever is larger."
@@ -63,10 +57,10 @@ class PlannedSlices(APIModel):
     starts: tuple[Count, ...] = Field(
         max_length=16,
         description="Index of the first memory slice of each of them, as nvidia-smi prints it (Start).",
-        json_schema_extra=_ATOMIC,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
-    owner: ShortText | None = Field(
-        default=None, description="The LLMDeployment whose replicas use them; absent where they are free."
+    owner: ShortText | None = optional(
+        "The LLMDeployment whose replicas use them; absent where they are free."
     )
 
 
@@ -76,18 +70,10 @@ class PlannedLayout(APIModel):
     count: Count = Field(description="Number of GPUs with this layout.")
     sku: ShortText = Field(description="GPU model.")
     recut: bool = Field(default=False, description="Whether MIG instances are created or destroyed for it.")
-    slices: tuple[PlannedSlices, ...] = Field(
-        default=(),
-        max_length=16,
-        description="The MIG slices of the GPU, or the whole GPU; empty where it is not in use.",
-        json_schema_extra=_ATOMIC,
+    slices: tuple[PlannedSlices, ...] = list_field(
+        16, "The MIG slices of the GPU, or the whole GPU; empty where it is not in use."
     )
-    gpus: tuple[ShortText, ...] = Field(
-        default=(),
-        max_length=EXAMPLES,
-        description="Up to three of these GPUs, as NODE/INDEX.",
-        json_schema_extra=_ATOMIC,
-    )
+    gpus: tuple[ShortText, ...] = list_field(EXAMPLES, "Up to three of these GPUs, as NODE/INDEX.")
 
 
 class PlannedMove(APIModel):
@@ -106,15 +92,10 @@ class PlannedStep(APIModel):
     kind: Word = Field(
         description="What is done: start-replica, drain-replica, create-slice, set-mode and so on."
     )
-    owner: ShortText | None = Field(
-        default=None, description="The LLMDeployment of the replica, where the step concerns one."
-    )
+    owner: ShortText | None = optional("The LLMDeployment of the replica, where the step concerns one.")
     at: Text = Field(description="The node or the GPUs, and the slice.")
-    after: tuple[Count, ...] = Field(
-        default=(),
-        max_length=MAX_ITEMS,
-        description="Numbers of the steps that must be complete before this one starts.",
-        json_schema_extra=_ATOMIC,
+    after: tuple[Count, ...] = list_field(
+        MAX_ITEMS, "Numbers of the steps that must be complete before this one starts."
     )
 
 
@@ -163,10 +144,9 @@ class FleetPlanSpec(APIModel):
     gap: Annotated[str, StringConstraints(max_length=16)] = Field(
         description='Relative gap between objective and bound, in percent; "0.00%" is proved optimal.'
     )
-    one_shape_per_deployment: ShortText | None = Field(
-        default=None,
-        description="How much more this plan costs at most because all replicas of an LLMDeployment have one "
-        "shape, compared with free mixes of shapes.",
+    one_shape_per_deployment: ShortText | None = optional(
+        "How much more this plan costs at most because all replicas of an LLMDeployment have one shape, "
+        "compared with free mixes of shapes."
     )
     gpus: ShortText = Field(description='GPUs in use over all GPUs, as text: "3/6".')
     gpus_in_use: Count = Field(
@@ -174,79 +154,51 @@ class FleetPlanSpec(APIModel):
     )
     gpu_count: Count = Field(description="All GPUs of the plan, those of new nodes included.")
     unmet: Count = Field(description="Number of LLMDeployments that get fewer replicas than they need.")
-    short: tuple[UnmetDemand, ...] = Field(
-        default=(),
-        max_length=MAX_ITEMS,
-        description="The LLMDeployments that get fewer replicas than they need, highest priority first.",
-        json_schema_extra=_ATOMIC,
+    short: tuple[UnmetDemand, ...] = list_field(
+        MAX_ITEMS, "The LLMDeployments that get fewer replicas than they need, highest priority first."
     )
     total_deployments: Count = Field(description="Number of LLMDeployments in the plan.")
-    deployments: tuple[PlannedDeployment, ...] = Field(
-        default=(),
-        max_length=MAX_ITEMS,
-        description="The replicas that each LLMDeployment gets, the most expensive one first.",
-        json_schema_extra=_ATOMIC,
+    deployments: tuple[PlannedDeployment, ...] = list_field(
+        MAX_ITEMS, "The replicas that each LLMDeployment gets, the most expensive one first."
     )
     total_layouts: Count = Field(description="Number of different layouts.")
-    layouts: tuple[PlannedLayout, ...] = Field(
-        default=(),
-        max_length=MAX_ITEMS,
-        description="The layouts of all GPUs, equal ones together: those to re-cut come first, then the most "
-        "frequent.",
-        json_schema_extra=_ATOMIC,
+    layouts: tuple[PlannedLayout, ...] = list_field(
+        MAX_ITEMS,
+        "The layouts of all GPUs, equal ones together: those to re-cut come first, then the most frequent.",
     )
-    new_nodes: tuple[NewNodes, ...] = Field(
-        default=(),
-        max_length=MAX_NEW_NODES,
-        description="Nodes that the plan adds, by GPUPool.",
-        json_schema_extra=_ATOMIC,
-    )
+    new_nodes: tuple[NewNodes, ...] = list_field(MAX_NEW_NODES, "Nodes that the plan adds, by GPUPool.")
     total_moves: Count = Field(description="Number of replicas that move.")
-    moves: tuple[PlannedMove, ...] = Field(
-        default=(),
-        max_length=MAX_ITEMS,
-        description="The moves, as many as fit into one object; totalMoves counts all.",
-        json_schema_extra=_ATOMIC,
+    moves: tuple[PlannedMove, ...] = list_field(
+        MAX_ITEMS, "The moves, as many as fit into one object; totalMoves counts all."
     )
     total_steps: Count = Field(description="Number of steps that lead to the plan.")
-    steps: tuple[PlannedStep, ...] = Field(
-        default=(),
-        max_length=MAX_ITEMS,
-        description="The steps that lead to the plan, in a feasible order, as many as fit into one object; "
-        "totalSteps counts all.",
-        json_schema_extra=_ATOMIC,
+    steps: tuple[PlannedStep, ...] = list_field(
+        MAX_ITEMS,
+        "The steps that lead to the plan, in a feasible order, as many as fit into one object; totalSteps "
+        "counts all.",
     )
-    steps_missing: Text | None = Field(
-        default=None,
-        description="What is missing for the steps to complete the plan; absent where they complete it.",
+    steps_missing: Text | None = optional(
+        "What is missing for the steps to complete the plan; absent where they complete it."
     )
-    notes: tuple[Text, ...] = Field(
-        default=(),
-        max_length=MAX_NOTES,
-        description="Remarks about the inputs and the plan, for instance GPUs that are left out.",
-        json_schema_extra=_ATOMIC,
+    notes: tuple[Text, ...] = list_field(
+        MAX_NOTES, "Remarks about the inputs and the plan, for instance GPUs that are left out."
     )
 
 
 class FleetPlanStatus(APIModel):
     """The state of the plan, and its figures that change over time. Written by Tangram alone."""
 
-    state: PlanState | None = Field(
-        default=None,
-        description="Recommended: the plan is better than the fleet as it is. InForce: the fleet is as "
-        "planned. Superseded: a later FleetPlan took its place.",
+    state: PlanState | None = optional(
+        "Recommended: the plan is better than the fleet as it is. InForce: the fleet is as planned. "
+        "Superseded: a later FleetPlan took its place."
     )
-    since: Time | None = Field(default=None, description="When `state` last changed.")
-    current_cost_per_hour: Decimal | None = Field(
-        default=None,
-        description="USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, the last "
-        "value before it was superseded.",
+    since: Time | None = optional("When `state` last changed.")
+    current_cost_per_hour: Decimal | None = optional(
+        "USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, the last value before "
+        "it was superseded."
     )
-    saves_per_hour: SignedDecimal | None = Field(
-        default=None,
-        description="`currentCostPerHour` less `spec.costPerHour`, in USD per hour; below 0 where the plan "
-        "costs more because it serves more.",
+    saves_per_hour: SignedDecimal | None = optional(
+        "`currentCostPerHour` less `spec.costPerHour`, in USD per hour; below 0 where the plan costs more "
+        "because it serves more."
     )
-    solve_seconds: Decimal | None = Field(
-        default=None, description="Time that it took to compute the plan, in seconds."
-    )
+    solve_seconds: Decimal | None = optional("Time that it took to compute the plan, in seconds.")

@@ -3,17 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
 
-from tangram.api.common.base import APIModel
-from tangram.api.common.labels import (
-    LABEL_KEY,
-    LABEL_VALUE,
-    LONGEST_KEY,
-    is_label_key,
-    is_label_value,
-)
-from tangram.api.common.values import SKU, PricePerGPUHour, rule
+from tangram.api.common.base import APIModel, optional
+from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
+from tangram.api.common.values import SKU, PricePerGPUHour, rule, validations
 from tangram.api.llm_deployment.parse import explain
 from tangram.api.llm_deployment.status import Condition, Count, Decimal
 from tangram.catalog import find_gpu, gpu, skus
@@ -35,6 +29,13 @@ def _labels(selector: dict[str, str]) -> dict[str, str]:
     return selector
 
 
+_KEY_RULE = f"key.size() <= {LONGEST_KEY} && key.matches(r'{LABEL_KEY}')"
+_SELECTOR_SCHEMA: dict[str, JsonValue] = {
+    **validations(rule(f"self.all(key, {_KEY_RULE} && self[key].matches(r'{LABEL_VALUE}'))", LABELS_HELP)),
+    "additionalProperties": {"type": "string", "maxLength": 63},
+}
+
+
 class PoolNodesSpec(APIModel):
     """The limits of the cluster autoscaler, and what new nodes are like."""
 
@@ -43,10 +44,9 @@ class PoolNodesSpec(APIModel):
         description="Minimum number of nodes of the cluster autoscaler's node group; at most max. Plans do "
         "not use it: they remove no nodes, and count no cost for GPUs that they leave unused.",
     )
-    max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = Field(
-        default=None,
-        description="Maximum number of nodes of the cluster autoscaler's node group. Plans may add nodes up "
-        "to it, at the price of all their GPUs. Default: plans add no nodes.",
+    max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = optional(
+        "Maximum number of nodes of the cluster autoscaler's node group. Plans may add nodes up to it, at "
+        "the price of all their GPUs. Default: plans add no nodes."
     )
     gpus_per_node: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
         default=8,
@@ -67,30 +67,19 @@ class GPUPoolSpec(APIModel):
         max_length=16,
         description="Labels, all of which a node must have to belong to this pool. No node may belong to two "
         "pools.",
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    f"self.all(key, key.size() <= {LONGEST_KEY} && key.matches(r'{LABEL_KEY}') && "
-                    f"self[key].matches(r'{LABEL_VALUE}'))",
-                    LABELS_HELP,
-                )
-            ],
-            "additionalProperties": {"type": "string", "maxLength": 63},
-        },
+        json_schema_extra=_SELECTOR_SCHEMA,
     )
-    sku: SKU | None = Field(
-        default=None,
-        description="GPU model of the pool's nodes, by its name in the catalog (for instance H100-80GB-SXM; "
-        "`tangram gpus` lists them). It applies to nodes without the label nvidia.com/gpu.product, which GPU "
-        "feature discovery sets, and to nodes that plans add; on a node with the label, the label counts. "
-        "Nodes without the label must offer whole GPUs, or MIG slices as nvidia.com/mig-PROFILE, that no two "
-        "pods share. Default: the model by the labels of the pool's nodes.",
+    sku: SKU | None = optional(
+        "GPU model of the pool's nodes, by its name in the catalog (for instance H100-80GB-SXM; `tangram "
+        "gpus` lists them). It applies to nodes without the label nvidia.com/gpu.product, which GPU feature "
+        "discovery sets, and to nodes that plans add; on a node with the label, the label counts. Nodes "
+        "without the label must offer whole GPUs, or MIG slices as nvidia.com/mig-PROFILE, that no two pods "
+        "share. Default: the model by the labels of the pool's nodes."
     )
-    price_per_gpu_hour: PricePerGPUHour | None = Field(
-        default=None,
+    price_per_gpu_hour: PricePerGPUHour | None = optional(
+        'USD per hour of one whole GPU of this pool: a decimal in quotes, such as "2.50", or a whole number. '
+        "Default: the operator's price of its model, else the catalog's.",
         alias="pricePerGPUHour",
-        description='USD per hour of one whole GPU of this pool: a decimal in quotes, such as "2.50", or a '
-        "whole number. Default: the operator's price of its model, else the catalog's.",
     )
     mig_policy: PoolPolicy = Field(
         default=PoolPolicy.IDLE_ONLY,
@@ -99,30 +88,25 @@ class GPUPoolSpec(APIModel):
         "create and destroy MIG instances on GPUs that no pod uses. Recommend and Full: on every GPU, and "
         "move running replicas for it. The operator carries out none of that yet: FleetPlans recommend it.",
     )
-    backend: Literal["NVML", "MIGManager"] | None = Field(
-        default=None,
-        description="What creates and destroys MIG instances. NVML: each on its own. MIGManager: NVIDIA's "
-        "MIG manager, which clears the whole GPU first. Default: plans assume that the GPU is cleared.",
+    backend: Literal["NVML", "MIGManager"] | None = optional(
+        "What creates and destroys MIG instances. NVML: each on its own. MIGManager: NVIDIA's MIG manager, "
+        "which clears the whole GPU first. Default: plans assume that the GPU is cleared."
     )
-    disruption_budget: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
-        default=None,
-        description="Maximum number of replicas that one plan may move away from GPUs of this pool. Default: "
-        "no limit.",
+    disruption_budget: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = optional(
+        "Maximum number of replicas that one plan may move away from GPUs of this pool. Default: no limit."
     )
     nodes: PoolNodesSpec = Field(
         default_factory=PoolNodesSpec,
         description="The limits of the cluster autoscaler, and what new nodes are like.",
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule("!has(self.max) || !has(self.min) || self.min <= self.max", MIN_ABOVE_MAX)
-            ]
-        },
+        json_schema_extra=validations(
+            rule("!has(self.max) || !has(self.min) || self.min <= self.max", MIN_ABOVE_MAX)
+        ),
     )
     zone: Annotated[StrictStr, Field(pattern=LABEL_VALUE)] | None = Field(
         default=None,
         max_length=63,
-        description="Zone of new nodes (label topology.kubernetes.io/zone). Default: none; new nodes "
-        "then count as one zone with the nodes that lack the label.",
+        description="Zone of new nodes (label topology.kubernetes.io/zone). Default: none; new nodes then "
+        "count as one zone with the nodes that lack the label.",
     )
 
 
@@ -138,8 +122,8 @@ class PoolCondition(Condition):
 class GPUPoolStatus(APIModel):
     """Observed state, written by Tangram alone."""
 
-    observed_generation: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Generation of the object that this status is about."
+    observed_generation: Annotated[int, Field(ge=0)] | None = optional(
+        "Generation of the object that this status is about."
     )
     conditions: tuple[PoolCondition, ...] = Field(
         default=(),
@@ -149,37 +133,31 @@ class GPUPoolStatus(APIModel):
         "plugins offer all their GPUs.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    nodes: Count | None = Field(
-        default=None,
-        description="Number of its nodes: those with all labels of spec.nodeSelector and an NVIDIA label or "
-        "resource, Ready or not.",
+    nodes: Count | None = optional(
+        "Number of its nodes: those with all labels of spec.nodeSelector and an NVIDIA label or resource, "
+        "Ready or not."
     )
-    gpus: Count | None = Field(
-        default=None,
-        description="Number of GPUs of these nodes, by the label nvidia.com/gpu.count, else by what they "
-        "offer; one that is cut into MIG slices counts once.",
+    gpus: Count | None = optional(
+        "Number of GPUs of these nodes, by the label nvidia.com/gpu.count, else by what they offer; one that "
+        "is cut into MIG slices counts once."
     )
-    free_gpus: Count | None = Field(
-        default=None,
+    free_gpus: Count | None = optional(
+        "Number of GPUs that no pod uses, not even a slice of, on nodes that take new pods, as of the last "
+        "plan of the whole fleet; `free` is more recent.",
         alias="freeGPUs",
-        description="Number of GPUs that no pod uses, not even a slice of, on nodes that take new pods, as "
-        "of the last plan of the whole fleet; `free` is more recent.",
     )
-    cost_per_hour: Decimal | None = Field(
-        default=None,
-        description="USD per hour of its GPUs that pods use, wholly or a slice of, on nodes that take new "
-        "pods, when the fleet was last planned.",
+    cost_per_hour: Decimal | None = optional(
+        "USD per hour of its GPUs that pods use, wholly or a slice of, on nodes that take new pods, when the "
+        "fleet was last planned."
     )
-    allocatable: DeviceCounts | None = Field(
-        default=None,
-        description="GPUs (nvidia.com/gpu) and MIG slices (nvidia.com/mig-PROFILE) that the device plugins "
-        "of its Ready nodes offer, by resource, used or not. Devices that are left out (the message of Ready "
-        "names them) do not count.",
+    allocatable: DeviceCounts | None = optional(
+        "GPUs (nvidia.com/gpu) and MIG slices (nvidia.com/mig-PROFILE) that the device plugins of its Ready "
+        "nodes offer, by resource, used or not. Devices that are left out (the message of Ready names them) "
+        "do not count."
     )
-    free: DeviceCounts | None = Field(
-        default=None,
-        description="Those of `allocatable` that a new pod can get: that no pod holds, on nodes that are not "
-        "cordoned, and without taints that engine pods do not tolerate.",
+    free: DeviceCounts | None = optional(
+        "Those of `allocatable` that a new pod can get: that no pod holds, on nodes that are not cordoned, "
+        "and without taints that engine pods do not tolerate."
     )
 
 

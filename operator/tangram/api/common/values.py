@@ -8,14 +8,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    JsonValue,
-    StrictStr,
-    StringConstraints,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, JsonValue, StrictStr, StringConstraints, WithJsonSchema
 
 from tangram.catalog import InputError
 from tangram.catalog.models.precision import PRECISIONS, precision
@@ -46,6 +39,11 @@ _DECIMAL = re.compile(DECIMAL_PATTERN.strip("^$"))
 def rule(expression: str, message: str) -> dict[str, JsonValue]:
     """Return a validation rule in CEL, with the message of the API server."""
     return {"rule": expression, "message": message}
+
+
+def validations(*rules: JsonValue) -> dict[str, JsonValue]:
+    """Return the part of a schema that holds rules."""
+    return {"x-kubernetes-validations": list(rules)}
 
 
 def decimal_number(value: object) -> float:
@@ -99,7 +97,7 @@ def bounded(
     schema: dict[str, JsonValue] = {
         "x-kubernetes-int-or-string": True,
         "maxLength": LONGEST_DECIMAL,
-        "x-kubernetes-validations": [rule(decimal, DECIMAL_HELP), rule(bounds, message)],
+        **validations(rule(decimal, DECIMAL_HELP), rule(bounds, message)),
     }
     return BeforeValidator(decimal_number), AfterValidator(within), WithJsonSchema(schema)
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 
-from tangram.api.common.base import APIModel
-from tangram.api.common.values import rule
+from tangram.api.common.base import APIModel, optional
+from tangram.api.common.values import rule, validations
 from tangram.fleet.quantity import parse_quantity
 
 _MIB = 2**20
@@ -43,7 +43,7 @@ def _quantity(
     schema: dict[str, JsonValue] = {
         "x-kubernetes-int-or-string": True,
         "maxLength": LONGEST_QUANTITY,
-        "x-kubernetes-validations": [rule(f"{written} && {bounds}", message)],
+        **validations(rule(f"{written} && {bounds}", message)),
     }
     return BeforeValidator(units), WithJsonSchema(schema)
 
@@ -55,15 +55,12 @@ MemoryMiB = Annotated[int, *_quantity(MEMORY_PATTERN, "2Gi", "16Ti", _MIB, MEMOR
 class HostRequestsSpec(APIModel):
     """CPU and memory requests of one replica."""
 
-    cpu: CPUMilli | None = Field(
-        default=None,
-        description="CPU of one replica, from 500m to 1024. Default: its share of the operator's setting "
-        "cpuPerGPU.",
+    cpu: CPUMilli | None = optional(
+        "CPU of one replica, from 500m to 1024. Default: its share of the operator's setting cpuPerGPU."
     )
-    memory: MemoryMiB | None = Field(
-        default=None,
-        description="Host memory of one replica, from 2Gi to 16Ti; a replica that uses more is OOMKilled. "
-        "Default: its share of the operator's setting memoryPerGPU.",
+    memory: MemoryMiB | None = optional(
+        "Host memory of one replica, from 2Gi to 16Ti; a replica that uses more is OOMKilled. Default: its "
+        "share of the operator's setting memoryPerGPU."
     )
 
 
@@ -72,6 +69,6 @@ class HostResourcesSpec(APIModel):
 
     requests: HostRequestsSpec = Field(
         default_factory=HostRequestsSpec,
-        description="CPU and memory of one replica, on any shape. Limits are equal to "
-        "requests (QoS Guaranteed).",
+        description="CPU and memory of one replica, on any shape. Limits are equal to requests (QoS "
+        "Guaranteed).",
     )

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, JsonValue, StrictInt, model_validator
+from pydantic import Field, StrictInt, model_validator
 
-from tangram.api.common.base import APIModel
-from tangram.api.common.values import rule
+from tangram.api.common.base import APIModel, optional
+from tangram.api.common.values import rule, validations
 
 ONE_FORM = "exactly one of mean and fixed must be set"
 P90_OF_MEAN = "p90 may be set beside mean only: with fixed, all have one length"
@@ -33,15 +33,12 @@ def lengths_of_the_api(value: object) -> object:
 class LengthsSpec(APIModel):
     """How many tokens prompts or answers have: `mean`, with `p90` where it is known, or `fixed`."""
 
-    mean: Tokens | None = Field(
-        default=None, description="Mean length in tokens. Exactly one of mean and fixed is set."
+    mean: Tokens | None = optional("Mean length in tokens. Exactly one of mean and fixed is set.")
+    p90: Tokens | None = optional(
+        "90th percentile in tokens: a tenth are longer. From 1 to 2.27 times the mean. Default: twice the "
+        "mean."
     )
-    p90: Tokens | None = Field(
-        default=None,
-        description="90th percentile in tokens: a tenth are longer. From 1 to 2.27 times the mean. Default: "
-        "twice the mean.",
-    )
-    fixed: Tokens | None = Field(default=None, description="Length in tokens where all have the same.")
+    fixed: Tokens | None = optional("Length in tokens where all have the same.")
 
     @model_validator(mode="before")
     @classmethod
@@ -65,14 +62,12 @@ class LengthsSpec(APIModel):
         return self.mean or self.fixed or 0
 
 
-LENGTHS_RULES: dict[str, JsonValue] = {
-    "x-kubernetes-validations": [
-        rule("has(self.mean) != has(self.fixed)", ONE_FORM),
-        rule("!has(self.p90) || has(self.mean)", P90_OF_MEAN),
-        rule(
-            "!has(self.p90) || !has(self.mean) || "
-            f"(self.p90 >= self.mean && self.p90 * 100 <= self.mean * {MOST_P90_PERCENT})",
-            P90_RANGE,
-        ),
-    ]
-}
+LENGTHS_RULES = validations(
+    rule("has(self.mean) != has(self.fixed)", ONE_FORM),
+    rule("!has(self.p90) || has(self.mean)", P90_OF_MEAN),
+    rule(
+        "!has(self.p90) || !has(self.mean) || "
+        f"(self.p90 >= self.mean && self.p90 * 100 <= self.mean * {MOST_P90_PERCENT})",
+        P90_RANGE,
+    ),
+)

@@ -17,6 +17,8 @@ from tangram.api.llm_deployment.secret_key import SecretKeySpec
 from tangram.api.llm_deployment.spec import (
     LONGER_THAN_CONTEXT,
     MIN_ABOVE_MAX,
+    NAME_HELP,
+    SERVED_NAME_HELP,
     SERVED_NAME_PATTERN,
     TENSOR_PARALLEL_ON_SLICES,
     LLMDeploymentSpec,
@@ -127,15 +129,9 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
     """Return the first broken rule across fields, as a message with the field's path and what to do."""
     scaling = spec.scaling
     if len(name) > 40 or not _NAME.fullmatch(name):
-        return (
-            f"metadata.name {name!r} must be at most 40 characters of a-z, 0-9 and '-', begin with a letter "
-            "and not end with '-'"
-        )
+        return f"metadata.name {name!r} {NAME_HELP}"
     if spec.model.served_name is not None and not _SERVED_NAME.fullmatch(spec.model.served_name):
-        return (
-            "spec.model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
-            "letter or digit"
-        )
+        return f"spec.model.servedName {SERVED_NAME_HELP}"
     if scaling.max_replicas is not None and scaling.min_replicas > scaling.max_replicas:
         low, high = scaling.min_replicas, scaling.max_replicas
         return f"spec.{MIN_ABOVE_MAX} ({low} > {high})"

@@ -19,7 +19,7 @@ from tangram.api.common.labels import (
     is_label_key,
     is_label_value,
 )
-from tangram.api.common.values import rule
+from tangram.api.common.values import rule, validations
 
 MAX_ENTRIES = 16
 MAX_CHARACTERS = 8192  # of all annotations together, keys included; Kubernetes takes 256 KiB
@@ -118,7 +118,7 @@ def _map(longest_value: int, *rules: dict[str, JsonValue]) -> dict[str, JsonValu
     )
     reserved = f"!self.exists(key, key.matches(r'{RESERVED_KEY}'))"
     return {
-        "x-kubernetes-validations": [rule(keys, KEYS_HELP), rule(reserved, RESERVED_HELP), *rules],
+        **validations(rule(keys, KEYS_HELP), rule(reserved, RESERVED_HELP), *rules),
         "additionalProperties": {"type": "string", "maxLength": longest_value},
     }
 
@@ -144,9 +144,6 @@ class PodMetadataSpec(APIModel):
         "the pods.",
         json_schema_extra=_map(
             MAX_CHARACTERS,
-            rule(
-                f"self.map(key, key.size() + self[key].size()).sum() <= {MAX_CHARACTERS}",
-                LENGTH_HELP,
-            ),
+            rule(f"self.map(key, key.size() + self[key].size()).sum() <= {MAX_CHARACTERS}", LENGTH_HELP),
         ),
     )

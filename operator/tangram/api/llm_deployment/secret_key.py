@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, StrictStr
 
 from tangram.api.common.base import APIModel
 from tangram.api.common.labels import DNS_SUBDOMAIN
-from tangram.api.common.values import rule
+from tangram.api.common.values import rule, validations
 
 _NAME_PATTERN = rf"^{DNS_SUBDOMAIN}$"
 _KEY_PATTERN = r"^[-_A-Za-z0-9][-._A-Za-z0-9]*$"  # no leading dot: neither `..` nor a hidden file
@@ -33,14 +33,12 @@ class SecretKeySpec(APIModel):
         min_length=1,
         max_length=253,
         description="Name of the Secret, in the namespace of this object.",
-        json_schema_extra={
-            "x-kubernetes-validations": [rule(f"self.matches(r'{_NAME_PATTERN}')", _NAME_HELP)]
-        },
+        json_schema_extra=validations(rule(f"self.matches(r'{_NAME_PATTERN}')", _NAME_HELP)),
     )
     key: Annotated[StrictStr, _matching(_KEY_PATTERN, _KEY_HELP)] = Field(
         default="api-keys",
         min_length=1,
         max_length=253,
         description="Key of the Secret whose value is the file.",
-        json_schema_extra={"x-kubernetes-validations": [rule(f"self.matches(r'{_KEY_PATTERN}')", _KEY_HELP)]},
+        json_schema_extra=validations(rule(f"self.matches(r'{_KEY_PATTERN}')", _KEY_HELP)),
     )

@@ -2,17 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    JsonValue,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr
 
-from tangram.api.common.base import APIModel
+from tangram.api.common.base import APIModel, list_field, optional
 from tangram.api.common.values import (
     AS_STORED,
     MAX_REPLICAS,
@@ -24,6 +16,7 @@ from tangram.api.common.values import (
     Rate,
     Share,
     rule,
+    validations,
     weight_format,
     whole,
 )
@@ -48,10 +41,12 @@ LONGER_THAN_CONTEXT = (
     "traffic.inputTokens and traffic.outputTokens together must not be above engine.maxModelLen: lower them "
     "or raise it"
 )
+NAME_HELP = "must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with '-'"
 MIN_ABOVE_MAX = (
     "scaling.minReplicas must not be above scaling.maxReplicas; raise maxReplicas or lower minReplicas"
 )
 SERVED_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"
+SERVED_NAME_HELP = "must be letters, digits and . _ / : - only, and begin and end with a letter or digit"
 
 Milliseconds = Annotated[StrictInt, Field(ge=1, le=600_000)]
 TensorParallel = Annotated[Literal[1, 2, 4, 8], BeforeValidator(whole)]
@@ -71,9 +66,7 @@ class ModelSpec(APIModel):
         description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors "
         "files. image:///dir is a directory inside the engine image; pvc://claim/dir is a directory on a "
         "PersistentVolumeClaim of this namespace, mounted read-only.",
-        json_schema_extra={
-            "x-kubernetes-validations": [rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")]
-        },
+        json_schema_extra=validations(rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")),
     )
     served_name: StrictStr | None = Field(
         default=None,
@@ -82,15 +75,9 @@ class ModelSpec(APIModel):
         description="The model name that clients send in requests, and the label model_name of its metrics. "
         "It must be unique within the namespace: of two LLMDeployments with one name the older is served. "
         "Default: the name of this object.",
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    f"self.matches(r'{SERVED_NAME_PATTERN}')",
-                    "model.servedName must be letters, digits and . _ / : - only, and begin and end with a "
-                    "letter or digit",
-                )
-            ]
-        },
+        json_schema_extra=validations(
+            rule(f"self.matches(r'{SERVED_NAME_PATTERN}')", f"model.servedName {SERVED_NAME_HELP}")
+        ),
     )
 
 
@@ -116,9 +103,8 @@ class EngineSpec(APIModel):
         ge=10,
         le=86_400,
         description="Longest duration of one request in seconds; the engine ends a request that takes "
-        "longer. "
-        "It also sets the termination grace period of the pods, 15 seconds above it, so that accepted "
-        "requests are finished. A change replaces the pods.",
+        "longer. It also sets the termination grace period of the pods, 15 seconds above it, so that "
+        "accepted requests are finished. A change replaces the pods.",
     )
     precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
         default=AS_STORED,
@@ -130,35 +116,31 @@ class EngineSpec(APIModel):
         "checkpoints; `tangram plan` plans all formats.",
         json_schema_extra={"enum": list(WEIGHT_FORMATS)},
     )
-    precision_tolerance: PrecisionToleranceSpec | None = Field(
-        default=None,
-        description="How far a quantised format may be from the checkpoint's own format. It applies where "
-        "precision is Any. Default: perplexity at most 2 percent higher, and the same token first at 95 "
-        "percent of positions.",
+    precision_tolerance: PrecisionToleranceSpec | None = optional(
+        "How far a quantised format may be from the checkpoint's own format. It applies where precision is "
+        "Any. Default: perplexity at most 2 percent higher, and the same token first at 95 percent of "
+        "positions."
     )
     kv_cache_precision: Literal["bf16", "fp8"] = Field(
         default="bf16",
-        description="Format of the KV cache: bf16 (16 bit), or fp8, which holds twice the tokens. The "
-        "engine has "
-        "16 bit only: the operator does not place fp8 yet; `tangram plan` plans it.",
+        description="Format of the KV cache: bf16 (16 bit), or fp8, which holds twice the tokens. The engine "
+        "has 16 bit only: the operator does not place fp8 yet; `tangram plan` plans it.",
     )
     resources: HostResourcesSpec = Field(
         default_factory=HostResourcesSpec,
         description="CPU and memory of the host for each replica. Default: the replica's share of the "
         "operator's settings cpuPerGPU and memoryPerGPU, which are for a whole GPU. A replica may ask for "
         "its share of maxCPUPerGPU and maxMemoryPerGPU at most (default: cpuPerGPU and memoryPerGPU): a GPU "
-        "or slice whose share is smaller is not used, and requests above these settings are not "
-        "Accepted, with the reason AboveLimit. A change replaces the pods.",
+        "or slice whose share is smaller is not used, and requests above these settings are not Accepted, "
+        "with the reason AboveLimit. A change replaces the pods.",
     )
-    api_key_secret_ref: SecretKeySpec | None = Field(
-        default=None,
-        description="Secret with the API keys that clients must send (Authorization: Bearer KEY). It is in "
-        "the "
-        "namespace of this object; the value of its key has one API key per line, each of 8 to 512 "
-        "characters without blanks, and lines that begin with # are skipped. Any of the API keys is "
-        "accepted. A change of the Secret reaches running pods within two minutes, without a restart; a "
-        "change of this reference replaces the pods. Pods wait while the Secret is missing. /metrics and the "
-        "probes need no API key. Default: requests need no API key.",
+    api_key_secret_ref: SecretKeySpec | None = optional(
+        "Secret with the API keys that clients must send (Authorization: Bearer KEY). It is in the namespace "
+        "of this object; the value of its key has one API key per line, each of 8 to 512 characters without "
+        "blanks, and lines that begin with # are skipped. Any of the API keys is accepted. A change of the "
+        "Secret reaches running pods within two minutes, without a restart; a change of this reference "
+        "replaces the pods. Pods wait while the Secret is missing. /metrics and the probes need no API key. "
+        "Default: requests need no API key."
     )
 
 
@@ -171,31 +153,28 @@ class ObjectiveSpec(APIModel):
     )
     milliseconds: Milliseconds = Field(
         description="Longest acceptable time in milliseconds. It is measured at the nearest histogram bucket "
-        "edge at or below it; the condition SLOMet names the edge.",
+        "edge at or below it; the condition SLOMet names the edge."
     )
 
 
 class ObjectivesSpec(APIModel):
     """Latency objectives, each optional."""
 
-    ttft: ObjectiveSpec | None = Field(
-        default=None,
-        description="Time to first token: from the arrival of a request at the engine to its first token.",
+    ttft: ObjectiveSpec | None = optional(
+        "Time to first token: from the arrival of a request at the engine to its first token."
     )
-    tpot: ObjectiveSpec | None = Field(
-        default=None,
-        description="Time per output token after the first, averaged over each request. A GPU or slice whose "
-        "memory cannot be read this fast is not used.",
+    tpot: ObjectiveSpec | None = optional(
+        "Time per output token after the first, averaged over each request. A GPU or slice whose memory "
+        "cannot be read this fast is not used."
     )
 
 
 class TrafficSpec(APIModel):
     """Expected traffic, until traffic is measured."""
 
-    requests_per_second: Rate | None = Field(
-        default=None,
-        description='Requests per second, of all replicas together: a decimal in quotes, such as "0.5", or a '
-        "whole number. Default: scaling.minReplicas replicas are planned until traffic is measured.",
+    requests_per_second: Rate | None = optional(
+        'Requests per second, of all replicas together: a decimal in quotes, such as "0.5", or a whole '
+        "number. Default: scaling.minReplicas replicas are planned until traffic is measured."
     )
     input_tokens: LengthsSpec | None = Field(
         default=None,
@@ -228,55 +207,41 @@ class SpreadSpec(APIModel):
     )
 
 
-_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
-
-
 class PlacementSpec(APIModel):
     """Which hardware may be used."""
 
-    allowed_skus: tuple[SKU, ...] = Field(
-        default=(),
+    allowed_skus: tuple[SKU, ...] = list_field(
+        32,
+        "GPU models that may be used, by their names in the catalog (for instance H100-80GB-SXM). Empty: all "
+        "of the catalog.",
+        kind="set",
         alias="allowedSKUs",
-        max_length=32,
-        description="GPU models that may be used, by their names in the catalog (for instance "
-        "H100-80GB-SXM). Empty: all of the catalog.",
-        json_schema_extra=_SET,
     )
-    denied_skus: tuple[SKU, ...] = Field(
-        default=(),
-        alias="deniedSKUs",
-        max_length=32,
-        description="GPU models that must not be used, by their names in the catalog.",
-        json_schema_extra=_SET,
+    denied_skus: tuple[SKU, ...] = list_field(
+        32, "GPU models that must not be used, by their names in the catalog.", kind="set", alias="deniedSKUs"
     )
     mig: MIGPolicy = Field(
         default=MIGPolicy.ALLOWED,
         description="Whether replicas may (Allowed), must (Required) or must not (Forbidden) run on MIG "
         "slices.",
     )
-    pools: tuple[PoolName, ...] = Field(
-        default=(),
-        max_length=32,
-        description="Names of the GPUPools on whose nodes replicas may run. Empty: on any node.",
-        json_schema_extra=_SET,
+    pools: tuple[PoolName, ...] = list_field(
+        32, "Names of the GPUPools on whose nodes replicas may run. Empty: on any node.", kind="set"
     )
-    tensor_parallel: tuple[TensorParallel, ...] = Field(
-        default=(),
-        max_length=4,
-        description="Numbers of GPUs of one node that a replica may be split over: any of 1, 2, 4 and 8. "
-        "Empty: any number. The engine runs on one GPU or slice: the operator places replicas that are not "
-        "split; `tangram plan` plans all.",
-        json_schema_extra=_SET,
+    tensor_parallel: tuple[TensorParallel, ...] = list_field(
+        4,
+        "Numbers of GPUs of one node that a replica may be split over: any of 1, 2, 4 and 8. Empty: any "
+        "number. The engine runs on one GPU or slice: the operator places replicas that are not split; "
+        "`tangram plan` plans all.",
+        kind="set",
     )
-    spread: SpreadSpec | None = Field(
-        default=None,
-        description="Largest share of the replicas that may be lost with one node or zone.",
+    spread: SpreadSpec | None = optional(
+        "Largest share of the replicas that may be lost with one node or zone."
     )
-    budget_per_hour: Budget | None = Field(
-        default=None,
-        description="Most USD per hour that all replicas together may cost: a decimal in quotes, such as "
-        '"12.50", or a whole number. A slice costs its dominant share (compute or memory) of its GPU. '
-        "Replicas above the budget are not placed, and the condition Placed reports it.",
+    budget_per_hour: Budget | None = optional(
+        'Most USD per hour that all replicas together may cost: a decimal in quotes, such as "12.50", or a '
+        "whole number. A slice costs its dominant share (compute or memory) of its GPU. Replicas above the "
+        "budget are not placed, and the condition Placed reports it."
     )
 
 
@@ -303,20 +268,18 @@ class ScalingSpec(APIModel):
 _SHOW_DEFAULTS: dict[str, JsonValue] = {"default": {}}
 
 
-_PLACEMENT_RULES: dict[str, JsonValue] = {
-    "x-kubernetes-validations": [
-        rule(
-            "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku in "
-            "self.deniedSKUs)",
-            "a SKU is in both placement.allowedSKUs and placement.deniedSKUs; remove it from one of them",
-        ),
-        rule(
-            "self.mig != 'Required' || !has(self.tensorParallel) || self.tensorParallel.size() == 0 || 1 in "
-            "self.tensorParallel",
-            TENSOR_PARALLEL_ON_SLICES,
-        ),
-    ]
-}
+_PLACEMENT_RULES = validations(
+    rule(
+        "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku in "
+        "self.deniedSKUs)",
+        "a SKU is in both placement.allowedSKUs and placement.deniedSKUs; remove it from one of them",
+    ),
+    rule(
+        "self.mig != 'Required' || !has(self.tensorParallel) || self.tensorParallel.size() == 0 || 1 in "
+        "self.tensorParallel",
+        TENSOR_PARALLEL_ON_SLICES,
+    ),
+)
 
 
 class LLMDeploymentSpec(APIModel):
@@ -330,9 +293,8 @@ class LLMDeploymentSpec(APIModel):
     )
     objectives: ObjectivesSpec = Field(
         default_factory=ObjectivesSpec,
-        description="Latency objectives. Without any, the cheapest GPU or slice that the model fits is "
-        "used, and "
-        "replicas are added only when requests queue.",
+        description="Latency objectives. Without any, the cheapest GPU or slice that the model fits is used, "
+        "and replicas are added only when requests queue.",
     )
     traffic: TrafficSpec = Field(
         default_factory=TrafficSpec,
@@ -349,32 +311,21 @@ class LLMDeploymentSpec(APIModel):
         description="Bounds of the number of replicas while Tangram scales. They do not apply while "
         "spec.replicas is set.",
         json_schema_extra=_SHOW_DEFAULTS
-        | {
-            "x-kubernetes-validations": [
-                rule(
-                    "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
-                    MIN_ABOVE_MAX,
-                )
-            ]
-        },
+        | validations(rule("!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", MIN_ABOVE_MAX)),
     )
-    replicas: Annotated[StrictInt, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
-        default=None,
-        description="Number of replicas, set by a person, `kubectl scale`, a HorizontalPodAutoscaler or "
-        "KEDA. "
-        "While it is set, Tangram does not scale, and scaling.minReplicas and scaling.maxReplicas do not "
-        "apply. 0: no replica runs and no GPU is kept. Default: unset, and it stays unset; Tangram then "
-        "scales between scaling.minReplicas and scaling.maxReplicas. `tangram scale NAME --auto` unsets it.",
+    replicas: Annotated[StrictInt, Field(ge=0, le=MAX_REPLICAS)] | None = optional(
+        "Number of replicas, set by a person, `kubectl scale`, a HorizontalPodAutoscaler or KEDA. While it "
+        "is set, Tangram does not scale, and scaling.minReplicas and scaling.maxReplicas do not apply. 0: no "
+        "replica runs and no GPU is kept. Default: unset, and it stays unset; Tangram then scales between "
+        "scaling.minReplicas and scaling.maxReplicas. `tangram scale NAME --auto` unsets it."
     )
-    priority_class_name: PriorityClassName | None = Field(
-        default=None,
-        description="PriorityClass of the engine pods. Where GPUs are scarce, the LLMDeployment whose class "
-        "has "
-        "the higher value gets them first, and of equal values the older one. Running replicas are not "
-        "taken away for others. The class must have preemptionPolicy Never and the label "
+    priority_class_name: PriorityClassName | None = optional(
+        "PriorityClass of the engine pods. Where GPUs are scarce, the LLMDeployment whose class has the "
+        "higher value gets them first, and of equal values the older one. Running replicas are not taken "
+        "away for others. The class must have preemptionPolicy Never and the label "
         'tangram.dev/priority-class: "true", which an administrator sets; the Helm chart brings tangram-low, '
         "tangram-standard and tangram-high. A change is used in planning at once and reaches pods with the "
-        "next rollout. Default: the operator's defaultPriorityClassName.",
+        "next rollout. Default: the operator's defaultPriorityClassName."
     )
     metadata: PodMetadataSpec = Field(
         default_factory=PodMetadataSpec,
@@ -401,7 +352,5 @@ TRAFFIC_RULE = rule(
 )
 NAME_RULE = rule(
     "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with "
-    "'-': "
-    "it names a Service and Deployments",
+    f"metadata.name {NAME_HELP}: it names a Service and Deployments",
 )

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, StringConstraints
 
-from tangram.api.common.base import APIModel
+from tangram.api.common.base import APIModel, list_field, optional
 from tangram.api.llm_deployment.back_offs import BackOffStatus
 from tangram.api.llm_deployment.evaluation import EvaluationStatus
 from tangram.api.llm_deployment.facts import Facts
@@ -17,9 +17,6 @@ Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9]*)$")]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 ConditionType = Literal["Ready", "Accepted", "ModelReady", "Placed", "Available", "ScalingActive", "SLOMet"]
-
-
-_ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 
 
 class Condition(APIModel):
@@ -50,14 +47,9 @@ class ModelStatus(APIModel):
     engine_image: Annotated[str, StringConstraints(max_length=512)] = Field(
         description="The engine image that inspected it."
     )
-    facts: Facts | None = Field(
-        default=None, description="What was found; absent while it is being inspected or cannot be served."
-    )
-    evaluations: tuple[EvaluationStatus, ...] = Field(
-        default=(),
-        max_length=16,
-        description="Quantised formats that were compared with the checkpoint's own format.",
-        json_schema_extra=_ATOMIC,
+    facts: Facts | None = optional("What was found; absent while it is being inspected or cannot be served.")
+    evaluations: tuple[EvaluationStatus, ...] = list_field(
+        16, "Quantised formats that were compared with the checkpoint's own format."
     )
 
 
@@ -65,13 +57,13 @@ class AlternativeStatus(APIModel):
     """Another shape that would serve, and was not chosen."""
 
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
-    precision: ShortText | None = Field(default=None, description="Format of the weights.")
+    precision: ShortText | None = optional("Format of the weights.")
     replicas: Count = Field(
-        description="How many replicas would carry the same load there; scaling.minReplicas where it "
-        "cannot serve."
+        description="How many replicas would carry the same load there; scaling.minReplicas where it cannot "
+        "serve."
     )
-    cost_per_hour: Decimal | None = Field(
-        default=None, description="USD per hour of these replicas; absent where no price is known."
+    cost_per_hour: Decimal | None = optional(
+        "USD per hour of these replicas; absent where no price is known."
     )
     rejected_because: Reason = Field(description="The constraint that excluded it, in one word.")
     message: Text = Field(description="The value that missed the constraint, and by how much.")
@@ -89,43 +81,30 @@ class RelaxationStatus(APIModel):
 class PlacementStatus(APIModel):
     """Where replicas run, and the shapes that were not chosen."""
 
-    variant: ShortText | None = Field(
-        default=None, description="Suffix of the Deployment's name for this shape."
-    )
-    sku: ShortText | None = Field(default=None, description="GPU model.")
-    profile: ShortText | None = Field(default=None, description="MIG profile, or gpu for a whole GPU.")
-    precision: ShortText | None = Field(default=None, description="Format in which the weights are served.")
+    variant: ShortText | None = optional("Suffix of the Deployment's name for this shape.")
+    sku: ShortText | None = optional("GPU model.")
+    profile: ShortText | None = optional("MIG profile, or gpu for a whole GPU.")
+    precision: ShortText | None = optional("Format in which the weights are served.")
     display: ShortText = Field(description="GPU model, profile and number of replicas, as text.")
     placed_replicas: Count = Field(description="Desired replicas that the fleet has room for.")
-    predicted_tpot_milliseconds: Decimal | None = Field(
-        default=None,
+    predicted_tpot_milliseconds: Decimal | None = optional(
+        "Time per output token in milliseconds of a nearly idle replica on this shape, as `tangram size` "
+        "predicts it.",
         alias="predictedTPOTMilliseconds",
-        description="Time per output token in milliseconds of a nearly idle replica on this shape, as "
-        "`tangram size` predicts it.",
     )
-    alternatives: tuple[AlternativeStatus, ...] = Field(
-        default=(),
-        max_length=5,
-        description="Up to five other shapes that would serve, best first, and why each was not chosen.",
-        json_schema_extra=_ATOMIC,
+    alternatives: tuple[AlternativeStatus, ...] = list_field(
+        5, "Up to five other shapes that would serve, best first, and why each was not chosen."
     )
-    plan: ShortText | None = Field(
-        default=None,
-        description="Name of the FleetPlan that `because` and `relaxations` are from: a plan of the whole "
-        "fleet.",
+    plan: ShortText | None = optional(
+        "Name of the FleetPlan that `because` and `relaxations` are from: a plan of the whole fleet."
     )
-    because: tuple[Text, ...] = Field(
-        default=(),
-        max_length=16,
-        description="Where some replicas have no room: the constraints that together exclude them.",
-        json_schema_extra=_ATOMIC,
+    because: tuple[Text, ...] = list_field(
+        16, "Where some replicas have no room: the constraints that together exclude them."
     )
-    relaxations: tuple[RelaxationStatus, ...] = Field(
-        default=(),
-        max_length=16,
-        description="Where some replicas have no room: the smallest change of each kind that makes room for "
-        "all of them, each tried on the whole fleet.",
-        json_schema_extra=_ATOMIC,
+    relaxations: tuple[RelaxationStatus, ...] = list_field(
+        16,
+        "Where some replicas have no room: the smallest change of each kind that makes room for all of them, "
+        "each tried on the whole fleet.",
     )
 
 
@@ -135,19 +114,13 @@ class SLOStatus(APIModel):
     time: Time = Field(description="When these numbers were read.")
     window_seconds: Count = Field(description="Length of the time window that they cover, in seconds.")
     samples: Count = Field(description="Approximate number of requests that they cover.")
-    ttft_attainment: Decimal | None = Field(
-        default=None, description="Share of requests, 0 to 1, that met the TTFT objective."
+    ttft_attainment: Decimal | None = optional("Share of requests, 0 to 1, that met the TTFT objective.")
+    tpot_attainment: Decimal | None = optional("Share of requests, 0 to 1, that met the TPOT objective.")
+    ttft_milliseconds: Count | None = optional(
+        "Observed time to first token in milliseconds, at the objective's percentile."
     )
-    tpot_attainment: Decimal | None = Field(
-        default=None, description="Share of requests, 0 to 1, that met the TPOT objective."
-    )
-    ttft_milliseconds: Count | None = Field(
-        default=None,
-        description="Observed time to first token in milliseconds, at the objective's percentile.",
-    )
-    tpot_milliseconds: Count | None = Field(
-        default=None,
-        description="Observed time per output token in milliseconds, at the objective's percentile.",
+    tpot_milliseconds: Count | None = optional(
+        "Observed time per output token in milliseconds, at the objective's percentile."
     )
 
 
@@ -171,32 +144,26 @@ class LastScale(APIModel):
 class ScalingStatus(APIModel):
     """Measurements of the scaling law, from which a restarted operator continues."""
 
-    learned_under: Annotated[str, StringConstraints(max_length=640)] | None = Field(
-        default=None,
-        description="The model, batch size and objectives that these measurements belong to; after a "
-        "change of one of them they are discarded.",
+    learned_under: Annotated[str, StringConstraints(max_length=640)] | None = optional(
+        "The model, batch size and objectives that these measurements belong to; after a change of one of "
+        "them they are discarded."
     )
-    violated_requests_per_second: Decimal | None = Field(
-        default=None,
-        description="Requests per second per replica at which objectives were missed or requests queued.",
+    violated_requests_per_second: Decimal | None = optional(
+        "Requests per second per replica at which objectives were missed or requests queued."
     )
-    violated_running_requests: Decimal | None = Field(
-        default=None, description="Running requests per replica at that load."
+    violated_running_requests: Decimal | None = optional("Running requests per replica at that load.")
+    tpot_reachable: bool | None = optional(
+        "Whether a replica meets the TPOT objective at low load, as measured; false: more replicas do not "
+        "help."
     )
-    tpot_reachable: bool | None = Field(
-        default=None,
-        description="Whether a replica meets the TPOT objective at low load, as measured; false: more "
-        "replicas do not help.",
+    start_seconds: Decimal | None = optional(
+        "Measured time in seconds from a scale-up until its replicas were ready."
     )
-    start_seconds: Decimal | None = Field(
-        default=None, description="Measured time in seconds from a scale-up until its replicas were ready."
+    late_replicas: Count | None = optional(
+        "Replicas that did not become ready in the expected time; scaling does not rely on them."
     )
-    late_replicas: Count | None = Field(
-        default=None,
-        description="Replicas that did not become ready in the expected time; scaling does not rely on them.",
-    )
-    failed_orders: Count | None = Field(
-        default=None, description="Number of consecutive scale-ups of which no replica became ready."
+    failed_orders: Count | None = optional(
+        "Number of consecutive scale-ups of which no replica became ready."
     )
 
 
@@ -204,13 +171,10 @@ class ReplicasSetBy(APIModel):
     """Which client set spec.replicas, as the API server records it in metadata.managedFields."""
 
     manager: ShortText = Field(description="Field manager: the name that the client chose.")
-    subresource: ShortText | None = Field(
-        default=None, description="scale, where it was set through the scale subresource."
-    )
-    time: Time | None = Field(
-        default=None,
-        description="When that client last set fields of this object; absent where the API server does not "
-        "record it, as for the scale subresource.",
+    subresource: ShortText | None = optional("scale, where it was set through the scale subresource.")
+    time: Time | None = optional(
+        "When that client last set fields of this object; absent where the API server does not record it, as "
+        "for the scale subresource."
     )
 
 
@@ -224,66 +188,49 @@ class RevisionStatus(APIModel):
 class LLMDeploymentStatus(APIModel):
     """Observed state, written by Tangram alone."""
 
-    observed_generation: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Generation of the object that this status is about."
+    observed_generation: Annotated[int, Field(ge=0)] | None = optional(
+        "Generation of the object that this status is about."
     )
-    revision: RevisionStatus | None = Field(
-        default=None,
-        description="The last change of the spec, apart from spec.replicas. A change of spec.replicas alone "
-        "starts no rollout and keeps back-offs and measurements.",
+    revision: RevisionStatus | None = optional(
+        "The last change of the spec, apart from spec.replicas. A change of spec.replicas alone starts no "
+        "rollout and keeps back-offs and measurements."
     )
     conditions: tuple[LLMDeploymentCondition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet "
-        "have the reasons.",
+        description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet have "
+        "the reasons.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    replicas: Count | None = Field(
-        default=None,
-        description="Engine pods that exist, ready or not: what HorizontalPodAutoscalers and `kubectl scale` "
-        "read.",
+    replicas: Count | None = optional(
+        "Engine pods that exist, ready or not: what HorizontalPodAutoscalers and `kubectl scale` read."
     )
-    replicas_display: ShortText | None = Field(
-        default=None, description='Ready over desired replicas, as text: "3/4".'
+    replicas_display: ShortText | None = optional('Ready over desired replicas, as text: "3/4".')
+    selector: ShortText | None = optional(
+        "Label selector, as text, of exactly the engine pods of this LLMDeployment: what "
+        "HorizontalPodAutoscalers read."
     )
-    selector: ShortText | None = Field(
-        default=None,
-        description="Label selector, as text, of exactly the engine pods of this LLMDeployment: what "
-        "HorizontalPodAutoscalers read.",
+    replicas_set_by: ReplicasSetBy | None = optional(
+        "Which client set spec.replicas; absent where it is not set, and where the API server does not "
+        "record the client: when it is set through the scale subresource while no client owns the field."
     )
-    replicas_set_by: ReplicasSetBy | None = Field(
-        default=None,
-        description="Which client set spec.replicas; absent where it is not set, and where the API server "
-        "does not record the client: when it is set through the scale subresource while no client owns the "
-        "field.",
+    desired_replicas: Count | None = optional(
+        "Desired replicas: spec.replicas, else a number between scaling.minReplicas and scaling.maxReplicas."
     )
-    desired_replicas: Count | None = Field(
-        default=None,
-        description="Desired replicas: spec.replicas, else a number between scaling.minReplicas and "
-        "scaling.maxReplicas.",
+    ready_replicas: Count | None = optional("Replicas that are ready to serve.")
+    model: ModelStatus | None = optional("The checkpoint as inspected.")
+    placement: PlacementStatus | None = optional(
+        "Where the replicas run, and the alternatives that were not chosen."
     )
-    ready_replicas: Count | None = Field(default=None, description="Replicas that are ready to serve.")
-    model: ModelStatus | None = Field(default=None, description="The checkpoint as inspected.")
-    placement: PlacementStatus | None = Field(
-        default=None, description="Where the replicas run, and the alternatives that were not chosen."
+    slo: SLOStatus | None = optional("Latency as measured, at most once a minute.")
+    cost: CostStatus | None = optional("What the placed replicas cost.")
+    url: ShortText | None = optional("Base URL of the OpenAI-compatible API within the cluster.")
+    last_scale: LastScale | None = optional("The last change of the desired number of replicas.")
+    scaling: ScalingStatus | None = optional(
+        "Measurements from which scaling continues after a restart of the operator."
     )
-    slo: SLOStatus | None = Field(default=None, description="Latency as measured, at most once a minute.")
-    cost: CostStatus | None = Field(default=None, description="What the placed replicas cost.")
-    url: ShortText | None = Field(
-        default=None, description="Base URL of the OpenAI-compatible API within the cluster."
-    )
-    last_scale: LastScale | None = Field(
-        default=None, description="The last change of the desired number of replicas."
-    )
-    scaling: ScalingStatus | None = Field(
-        default=None, description="Measurements from which scaling continues after a restart of the operator."
-    )
-    back_offs: tuple[BackOffStatus, ...] = Field(
-        default=(),
-        max_length=3,
-        description="Shapes (GPU model and profile) in back-off: their pods could not be created or "
-        "scheduled, so "
-        "that no more are started until the time given.",
-        json_schema_extra=_ATOMIC,
+    back_offs: tuple[BackOffStatus, ...] = list_field(
+        3,
+        "Shapes (GPU model and profile) in back-off: their pods could not be created or scheduled, so that "
+        "no more are started until the time given.",
     )
