@@ -69,76 +69,45 @@ class OldForm:
         return True
 
 
-def _form(kind: str, change: Change, path: str, new_path: str, old: str, new: str) -> OldForm:
-    return OldForm(kind, tuple(path.split(".")), change, tuple(new_path.split(".")), old, new)
+def _form(kind: str, change: Change, name: str, new_name: str, old: str, new: str) -> OldForm:
+    """`name` and `new_name`: paths below `spec`. `old` and `new`: example values."""
+    path, new_path = ("spec", *name.split(".")), ("spec", *new_name.split("."))
+    return OldForm(kind, path, change, new_path, f"{name}: {old}", f"{new_name}: {new}")
 
 
-def _decimal(kind: str, path: str, example: str) -> OldForm:
-    name = path.removeprefix("spec.")
-    return _form(kind, Change.DECIMAL, path, path, f"{name}: {example}", f'{name}: "{example}"')
+def _decimal(kind: str, name: str, example: str) -> OldForm:
+    return _form(kind, Change.DECIMAL, name, name, example, f'"{example}"')
 
 
 def _length(name: str, example: int) -> OldForm:
-    path, shown = f"spec.traffic.{name}", f"traffic.{name}"
-    return _form(
-        "LLMDeployment", Change.LENGTH, path, path, f"{shown}: {example}", f"{shown}: {{mean: {example}}}"
-    )
+    return _form("LLMDeployment", Change.LENGTH, name, name, str(example), f"{{mean: {example}}}")
 
 
 def _figure(name: str) -> OldForm:
-    return _form(
-        "FleetPlan", Change.OBSERVED, f"spec.{name}", f"status.{name}", f"spec.{name}", f"status.{name}"
-    )
+    old, new = ("spec", name), ("status", name)
+    return OldForm("FleetPlan", old, Change.OBSERVED, new, ".".join(old), ".".join(new))
 
 
 OLD_FORMS = (
-    _form(
+    _form("LLMDeployment", Change.RENAMED, "scaling.min", "scaling.minReplicas", "2", "2"),
+    _form("LLMDeployment", Change.RENAMED, "scaling.max", "scaling.maxReplicas", "8", "8"),
+    _form("LLMDeployment", Change.PRIORITY, "priority", "priorityClassName", "10", "tangram-priority-10"),
+    _decimal("LLMDeployment", "traffic.requestsPerSecond", "0.5"),
+    _length("traffic.inputTokens", 1024),
+    _length("traffic.outputTokens", 256),
+    _decimal("LLMDeployment", "placement.spread.node", "0.5"),
+    _decimal("LLMDeployment", "placement.spread.zone", "0.5"),
+    _decimal("LLMDeployment", "placement.budgetPerHour", "12.5"),
+    OldForm(
         "LLMDeployment",
-        Change.RENAMED,
-        "spec.scaling.min",
-        "spec.scaling.minReplicas",
-        "scaling.min: 2",
-        "scaling.minReplicas: 2",
-    ),
-    _form(
-        "LLMDeployment",
-        Change.RENAMED,
-        "spec.scaling.max",
-        "spec.scaling.maxReplicas",
-        "scaling.max: 8",
-        "scaling.maxReplicas: 8",
-    ),
-    _form(
-        "LLMDeployment",
-        Change.PRIORITY,
-        "spec.priority",
-        "spec.priorityClassName",
-        "priority: 10",
-        "priorityClassName: tangram-priority-10",
-    ),
-    _decimal("LLMDeployment", "spec.traffic.requestsPerSecond", "0.5"),
-    _length("inputTokens", 1024),
-    _length("outputTokens", 256),
-    _decimal("LLMDeployment", "spec.placement.spread.node", "0.5"),
-    _decimal("LLMDeployment", "spec.placement.spread.zone", "0.5"),
-    _decimal("LLMDeployment", "spec.placement.budgetPerHour", "12.5"),
-    _form(
-        "LLMDeployment",
+        ("status", "replicas"),
         Change.OBSERVED,
-        "status.replicas",
-        "status.replicasDisplay",
+        ("status", "replicasDisplay"),
         'status.replicas: "3/4"',
         'status.replicas: 4, status.replicasDisplay: "3/4"',
     ),
-    _decimal("GPUPool", "spec.pricePerGPUHour", "2.5"),
-    _form(
-        "GPUPool",
-        Change.MOVED,
-        "spec.nodes.sku",
-        "spec.sku",
-        "nodes.sku: H100-80GB-SXM",
-        "sku: H100-80GB-SXM",
-    ),
+    _decimal("GPUPool", "pricePerGPUHour", "2.5"),
+    _form("GPUPool", Change.MOVED, "nodes.sku", "sku", "H100-80GB-SXM", "H100-80GB-SXM"),
     _figure("currentCostPerHour"),
     _figure("savesPerHour"),
     _figure("solveSeconds"),
