@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, StrictStr, StringConstraints, ValidationError
+from pydantic.alias_generators import to_camel
 
 from tangram.api.common.base import APIModel
 from tangram.api.common.values import Tolerance
@@ -16,6 +17,11 @@ _MESSAGE_LIMIT = 500
 _LARGEST = 1e9  # a broken format may have any perplexity: beyond, the number means no more
 _DIGITS = 6  # decimals kept: a report judges alike before and after it is recorded
 _DEFAULT = PrecisionTolerance()
+# Numbers of a report, on the wire, in the status and in the planner's type alike.
+_FIGURES = (
+    *("perplexity", "quantised_perplexity", "perplexity_increase"),
+    *("top1_agreement", "kl_mean", "kl_p99"),
+)
 
 Format = Literal["fp8", "int4"]
 _Name = Annotated[StrictStr, StringConstraints(min_length=1, max_length=128)]
@@ -124,12 +130,7 @@ def parse_evaluation(
         return EvaluationFailure("EvaluationFailed", f"the report is about {figures.format}", at)
     return EvaluationReport(
         tokens=figures.tokens,
-        perplexity=_rounded(figures.perplexity),
-        quantised_perplexity=_rounded(figures.quantised_perplexity),
-        perplexity_increase=_rounded(figures.perplexity_increase),
-        top1_agreement=_rounded(figures.top1_agreement),
-        kl_mean=_rounded(figures.kl_mean),
-        kl_p99=_rounded(figures.kl_p99),
+        **{name: _rounded(getattr(figures, name)) for name in _FIGURES},
         engine_image=engine_image,
         profile=profile,
     )
@@ -144,12 +145,7 @@ def evaluation_block(key: EvaluationKey, report: EvaluationReport) -> dict[str, 
         "digest": key.digest,
         "engineImage": report.engine_image,
         "tokens": report.tokens,
-        "perplexity": _text(report.perplexity),
-        "quantisedPerplexity": _text(report.quantised_perplexity),
-        "perplexityIncrease": _text(report.perplexity_increase),
-        "top1Agreement": _text(report.top1_agreement),
-        "klMean": _text(report.kl_mean),
-        "klP99": _text(report.kl_p99),
+        **{to_camel(name): _text(getattr(report, name)) for name in _FIGURES},
     }
 
 
@@ -166,22 +162,12 @@ def evaluations_from_status(obj: Mapping[str, Any]) -> tuple[tuple[EvaluationKey
     for block in blocks if isinstance(blocks, list) and uri else ():
         try:
             entry = EvaluationStatus.model_validate(block)
-            numbers = {
-                name: _rounded(float(getattr(entry, name)))
-                for name in (
-                    "perplexity",
-                    "quantised_perplexity",
-                    "perplexity_increase",
-                    "top1_agreement",
-                    "kl_mean",
-                    "kl_p99",
-                )
-            }
+            figures = {name: _rounded(float(getattr(entry, name))) for name in _FIGURES}
         except (ValidationError, ValueError):
             continue
         key = EvaluationKey(obj["metadata"]["namespace"], uri, entry.digest, entry.sku, entry.precision)
         report = EvaluationReport(
-            tokens=entry.tokens, engine_image=entry.engine_image, profile=entry.profile, **numbers
+            tokens=entry.tokens, engine_image=entry.engine_image, profile=entry.profile, **figures
         )
         reports.append((key, report))
     return tuple(reports)
