@@ -39,6 +39,11 @@ def _column(
     return column | ({"priority": priority} if priority else {})
 
 
+def _latency(name: str, meaning: str) -> dict[str, Any]:
+    path = f".status.slo.{name.lower()}Milliseconds"
+    return _column(name, path, f"{meaning} in ms, at the percentile.", "integer", 1)
+
+
 def _condition(kind: str, key: str) -> str:
     return f'.status.conditions[?(@.type=="{kind}")].{key}'
 
@@ -71,20 +76,8 @@ LLM_DEPLOYMENT = Definition(
         _column("Placement", ".status.placement.display", "GPU model, MIG profile and number of replicas."),
         _column("SLO", _condition("SLOMet", "status"), "Whether the latency objectives are met."),
         _column("$/H", ".status.cost.perHour", "USD per hour of the placed replicas."),
-        _column(
-            "TTFT",
-            ".status.slo.ttftMilliseconds",
-            "Time to first token in ms, at the percentile.",
-            "integer",
-            1,
-        ),
-        _column(
-            "TPOT",
-            ".status.slo.tpotMilliseconds",
-            "Time per output token in ms, at the percentile.",
-            "integer",
-            1,
-        ),
+        _latency("TTFT", "Time to first token"),
+        _latency("TPOT", "Time per output token"),
         _column("URL", ".status.url", "Base URL within the cluster.", priority=1),
         _AGE,
     ),

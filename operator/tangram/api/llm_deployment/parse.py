@@ -13,7 +13,6 @@ from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.lengths import LengthsSpec
 from tangram.api.llm_deployment.replicas_set_by import replicas_set_by
 from tangram.api.llm_deployment.revision import revision
-from tangram.api.llm_deployment.secret_key import SecretKeySpec
 from tangram.api.llm_deployment.spec import (
     LONGER_THAN_CONTEXT,
     MIN_ABOVE_MAX,
@@ -26,7 +25,6 @@ from tangram.api.llm_deployment.spec import (
     PlacementSpec,
     ScalingSpec,
     SpreadSpec,
-    TrafficSpec,
 )
 from tangram.fleet import (
     HostResources,
@@ -36,7 +34,6 @@ from tangram.fleet import (
     MIGPolicy,
     Objective,
     ParsedIntent,
-    PrecisionTolerance,
     SecretKey,
     Spread,
     Traffic,
@@ -82,6 +79,8 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Par
     if problem:
         return InvalidIntent(**identity, message=problem)
     fewest, most = _bounds(spec.scaling, spec.replicas)
+    rate = spec.traffic.requests_per_second
+    spread, api_keys = spec.placement.spread or SpreadSpec(), spec.engine.api_key_secret_ref
     intent = Intent(
         **identity,
         model_uri=spec.model.uri,
@@ -101,16 +100,16 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Par
         min_available=None if spec.replicas is None else min(spec.replicas, spec.scaling.min_replicas),
         revision=revision(obj),
         paused=spec.paused,
-        traffic=_traffic(spec.traffic),
+        traffic=Traffic(rate, _lengths(spec.traffic.input_tokens), _lengths(spec.traffic.output_tokens)),
         pools=tuple(sorted(set(spec.placement.pools))),
         tensor_parallel=tuple(sorted(set(spec.placement.tensor_parallel))),
         precision=spec.engine.precision,
-        tolerance=_tolerance(spec.engine.precision_tolerance),
+        tolerance=(spec.engine.precision_tolerance or PrecisionToleranceSpec()).to_noun(),
         kv_precision=spec.engine.kv_cache_precision,
-        spread=_spread(spec.placement.spread),
+        spread=Spread(spread.node, spread.zone),
         budget_per_hour=spec.placement.budget_per_hour,
         resources=HostResources(spec.engine.resources.requests.cpu, spec.engine.resources.requests.memory),
-        api_keys=_secret_key(spec.engine.api_key_secret_ref),
+        api_keys=SecretKey(api_keys.name, api_keys.key) if api_keys else None,
         pod_labels=tuple(sorted(spec.metadata.labels.items())),
         pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
     )
@@ -160,20 +159,8 @@ def _placement_problem(placement: PlacementSpec) -> str | None:
     return None
 
 
-def _secret_key(spec: SecretKeySpec | None) -> SecretKey | None:
-    return SecretKey(spec.name, spec.key) if spec else None
-
-
-def _tolerance(spec: PrecisionToleranceSpec | None) -> PrecisionTolerance:
-    return spec.to_noun() if spec else PrecisionTolerance()
-
-
 def _objective(spec: ObjectiveSpec | None) -> Objective | None:
     return Objective(spec.percentile, spec.milliseconds) if spec else None
-
-
-def _traffic(spec: TrafficSpec) -> Traffic:
-    return Traffic(spec.requests_per_second, _lengths(spec.input_tokens), _lengths(spec.output_tokens))
 
 
 def _lengths(spec: LengthsSpec | None) -> Lengths | None:
@@ -182,10 +169,6 @@ def _lengths(spec: LengthsSpec | None) -> Lengths | None:
     if spec.fixed is not None:
         return fixed(spec.fixed)
     return around(spec.expected) if spec.p90 is None else Lengths(float(spec.expected), float(spec.p90))
-
-
-def _spread(spec: SpreadSpec | None) -> Spread:
-    return Spread(float(spec.node), float(spec.zone)) if spec else Spread()
 
 
 def explain(error: ValidationError) -> str:

@@ -33,17 +33,8 @@ RESERVED_DOMAINS = (
     # container runtimes: devices, limits and hooks by annotation
     *("containerd.io", "crio.io", "nri.io", "noderesource.dev", "kubevirt.io"),
     # GPUs and other devices, schedulers and autoscalers
-    *(
-        "nvidia.com",
-        "amd.com",
-        "intel.com",
-        "hami.io",
-        "run.ai",
-        "volcano.sh",
-        "koordinator.sh",
-        "apache.org",
-    ),
-    *("karpenter.sh", "k8s.aws", "keda.sh"),
+    *("nvidia.com", "amd.com", "intel.com", "hami.io", "run.ai", "volcano.sh", "koordinator.sh"),
+    *("apache.org", "karpenter.sh", "k8s.aws", "keda.sh"),
     # networks: other interfaces and addresses, and ways round policies
     *("cncf.io", "multus-cni.io", "projectcalico.org", "cilium.io", "ovn.org", "antrea.io", "spidernet.io"),
     *("networkservicemesh.io", "tailscale.com", "submariner.io"),

@@ -1,8 +1,9 @@
 """Read which client set spec.replicas, from metadata.managedFields."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from tangram.fleet import FieldManager
@@ -25,11 +26,10 @@ def replicas_set_by(obj: Mapping[str, Any]) -> FieldManager | None:
         return _entry(obj[REDUCED])
     meta = obj.get("metadata")
     entries = meta.get("managedFields") if isinstance(meta, Mapping) else None
-    managers = [_entry(manager) for manager in _first(entries) if _owns_replicas(manager)]
+    first = entries[:_MOST_ENTRIES] if isinstance(entries, list) else ()
+    managers = [_entry(entry) for entry in first if _owns_replicas(entry)]
     readable = [manager for manager in managers if manager is not None]
-    return max(
-        readable, key=lambda manager: (manager.time, manager.subresource, manager.manager), default=None
-    )
+    return max(readable, key=attrgetter("time", "subresource", "manager"), default=None)
 
 
 def reduced(obj: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -38,10 +38,6 @@ def reduced(obj: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     if by is None:
         return {}
     return {REDUCED: {"manager": by.manager, "subresource": by.subresource, "time": by.time}}
-
-
-def _first(entries: object) -> Iterable[object]:
-    return entries[:_MOST_ENTRIES] if isinstance(entries, list) else ()
 
 
 def _owns_replicas(entry: object) -> bool:
@@ -56,10 +52,9 @@ def _owns_replicas(entry: object) -> bool:
 def _entry(entry: object) -> FieldManager | None:
     if not isinstance(entry, Mapping):
         return None
-    manager = _plain(entry.get("manager"))
-    return (
-        FieldManager(manager, _plain(entry.get("subresource")), _time(entry.get("time"))) if manager else None
-    )
+    if not (manager := _plain(entry.get("manager"))):
+        return None
+    return FieldManager(manager, _plain(entry.get("subresource")), _time(entry.get("time")))
 
 
 def _plain(text: object) -> str:
