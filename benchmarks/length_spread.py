@@ -10,7 +10,8 @@ from collections.abc import Callable
 from statistics import median, quantiles
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.load.latency import Percentiles, open_loop, simulate_open
+from benchmarks.open_loop import open_loop
+from tangram.capacity.load.latency import Percentiles, simulate_open
 from tangram.capacity.load.simulate import EngineLimits
 from tangram.fleet import Lengths
 from tangram.fleet.lengths import fixed

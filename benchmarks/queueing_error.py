@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks.open_loop import open_loop
 from tangram.capacity.hardware import hardware
-from tangram.capacity.load.latency import Latency, Percentiles, open_loop, simulate_open
+from tangram.capacity.load.latency import Latency, Percentiles, simulate_open
 from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.load.traffic import uniforms
 from tangram.capacity.memory.budget import memory_budget

@@ -10,7 +10,7 @@ from statistics import median
 from assumed import ENGINE, GOAL, NAIVE, TEAM, TRAFFIC
 
 from tangram.capacity.hardware import PCIE_GBPS, hardware
-from tangram.capacity.load.latency import max_rate
+from tangram.capacity.load.latency import ReplicaUnderLoad
 from tangram.capacity.load.simulate import EngineLimits, SimResult, simulate
 from tangram.capacity.load.traffic import SimulatedRequest, open_traffic
 from tangram.capacity.memory.budget import EngineSettings, memory_budget
@@ -76,8 +76,8 @@ class Setup:
         """Requests per second that all replicas take with P50 TTFT within the goal."""
         mean = TRAFFIC.input_tokens, TRAFFIC.output_tokens
         ttft = Objective(50, GOAL.ttft_p50_s * 1e3)
-        one = max_rate(self.model(), self.limits(), *mean, ttft=ttft, cv=TRAFFIC.gaps_cv)
-        return one * self.replicas
+        replica = ReplicaUnderLoad(self.model(), self.limits(), *mean, TRAFFIC.gaps_cv)
+        return replica.max_rate(ttft) * self.replicas
 
     def simulated(self, rate: float) -> tuple[list[SimulatedRequest], SimResult]:
         """One replica under its part of `rate` requests per second."""

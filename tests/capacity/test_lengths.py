@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.load.latency import max_rate, open_loop, simulate_open
+from benchmarks.open_loop import max_rate, open_loop
+from tangram.capacity.load.latency import simulate_open
 from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.load.traffic import open_traffic, uniforms
 from tangram.capacity.sizing import SizingRequest, size

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tangram.capacity.load.latency import open_loop
+from benchmarks.open_loop import open_loop
 from tangram.capacity.sizing import Constraint, SizedShape, SizingRequest, size
 from tangram.capacity.sizing.assess import MEMORY_CAPACITY
 from tangram.capacity.sizing.candidate_shapes import (

@@ -20,7 +20,7 @@ from tangram.fleet import PERCENTILES, Objective
 # Spreads of prompt length and of wait add up like independent ones do: with exponent 2 if both were normal,
 # less of the smaller for what is skewed.
 ADD = 2.5
-HEADROOM = 0.01  # share of the peak rate that is never used
+HEADROOM = 0.01  # share of the peak rate that is never used: at the peak the queue has no bound
 _COLUMN = {percentile: 1 + place for place, percentile in enumerate(PERCENTILES)}
 
 
@@ -53,39 +53,6 @@ class Latency:
     peak_rate: float  # requests per second with every slot taken
 
 
-def open_loop(
-    model: Steps,
-    limits: EngineLimits,
-    input_tokens: Tokens,
-    output_tokens: Tokens,
-    rate: float,
-    cv: float = 1.0,
-) -> Latency:
-    """Return percentiles of TTFT and TPOT at `rate` requests per second whose gaps vary by `cv`.
-
-    Lengths that are numbers are means: lognormal around them with P90 twice as long.
-    """
-    return ReplicaUnderLoad(model, limits, input_tokens, output_tokens, cv).under(rate)
-
-
-def max_rate(
-    model: Steps,
-    limits: EngineLimits,
-    input_tokens: Tokens,
-    output_tokens: Tokens,
-    ttft: Objective | None = None,
-    tpot: Objective | None = None,
-    cv: float = 1.0,
-    headroom: float = HEADROOM,
-) -> float:
-    """Return the highest rate that meets objectives, 0 if even one request alone misses them.
-
-    `headroom` is the share of the peak rate that is never used: at the peak the queue has no bound.
-    """
-    replica = ReplicaUnderLoad(model, limits, input_tokens, output_tokens, cv)
-    return replica.max_rate(ttft, tpot, headroom)
-
-
 def simulate_open(
     model: Steps,
     limits: EngineLimits,
@@ -96,7 +63,7 @@ def simulate_open(
     requests: int = 10_000,
     seed: int = 1,
 ) -> tuple[Latency, SimResult]:
-    """Return what `open_loop` predicts, by simulation; the first tenth of the requests is not counted.
+    """Return what `ReplicaUnderLoad.under` predicts, by simulation; the first tenth of the requests is not counted.
 
     Requests too long for the cache are cut, as an engine with that limit would refuse them.
     """
@@ -186,16 +153,14 @@ class ReplicaUnderLoad:
             self.peak,
         )
 
-    def max_rate(
-        self, ttft: Objective | None = None, tpot: Objective | None = None, headroom: float = HEADROOM
-    ) -> float:
+    def max_rate(self, ttft: Objective | None = None, tpot: Objective | None = None) -> float:
         """Return the highest rate that meets objectives, 0 if even one request alone misses them."""
         if not self.peak:
             return 0.0
         low = self.at(0.0)
         if not low.meets(ttft, tpot):
             return 0.0
-        high = self.at(self.shape.decoding_at((1 - headroom) * self.peak, self.most))
+        high = self.at(self.shape.decoding_at((1 - HEADROOM) * self.peak, self.most))
         if high.meets(ttft, tpot):
             return high.utilisation * self.peak
         for _ in range(30):
