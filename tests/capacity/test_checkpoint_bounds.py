@@ -3,9 +3,9 @@
 import pytest
 
 from tangram.capacity.hardware import hardware
-from tangram.capacity.memory.from_facts import footprint_from_facts
 from tangram.capacity.steps.step_model import Coefficients, StepModel
 from tests.support.fleet import FACTS_1B, FACTS_8B
+from tests.support.model_figures import footprint_from_facts
 
 
 def tpot_ms(facts, profile="gpu"):

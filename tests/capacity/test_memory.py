@@ -11,11 +11,11 @@ from tangram.capacity.hardware import hardware
 from tangram.capacity.memory.budget import memory_budget, model_length
 from tangram.capacity.memory.engine_buffers import MIB, EngineSettings, captured_sizes
 from tangram.capacity.memory.footprint import footprint
-from tangram.capacity.memory.from_facts import footprint_from_facts
 from tangram.capacity.memory.relief import ReplicaSetup, reliefs
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tests.support.fleet import FACTS_1B, FACTS_8B
+from tests.support.model_figures import footprint_from_facts
 
 H100 = "H100-80GB-SXM"
 LLAMA = footprint_from_facts(FACTS_8B)

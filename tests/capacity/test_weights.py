@@ -15,6 +15,7 @@ from tangram.catalog import Architecture, InputError, known_model, known_models
 from tangram.catalog.models.precision import PRECISIONS, precision
 from tangram.catalog.models.tensors import TensorKind
 from tangram.fleet import CheckpointFacts
+from tests.support.model_figures import active_parameters
 
 
 def model(name: str) -> Architecture:
@@ -192,7 +193,7 @@ def test_a_token_costs_two_flops_per_active_parameter():
     for name in ("Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "Qwen3-235B-A22B"):
         found = of(name, "bf16")
         flops = found.linear_flops_per_token + found.head_flops_per_token
-        assert flops == pytest.approx(2 * model(name).active_parameters, rel=1e-3)
+        assert flops == pytest.approx(2 * active_parameters(model(name)), rel=1e-3)
 
 
 def test_ranks_share_the_work():

@@ -17,7 +17,6 @@ from tangram.capacity.memory.engine_buffers import (
     step_tokens,
 )
 from tangram.capacity.memory.footprint import footprint
-from tangram.capacity.memory.from_facts import footprint_from_facts
 from tangram.capacity.memory.weights import rank_tensors
 from tangram.capacity.memory.weights import weight_bytes as operators_weight_bytes
 from tangram.catalog.models.model_config import architecture_from_config
@@ -50,6 +49,7 @@ from tests.contracts.memory_golden import (
     start,
     step,
 )
+from tests.support.model_figures import footprint_from_facts
 
 GOLDEN = json.loads(Path(__file__).with_name("memory_golden.json").read_text(encoding="utf-8"))
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

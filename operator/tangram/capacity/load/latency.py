@@ -63,7 +63,7 @@ def simulate_open(
     requests: int = 10_000,
     seed: int = 1,
 ) -> tuple[Latency, SimResult]:
-    """Return what `ReplicaUnderLoad.under` predicts, by simulation; the first tenth of the requests is not counted.
+    """Return what `ReplicaUnderLoad.under` predicts, by simulation; the first tenth is not counted.
 
     Requests too long for the cache are cut, as an engine with that limit would refuse them.
     """

@@ -1,9 +1,8 @@
-"""The architecture and footprint of an inspected checkpoint (`tangram-engine inspect`)."""
+"""The architecture of an inspected checkpoint (`tangram-engine inspect`)."""
 
 from dataclasses import replace
 from functools import lru_cache
 
-from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.catalog.models.architecture import Architecture, Attention, LayerGroup, StoredTensor
 from tangram.catalog.models.precision import precision
 from tangram.fleet import CheckpointFacts
@@ -11,14 +10,6 @@ from tangram.fleet import CheckpointFacts
 MLP_SIZE = "MLP size (from the number of parameters)"  # in `Architecture.unverified`
 _BIASED = frozenset({"Qwen2ForCausalLM"})
 _NORMED = frozenset({"Qwen3ForCausalLM"})
-
-
-def footprint_from_facts(facts: CheckpointFacts) -> Footprint:
-    """Return what one GPU or slice holds, reads and computes when the bundled engine serves the checkpoint.
-
-    The engine keeps weights, activations and KV cache in the data type that most weights are stored in.
-    """
-    return footprint(architecture_from_facts(facts), facts.dtype, kv=facts.dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -51,11 +42,7 @@ def architecture_from_facts(facts: CheckpointFacts) -> Architecture:
     inner = max(1, round(left / per_feature))
     decoder = replace(bare, groups=(LayerGroup(facts.layers, attention, inner),))
     exact = decoder.parameters == facts.parameters
-    return replace(
-        decoder,
-        stored_tensors=_stored(decoder, facts),
-        unverified=() if exact else (MLP_SIZE,),
-    )
+    return replace(decoder, stored_tensors=_stored(decoder, facts), unverified=() if exact else (MLP_SIZE,))
 
 
 def _stored(architecture: Architecture, facts: CheckpointFacts) -> tuple[StoredTensor, ...]:

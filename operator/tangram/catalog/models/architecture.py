@@ -108,28 +108,6 @@ class Architecture:
         """All of them; a tied head counts once."""
         return sum(tensor.elements for tensor in self.tensors) + self.other_parameters
 
-    @property
-    def active_parameters(self) -> int:
-        """Those a generated token is multiplied with: chosen experts, the head, not the input embedding.
-
-        The convention of the gpt-oss model card; other cards add the input embedding.
-        """
-        embedding = 0 if self.tied_embeddings else self.vocab_size * self.hidden_size
-        idle = sum(
-            group.count
-            * (group.experts - group.experts_per_token)
-            * _expert_elements(self.hidden_size, group)
-            for group in self.groups
-        )
-        return self.parameters - self.other_parameters - embedding - idle
-
-
-def _expert_elements(hidden: int, group: LayerGroup) -> int:
-    inner = group.expert_intermediate_size
-    matrices = (3 if group.gated else 2) * hidden * inner
-    biases = (2 if group.gated else 1) * inner + hidden
-    return matrices + (biases if group.expert_bias else 0)
-
 
 def _tensors(architecture: Architecture) -> Iterator[Tensor]:
     hidden, table = (

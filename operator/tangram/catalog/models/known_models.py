@@ -38,11 +38,6 @@ def known_models() -> tuple[str, ...]:
     return tuple(_entries())
 
 
-def published_parameters(name: str) -> int:
-    """Return the parameter count that the publisher gives."""
-    return int(_entries()[name]["parameters"])
-
-
 @cache
 def _entries() -> Mapping[str, Mapping[str, Any]]:
     models: Mapping[str, Mapping[str, Any]] = packaged_yaml("tangram.catalog", "models.yaml")["models"]
