@@ -1,10 +1,11 @@
 """A GPU or one MIG slice of it: memory, bandwidth, FLOP/s and links of one rank."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tangram.catalog import GPU, InputError, Profile, gpu, profile
+from tangram.catalog import GPU, InputError, Profile, profile
+from tangram.catalog.lookup import required_gpu
 from tangram.fleet import WHOLE_GPU
 
 # PCIe, one direction, x16: GB/s by generation (PCI-SIG encoded rates: gen 3 and later 128b/130b).
@@ -24,9 +25,7 @@ class Hardware:
     memory_mib: int  # real size, 0 where it is not published
     sms: int | None  # streaming multiprocessors; None: not published
     bandwidth: float  # bytes/s, data sheet
-    flops: tuple[
-        tuple[str, float], ...
-    ]  # dense FLOP/s by data type (bf16, fp16, fp8, int8, fp4); absent: it lacks it
+    flops: tuple[tuple[str, float], ...]  # dense FLOP/s by data type that it has: bf16, fp16, fp8, int8, fp4
     link_bandwidth: float  # bytes/s to a peer of its group, one direction: NVLink if it joins all, else PCIe
     nvlink: bool
     unverified: tuple[str, ...]  # facts without a source good enough to rely on; every output marks them
@@ -35,6 +34,11 @@ class Hardware:
     def flops_of(self, kind: str) -> float | None:
         """Return dense FLOP/s of one data type, None where the GPU lacks it."""
         return dict(self.flops).get(kind)
+
+    @property
+    def flops_16(self) -> float:
+        """Dense FLOP/s in 16 bits, which every GPU of the catalog computes in."""
+        return self.flops_of("bf16") or self.flops_of("fp16") or min(value for _, value in self.flops)
 
     @property
     def is_slice(self) -> bool:
@@ -48,19 +52,39 @@ def hardware(sku: str, profile_name: str = WHOLE_GPU, ranks: int = 1) -> Hardwar
 
     Raises `InputError` for unknown names.
     """
-    board = gpu(sku)
-    if board is None:
-        raise InputError("sku", f"{sku!r} is not in the catalog; `tangram gpus` lists it")
-    if profile_name == WHOLE_GPU:
-        return _view(board, WHOLE_GPU, board.memory_mib, board.sms, 1.0, 1.0, board.unverified_facts, ranks)
-    mig_profile = profile(sku, profile_name)
+    board = required_gpu(sku)
+    if profile_name != WHOLE_GPU:
+        return _slice(hardware(sku), board, profile_name)
+    nvlink = board.nvlink_gbps > 0 and ranks <= (board.nvlink_gpus or NODE)
+    return Hardware(
+        sku=sku,
+        profile=WHOLE_GPU,
+        memory_mib=board.memory_mib,
+        sms=board.sms,
+        bandwidth=board.mem_bw_gbps * 1e9,
+        flops=tuple((kind, tera * 1e12) for kind, tera in board.tflops),
+        link_bandwidth=(board.nvlink_gbps / 2 if nvlink else _pcie_gbps(board)) * 1e9,
+        nvlink=nvlink,
+        unverified=board.unverified_facts,
+        kernels=float(board.compute_capability) >= KERNELS_FROM,
+    )
+
+
+def _slice(whole: Hardware, board: GPU, name: str) -> Hardware:
+    mig_profile = profile(board.sku, name)
     if mig_profile is None:
-        raise InputError(
-            "profile", f"{sku} has no MIG profile {profile_name!r}; `tangram mig {sku}` lists them"
-        )
-    unverified = tuple(sorted({*board.unverified_facts, *mig_profile.unverified_fields}))
-    memory, shares = mig_profile.memory_mib or 0, (mig_profile.memory_share, _compute(board, mig_profile))
-    return _view(board, mig_profile.name, memory, _sms(board, mig_profile), *shares, unverified)
+        problem = f"{board.sku} has no MIG profile {name!r}; `tangram mig {board.sku}` lists them"
+        raise InputError("profile", problem)
+    compute = _compute(board, mig_profile)
+    return replace(
+        whole,
+        profile=name,
+        memory_mib=mig_profile.memory_mib or 0,
+        sms=_sms(board, mig_profile),
+        bandwidth=whole.bandwidth * mig_profile.memory_share,
+        flops=tuple((kind, flops * compute) for kind, flops in whole.flops),
+        unverified=tuple(sorted({*board.unverified_facts, *mig_profile.unverified_fields})),
+    )
 
 
 def _sms(board: GPU, mig_profile: Profile) -> int | None:
@@ -75,31 +99,6 @@ def _compute(board: GPU, mig_profile: Profile) -> float:
     if mig_profile.sm_count and board.sms:
         return mig_profile.sm_count / board.sms
     return mig_profile.compute_share
-
-
-def _view(
-    board: GPU,
-    name: str,
-    memory_mib: int,
-    sms: int | None,
-    memory: float,
-    compute: float,
-    unverified: tuple[str, ...],
-    ranks: int = 1,
-) -> Hardware:
-    nvlink = board.nvlink_gbps > 0 and ranks <= (board.nvlink_gpus or NODE)
-    return Hardware(
-        sku=board.sku,
-        profile=name,
-        memory_mib=memory_mib,
-        sms=sms,
-        bandwidth=board.mem_bw_gbps * 1e9 * memory,
-        flops=tuple((kind, tera * 1e12 * compute) for kind, tera in board.tflops),
-        link_bandwidth=(board.nvlink_gbps / 2 if nvlink else _pcie_gbps(board)) * 1e9,
-        nvlink=nvlink,
-        unverified=unverified,
-        kernels=float(board.compute_capability) >= KERNELS_FROM,
-    )
 
 
 def _pcie_gbps(board: GPU) -> float:

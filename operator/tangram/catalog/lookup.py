@@ -24,6 +24,13 @@ def gpu(sku: str) -> GPU | None:
     return load().gpus.get(sku)
 
 
+def required_gpu(sku: str) -> GPU:
+    """Return the facts about a SKU. Raises `InputError` if it is not in the catalog."""
+    if (board := gpu(sku)) is None:
+        raise InputError("sku", f"{sku!r} is not in the catalog; `tangram gpus` lists it")
+    return board
+
+
 @cache
 def match_product(label: str) -> str | None:
     """Return the SKU of a node label `nvidia.com/gpu.product`; None: unknown, a slice, or time-sliced."""

@@ -137,13 +137,7 @@ def _by_model(interval: Interval, done: StepWork, step: StepModel) -> Finding | 
     )
     if achieved.impossible:
         return _impossible(achieved, evidence)
-    split: Mapping[str, float] = {
-        Wall.MEMORY_BANDWIDTH: parts.weights_s + parts.kv_s,
-        Wall.COMPUTE: parts.compute_s,
-        Wall.LAUNCH_OVERHEAD: parts.launch_s,
-        Wall.INTERCONNECT: parts.communication_s,
-        NEITHER: measured - parts.total,
-    }
+    split: Mapping[str, float] = {**parts.by_wall, NEITHER: measured - parts.total}
     verdict = max(split, key=lambda wall: split[wall])
     share = min(1.0, split[verdict] / measured)
     reason = (
@@ -188,7 +182,7 @@ class _Achieved:
         flops += ((done.generated or 0.0) + done.drafted) * foot.head_flops_per_token
         flops += foot.attention_flops_of(computed, (done.prompt_length or 0.0) / 2)
         flops += foot.attention_flops_of(done.decoded, context)
-        return cls.of(moved, flops, busy_s, hw, hw.flops_of(foot.compute) or _usual_flops(hw))
+        return cls.of(moved, flops, busy_s, hw, step.flops)
 
     @property
     def used(self) -> str:
@@ -233,7 +227,7 @@ def _by_estimates(
         reason = f"{intensity:.0f} FLOP per byte; every GPU of the catalog does {lowest:.0f} or more"
         return Finding(QUESTION, NOT_COMPUTE, reason, evidence, flags, _NEXT[NOT_COMPUTE])
     busy_s = done.busy_s(interval.seconds * interval.after.engines)
-    achieved = _Achieved.of(moved, flops, busy_s, hardware, _usual_flops(hardware))
+    achieved = _Achieved.of(moved, flops, busy_s, hardware, hardware.flops_16)
     evidence = (*evidence, *achieved.numbers)
     if achieved.impossible:
         return _impossible(achieved, evidence)
@@ -270,10 +264,10 @@ def _by_tokens(interval: Interval, done: StepWork, flags: tuple[str, ...]) -> Fi
 def _absent(interval: Interval, done: StepWork) -> tuple[str, ...]:
     """Name the metrics that better evidence needs and the page lacks."""
     metrics = {
-        "vllm:iteration_tokens_total": interval.after.total(m.STEP_TOKENS, "_count"),
-        "vllm:prompt_tokens_total": done.computed,
-        "vllm:generation_tokens_total": done.generated,
-        "vllm:inter_token_latency_seconds": interval.after.total(m.ITL, "_count"),
+        m.STEP_TOKENS[0]: interval.after.total(m.STEP_TOKENS, "_count"),
+        m.PROMPT_TOKENS[0]: done.computed,
+        m.GENERATION_TOKENS[0]: done.generated,
+        m.ITL[0]: interval.after.total(m.ITL, "_count"),
         "vllm:request_prompt_tokens, vllm:request_generation_tokens (one finished request)": done.context,
     }
     return tuple(name for name, value in metrics.items() if value is None)
@@ -292,9 +286,4 @@ def _basics(done: StepWork) -> tuple[Number, ...]:
 def ridges() -> Mapping[str, float]:
     """FLOP per byte, by SKU, from which on 16-bit arithmetic and not memory is the limit."""
     boards = {sku: hardware(sku) for sku in skus()}
-    return {sku: _usual_flops(board) / board.bandwidth for sku, board in boards.items()}
-
-
-def _usual_flops(hardware: Hardware) -> float:
-    """16-bit arithmetic, which every GPU of the catalog has."""
-    return hardware.flops_of("bf16") or hardware.flops_of("fp16") or max(value for _, value in hardware.flops)
+    return {sku: board.flops_16 / board.bandwidth for sku, board in boards.items()}

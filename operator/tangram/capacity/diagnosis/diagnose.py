@@ -5,7 +5,7 @@ decode or queue? KV pressure? scheduler policy? An answer names the numbers it r
 what is missing.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tangram.capacity.diagnosis import bound, phase, policy, pressure
 from tangram.capacity.diagnosis import scrape as m
@@ -36,10 +36,10 @@ def diagnose(
     flags = (limits or EngineFlags()).completed(after)
     obstacle = _obstacle(interval)
     answers = (
-        _unless(obstacle, bound.QUESTION) or bound.bound(interval, hardware, step),
-        _unless(obstacle, phase.QUESTION) or phase.phase(interval),
+        (obstacle and replace(obstacle, question=bound.QUESTION)) or bound.bound(interval, hardware, step),
+        (obstacle and replace(obstacle, question=phase.QUESTION)) or phase.phase(interval),
         pressure.pressure(interval, restarted=interval.restart() is not None),
-        _unless(obstacle, policy.QUESTION) or policy.policy(interval, flags),
+        (obstacle and replace(obstacle, question=policy.QUESTION)) or policy.policy(interval, flags),
     )
     model = next(iter(after.models), "")
     used = step.hardware if step else hardware
@@ -48,18 +48,10 @@ def diagnose(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _UnusableInterval:
-    """Why an interval is no evidence about a working engine."""
-
-    reason: str
-    missing: tuple[str, ...]
-    next_step: str
-
-
-def _obstacle(interval: Interval) -> _UnusableInterval | None:
+def _obstacle(interval: Interval) -> Finding | None:
+    """Return why an interval is no evidence about a working engine: what to answer to most questions."""
     if fallen := interval.restart():
-        return _UnusableInterval(
+        return _unusable(
             f"the engine restarted between the readings, or they are of two engines ({fallen})",
             ("two readings of one engine process",),
             "Read again; read one pod, not a Service in front of several.",
@@ -68,17 +60,15 @@ def _obstacle(interval: Interval) -> _UnusableInterval | None:
         return None
     running = interval.gauge(m.RUNNING)
     if running is not None and min(running) > 0:
-        return _UnusableInterval(
+        return _unusable(
             f"{min(running):.0f} requests run, but not one token was made in {interval.seconds:.0f} s",
             ("progress",),
             "Look at the engine's log and its GPU: it hangs, or a step takes longer than this.",
         )
     if not any(interval.after.series(*counter) for counter in _PROGRESS):
         names = tuple(names[0] + suffix for names, suffix in _PROGRESS)
-        return _UnusableInterval(
-            "the page has no counter of tokens", names, "Check that the URL is an engine's."
-        )
-    return _UnusableInterval(
+        return _unusable("the page has no counter of tokens", names, "Check that the URL is an engine's.")
+    return _unusable(
         "there was no traffic between the readings",
         ("requests in between",),
         "Read while the engine works, or send it some load.",
@@ -89,10 +79,8 @@ def _obstacle(interval: Interval) -> _UnusableInterval | None:
 _PROGRESS = ((m.GENERATION_TOKENS, ""), (m.PROMPT_TOKENS, ""), (m.STEP_TOKENS, "_count"))
 
 
-def _unless(obstacle: _UnusableInterval | None, question: str) -> Finding | None:
-    if obstacle is None:
-        return None
-    return Finding(question, CANNOT_TELL, obstacle.reason, (), obstacle.missing, obstacle.next_step)
+def _unusable(reason: str, missing: tuple[str, ...], next_step: str) -> Finding:
+    return Finding("", CANNOT_TELL, reason, (), missing, next_step)
 
 
 def _notes(interval: Interval) -> tuple[str, ...]:

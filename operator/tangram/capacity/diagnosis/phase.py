@@ -63,12 +63,8 @@ def _prompt_share(done: StepWork) -> float | None:
 def _by_tokens(interval: Interval) -> Finding:
     """Answer from the times of tokens: no request ended, or the engine is old."""
     first, later = interval.increase(m.TTFT, "_sum"), interval.increase(m.ITL, "_sum")
-    metrics = {
-        "vllm:request_queue_time_seconds": m.QUEUE,
-        "vllm:request_prefill_time_seconds": m.PREFILL,
-        "vllm:request_decode_time_seconds": m.DECODE,
-    }
-    absent = tuple(name for name, names in metrics.items() if interval.after.total(names, "_sum") is None)
+    phases = (m.QUEUE, m.PREFILL, m.DECODE)
+    absent = tuple(names[0] for names in phases if interval.after.total(names, "_sum") is None)
     missing = absent or ("a request that ended between the readings (a longer --interval)",)
     evidence = numbers(("until first tokens", first, "s"), ("between later tokens", later, "s"))
     if not first and not later:

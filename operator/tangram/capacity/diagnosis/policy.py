@@ -1,6 +1,6 @@
 """Scheduler policy? Find the limit for which the engine holds requests back, if any."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.capacity.diagnosis import scrape as m
 from tangram.capacity.diagnosis.bound import work
@@ -13,6 +13,7 @@ QUESTION = "scheduler policy?"
 _FULL_STEP = 0.9  # of the token budget
 _MOST_STEPS = 0.5
 _MORE_SLOTS = "Raise --max-num-seqs while the KV cache has room and TPOT has slack; else add replicas."
+_OTHER_CAUSES = "Look for adapters, priorities or a stuck prefill."
 _MORE_TOKENS = (
     "Raise --max-num-batched-tokens if TPOT has slack: prompts then take fewer steps; else add replicas."
 )
@@ -34,23 +35,13 @@ class EngineFlags:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    verdict: str
-    reason: str
-    missing: tuple[str, ...] = ()
-    next_step: str = ""
-
-
 def policy(interval: Interval, limits: EngineFlags) -> Finding:
     """Return the limit for which the scheduler holds requests back, if any."""
     running, waiting = interval.gauge(m.RUNNING), interval.gauge(m.WAITING)
     if running is None or waiting is None:
-        gauges = {"vllm:num_requests_running": running, "vllm:num_requests_waiting": waiting}
+        gauges = {m.RUNNING[0]: running, m.WAITING[0]: waiting}
         missing = tuple(name for name, value in gauges.items() if value is None)
-        return Finding(
-            QUESTION, CANNOT_TELL, "the page lacks the numbers of running and waiting requests", (), missing
-        )
+        return _finding(CANNOT_TELL, "the page lacks the numbers of running and waiting requests", missing)
     done = work(interval)
     full = _full_steps(interval, limits.max_num_batched_tokens)
     evidence = numbers(
@@ -62,11 +53,14 @@ def policy(interval: Interval, limits: EngineFlags) -> Finding:
         ("tokens per step, mean", done.tokens_per_step, ""),
         ("token budget of a step", limits.max_num_batched_tokens, ""),
         ("steps that filled the budget", None if full is None else full * 100, "%"),
-        ("prompt tokens found in the prefix cache", _percent(_hit_ratio(interval)), "%"),
+        ("prompt tokens found in the prefix cache", _hit_percent(interval), "%"),
         ("requests refused", interval.increase(m.REJECTIONS), ""),
     )
-    held = _held_by(interval, running, waiting, limits, full)
-    return Finding(QUESTION, held.verdict, held.reason, evidence, held.missing, held.next_step)
+    return replace(_held_by(interval, running, waiting, limits, full), numbers=evidence)
+
+
+def _finding(verdict: str, reason: str, missing: tuple[str, ...] = (), next_step: str = "") -> Finding:
+    return Finding(QUESTION, verdict, reason, (), missing, next_step)
 
 
 def _held_by(
@@ -75,9 +69,9 @@ def _held_by(
     waiting: tuple[float, float],
     limits: EngineFlags,
     full: float | None,
-) -> _Held:
+) -> Finding:
     if max(waiting) == 0:
-        return _Held("admits at once", "no request waited at either reading")
+        return _finding("admits at once", "no request waited at either reading")
     slots = (limits.max_num_seqs or 0) * interval.after.engines
     return (
         _by_cache(interval)
@@ -86,34 +80,35 @@ def _held_by(
     )
 
 
-def _by_cache(interval: Interval) -> _Held | None:
+def _by_cache(interval: Interval) -> Finding | None:
     usage = interval.highest(m.KV_USAGE)
     if interval.increase(m.PREEMPTIONS) or (usage and min(usage) >= FULL):
-        return _Held("held by KV cache", "requests wait while the KV cache is full or preempts", (), MORE_KV)
+        reason = "requests wait while the KV cache is full or preempts"
+        return _finding("held by KV cache", reason, (), MORE_KV)
     return None
 
 
-def _by_limits(running: float, slots: int, full: float | None, limits: EngineFlags) -> _Held | None:
+def _by_limits(running: float, slots: int, full: float | None, limits: EngineFlags) -> Finding | None:
     if slots and running >= slots:
         reason = f"all {slots} slots (--max-num-seqs) are taken while requests wait"
-        return _Held("held by sequence limit", reason, (), _MORE_SLOTS)
+        return _finding("held by sequence limit", reason, (), _MORE_SLOTS)
     if full is not None and full >= _MOST_STEPS:
         reason = f"{full:.0%} of the steps filled the token budget of {limits.max_num_batched_tokens}"
-        return _Held("held by token budget", reason, _unknown(limits), _MORE_TOKENS)
+        return _finding("held by token budget", reason, _unknown(limits), _MORE_TOKENS)
     return None
 
 
 def _by_looks(
     running: tuple[float, float], waiting: tuple[float, float], slots: int, limits: EngineFlags
-) -> _Held:
+) -> Finding:
     """Return a verdict where no limit is known to be met; equal numbers at both readings suggest one."""
     if min(waiting) == 0:
-        return _Held("waits now and then", "requests waited at one reading only", _unknown(limits))
+        return _finding("waits now and then", "requests waited at one reading only", _unknown(limits))
     if not slots and running[0] == running[1] > 0:
         reason = f"exactly {running[0]:.0f} ran at both readings while requests waited; the KV cache had room"
-        return _Held("held by sequence limit, it seems", reason, _unknown(limits), _MORE_SLOTS)
+        return _finding("held by sequence limit, it seems", reason, _unknown(limits), _MORE_SLOTS)
     reason = "requests wait at both readings, and neither the KV cache nor a known limit explains it"
-    return _Held(CANNOT_TELL, reason, _unknown(limits), "Look for adapters, priorities or a stuck prefill.")
+    return _finding(CANNOT_TELL, reason, _unknown(limits), _OTHER_CAUSES)
 
 
 def _unknown(limits: EngineFlags) -> tuple[str, ...]:
@@ -130,11 +125,6 @@ def _full_steps(interval: Interval, budget: int | None) -> float | None:
     return None if most is None else 1 - most[1]
 
 
-def _hit_ratio(interval: Interval) -> float | None:
-    hits, queries = interval.increase(m.CACHE_HITS), interval.increase(m.CACHE_QUERIES)
-    share = ratio(hits, queries)
-    return None if share is None else min(1.0, share)
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else share * 100
+def _hit_percent(interval: Interval) -> float | None:
+    share = ratio(interval.increase(m.CACHE_HITS), interval.increase(m.CACHE_QUERIES))
+    return None if share is None else min(1.0, share) * 100

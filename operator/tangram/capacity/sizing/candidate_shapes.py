@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from tangram.catalog import GPU, InputError, Profile, gpu
+from tangram.catalog import GPU, Profile
+from tangram.catalog.lookup import required_gpu
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.precision import precision
 from tangram.fleet import WHOLE_GPU, Shape
@@ -47,7 +48,7 @@ def catalog_devices(skus: Iterable[str], *, whole: bool = True, slices: bool = T
         if whole:
             yield sku, WHOLE_GPU
         if slices:
-            yield from ((sku, profile.name) for profile in slices_of(_board(sku)))
+            yield from ((sku, profile.name) for profile in slices_of(required_gpu(sku)))
 
 
 def candidate_shapes(
@@ -61,15 +62,8 @@ def candidate_shapes(
     Without `precisions`: those that the GPU is good at. Raises `InputError` for SKUs outside of the catalog.
     """
     for sku, profile in devices:
-        forms = precisions or precisions_on(architecture, _board(sku))
+        forms = precisions or precisions_on(architecture, required_gpu(sku))
         degrees = tensor_parallel if profile == WHOLE_GPU else (1,) if 1 in tensor_parallel else ()
         for degree in degrees:
             for form in forms:
                 yield Shape(sku, profile, degree, form)
-
-
-def _board(sku: str) -> GPU:
-    board = gpu(sku)
-    if board is None:
-        raise InputError("sku", f"{sku!r} is not in the catalog; `tangram gpus` lists it")
-    return board

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from operator import itemgetter
 
 from tangram.capacity.hardware import Hardware
 from tangram.capacity.memory.footprint import Footprint
@@ -85,15 +86,19 @@ class StepTime:
         return self.weights_s + self.kv_s + self.compute_s + self.launch_s + self.communication_s
 
     @property
-    def wall(self) -> Wall:
-        """The resource with the largest part."""
-        parts = {
+    def by_wall(self) -> dict[str, float]:
+        """The parts by resource."""
+        return {
             Wall.COMPUTE: self.compute_s,
             Wall.MEMORY_BANDWIDTH: self.weights_s + self.kv_s,
             Wall.LAUNCH_OVERHEAD: self.launch_s,
             Wall.INTERCONNECT: self.communication_s,
         }
-        return max(parts, key=lambda wall: parts[wall])
+
+    @property
+    def wall(self) -> Wall:
+        """The resource with the largest part."""
+        return Wall(max(self.by_wall.items(), key=itemgetter(1))[0])
 
 
 Reaches = tuple[tuple[float, float], ...]  # per kind of layer: FLOP per query and key, keys of its window
@@ -157,19 +162,13 @@ class StepModel:
     @property
     def flops(self) -> float:
         """FLOP/s of the body's matrix products, data sheet."""
-        return self.hardware.flops_of(self.footprint.compute) or self.flops_16
-
-    @property
-    def flops_16(self) -> float:
-        """FLOP/s in 16 bits, data sheet."""
-        published = self.hardware.flops_of("bf16") or self.hardware.flops_of("fp16")
-        return published or min(value for _, value in self.hardware.flops)
+        return self.hardware.flops_of(self.footprint.compute) or self.hardware.flops_16
 
 
 def _step_formula(model: StepModel) -> StepFormula:
     """Return the step time of a replica as a function; what all of its steps share is computed once."""
     foot, k, bandwidth = model.footprint, model.coefficients, model.hardware.bandwidth
-    flops, flops_16 = model.flops, model.flops_16
+    flops, flops_16 = model.flops, model.hardware.flops_16
     dense, of_experts = foot.dense_read_bytes, foot.expert_read_bytes
     untouched = 1 - foot.experts_per_token / foot.experts if foot.experts else None
     weights, expert_factor = model.weights_factor * dense, k.experts
