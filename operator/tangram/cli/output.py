@@ -9,15 +9,22 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 import yaml
 
-FORMATS = ("table", "json", "yaml")
 UNVERIFIED_MARK = "*"
+output_option = click.option(
+    "-o",
+    "--output-format",
+    "fmt",
+    type=click.Choice(("table", "json", "yaml")),
+    default="table",
+    help="table for people, json or yaml for programs.",
+)
 _GAP = 2  # blanks between columns
 _PROSE = 60  # columns that a prose column keeps before others are left out
 
@@ -30,19 +37,6 @@ class Column:
     right: bool = False  # numbers
     rank: int = 0  # 0: always shown; in a narrow terminal the highest rank is left out first
     prose: bool = False  # wrapped in a narrow terminal
-
-
-def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `-o/--output-format`; the value arrives as `fmt`."""
-    return click.option(
-        "-o",
-        "--output-format",
-        "fmt",
-        type=click.Choice(FORMATS),
-        default="table",
-        show_default=True,
-        help="table for people, json or yaml for programs.",
-    )(command)
 
 
 def document(value: Mapping[str, Any] | Sequence[Any], fmt: str) -> None:

@@ -35,8 +35,7 @@ async def _config_map(client: ApiClient, namespace: str | None) -> tuple[str, st
             raise
         where = f"in namespace {namespace}" if namespace else "in all namespaces: give --operator-namespace"
         raise InputError(
-            _FIELD,
-            f"you may not list configmaps {where}, or give the settings with --config FILE",
+            _FIELD, f"you may not list configmaps {where}, or give the settings with --config FILE"
         ) from error
     settings = {
         "/".join(key_of(obj)): obj["data"][CONFIG_KEY]

@@ -153,11 +153,7 @@ async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> Observe
 
 
 def _with_desired_replicas(
-    settings: Settings,
-    view: MirrorView,
-    fleet: FleetSnapshot,
-    intents: tuple[ParsedIntent, ...],
-    now: float,
+    settings: Settings, view: MirrorView, fleet: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
 ) -> FleetSnapshot:
     """Add the replicas of each status, within the present bounds: the scaling law without a metric."""
     valid = tuple(intent for intent in intents if isinstance(intent, Intent))

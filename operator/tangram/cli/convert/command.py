@@ -29,7 +29,6 @@ _FILES = "FILE"
     "--default-priority",
     type=click.IntRange(-HIGHEST_VALUE, HIGHEST_VALUE),
     default=CHART_DEFAULT_VALUE,
-    show_default=True,
     metavar="VALUE",
     help="Priority of LLMDeployments that name no PriorityClass; 0 if the operator has no default.",
 )

@@ -9,21 +9,8 @@ from typing import Any
 
 import yaml
 
-from tangram.api.common.old_forms import (
-    MISSING,
-    Change,
-    OldForm,
-    belongs,
-    forms_of,
-    old_parts,
-    value_at,
-)
-from tangram.api.common.priority import (
-    CHART_DEFAULT_VALUE,
-    HIGHEST_VALUE,
-    NEVER,
-    PRIORITY_CLASS_LABEL,
-)
+from tangram.api.common.old_forms import MISSING, Change, OldForm, belongs, forms_of, old_parts, value_at
+from tangram.api.common.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE, NEVER, PRIORITY_CLASS_LABEL
 from tangram.api.common.values import LONGEST_DECIMAL
 from tangram.catalog import InputError
 from tangram.catalog.reading.yaml_text import ERRORS, compose_all, line_and_problem, load_all

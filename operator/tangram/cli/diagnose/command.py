@@ -34,14 +34,14 @@ MAX_INTERVAL_S = 3600.0
     required=True,
     help="Metrics of the engine, http://host:8000/metrics: of one pod, not of a Service.",
 )
-@click.option("--interval", default=MIN_INTERVAL_S, show_default=True, help="Seconds between the readings.")
+@click.option("--interval", default=MIN_INTERVAL_S, help="Seconds between the readings.")
 @click.option("--served-model", help="Served model to diagnose, if the page has several.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="File that holds a bearer token.")
 @click.option("--sku", help="GPU that the engine runs on; `tangram gpus` lists them.")
-@click.option("--profile", default=WHOLE_GPU, show_default=True, help="MIG profile of the slice.")
-@click.option("--tp", default=1, show_default=True, help="GPUs per replica (tensor parallelism).")
+@click.option("--profile", default=WHOLE_GPU, help="MIG profile of the slice.")
+@click.option("--tp", default=1, help="GPUs per replica (tensor parallelism).")
 @click.option("--weights", help="Precision of the weights.  [default: that of the checkpoint]")
-@click.option("--kv", default="bf16", show_default=True, help="Precision of the KV cache: bf16, fp16 or fp8.")
+@click.option("--kv", default="bf16", help="Precision of the KV cache: bf16, fp16 or fp8.")
 @click.option("--max-num-seqs", type=int, help="The engine's --max-num-seqs; vLLM does not export it.")
 @click.option(
     "--max-num-batched-tokens", type=int, help="The engine's --max-num-batched-tokens: tokens in one step."

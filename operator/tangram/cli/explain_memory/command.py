@@ -33,35 +33,25 @@ _FLAGS = {
     "--profile",
     help="MIG profile of a slice, such as 1g.10gb; `tangram mig` lists them.  [default: whole GPU]",
 )
-@click.option("--tp", type=int, default=1, show_default=True, help="Tensor parallelism: GPUs per replica.")
+@click.option("--tp", default=1, help="Tensor parallelism: GPUs per replica.")
 @click.option(
     "--weights",
     help="Format of the weights, such as fp8 or int4.  [default: that of the checkpoint; bf16 if it is fp32]",
 )
-@click.option("--kv", default="bf16", show_default=True, help="Format of the KV cache: bf16, fp16 or fp8.")
+@click.option("--kv", default="bf16", help="Format of the KV cache: bf16, fp16 or fp8.")
 @click.option(
     "--max-model-len", type=int, help="Tokens of the longest request.  [default: the model's context length]"
 )
 @click.option(
-    "--max-num-seqs",
-    type=int,
-    default=DEFAULT_RUNNING_REQUESTS,
-    show_default=True,
-    help="Largest number of requests in one step.",
+    "--max-num-seqs", default=DEFAULT_RUNNING_REQUESTS, help="Largest number of requests in one step."
 )
 @click.option(
     "--max-num-batched-tokens", type=int, help="Tokens in one step.  [default: by the number of SMs]"
 )
 @click.option(
-    "--gpu-memory-utilization",
-    type=float,
-    default=UTILISATION,
-    show_default=True,
-    help="Share of the memory that the engine uses.",
+    "--gpu-memory-utilization", default=UTILISATION, help="Share of the memory that the engine uses."
 )
-@click.option(
-    "--block-size", type=int, default=16, show_default=True, help="Tokens per block of the KV cache."
-)
+@click.option("--block-size", default=16, help="Tokens per block of the KV cache.")
 @click.option("--input", "input_tokens", type=int, help="Prompt tokens of a request.  [default: 1024]")
 @click.option("--output", "output_tokens", type=int, help="Answer tokens of a request.  [default: 256]")
 @output_option

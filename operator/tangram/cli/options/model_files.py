@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram.catalog import Architecture, InputError
-from tangram.catalog.models.checkpoint import (
-    Entry,
-    entries,
-    shards,
-    with_index_alone,
-    with_stored_tensors,
-)
+from tangram.catalog.models.checkpoint import Entry, entries, shards, with_index_alone, with_stored_tensors
 from tangram.catalog.models.model_config import CONFIG, architecture_from_config
 
 INDEX = "model.safetensors.index.json"

@@ -1,7 +1,6 @@
 """Options and the explanation of one LLMDeployment that `tangram plan` and `tangram explain` share."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -28,19 +27,7 @@ def explained_deployment(plan: PlannedFleet, demand_id: str, limits: PlanTimeLim
     )
 
 
-def time_limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--time-limit`; the value arrives as `limits: PlanTimeLimit`."""
-    return click.option(
-        "--time-limit",
-        "limits",
-        type=float,
-        metavar="SECONDS",
-        callback=lambda _context, _option, seconds: _limits(seconds),
-        help="Stop planning after this time and show the best plan so far, with its gap.",
-    )(command)
-
-
-def _limits(time_limit: float | None) -> PlanTimeLimit:
+def _limits(_context: click.Context, _option: click.Parameter, time_limit: float | None) -> PlanTimeLimit:
     if time_limit is not None and not 0 < time_limit <= LONGEST_S:
         raise InputError(
             "--time-limit", f"must be above 0 and at most {LONGEST_S} seconds, not {time_limit:g}"
@@ -48,19 +35,20 @@ def _limits(time_limit: float | None) -> PlanTimeLimit:
     return PlanTimeLimit(wall_s=time_limit, clock=time.monotonic)
 
 
-def facts_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--model-facts`; the value arrives as `facts`, models by the name of their LLMDeployment."""
-    return click.option(
-        "--model-facts",
-        "facts",
-        multiple=True,
-        metavar="NAME=MODEL",
-        callback=lambda _context, _option, values: _models(values),
-        help="Model of an LLMDeployment: a directory with config.json, or a well-known model; repeatable.",
-    )(command)
+time_limit_option = click.option(
+    "--time-limit",
+    "limits",
+    type=float,
+    metavar="SECONDS",
+    callback=_limits,
+    help="Stop planning after this time and show the best plan so far, with its gap.",
+)
 
 
-def _models(values: tuple[str, ...]) -> dict[str, Architecture]:
+def _models(
+    _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Architecture]:
+    """Return models by the name of their LLMDeployment."""
     models = {}
     for value in values:
         from tangram.cli.options.model import named_model  # noqa: PLC0415 - only for --model-facts
@@ -70,3 +58,13 @@ def _models(values: tuple[str, ...]) -> dict[str, Architecture]:
             raise InputError("--model-facts", f"{value!r} is not NAME=MODEL")
         models[name] = named_model(source, "--model-facts")
     return models
+
+
+facts_option = click.option(
+    "--model-facts",
+    "facts",
+    multiple=True,
+    metavar="NAME=MODEL",
+    callback=_models,
+    help="Model of an LLMDeployment: a directory with config.json, or a well-known model; repeatable.",
+)

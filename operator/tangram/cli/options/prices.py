@@ -1,8 +1,6 @@
 """`--prices FILE`: prices of the user instead of the catalog's list prices."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,16 +13,6 @@ DEFAULT_PRICE_NOTE = (
     "$/h: default list price, the geometric mean of the public range; override with --prices FILE"
     " (lines `SKU: usd_per_gpu_hour`)"
 )
-
-
-def prices_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--prices FILE`; the value arrives as `prices: Prices`."""
-    return click.option(
-        "--prices",
-        metavar="FILE",
-        callback=lambda _context, _option, path: read_prices(path),
-        help="YAML file with your prices, one line each: `SKU: usd_per_gpu_hour`.",
-    )(command)
 
 
 def read_prices(path: str | None) -> Prices:
@@ -43,3 +31,11 @@ def read_prices(path: str | None) -> Prices:
         return parse_prices(data.decode("utf-8"), path)
     except UnicodeDecodeError as error:
         raise InputError("--prices", f"{path!r} is not UTF-8 text") from error
+
+
+prices_option = click.option(
+    "--prices",
+    metavar="FILE",
+    callback=lambda _context, _option, path: read_prices(path),
+    help="YAML file with your prices, one line each: `SKU: usd_per_gpu_hour`.",
+)

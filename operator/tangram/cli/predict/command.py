@@ -17,7 +17,6 @@ from tangram.cli.predict.table import show_rows, show_scores
     "--correct",
     "correct_by",
     metavar="N",
-    type=int,
     default=0,
     help="Use the first N rows of each combination (model, GPU, engine, precision) to correct the other rows;"
     " they are not scored.",

@@ -26,44 +26,25 @@ INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 @click.option("--tpot-ms", type=float, help="Objective: time per output token of a request.  [default: any]")
 @click.option(
     "--percentile",
-    type=int,
     default=DEFAULT_PERCENTILE,
-    show_default=True,
     help=f"Percentile of both objectives: {', '.join(map(str, PERCENTILES))}.",
 )
 @lengths_options("Prompt", "input", INPUT_TOKENS)
 @lengths_options("Answer", "output", OUTPUT_TOKENS)
-@click.option("--rps", type=float, default=1.0, show_default=True, help="Load, requests per second.")
-@click.option(
-    "--cv",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Coefficient of variation of the times between arrivals; 1: Poisson.",
-)
+@click.option("--rps", default=1.0, help="Load, requests per second.")
+@click.option("--cv", default=1.0, help="Coefficient of variation of the times between arrivals; 1: Poisson.")
 @click.option("--engine", help="Engine whose measurements to use: vllm, sglang or trtllm.  [default: all]")
 @click.option("--engine-version", help="Version of the engine, such as 0.18.0.")
 @click.option("--precision", "precisions", multiple=True, help="Only weights in this format; repeatable.")
-@click.option(
-    "--kv-precision", default="bf16", show_default=True, help="Format of the KV cache: bf16, fp16 or fp8."
-)
+@click.option("--kv-precision", default="bf16", help="Format of the KV cache: bf16, fp16 or fp8.")
 @click.option("--sku", "names", multiple=True, help="Only this GPU; repeatable. `tangram gpus` lists them.")
-@click.option(
-    "--mig",
-    default="allowed",
-    show_default=True,
-    help="MIG slices: allowed, required, forbidden, or one profile.",
-)
+@click.option("--mig", default="allowed", help="MIG slices: allowed, required, forbidden, or one profile.")
 @click.option("--tp", type=int, multiple=True, help="Only this tensor parallelism: 1, 2, 4 or 8; repeatable.")
 @click.option(
     "--max-model-len", type=int, help="Tokens of the longest request.  [default: P99 of the lengths]"
 )
 @click.option(
-    "--max-running",
-    type=int,
-    default=DEFAULT_RUNNING_REQUESTS,
-    show_default=True,
-    help="Largest number of requests in one step.",
+    "--max-running", default=DEFAULT_RUNNING_REQUESTS, help="Largest number of requests in one step."
 )
 @click.option("--simulate", "row", type=int, metavar="ROW", help="Simulate this row step by step, too.")
 @click.option("--all", "everything", is_flag=True, help="Show every shape and every rejection.")
