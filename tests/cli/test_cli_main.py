@@ -28,7 +28,7 @@ def test_help_lists_every_command_and_imports_none(monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_there_and_explains_itself(name, capsys):
-    module, attribute = COMMANDS[name][0].split(":")
+    module, attribute = f"tangram.cli.{COMMANDS[name][0]}".split(":")
 
     status = main([name, "--help"])
 
@@ -40,7 +40,7 @@ def test_every_command_is_there_and_explains_itself(name, capsys):
 
 
 def test_a_command_whose_module_is_broken_is_our_error_not_the_users(monkeypatch):
-    monkeypatch.setitem(COMMANDS, "gpus", ("tangram.cli.nowhere:gpus", "Nothing"))
+    monkeypatch.setitem(COMMANDS, "gpus", ("nowhere:gpus", "Nothing"))
 
     with pytest.raises(ModuleNotFoundError):
         main(["gpus"])

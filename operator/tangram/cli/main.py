@@ -13,32 +13,23 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 _CLUSTER_PACKAGES = {"aiohttp", "kubernetes"}  # needed only by commands that read a cluster
 
-# name -> (module:attribute, summary). A command is imported when it runs: `tangram mig` does not load the
-# simulation, and `tangram --help` loads no command.
+# name -> (module of this package:attribute, summary). A command is imported when it runs: `tangram mig` does
+# not load the simulation, and `tangram --help` loads no command.
 COMMANDS = {
-    "size": ("tangram.cli.size.command:size_command", "Rank the GPUs and MIG slices that serve a model"),
-    "plan": (
-        "tangram.cli.plan.command:plan",
-        "Plan which GPUs and slices of a fleet serve each LLMDeployment",
-    ),
-    "explain": ("tangram.cli.explain.command:explain", "Explain what one LLMDeployment runs on, and why"),
-    "snapshot": (
-        "tangram.cli.snapshot.command:snapshot",
-        "Save the operator's view of a cluster for tangram plan",
-    ),
-    "convert": ("tangram.cli.convert.command:convert", "Convert files of an older form of the API"),
-    "scale": (
-        "tangram.cli.scale.command:scale",
-        "Set the replicas of one LLMDeployment, or let Tangram scale it",
-    ),
+    "size": ("size.command:size_command", "Rank the GPUs and MIG slices that serve a model"),
+    "plan": ("plan.command:plan", "Plan which GPUs and slices of a fleet serve each LLMDeployment"),
+    "explain": ("explain.command:explain", "Explain what one LLMDeployment runs on, and why"),
+    "snapshot": ("snapshot.command:snapshot", "Save the operator's view of a cluster for tangram plan"),
+    "convert": ("convert.command:convert", "Convert files of an older form of the API"),
+    "scale": ("scale.command:scale", "Set the replicas of one LLMDeployment, or let Tangram scale it"),
     "explain-memory": (
-        "tangram.cli.explain_memory.command:explain_memory",
+        "explain_memory.command:explain_memory",
         "Show how a replica uses the memory of a GPU or slice",
     ),
-    "diagnose": ("tangram.cli.diagnose.command:diagnose", "Diagnose what limits a running engine"),
-    "predict": ("tangram.cli.predict.command:predict", "Score predicted latencies against measured ones"),
-    "gpus": ("tangram.cli.gpus.command:gpus", "List the GPUs of the catalog, with prices and sources"),
-    "mig": ("tangram.cli.gpus.command:mig", "List the MIG profiles of one GPU or all"),
+    "diagnose": ("diagnose.command:diagnose", "Diagnose what limits a running engine"),
+    "predict": ("predict.command:predict", "Score predicted latencies against measured ones"),
+    "gpus": ("gpus.command:gpus", "List the GPUs of the catalog, with prices and sources"),
+    "mig": ("gpus.command:mig", "List the MIG profiles of one GPU or all"),
 }
 
 
@@ -54,7 +45,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(f"tangram.cli.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,5 +1,6 @@
 """Lengths of prompts and answers from options and files: mean and P90, one length, or a histogram."""
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,28 +73,28 @@ def with_histogram_means(
 
 
 def lengths_options(label: str, name: str, mean: int) -> Callable[[Any], Any]:
-    """Add the options of one kind of lengths: `--NAME`, `--NAME-p90`, `--NAME-histogram`."""
+    """Add `--NAME`, `--NAME-p90` and `--NAME-histogram`; the value arrives as `NAME_tokens: Lengths`."""
 
-    def add(command: Any) -> Any:
-        for option in (
-            click.option(
-                f"--{name}-histogram",
-                type=click.Path(path_type=Path),
-                help=f"{label}: CSV file with the columns tokens and count.",
-            ),
-            click.option(
-                f"--{name}-p90",
-                type=int,
-                help=f"{label}: P90 of tokens; equal to the mean: one length.  [default: 2 x mean]",
-            ),
-            click.option(
-                f"--{name}", f"{name}_tokens", type=int, help=f"{label}: mean tokens.  [default: {mean}]"
-            ),
-        ):
-            command = option(command)
-        return command
+    def decorate(command: Any) -> Any:
+        @click.option(f"--{name}", f"{name}_mean", type=int, help=f"{label}: mean tokens.  [default: {mean}]")
+        @click.option(
+            f"--{name}-p90",
+            type=int,
+            help=f"{label}: P90 of tokens; equal to the mean: one length.  [default: 2 x mean]",
+        )
+        @click.option(
+            f"--{name}-histogram",
+            type=click.Path(path_type=Path),
+            help=f"{label}: CSV file with the columns tokens and count.",
+        )
+        @functools.wraps(command)
+        def run(**arguments: Any) -> Any:
+            parts = [arguments.pop(f"{name}_{part}") for part in ("mean", "p90", "histogram")]
+            return command(**arguments, **{f"{name}_tokens": lengths_given(name, mean, *parts)})
 
-    return add
+        return run
+
+    return decorate
 
 
 def lengths_given(

@@ -46,11 +46,9 @@ def model_options(*, required: bool = True) -> Callable[[Callable[..., Any]], Ca
         @functools.wraps(command)
         def run(**arguments: Any) -> Any:
             source = ModelOption(**{field.name: arguments.pop(field.name) for field in fields(ModelOption)})
-            if source != ModelOption():
-                return command(model=source, **arguments)
-            if required:
+            if required and source == ModelOption():
                 raise InputError("--model", "is missing: a directory, a config.json, a name; or --parameters")
-            return command(model=None, **arguments)
+            return command(model=None if source == ModelOption() else source, **arguments)
 
         decorated: Callable[..., Any] = run
         for option in reversed(_OPTIONS):

@@ -1,13 +1,13 @@
 """`tangram size`: the GPUs and slices that serve a model within its objectives, how many, at what price."""
 
-from pathlib import Path
+from typing import Any
 
 import click
 
 from tangram.capacity.sizing import SizingRequest, size
-from tangram.catalog import Architecture, InputError
+from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
-from tangram.cli.options.lengths import lengths_given, lengths_options
+from tangram.cli.options.lengths import lengths_options
 from tangram.cli.options.model import ModelOption, model_options, read_model
 from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
@@ -16,8 +16,6 @@ from tangram.cli.size.row_simulation import row_simulation
 from tangram.cli.size.shape_filters import selected_shapes
 from tangram.cli.size.table import show, show_simulated
 from tangram.fleet import DEFAULT_PERCENTILE, DEFAULT_RUNNING_REQUESTS, PERCENTILES
-
-INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 
 
 @click.command(name="size")
@@ -29,8 +27,8 @@ INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
     default=DEFAULT_PERCENTILE,
     help=f"Percentile of both objectives: {', '.join(map(str, PERCENTILES))}.",
 )
-@lengths_options("Prompt", "input", INPUT_TOKENS)
-@lengths_options("Answer", "output", OUTPUT_TOKENS)
+@lengths_options("Prompt", "input", mean=1024)
+@lengths_options("Answer", "output", mean=256)
 @click.option("--rps", default=1.0, help="Load, requests per second.")
 @click.option("--cv", default=1.0, help="Coefficient of variation of the times between arrivals; 1: Poisson.")
 @click.option("--engine", help="Engine whose measurements to use: vllm, sglang or trtllm.  [default: all]")
@@ -52,30 +50,15 @@ INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
 @output_option
 def size_command(
     model: ModelOption,
-    ttft_ms: float | None,
-    tpot_ms: float | None,
-    percentile: int,
-    input_tokens: int | None,
-    input_p90: int | None,
-    input_histogram: Path | None,
-    output_tokens: int | None,
-    output_p90: int | None,
-    output_histogram: Path | None,
-    rps: float,
-    cv: float,
-    engine: str | None,
-    engine_version: str | None,
-    precisions: tuple[str, ...],
-    kv_precision: str,
     names: tuple[str, ...],
-    mig: str,
+    precisions: tuple[str, ...],
     tp: tuple[int, ...],
-    max_model_len: int | None,
-    max_running: int,
+    mig: str,
     row: int | None,
     everything: bool,
     prices: Prices,
     fmt: str,
+    **request_fields: Any,
 ) -> None:
     """Rank the GPUs and MIG slices that serve a model within its objectives, cheapest first.
 
@@ -83,26 +66,11 @@ def size_command(
     tangram size --model llama-3.1-8b --ttft-ms 500 --tpot-ms 40 --rps 4
     tangram size --model ./checkpoint --tpot-ms 30 --input 4000 --output 500 --sku h100-80gb-sxm --all
     """
-    prompts = lengths_given("input", INPUT_TOKENS, input_tokens, input_p90, input_histogram)
-    answers = lengths_given("output", OUTPUT_TOKENS, output_tokens, output_p90, output_histogram)
     try:
-        request = SizingRequest(
-            input_tokens=prompts,
-            output_tokens=answers,
-            rps=rps,
-            ttft_ms=ttft_ms,
-            tpot_ms=tpot_ms,
-            percentile=percentile,
-            cv=cv,
-            engine=engine,
-            engine_version=engine_version,
-            kv_precision=kv_precision,
-            max_model_len=max_model_len,
-            max_running=max_running,
-        )
+        request = SizingRequest(**request_fields)
     except InputError as error:  # every field of a request is an option
         raise InputError(f"--{error.field}", error.problem) from error
-    architecture: Architecture = read_model(model)
+    architecture = read_model(model)
     sizing = size(architecture, request, prices, selected_shapes(architecture, names, precisions, tp, mig))
     simulation = None if row is None else row_simulation(sizing, row)
     if fmt != "table":
