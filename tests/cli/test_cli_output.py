@@ -10,7 +10,9 @@ from tangram.cli import output
 from tangram.cli.output import Column, document, table
 
 COLUMNS = (Column("NAME"), Column("SIZE", right=True, rank=1), Column("WHERE IT COMES FROM", rank=2))
-ROWS = [["a", "1", "somewhere"], ["bb", "22", "elsewhere"]]
+ROWS = [
+    list(zip(COLUMNS, texts, strict=True)) for texts in (("a", "1", "somewhere"), ("bb", "22", "elsewhere"))
+]
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def piped(monkeypatch):
 
 
 def test_a_pipe_gets_every_column_on_one_line_a_row(piped, capsys):
-    table(COLUMNS, [["a" * 300, "1", "x"]])
+    table([list(zip(COLUMNS, ("a" * 300, "1", "x"), strict=True))])
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
@@ -33,7 +35,7 @@ def test_a_pipe_gets_every_column_on_one_line_a_row(piped, capsys):
 
 
 def test_columns_line_up_and_lines_end_without_blanks(piped, capsys):
-    table(COLUMNS, ROWS)
+    table(ROWS)
 
     assert capsys.readouterr().out == (
         "NAME  SIZE  WHERE IT COMES FROM\n"
@@ -55,7 +57,7 @@ def test_columns_line_up_and_lines_end_without_blanks(piped, capsys):
 def test_a_narrow_terminal_loses_the_least_important_columns_and_says_so(width, capsys, columns, kept):
     width(columns)
 
-    table(COLUMNS, ROWS)
+    table(ROWS)
 
     head, *_, last = capsys.readouterr().out.splitlines()
     assert [title for title in ("NAME", "SIZE", "WHERE") if title in head] == kept
@@ -63,7 +65,7 @@ def test_a_narrow_terminal_loses_the_least_important_columns_and_says_so(width, 
 
 
 def test_cells_are_printed_as_they_are(piped, capsys):
-    table((Column("A"),), [["[bold]x[/bold] :smile: 100"]])
+    table([[(Column("A"), "[bold]x[/bold] :smile: 100")]])
 
     assert "[bold]x[/bold] :smile: 100" in capsys.readouterr().out
 

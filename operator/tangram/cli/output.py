@@ -39,6 +39,10 @@ class Column:
     prose: bool = False  # wrapped in a narrow terminal
 
 
+Row = Sequence[tuple[Column, str]]
+"""One row of a table: columns, the same in all rows, and their texts."""
+
+
 def document(value: Mapping[str, Any] | Sequence[Any], fmt: str) -> None:
     """Print a value as JSON or YAML. NaN raises `ValueError`: it is a fault of the program."""
     text = json.dumps(value, indent=2, allow_nan=False)
@@ -59,9 +63,11 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def table(table_rows: Sequence[Row]) -> None:
     """Print rows under the titles of their columns, as many columns as fit the terminal."""
     width = terminal_width()
+    columns = [column for column, _ in table_rows[0]]
+    rows = [[text for _, text in row] for row in table_rows]
     fitting = _fitting_columns(columns, rows, width)
     shown = [columns[i] for i in fitting]
     _render(shown, _wrapped(shown, [[row[i] for i in fitting] for row in rows], width))
@@ -125,7 +131,7 @@ def _wrapped(
     prose = next((i for i, column in enumerate(columns) if column.prose), None)
     if over <= 0 or prose is None:
         return list(rows)
-    prose_width, wrapped = max(sizes[prose] - over, _PROSE // 2), list[Sequence[str]]()
+    prose_width, wrapped = max(sizes[prose] - over, _PROSE // 3), list[Sequence[str]]()
     for row in rows:
         lines = textwrap.wrap(row[prose], prose_width, break_on_hyphens=False) or [""]
         for number, line in enumerate(lines):

@@ -1,18 +1,15 @@
 """An explanation as people read it: lines of facts and reasons, then a table of the alternatives."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from tangram.cli.output import terminal_width
+from tangram.cli.output import Column, Row, note, table
 from tangram.cli.plan.headline import money
-from tangram.cli.plan.table import MARK, shape_name
+from tangram.cli.plan.table import MARK, fleet_cost_and_reason, shape_name
 
-_WIDTH = 100  # columns in a pipe or file
 _LABEL = 10
-_NARROWEST = 20  # columns of WHY NOT
 _CENT = 0.005
 _MOST_NODES = 4
 _LIMITS = {"NotEnoughGPUs", "MaxReplicas", "Budget"}
@@ -20,31 +17,20 @@ _LIMITS = {"NotEnoughGPUs", "MaxReplicas", "Budget"}
 
 def show(explanation: Mapping[str, Any]) -> None:
     """Print an explanation."""
-    click.echo(click.style(_title(explanation), bold=terminal_width() is not None))
+    click.secho(_title(explanation), bold=True)
     for label, text in _lines(explanation):
-        for line in _wrapped(label, text):
-            click.echo(line)
+        note(f"{label:<{_LABEL}}{text}", indent=" " * _LABEL)
     if explanation.get("alternatives"):
         click.echo()
-        for line in _table(explanation["alternatives"]):
-            click.echo(line)
-    for note in _notes(explanation):
+        table([_row(other) for other in explanation["alternatives"]])
+    for text in _notes(explanation):
         click.echo()
-        click.echo(textwrap.fill(note, _width(), subsequent_indent="  ", break_on_hyphens=False))
+        note(text, indent="  ")
 
 
 def _title(explanation: Mapping[str, Any]) -> str:
     model = explanation.get("modelURI", explanation.get("model", ""))
     return f"{explanation['namespace']}/{explanation['name']}" + (f": {model}" if model else "")
-
-
-def _width() -> int:
-    return max(60, min(terminal_width() or _WIDTH, 120))
-
-
-def _wrapped(label: str, text: str) -> list[str]:
-    lines = textwrap.wrap(text, _width() - _LABEL, break_on_hyphens=False) or [""]
-    return [f"{label if i == 0 else '':<{_LABEL}}{line}" for i, line in enumerate(lines)]
 
 
 def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -189,38 +175,14 @@ def _short(plan: Mapping[str, Any], because: Sequence[str]) -> str:
     return f"{plan['unmet']:.0%} is not served{' because of' if because else ':'} {why}"
 
 
-def _table(others: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = [_row(other) for other in others]
-    head = ["ALTERNATIVE", "REPL", "$/h", "FLEET $/h"]
-    sizes = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    indent = sum(sizes) + 2 * len(sizes)
-    lines = [click.style(_cells(head, sizes) + "WHY NOT", bold=terminal_width() is not None)]
-    for row in rows:
-        for i, line in enumerate(
-            textwrap.wrap(row[-1], max(_NARROWEST, _width() - indent), break_on_hyphens=False)
-        ):
-            lines.append((_cells(row, sizes) if i == 0 else " " * indent) + line)
-    return lines
-
-
-def _cells(row: Sequence[str], sizes: Sequence[int]) -> str:
-    first = f"{row[0]:<{sizes[0]}}  "
-    return first + "".join(
-        f"{text:>{size}}  " for text, size in zip(row[1 : len(sizes)], sizes[1:], strict=True)
-    )
-
-
-def _row(other: Mapping[str, Any]) -> list[str]:
-    shape = other["chosen"][0]
-    helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
-    fleet = money(other["fleetCostPerHour"]) if "fleetCostPerHour" in other else ""
-    less = ", serves less" if other.get("unmetChange", 0) > 0 else ""
+def _row(other: Mapping[str, Any]) -> Row:
+    shape, (fleet, why) = other["chosen"][0], fleet_cost_and_reason(other)
     return [
-        f"{shape_name(shape)} {shape['precision']}",
-        str(shape["replicas"]),
-        money(other["costPerHour"]),
-        fleet + less,
-        other["message"] + helps,
+        (Column("ALTERNATIVE"), f"{shape_name(shape)} {shape['precision']}"),
+        (Column("REPL", right=True), str(shape["replicas"])),
+        (Column("$/h", right=True), money(other["costPerHour"])),
+        (Column("FLEET $/h", right=True), fleet),
+        (Column("WHY NOT", prose=True), why),
     ]
 
 

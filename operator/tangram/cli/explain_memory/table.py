@@ -8,7 +8,7 @@ from tangram.capacity.memory.budget import GIB, UNMEASURED
 from tangram.capacity.memory.engine_buffers import MIB
 from tangram.cli.explain_memory.account import MemoryAccount, MemoryTerm, terms
 from tangram.cli.explain_memory.memory_bar import BarSegment, bar
-from tangram.cli.output import UNVERIFIED_MARK, Column, note, notes, table
+from tangram.cli.output import UNVERIFIED_MARK, Column, Row, note, notes, table
 from tangram.fleet import WHOLE_GPU
 
 
@@ -19,14 +19,7 @@ def show_account(account: MemoryAccount) -> None:
     click.echo()
     bar([BarSegment(term.name[0].upper(), term.size, term.color) for term in parts], budget.total)
     click.echo()
-    columns = (
-        Column(""),
-        Column("TERM"),
-        Column("GiB", right=True),
-        Column("SHARE", right=True),
-        Column("WHAT IT IS"),
-    )
-    table(columns, [_row(term, budget.total) for term in parts])
+    table([_row(term, budget.total) for term in parts])
     notes(_conclusions(account))
     notes(_marks(account))
 
@@ -43,10 +36,14 @@ def _title(account: MemoryAccount) -> str:
     )
 
 
-def _row(term: MemoryTerm, total: int) -> list[str]:
-    mark = UNVERIFIED_MARK if term.unverified else ""
-    share = f"{term.size / total:.1%}"
-    return [term.name[0].upper(), term.name + mark, f"{term.size / GIB:.2f}", share, term.meaning]
+def _row(term: MemoryTerm, total: int) -> Row:
+    return [
+        (Column(""), term.name[0].upper()),
+        (Column("TERM"), term.name + (UNVERIFIED_MARK if term.unverified else "")),
+        (Column("GiB", right=True), f"{term.size / GIB:.2f}"),
+        (Column("SHARE", right=True), f"{term.size / total:.1%}"),
+        (Column("WHAT IT IS"), term.meaning),
+    ]
 
 
 def _conclusions(account: MemoryAccount) -> Iterator[str]:

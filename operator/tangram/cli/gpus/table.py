@@ -7,47 +7,15 @@ import click
 from tangram.catalog import GPU, Profile
 from tangram.catalog.prices import Prices
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
-from tangram.cli.output import Column, note, notes, table
+from tangram.cli.output import UNVERIFIED_MARK, Column, Row, note, notes, table
 
 ProfileRow = tuple[GPU, Profile, tuple[str, ...]]
 """A MIG profile, its GPU, and the keys of its sources."""
 
-_GPU_COLUMNS = (
-    Column("SKU"),
-    Column("MEMORY MiB", right=True),
-    Column("GB/s", right=True),
-    Column("SMs", right=True, rank=4),
-    Column("BF16", right=True, rank=1),
-    Column("FP8", right=True, rank=1),
-    Column("INT8", right=True, rank=6),
-    Column("FP4", right=True, rank=5),
-    Column("NVLINK GB/s", right=True, rank=2),
-    Column("PCIe", right=True, rank=7),
-    Column("MIG", right=True, rank=3),
-    Column("CC", right=True, rank=8),
-    Column("$/h", right=True),
-    Column("RANGE", right=True, rank=3),
-    Column("SOURCES", rank=9),
-)
-
-
-_MIG_COLUMNS = (
-    Column("SKU"),
-    Column("PROFILE"),
-    Column("MEMORY MiB", right=True),
-    Column("SMs", right=True),
-    Column("COMPUTE", right=True, rank=2),
-    Column("MEMORY", right=True, rank=2),
-    Column("SHARE", right=True),
-    Column("$/h", right=True),
-    Column("STARTS", rank=3),
-    Column("SOURCES", rank=9),
-)
-
 
 def show_gpus(gpus: Sequence[GPU], prices: Prices, source_texts: Mapping[str, str]) -> None:
     """Print a row per GPU, then what the columns mean and the sources."""
-    table(_GPU_COLUMNS, [_gpu_row(facts, prices) for facts in gpus])
+    table([_gpu_row(facts, prices) for facts in gpus])
     texts = [
         "MEMORY is what NVML reports. BF16 (T4: FP16), FP8, INT8, FP4: dense TFLOP/s (INT8: TOP/s)."
         " NVLINK: sum of both directions; x2: a bridge between two GPUs, larger groups use PCIe."
@@ -64,7 +32,7 @@ def show_profiles(
     rows: Sequence[ProfileRow], prices: Prices, source_texts: Mapping[str, str], *, with_sources: bool
 ) -> None:
     """Print a row per MIG profile, then what the columns mean and the sources."""
-    table(_MIG_COLUMNS, [_profile_row(*row, prices) for row in rows])
+    table([_profile_row(*row, prices) for row in rows])
     texts = [
         "MEMORY MiB is the real size: the GB in a profile's name is a label. SHARE is the larger of the"
         " compute and memory share; it sets the price of a slice. Bandwidth is proportional to MEMORY,"
@@ -83,44 +51,53 @@ def show_profiles(
         click.echo("\nSources: `tangram mig SKU`.")
 
 
-def _gpu_row(facts: GPU, prices: Prices) -> list[str]:
-    tflops = dict(facts.tflops)
-    unverified = facts.unverified_facts
-    mark = "*" if "data sheet" in unverified else ""
+def _gpu_row(facts: GPU, prices: Prices) -> Row:
+    tflops, unverified = dict(facts.tflops), facts.unverified_facts
+    mark = _mark("data sheet" in unverified)
+    links = f" x{facts.nvlink_gpus}" if facts.nvlink_gpus else ""
     return [
-        facts.sku + ("*" if unverified else ""),
-        f"{facts.memory_mib}" + ("*" if "memory" in unverified else ""),
-        f"{facts.mem_bw_gbps:.0f}{mark}",
-        str(facts.sms or "?"),
-        _number(tflops.get("bf16") or tflops.get("fp16")) + mark,
-        _number(tflops.get("fp8")),
-        _number(tflops.get("int8")),
-        _number(tflops.get("fp4")),
-        _number(facts.nvlink_gbps or None) + (f" x{facts.nvlink_gpus}" if facts.nvlink_gpus else ""),
-        f"gen{facts.pcie_gen}",
-        str(len(facts.profiles) or "-"),
-        facts.compute_capability,
-        _price(prices.gpu_hour(facts.sku)),
-        "yours" if not prices.is_default(facts.sku) else _range(facts.price_range),
-        " ".join(facts.sources),
+        (Column("SKU"), facts.sku + _mark(unverified)),
+        (Column("MEMORY MiB", right=True), f"{facts.memory_mib}" + _mark("memory" in unverified)),
+        (Column("GB/s", right=True), f"{facts.mem_bw_gbps:.0f}{mark}"),
+        (Column("SMs", right=True, rank=4), str(facts.sms or "?")),
+        (Column("BF16", right=True, rank=1), _number(tflops.get("bf16") or tflops.get("fp16")) + mark),
+        (Column("FP8", right=True, rank=1), _number(tflops.get("fp8"))),
+        (Column("INT8", right=True, rank=6), _number(tflops.get("int8"))),
+        (Column("FP4", right=True, rank=5), _number(tflops.get("fp4"))),
+        (Column("NVLINK GB/s", right=True, rank=2), _number(facts.nvlink_gbps or None) + links),
+        (Column("PCIe", right=True, rank=7), f"gen{facts.pcie_gen}"),
+        (Column("MIG", right=True, rank=3), str(len(facts.profiles) or "-")),
+        (Column("CC", right=True, rank=8), facts.compute_capability),
+        (Column("$/h", right=True), _price(prices.gpu_hour(facts.sku))),
+        (
+            Column("RANGE", right=True, rank=3),
+            _range(facts.price_range) if prices.is_default(facts.sku) else "yours",
+        ),
+        (Column("SOURCES", rank=9), " ".join(facts.sources)),
     ]
 
 
-def _profile_row(facts: GPU, profile: Profile, sources: tuple[str, ...], prices: Prices) -> list[str]:
+def _profile_row(facts: GPU, profile: Profile, sources: tuple[str, ...], prices: Prices) -> Row:
     unverified = profile.unverified_fields
+    memory = "?" if profile.memory_mib is None else str(profile.memory_mib)
+    sms = "?" if profile.sm_count is None else str(profile.sm_count)
+    starts = ",".join(map(str, profile.starts)) or "?"
     return [
-        facts.sku,
-        profile.name + ("*" if unverified else ""),
-        ("?" if profile.memory_mib is None else str(profile.memory_mib))
-        + ("*" if "memory" in unverified else ""),
-        ("?" if profile.sm_count is None else str(profile.sm_count)) + ("*" if "sm" in unverified else ""),
-        f"{profile.compute_slices}/{facts.compute_slices}",
-        f"{profile.memory_slices}/{facts.memory_slices}",
-        f"{profile.dominant_share:.0%}",
-        _price(prices.replica_hour(facts.sku, profile.name)),
-        (",".join(map(str, profile.starts)) or "?") + ("*" if "placement" in unverified else ""),
-        " ".join(sources),
+        (Column("SKU"), facts.sku),
+        (Column("PROFILE"), profile.name + _mark(unverified)),
+        (Column("MEMORY MiB", right=True), memory + _mark("memory" in unverified)),
+        (Column("SMs", right=True), sms + _mark("sm" in unverified)),
+        (Column("COMPUTE", right=True, rank=2), f"{profile.compute_slices}/{facts.compute_slices}"),
+        (Column("MEMORY", right=True, rank=2), f"{profile.memory_slices}/{facts.memory_slices}"),
+        (Column("SHARE", right=True), f"{profile.dominant_share:.0%}"),
+        (Column("$/h", right=True), _price(prices.replica_hour(facts.sku, profile.name))),
+        (Column("STARTS", rank=3), starts + _mark("placement" in unverified)),
+        (Column("SOURCES", rank=9), " ".join(sources)),
     ]
+
+
+def _mark(unverified: object) -> str:
+    return UNVERIFIED_MARK if unverified else ""
 
 
 def _price_note(prices: Prices) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, counted, note, table
+from tangram.cli.output import Column, Row, counted, note, table
 from tangram.fleet import WHOLE_GPU
 
 _MOST = 12
@@ -17,14 +17,7 @@ def show_steps(plan: Mapping[str, Any]) -> None:
     steps, missing = plan.get("steps", ()), plan.get("stepsMissing")
     if steps:
         click.echo()
-        columns = (
-            Column("STEPS", right=True),
-            Column("ACTION"),
-            Column("OWNER"),
-            Column("WHERE", prose=True),
-            Column("AFTER", rank=1),
-        )
-        table(columns, [_row(step) for step in steps[:_MOST]])
+        table([_row(step) for step in steps[:_MOST]])
     if len(steps) > _MOST:
         note(f"{counted(len(steps) - _MOST, 'more step')}; -o json has all.")
     if missing is not None:
@@ -39,10 +32,15 @@ def show_steps(plan: Mapping[str, Any]) -> None:
         )
 
 
-def _row(step: Mapping[str, Any]) -> list[str]:
+def _row(step: Mapping[str, Any]) -> Row:
     marks = " (temporary)" * step.get("temporary", False) + " (restart)" * step.get("restart", False)
-    after = " ".join(map(str, step["after"][-4:]))
-    return [str(step["number"]), step["kind"] + marks, step.get("owner", ""), _where(step), after]
+    return [
+        (Column("STEPS", right=True), str(step["number"])),
+        (Column("ACTION"), step["kind"] + marks),
+        (Column("OWNER"), step.get("owner", "")),
+        (Column("WHERE", prose=True), _where(step)),
+        (Column("AFTER", rank=1), " ".join(map(str, step["after"][-4:]))),
+    ]
 
 
 def _where(step: Mapping[str, Any]) -> str:

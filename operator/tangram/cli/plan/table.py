@@ -1,11 +1,11 @@
 """A plan as people read it: cost, devices of each demand, layouts, moves, steps, and what is not served."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from tangram.cli.output import Column, counted, note, notes, table
+from tangram.cli.output import Column, Row, counted, note, notes, table
 from tangram.cli.plan.gpu_table import show_strips
 from tangram.cli.plan.headline import headline, money, one_shape
 from tangram.cli.plan.step_table import show_steps
@@ -64,87 +64,69 @@ def _explained(plan: Mapping[str, Any]) -> None:
             f"Fully served after: {change['text']} ({money(change['fleetCostPerHour'])} $/h for the fleet).",
             indent="  ",
         )
-    note(f"{deployment['name']}: all alternatives that were evaluated.")
-    columns = (
-        Column("ALTERNATIVE"),
-        Column("PREC", rank=3),
-        Column("REPL", right=True),
-        Column("$/h", right=True),
-        Column("FLEET $/h", right=True, rank=1),
-        Column("REASON", rank=2),
-        Column("WHY", prose=True),
-    )
-    rows = []
-    for other in deployment["alternatives"]:
-        shape = other["chosen"][0]
-        helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
-        short = other.get("unmetChange", 0) > 0
-        fleet = money(other["fleetCostPerHour"]) if "fleetCostPerHour" in other else ""
-        rows.append(
-            [
-                shape_name(shape),
-                shape["precision"],
-                str(shape["replicas"]),
-                money(other["costPerHour"]),
-                f"{fleet}, serves less" if short else fleet,
-                other["rejectedBecause"],
-                other["message"] + helps,
-            ]
-        )
-    table(columns, rows)
+    if deployment["alternatives"]:
+        note(f"{deployment['name']}: all alternatives that were evaluated.")
+        table([_alternative_row(other) for other in deployment["alternatives"]])
 
 
-def _deployments(plan: Mapping[str, Any]) -> None:
-    if not plan["deployments"]:
-        return
-    click.echo()
-    columns = (
-        Column("LLMDEPLOYMENT"),
-        Column("MODEL", rank=3),
-        Column("GPU OR SLICE"),
-        Column("PREC"),
-        Column("REPL", right=True),
-        Column("REQ/S", right=True, rank=1),
-        Column("$/h", right=True),
-        Column("UNMET", right=True, rank=2),
-    )
-    table(columns, [row for deployment in plan["deployments"] for row in _rows(deployment)])
-
-
-def _rows(deployment: Mapping[str, Any]) -> list[list[str]]:
-    cost, unmet = (
-        money(deployment["costPerHour"]),
-        f"{deployment['unmet']:.0%}" if deployment["unmet"] else "",
-    )
-    if not deployment["chosen"]:
-        return [[deployment["name"], deployment["model"], "-", "", "0", "", cost, unmet]]
+def _alternative_row(other: Mapping[str, Any]) -> Row:
+    shape, (fleet, why) = other["chosen"][0], fleet_cost_and_reason(other)
     return [
-        [
-            deployment["name"] if first else "",
-            deployment["model"] if first else "",
-            shape_name(shape) + (MARK if shape.get("unverified") else ""),
-            shape["precision"],
-            str(shape["replicas"]),
-            f"{shape['requestsPerSecond']:.3g}" if "requestsPerSecond" in shape else "",
-            cost if first else "",
-            unmet if first else "",
-        ]
-        for first, shape in ((i == 0, shape) for i, shape in enumerate(deployment["chosen"]))
+        (Column("ALTERNATIVE"), shape_name(shape)),
+        (Column("PREC", rank=3), shape["precision"]),
+        (Column("REPL", right=True), str(shape["replicas"])),
+        (Column("$/h", right=True), money(other["costPerHour"])),
+        (Column("FLEET $/h", right=True, rank=1), fleet),
+        (Column("REASON", rank=2), other["rejectedBecause"]),
+        (Column("WHY", prose=True), why),
     ]
 
 
+def fleet_cost_and_reason(other: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the cost of the fleet with an alternative, if that was planned, and why it was not chosen."""
+    fleet = money(other["fleetCostPerHour"]) if "fleetCostPerHour" in other else ""
+    less = ", serves less" if other.get("unmetChange", 0) > 0 else ""
+    helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
+    return fleet + less, other["message"] + helps
+
+
+def _deployments(plan: Mapping[str, Any]) -> None:
+    if plan["deployments"]:
+        click.echo()
+        table([row for deployment in plan["deployments"] for row in _rows(deployment)])
+
+
+def _rows(deployment: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a row per shape; the first has what holds for all of them."""
+    nothing = {"sku": "-", "profile": WHOLE_GPU, "tensorParallel": 1, "precision": "", "replicas": 0}
+    for i, shape in enumerate(deployment["chosen"] or [nothing]):
+        rate = f"{shape['requestsPerSecond']:.3g}" if "requestsPerSecond" in shape else ""
+        unmet = f"{deployment['unmet']:.0%}" if deployment["unmet"] else ""
+        yield [
+            (Column("LLMDEPLOYMENT"), "" if i else deployment["name"]),
+            (Column("MODEL", rank=3), "" if i else deployment["model"]),
+            (Column("GPU OR SLICE"), shape_name(shape) + (MARK if shape.get("unverified") else "")),
+            (Column("PREC"), shape["precision"]),
+            (Column("REPL", right=True), str(shape["replicas"])),
+            (Column("REQ/S", right=True, rank=1), rate),
+            (Column("$/h", right=True), "" if i else money(deployment["costPerHour"])),
+            (Column("UNMET", right=True, rank=2), "" if i else unmet),
+        ]
+
+
 def _requests(plan: Mapping[str, Any]) -> None:
-    if not plan["requests"]:
-        return
-    click.echo()
-    columns = (
-        Column("SLICEREQUEST"),
-        Column("PROFILE"),
-        Column("REQUESTED", right=True),
-        Column("PLACED", right=True),
-    )
-    rows = [[r["name"], r["profile"], str(r["count"]), str(r["placed"])] for r in plan["requests"]]
-    table(columns, rows)
+    if plan["requests"]:
+        click.echo()
+        table([_request_row(request) for request in plan["requests"]])
+
+
+def _request_row(request: Mapping[str, Any]) -> Row:
+    return [
+        (Column("SLICEREQUEST"), request["name"]),
+        (Column("PROFILE"), request["profile"]),
+        (Column("REQUESTED", right=True), str(request["count"])),
+        (Column("PLACED", right=True), str(request["placed"])),
+    ]
 
 
 def _layouts(plan: Mapping[str, Any]) -> None:
@@ -155,14 +137,20 @@ def _layouts(plan: Mapping[str, Any]) -> None:
 
 def _moves(plan: Mapping[str, Any]) -> None:
     moves: Sequence[Mapping[str, Any]] = plan["moves"]
-    if not moves:
-        return
-    click.echo()
-    columns = (Column("MOVES"), Column("FROM"), Column("TO"), Column("$", right=True, rank=1))
-    rows = [[m["owner"], _site(m["from"]), _site(m["to"]), money(m["cost"])] for m in moves[:_MOST_MOVES]]
-    table(columns, rows)
+    if moves:
+        click.echo()
+        table([_move_row(move) for move in moves[:_MOST_MOVES]])
     if len(moves) > _MOST_MOVES:
         note(f"{counted(len(moves) - _MOST_MOVES, 'more move')}; -o json has all.")
+
+
+def _move_row(move: Mapping[str, Any]) -> Row:
+    return [
+        (Column("MOVES"), move["owner"]),
+        (Column("FROM"), _site(move["from"])),
+        (Column("TO"), _site(move["to"])),
+        (Column("$", right=True, rank=1), money(move["cost"])),
+    ]
 
 
 def _site(site: Mapping[str, Any]) -> str:
@@ -170,27 +158,19 @@ def _site(site: Mapping[str, Any]) -> str:
 
 
 def _unmet(plan: Mapping[str, Any]) -> None:
-    if not plan["unmet"]:
-        return
-    click.echo()
-    rows = [
-        [
-            u["name"],
-            str(u["priority"]),
-            f"{u['share']:.0%}",
-            str(u["count"]) if "count" in u else "",
-            u["reason"],
-        ]
-        for u in plan["unmet"]
+    if plan["unmet"]:
+        click.echo()
+        table([_unmet_row(unmet) for unmet in plan["unmet"]])
+
+
+def _unmet_row(unmet: Mapping[str, Any]) -> Row:
+    return [
+        (Column("NOT SERVED"), unmet["name"]),
+        (Column("PRIORITY", right=True, rank=2), str(unmet["priority"])),
+        (Column("SHARE", right=True), f"{unmet['share']:.0%}"),
+        (Column("SLICES", right=True, rank=1), str(unmet.get("count", ""))),
+        (Column("WHY", prose=True), unmet["reason"]),
     ]
-    columns = (
-        Column("NOT SERVED"),
-        Column("PRIORITY", right=True, rank=2),
-        Column("SHARE", right=True),
-        Column("SLICES", right=True, rank=1),
-        Column("WHY", prose=True),
-    )
-    table(columns, rows)
 
 
 def _notes(plan: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from tangram.capacity.steps.calibration import Basis
 from tangram.catalog import Architecture
 from tangram.catalog.prices import Prices
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
-from tangram.cli.output import Column, note, notes, table
+from tangram.cli.output import Column, Row, note, notes, table
 from tangram.cli.size.rejection_table import show_rejected
 from tangram.cli.size.row_simulation import RowSimulation
 from tangram.fleet import WHOLE_GPU, Lengths, Shape
@@ -27,7 +27,7 @@ def show(architecture: Architecture, sizing: Sizing, prices: Prices, *, everythi
     ranked = list(enumerate(sizing.rows, 1))
     shown = ranked if everything else _cheapest_of_each_device(ranked)[:SHOWN]
     if shown:
-        table(_row_columns(sizing), [_row(rank, row, sizing) for rank, row in shown])
+        table([_row(rank, row, sizing) for rank, row in shown])
         notes(_row_notes(architecture, sizing, len(shown), prices))
     else:
         note("No GPU or slice of the catalog serves this load within these objectives.")
@@ -43,14 +43,16 @@ def show_simulated(sizing: Sizing, simulation: RowSimulation) -> None:
         f"Row {simulation.rank}: {replica}, compared with a simulation of {simulation.requests} requests"
         f" (busy {simulation.utilisation:.0%} of the time, {simulation.preemptions} preemptions)."
     )
-    columns = (Column(""), *(Column(f"P{p}", right=True) for p, _, _ in simulation.ttft_s))
     rows = [
-        [f"{name} {source}", *(_ms(latency[side]) for latency in latencies)]
+        [
+            (Column(""), f"{name} {source}"),
+            *((Column(f"P{latency[0]}", right=True), _ms(latency[side])) for latency in latencies),
+        ]
         for name, latencies in (("TTFT", simulation.ttft_s), ("TPOT", simulation.tpot_s))
         for side, source in ((1, "table"), (2, "simulation"))
         if latencies
     ]
-    table(columns, rows)
+    table(rows)
 
 
 def _summary(architecture: Architecture, sizing: Sizing) -> str:
@@ -86,44 +88,25 @@ def _cheapest_of_each_device(ranked: list[tuple[int, SizedShape]]) -> list[tuple
     return list(cheapest.values())
 
 
-def _row_columns(sizing: Sizing) -> tuple[Column, ...]:
-    percentile = f"P{sizing.request.percentile}"
-    return (
-        Column("#", right=True),
-        Column("GPU OR SLICE"),
-        Column("TP", right=True),
-        Column("PREC"),
-        Column("W+KV+BUF+FREE GiB", right=True, rank=6),
-        Column("CONC", right=True, rank=4),
-        Column("REQ/S", right=True, rank=1),
-        Column(f"TTFT {percentile}", right=True),
-        Column(f"TPOT {percentile}", right=True),
-        Column("WALL", rank=3),
-        Column("REPL", right=True),
-        Column("GPUs", right=True, rank=5),
-        Column("$/h", right=True),
-        Column("$/1M", right=True, rank=2),
-    )
-
-
-def _row(rank: int, row: SizedShape, sizing: Sizing) -> list[str]:
-    budget = row.budget
+def _row(rank: int, row: SizedShape, sizing: Sizing) -> Row:
+    budget, percentile = row.budget, f"P{sizing.request.percentile}"
     parts = (budget.weights, row.kv_used, budget.overhead, budget.kv - row.kv_used)
+    memory = "+".join(f"{part / GIB:.1f}" for part in parts)
     return [
-        str(rank),
-        _hardware(row.shape) + (MARK if row.unverified else ""),
-        str(row.shape.tensor_parallel),
-        row.shape.precision,
-        "+".join(f"{part / GIB:.1f}" for part in parts),
-        str(row.concurrent),
-        _figure(row.max_rate),
-        _ms(row.ttft_s),
-        _ms(row.tpot_s),
-        row.wall,
-        str(row.replicas),
-        _figure(row.gpus),
-        f"{row.usd_per_hour:.2f}",
-        f"{row.usd_per_million_tokens:.2f}",
+        (Column("#", right=True), str(rank)),
+        (Column("GPU OR SLICE"), _hardware(row.shape) + (MARK if row.unverified else "")),
+        (Column("TP", right=True), str(row.shape.tensor_parallel)),
+        (Column("PREC"), row.shape.precision),
+        (Column("W+KV+BUF+FREE GiB", right=True, rank=6), memory),
+        (Column("CONC", right=True, rank=4), str(row.concurrent)),
+        (Column("REQ/S", right=True, rank=1), _figure(row.max_rate)),
+        (Column(f"TTFT {percentile}", right=True), _ms(row.ttft_s)),
+        (Column(f"TPOT {percentile}", right=True), _ms(row.tpot_s)),
+        (Column("WALL", rank=3), row.wall),
+        (Column("REPL", right=True), str(row.replicas)),
+        (Column("GPUs", right=True, rank=5), _figure(row.gpus)),
+        (Column("$/h", right=True), f"{row.usd_per_hour:.2f}"),
+        (Column("$/1M", right=True, rank=2), f"{row.usd_per_million_tokens:.2f}"),
     ]
 
 
