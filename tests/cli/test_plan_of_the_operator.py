@@ -8,7 +8,7 @@ import yaml
 
 from e2e.cluster.apiserver import ControlPlane, free_port
 from tangram.shell.objects.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PRIORITY_CLASSES
-from tests.support.apiserver import OperatorProcess, eventually, llm, prepare, priority_class, world
+from tests.support.apiserver import OperatorProcess, eventually, llm, prepare, priority_class, live_cluster
 from tests.support.plans import run
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
@@ -37,7 +37,7 @@ def settings(namespace):
 
 
 async def test_the_plan_of_its_snapshot_has_the_name_of_the_operators_fleetplan(plane, tmp_path):
-    async with world(plane.kubeconfig, tmp_path) as here:
+    async with live_cluster(plane.kubeconfig, tmp_path) as here:
         config = tmp_path / "config.yaml"
         config.write_text(yaml.safe_dump(settings(here.namespace)))
         operator = OperatorProcess(config, plane.kubeconfig, tmp_path / "operator.log").start()

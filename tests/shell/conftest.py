@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from e2e.cluster.apiserver import free_port
-from tests.support.apiserver import OperatorProcess, World, prepare, world
+from tests.support.apiserver import LiveCluster, OperatorProcess, live_cluster, prepare
 from tests.support.fault_proxy import FaultProxy
 
 OperatorFactory = Callable[..., OperatorProcess]
@@ -29,8 +29,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-async def here(plane: Any, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(plane.kubeconfig, tmp_path) as this:
+async def cluster(plane: Any, tmp_path: Path) -> AsyncIterator[LiveCluster]:
+    async with live_cluster(plane.kubeconfig, tmp_path) as this:
         yield this
 
 
@@ -41,12 +41,12 @@ async def proxy(plane: Any, tmp_path: Path) -> AsyncIterator[FaultProxy]:
 
 
 @pytest.fixture
-def operator_config(here: World, tmp_path: Path) -> Callable[..., Path]:
+def operator_config(cluster: LiveCluster, tmp_path: Path) -> Callable[..., Path]:
     """Write a settings file for this test's namespace."""
 
     def write(name: str, **settings: Any) -> Path:
         config = tmp_path / f"{name}.yaml"
-        config.write_text(yaml.safe_dump(operator_settings(here.namespace) | settings))
+        config.write_text(yaml.safe_dump(operator_settings(cluster.namespace) | settings))
         return config
 
     return write

@@ -6,7 +6,7 @@ import pytest
 
 from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, GPU_POOLS, NODES, PODS
-from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
+from tests.support.apiserver import LiveCluster, add_node, eventually, gpu_node, llm
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
 
@@ -14,45 +14,45 @@ H100 = "H100-80GB-SXM"
 
 
 @pytest.fixture
-async def bare(here: World) -> AsyncIterator[str]:
+async def bare(cluster: LiveCluster) -> AsyncIterator[str]:
     """A node that offers GPUs and has no NVIDIA label, only one of its own."""
-    name = f"{here.namespace}-bare"
+    name = f"{cluster.namespace}-bare"
     made = gpu_node(name, gpus=2)
-    made["metadata"]["labels"] = {"kubernetes.io/hostname": name, "rack": here.namespace}
-    await add_node(here.client, made)
+    made["metadata"]["labels"] = {"kubernetes.io/hostname": name, "rack": cluster.namespace}
+    await add_node(cluster.client, made)
     yield name
-    await here.empty()
-    there = await here.client.get(NODES, "", name)
-    await here.client.delete(NODES, "", name, uid=there["metadata"]["uid"], guard=UNGUARDED)
+    await cluster.empty()
+    there = await cluster.client.get(NODES, "", name)
+    await cluster.client.delete(NODES, "", name, uid=there["metadata"]["uid"], guard=UNGUARDED)
 
 
 async def test_a_node_without_labels_in_a_pool_with_sku_serves_and_rolls_no_other(
-    here: World, operator, bare: str
+    cluster: LiveCluster, operator, bare: str
 ) -> None:
     operator(tickSeconds=1)
-    await here.apply(llm("labelled", here.namespace, placement={"allowedSKUs": [H100]}))
-    await here.until("labelled", "Ready", "True")
-    (before,) = await here.all(DEPLOYMENTS)
+    await cluster.apply(llm("labelled", cluster.namespace, placement={"allowedSKUs": [H100]}))
+    await cluster.until("labelled", "Ready", "True")
+    (before,) = await cluster.all(DEPLOYMENTS)
 
     pool = {
         "apiVersion": GPU_POOLS.api_version,
         "kind": GPU_POOLS.kind,
         "metadata": {"name": "bare"},
-        "spec": {"nodeSelector": {"rack": here.namespace}, "sku": H100},
+        "spec": {"nodeSelector": {"rack": cluster.namespace}, "sku": H100},
     }
-    await here.apply(pool, GPU_POOLS)
+    await cluster.apply(pool, GPU_POOLS)
     placement = {"pools": ["bare"], "allowedSKUs": [H100]}
-    await here.apply(llm("declared", here.namespace, placement=placement))
-    await here.until("declared", "Ready", "True")
+    await cluster.apply(llm("declared", cluster.namespace, placement=placement))
+    await cluster.until("declared", "Ready", "True")
 
-    nodes = {pod["metadata"]["labels"]["tangram.dev/llmdeployment"]: pod for pod in await here.all(PODS)}
+    nodes = {pod["metadata"]["labels"]["tangram.dev/llmdeployment"]: pod for pod in await cluster.all(PODS)}
     assert nodes["declared"]["spec"]["nodeName"] == bare
     assert nodes["labelled"]["spec"]["nodeName"] == "gpu-1"
-    after = await here.get(DEPLOYMENTS, before["metadata"]["name"])
+    after = await cluster.get(DEPLOYMENTS, before["metadata"]["name"])
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
 
     async def counted() -> bool:
-        status = (await here.get(GPU_POOLS, "bare")).get("status") or {}
+        status = (await cluster.get(GPU_POOLS, "bare")).get("status") or {}
         return (status.get("nodes"), status.get("gpus"), status.get("free")) == (1, 2, {"nvidia.com/gpu": 1})
 
     await eventually(counted, 60, "the pool's node and what is free of it")

@@ -6,7 +6,7 @@ import pytest
 
 from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
-from tests.support.apiserver import World, add_node, eventually, gpu_node, llm
+from tests.support.apiserver import LiveCluster, add_node, eventually, gpu_node, llm
 
 pytestmark = pytest.mark.apiserver
 
@@ -14,61 +14,61 @@ UNITS, AWAY_S = 3, 6.0
 
 
 @pytest.fixture
-async def two_kinds(here: World):
+async def two_kinds(cluster: LiveCluster):
     """A node that is filled, and one with free GPUs of another kind: a second Deployment would find room."""
-    nodes = {"A10": f"{here.namespace}-a10", "L4": f"{here.namespace}-l4"}
+    nodes = {"A10": f"{cluster.namespace}-a10", "L4": f"{cluster.namespace}-l4"}
     for sku, name in nodes.items():
-        await add_node(here.client, gpu_node(name, UNITS, product=f"NVIDIA-{sku}"))
+        await add_node(cluster.client, gpu_node(name, UNITS, product=f"NVIDIA-{sku}"))
     yield nodes
-    await here.empty()
+    await cluster.empty()
     for name in nodes.values():
-        node = await here.client.get(NODES, "", name)
-        await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
+        node = await cluster.client.get(NODES, "", name)
+        await cluster.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
 
 
-async def engine_pods(here: World) -> list[dict]:
+async def engine_pods(cluster: LiveCluster) -> list[dict]:
     label = "app.kubernetes.io/component"
-    return [pod for pod in await here.all(PODS) if pod["metadata"]["labels"].get(label) == "engine"]
+    return [pod for pod in await cluster.all(PODS) if pod["metadata"]["labels"].get(label) == "engine"]
 
 
 async def test_a_restart_starts_no_deployment_drains_nothing_and_changes_no_replicas(
-    here: World, operator, two_kinds
+    cluster: LiveCluster, operator, two_kinds
 ) -> None:
     operator()
     wanted = llm(
-        "tiny", here.namespace, scaling={"minReplicas": UNITS}, placement={"allowedSKUs": ["A10", "L4"]}
+        "tiny", cluster.namespace, scaling={"minReplicas": UNITS}, placement={"allowedSKUs": ["A10", "L4"]}
     )
-    await here.apply(wanted)
-    await here.until("tiny", "Ready", "True", "AllReplicasReady")
-    (before,) = await here.all(DEPLOYMENTS)
-    pods = await engine_pods(here)
+    await cluster.apply(wanted)
+    await cluster.until("tiny", "Ready", "True", "AllReplicasReady")
+    (before,) = await cluster.all(DEPLOYMENTS)
+    pods = await engine_pods(cluster)
     (name,) = {pod["spec"]["nodeName"] for pod in pods}
     (sku,) = [sku for sku, node in two_kinds.items() if node == name]
 
     async def offers(count: int) -> None:
         status = gpu_node(name, count, product=f"NVIDIA-{sku}")
-        await here.client.apply(
+        await cluster.client.apply(
             NODES, status, manager="kubelet", force=True, subresource="status", guard=UNGUARDED
         )
 
     await offers(0)
     # A pod is evicted meanwhile: the one that replaces it finds no GPU of its kind.
     gone = pods[0]["metadata"]
-    await here.client.delete(PODS, gone["namespace"], gone["name"], uid=gone["uid"], guard=UNGUARDED)
+    await cluster.client.delete(PODS, gone["namespace"], gone["name"], uid=gone["uid"], guard=UNGUARDED)
     seen = set()
     for _ in range(int(AWAY_S / 0.5)):
         await asyncio.sleep(0.5)
-        seen |= {(d["metadata"]["uid"], d["spec"]["replicas"]) for d in await here.all(DEPLOYMENTS)}
-    kept = {pod["metadata"]["uid"] for pod in await engine_pods(here)}
-    placed = await here.condition("tiny", "Placed")
+        seen |= {(d["metadata"]["uid"], d["spec"]["replicas"]) for d in await cluster.all(DEPLOYMENTS)}
+    kept = {pod["metadata"]["uid"] for pod in await engine_pods(cluster)}
+    placed = await cluster.condition("tiny", "Placed")
     await offers(UNITS)
-    await here.until("tiny", "Ready", "True", "AllReplicasReady")
+    await cluster.until("tiny", "Ready", "True", "AllReplicasReady")
 
     assert seen == {(before["metadata"]["uid"], UNITS)}
     assert {pod["metadata"]["uid"] for pod in pods[1:]} <= kept
     assert placed["status"] == "True"
 
     async def scheduled() -> bool:
-        return {pod["spec"].get("nodeName") for pod in await engine_pods(here)} == {name}
+        return {pod["spec"].get("nodeName") for pod in await engine_pods(cluster)} == {name}
 
     await eventually(scheduled)

@@ -9,7 +9,7 @@ from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import (
     FACTS,
-    World,
+    LiveCluster,
     add_node,
     evaluation_report,
     eventually,
@@ -35,24 +35,24 @@ OWN, QUANTISED = "3g.40gb", "1g.10gb"  # which bf16 fits, and which int4 fits al
 
 
 @pytest.fixture
-async def slices(here: World) -> AsyncIterator[str]:
+async def slices(cluster: LiveCluster) -> AsyncIterator[str]:
     """A node with a slice of each size that no other test's LLMDeployment sees."""
-    name = f"{here.namespace}-a100"
+    name = f"{cluster.namespace}-a100"
     made = gpu_node(name, 0, product="NVIDIA-A100-SXM4-80GB")
     for part in ("allocatable", "capacity"):
         made["status"][part] |= {f"nvidia.com/mig-{OWN}": "1", f"nvidia.com/mig-{QUANTISED}": "1"}
         del made["status"][part]["nvidia.com/gpu"]
-    await add_node(here.client, made)
+    await add_node(cluster.client, made)
     yield name
-    await here.empty()
-    node = await here.client.get(NODES, "", name)
-    await here.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
+    await cluster.empty()
+    node = await cluster.client.get(NODES, "", name)
+    await cluster.client.delete(NODES, "", name, uid=node["metadata"]["uid"], guard=UNGUARDED)
 
 
-def chat(here: World, uri: str = URI, **engine: Any) -> dict[str, Any]:
+def chat(cluster: LiveCluster, uri: str = URI, **engine: Any) -> dict[str, Any]:
     return llm(
         "chat",
-        here.namespace,
+        cluster.namespace,
         model={"uri": uri},
         engine={"precision": "Any", "maxModelLen": 4096} | engine,
         placement={"allowedSKUs": ["A100-80GB-SXM"]},
@@ -60,27 +60,29 @@ def chat(here: World, uri: str = URI, **engine: Any) -> dict[str, Any]:
 
 
 async def test_a_quantised_format_serves_once_its_report_is_within_tolerance_and_no_longer(
-    here: World, operator, slices: str
+    cluster: LiveCluster, operator, slices: str
 ) -> None:
-    here.kubelet.reports[URI] = report(**LLAMA_8B), 0
-    here.kubelet.reports[NEXT] = report(**LLAMA_8B, digest="sha256:" + "1" * 64), 0
+    cluster.kubelet.reports[URI] = report(**LLAMA_8B), 0
+    cluster.kubelet.reports[NEXT] = report(**LLAMA_8B, digest="sha256:" + "1" * 64), 0
     process = operator(tickSeconds=1)
 
     async def placed(text: str) -> dict[str, Any]:
         async def told() -> bool:
-            return text in (await here.condition("chat", "Placed")).get("message", "")
+            return text in (await cluster.condition("chat", "Placed")).get("message", "")
 
         await eventually(told, 40, f"Placed says {text!r}")
-        obj = await here.get(LLM_DEPLOYMENTS, "chat")
+        obj = await cluster.get(LLM_DEPLOYMENTS, "chat")
         assert obj is not None
         return obj["status"]
 
     async def evaluating() -> list[dict[str, Any]]:
-        return [job for job in await here.all(JOBS) if job["metadata"]["name"].startswith("tangram-evaluate")]
+        return [
+            job for job in await cluster.all(JOBS) if job["metadata"]["name"].startswith("tangram-evaluate")
+        ]
 
     # It serves in its own format while a Job evaluates int4 on the slice that would be chosen.
-    await here.apply(chat(here))
-    await here.until("chat", "Ready", "True")
+    await cluster.apply(chat(cluster))
+    await cluster.until("chat", "Ready", "True")
     status = await placed("is evaluated by Job")
     assert (status["placement"]["profile"], status["placement"]["precision"]) == (OWN, "bf16")
     (job,) = await evaluating()
@@ -89,11 +91,11 @@ async def test_a_quantised_format_serves_once_its_report_is_within_tolerance_and
     assert container["resources"]["limits"][f"nvidia.com/mig-{QUANTISED}"] == "1"
 
     # The Job fails: the status says why, and nothing else changes. Deleting it is trying again.
-    here.kubelet.evaluations[URI] = refusal("OutOfMemory", "no room for the head"), 3
+    cluster.kubelet.evaluations[URI] = refusal("OutOfMemory", "no room for the head"), 3
     await placed("failed: no room for the head; it is tried again at")
-    assert (await here.condition("chat", "Ready"))["status"] == "True"
-    del here.kubelet.evaluations[URI]
-    await here.delete(JOBS, job["metadata"]["name"])
+    assert (await cluster.condition("chat", "Ready"))["status"] == "True"
+    del cluster.kubelet.evaluations[URI]
+    await cluster.delete(JOBS, job["metadata"]["name"])
 
     async def another() -> bool:
         return [j["metadata"]["uid"] for j in await evaluating()] not in ([], [job["metadata"]["uid"]])
@@ -103,7 +105,7 @@ async def test_a_quantised_format_serves_once_its_report_is_within_tolerance_and
     # The report comes while no operator runs, and is out of tolerance.
     process.kill()
     bad = evaluation_report(quantisedPerplexity=6.186, perplexityIncrease=0.031)
-    here.kubelet.evaluations[URI] = bad, 0
+    cluster.kubelet.evaluations[URI] = bad, 0
 
     async def done() -> bool:
         return any((j.get("status") or {}).get("succeeded") for j in await evaluating())
@@ -121,20 +123,20 @@ async def test_a_quantised_format_serves_once_its_report_is_within_tolerance_and
     await eventually(none, 40, "a recorded report needs no Job")
 
     # A person accepts the loss: the same report, without another Job.
-    await here.apply(chat(here, precisionTolerance={"perplexityIncrease": "0.05"}))
+    await cluster.apply(chat(cluster, precisionTolerance={"perplexityIncrease": "0.05"}))
     status = await placed("int4 evaluated on A100-80GB-SXM: perplexity +3.1 %")
     assert (status["placement"]["profile"], status["placement"]["precision"]) == (QUANTISED, "int4")
 
     async def moved() -> bool:
-        found = await here.all(DEPLOYMENTS)
+        found = await cluster.all(DEPLOYMENTS)
         args = [d["spec"]["template"]["spec"]["containers"][0]["args"] for d in found]
         return len(found) == 1 and args[0][-2:] == ["--quantize", "int4"]
 
     await eventually(moved, 40, "only int4 serves")
-    await here.until("chat", "Ready", "True")
+    await cluster.until("chat", "Ready", "True")
 
     # Another revision of the checkpoint: the report is not about it.
-    await here.apply(chat(here, NEXT, precisionTolerance={"perplexityIncrease": "0.05"}))
+    await cluster.apply(chat(cluster, NEXT, precisionTolerance={"perplexityIncrease": "0.05"}))
     status = await placed("is evaluated by Job")
     assert status["placement"]["precision"] == "bf16"
     assert "evaluations" not in status["model"]

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tangram.shell.objects.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PODS
-from tests.support.apiserver import World, eventually, llm
+from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
@@ -64,29 +64,29 @@ def _marked(cases: list, sample: set) -> list:
     return [pytest.param(*c, id=name(c), marks=[] if c in sample else [pytest.mark.faults]) for c in cases]
 
 
-async def workload(here: World) -> None:
+async def workload(cluster: LiveCluster) -> None:
     """Appear, become ready, move to another GPU with two replicas, and be done."""
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True", within_s=60)
-    first = await _sku(here)
-    await here.apply(
-        llm("tiny", here.namespace, placement={"deniedSKUs": [first]}, scaling={"minReplicas": 2})
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True", within_s=60)
+    first = await _sku(cluster)
+    await cluster.apply(
+        llm("tiny", cluster.namespace, placement={"deniedSKUs": [first]}, scaling={"minReplicas": 2})
     )
-    await here.until("tiny", "Ready", "True", within_s=60)
-    await eventually(lambda: _settled(here), 30, "one Deployment, two pods, no Job")
-    await eventually(lambda: _planned(here), 60, "one FleetPlan counts, and has two replicas")
+    await cluster.until("tiny", "Ready", "True", within_s=60)
+    await eventually(lambda: _settled(cluster), 30, "one Deployment, two pods, no Job")
+    await eventually(lambda: _planned(cluster), 60, "one FleetPlan counts, and has two replicas")
 
 
-async def ends_like(reference: dict, here: World) -> None:
+async def ends_like(reference: dict, cluster: LiveCluster) -> None:
     """Wait until the final state is that of the run without faults."""
 
     async def same() -> bool:
-        return anonymous(await here.final_state(), here) == reference
+        return anonymous(await cluster.final_state(), cluster) == reference
 
     try:
         await eventually(same, 30)
     except AssertionError:
-        assert anonymous(await here.final_state(), here) == reference
+        assert anonymous(await cluster.final_state(), cluster) == reference
 
 
 @pytest.fixture(scope="module")
@@ -95,21 +95,21 @@ def reference() -> dict:
     return {}
 
 
-async def _reference(reference: dict, here: World, proxy: FaultProxy, operator) -> dict:
+async def _reference(reference: dict, cluster: LiveCluster, proxy: FaultProxy, operator) -> dict:
     if not reference:
-        process = operator("reference", **_settings(here))
-        await workload(here)
+        process = operator("reference", **_settings(cluster))
+        await workload(cluster)
         await proxy.quiet()
-        reference["state"] = anonymous(await here.final_state(), here)
+        reference["state"] = anonymous(await cluster.final_state(), cluster)
         await process.stop()
-        await here.empty()
+        await cluster.empty()
     return reference["state"]
 
 
 async def test_a_run_without_faults_writes_what_the_campaign_kills_at(
-    here: World, proxy: FaultProxy, operator, reference: dict
+    cluster: LiveCluster, proxy: FaultProxy, operator, reference: dict
 ) -> None:
-    await _reference(reference, here, proxy, operator)
+    await _reference(reference, cluster, proxy, operator)
     seen = Counter((r.verb, r.plural, r.subresource) for r in proxy.writes())
     assert seen.keys() == WRITES.keys()
     assert all(seen[write] >= most for write, most in WRITES.items()), seen
@@ -117,17 +117,25 @@ async def test_a_run_without_faults_writes_what_the_campaign_kills_at(
 
 @pytest.mark.parametrize(("verb", "plural", "subresource", "nth", "act"), _marked(KILLS, SAMPLED_KILLS))
 async def test_killed_at_a_write_it_ends_in_the_same_state(
-    here: World, proxy: FaultProxy, operator, reference: dict, verb, plural, subresource, nth, act
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    operator,
+    reference: dict,
+    verb,
+    plural,
+    subresource,
+    nth,
+    act,
 ) -> None:
-    expected = await _reference(reference, here, proxy, operator)
+    expected = await _reference(reference, cluster, proxy, operator)
     rule = Rule(act, verb=verb, plural=plural, subresource=subresource, nth=nth)
     proxy.rules = [rule]
-    process = operator(**_settings(here))
+    process = operator(**_settings(cluster))
     proxy.kill = process.kill
 
     async with revived(process):
-        await workload(here)
-        await ends_like(expected, here)
+        await workload(cluster)
+        await ends_like(expected, cluster)
 
     assert rule.hits >= nth, "the fault never happened"
     assert process.starts == 2
@@ -137,15 +145,24 @@ async def test_killed_at_a_write_it_ends_in_the_same_state(
     ("verb", "plural", "subresource", "nth", "act", "code"), _marked(FAULTS, SAMPLED_FAULTS)
 )
 async def test_a_failed_write_is_tried_again(
-    here: World, proxy: FaultProxy, operator, reference: dict, verb, plural, subresource, nth, act, code
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    operator,
+    reference: dict,
+    verb,
+    plural,
+    subresource,
+    nth,
+    act,
+    code,
 ) -> None:
-    expected = await _reference(reference, here, proxy, operator)
+    expected = await _reference(reference, cluster, proxy, operator)
     rule = Rule(act, verb=verb, plural=plural, subresource=subresource, nth=nth, code=code, retry_after="1")
     proxy.rules = [rule]
-    process = operator(**_settings(here))
+    process = operator(**_settings(cluster))
 
-    await workload(here)
-    await ends_like(expected, here)
+    await workload(cluster)
+    await ends_like(expected, cluster)
 
     assert rule.hits >= nth, "the fault never happened"
     assert process.alive()
@@ -169,26 +186,26 @@ async def revived(process) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _settings(here: World) -> dict:
-    return {"leaderElection": {"namespace": here.namespace, "name": "l"} | QUICK_LEASE}
+def _settings(cluster: LiveCluster) -> dict:
+    return {"leaderElection": {"namespace": cluster.namespace, "name": "l"} | QUICK_LEASE}
 
 
-def anonymous(state: dict, here: World) -> dict:
+def anonymous(state: dict, cluster: LiveCluster) -> dict:
     """A final state without the name of the test's namespace."""
-    return json.loads(re.sub(here.namespace, "NAMESPACE", json.dumps(state)))
+    return json.loads(re.sub(cluster.namespace, "NAMESPACE", json.dumps(state)))
 
 
-async def _sku(here: World) -> str:
-    return (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]
+async def _sku(cluster: LiveCluster) -> str:
+    return (await cluster.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]
 
 
-async def _settled(here: World) -> bool:
-    state = await here.final_state()
-    return len(state["deployments"]) == 1 and not state["jobs"] and len(await here.all(PODS)) == 2
+async def _settled(cluster: LiveCluster) -> bool:
+    state = await cluster.final_state()
+    return len(state["deployments"]) == 1 and not state["jobs"] and len(await cluster.all(PODS)) == 2
 
 
-async def _planned(here: World) -> bool:
-    plans = await here.all(FLEET_PLANS)
+async def _planned(cluster: LiveCluster) -> bool:
+    plans = await cluster.all(FLEET_PLANS)
     states = [(plan.get("status") or {}).get("state") for plan in plans]
     counting = [p for p, s in zip(plans, states, strict=True) if s in ("Recommended", "InForce")]
     chosen = [c for p in counting for d in p["spec"].get("deployments", ()) for c in d["chosen"]]

@@ -13,25 +13,25 @@ from tangram.shell.objects.kinds import (
     SERVICES,
     uid_of,
 )
-from tests.support.apiserver import World, eventually, llm, misnote_the_replica_set, refusal
+from tests.support.apiserver import LiveCluster, eventually, llm, misnote_the_replica_set, refusal
 from tests.support.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.apiserver
 
 
 async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(
-    here: World, operator
+    cluster: LiveCluster, operator
 ) -> None:
     operator()
-    owner = await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
+    owner = await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
 
-    ready = await here.until("tiny", "Ready", "True")
+    ready = await cluster.until("tiny", "Ready", "True")
 
     assert ready["observedGeneration"] == 1
-    status = (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]
+    status = (await cluster.get(LLM_DEPLOYMENTS, "tiny"))["status"]
     assert (status["replicas"], status["replicasDisplay"]) == (2, "2/2")
     assert status["model"]["facts"]["weightBytes"] == 2471645608
-    (deployment,) = await here.all(DEPLOYMENTS)
+    (deployment,) = await cluster.all(DEPLOYMENTS)
     assert deployment["metadata"]["name"] == f"tiny-{status['placement']['variant']}"
     assert deployment["metadata"]["ownerReferences"][0]["uid"] == uid_of(owner)
     assert deployment["spec"]["replicas"] == 2
@@ -45,155 +45,163 @@ async def test_an_llmdeployment_becomes_ready_with_deployment_service_and_facts(
     ]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert pod["automountServiceAccountToken"] is False
-    service = await here.get(SERVICES, "tiny")
+    service = await cluster.get(SERVICES, "tiny")
     selector, labels = service["spec"]["selector"], deployment["spec"]["template"]["metadata"]["labels"]
     assert selector.items() <= labels.items()
     assert service["spec"]["ports"][0] | {"port": 80, "targetPort": "http"} == service["spec"]["ports"][0]
 
     async def no_job() -> bool:
-        return await here.all(JOBS) == []
+        return await cluster.all(JOBS) == []
 
     await eventually(no_job, what="the inspect Job is gone")
 
 
-async def test_a_change_of_the_spec_reaches_the_deployment(here: World, operator) -> None:
+async def test_a_change_of_the_spec_reaches_the_deployment(cluster: LiveCluster, operator) -> None:
     operator()
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
 
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 3}, engine={"maxModelLen": 1024}))
+    await cluster.apply(
+        llm("tiny", cluster.namespace, scaling={"minReplicas": 3}, engine={"maxModelLen": 1024})
+    )
 
     async def three_of_the_new() -> bool:
-        (deployment,) = await here.all(DEPLOYMENTS)
+        (deployment,) = await cluster.all(DEPLOYMENTS)
         args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
         return "1024" in args and deployment.get("status", {}).get("readyReplicas") == 3
 
     await eventually(three_of_the_new, 40)
-    ready = await here.until("tiny", "Ready", "True")
+    ready = await cluster.until("tiny", "Ready", "True")
     assert ready["observedGeneration"] == 2
 
 
 async def test_a_checkpoint_that_cannot_be_served_says_why_and_gets_no_deployment(
-    here: World, operator
+    cluster: LiveCluster, operator
 ) -> None:
-    here.kubelet.reports["image:///models/odd"] = (
+    cluster.kubelet.reports["image:///models/odd"] = (
         refusal("UnknownArchitecture", "config.json: MambaForCausalLM"),
         3,
     )
     operator()
-    await here.apply(llm("odd", here.namespace, model={"uri": "image:///models/odd"}))
+    await cluster.apply(llm("odd", cluster.namespace, model={"uri": "image:///models/odd"}))
 
-    told = await here.until("odd", "ModelReady", "False", "UnknownArchitecture")
+    told = await cluster.until("odd", "ModelReady", "False", "UnknownArchitecture")
 
     assert "MambaForCausalLM" in told["message"]
-    assert await here.all(DEPLOYMENTS) == []
+    assert await cluster.all(DEPLOYMENTS) == []
 
 
-async def test_an_inspection_that_says_nonsense_is_a_failure_not_a_crash(here: World, operator) -> None:
-    here.kubelet.reports["image:///models/liar"] = ('{"schema":1,"facts":{"weightBytes":"many"}}', 0)
+async def test_an_inspection_that_says_nonsense_is_a_failure_not_a_crash(
+    cluster: LiveCluster, operator
+) -> None:
+    cluster.kubelet.reports["image:///models/liar"] = ('{"schema":1,"facts":{"weightBytes":"many"}}', 0)
     process = operator()
-    await here.apply(llm("liar", here.namespace, model={"uri": "image:///models/liar"}))
+    await cluster.apply(llm("liar", cluster.namespace, model={"uri": "image:///models/liar"}))
 
-    await here.until("liar", "ModelReady", "False", "InspectionFailed")
+    await cluster.until("liar", "ModelReady", "False", "InspectionFailed")
 
     assert process.alive()
 
 
-async def test_one_that_is_refused_does_not_stop_the_others(here: World, operator) -> None:
-    await here.apply({**_foreign_service("taken", here.namespace)}, SERVICES)
+async def test_one_that_is_refused_does_not_stop_the_others(cluster: LiveCluster, operator) -> None:
+    await cluster.apply({**_foreign_service("taken", cluster.namespace)}, SERVICES)
     operator()
-    await here.apply(llm("taken", here.namespace))
-    await here.apply(llm("free", here.namespace))
+    await cluster.apply(llm("taken", cluster.namespace))
+    await cluster.apply(llm("free", cluster.namespace))
 
-    await here.until("free", "Ready", "True")
-    await here.until("taken", "Ready", "False", "NameTaken")
+    await cluster.until("free", "Ready", "True")
+    await cluster.until("taken", "Ready", "False", "NameTaken")
 
 
-async def test_a_foreign_service_of_the_same_name_is_left_alone_and_told(here: World, operator) -> None:
-    before = await here.apply(_foreign_service("tiny", here.namespace), SERVICES, manager="someone")
+async def test_a_foreign_service_of_the_same_name_is_left_alone_and_told(
+    cluster: LiveCluster, operator
+) -> None:
+    before = await cluster.apply(_foreign_service("tiny", cluster.namespace), SERVICES, manager="someone")
     operator()
-    await here.apply(llm("tiny", here.namespace))
+    await cluster.apply(llm("tiny", cluster.namespace))
 
-    told = await here.until("tiny", "Ready", "False", "NameTaken")
+    told = await cluster.until("tiny", "Ready", "False", "NameTaken")
 
     assert "left alone" in told["message"]
-    after = await here.get(SERVICES, "tiny")
+    after = await cluster.get(SERVICES, "tiny")
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
-    await here.delete(SERVICES, "tiny")
-    await here.until("tiny", "Ready", "True", within_s=60)
+    await cluster.delete(SERVICES, "tiny")
+    await cluster.until("tiny", "Ready", "True", within_s=60)
 
 
-async def test_a_foreign_deployment_of_the_same_name_is_left_alone(here: World, operator) -> None:
+async def test_a_foreign_deployment_of_the_same_name_is_left_alone(cluster: LiveCluster, operator) -> None:
     process = operator()
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    name = (await here.all(DEPLOYMENTS))[0]["metadata"]["name"]
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    name = (await cluster.all(DEPLOYMENTS))[0]["metadata"]["name"]
     await process.stop()
-    await here.delete(LLM_DEPLOYMENTS, "tiny")
-    await eventually(lambda: _gone(here, name), 30)
-    before = await here.apply(_foreign_deployment(name, here.namespace), DEPLOYMENTS, manager="someone")
+    await cluster.delete(LLM_DEPLOYMENTS, "tiny")
+    await eventually(lambda: _gone(cluster, name), 30)
+    before = await cluster.apply(_foreign_deployment(name, cluster.namespace), DEPLOYMENTS, manager="someone")
 
     process.start()
-    await here.apply(llm("tiny", here.namespace))
+    await cluster.apply(llm("tiny", cluster.namespace))
 
-    await here.until("tiny", "Ready", "False", "NameTaken")
-    after = await here.get(DEPLOYMENTS, name)
+    await cluster.until("tiny", "Ready", "False", "NameTaken")
+    after = await cluster.get(DEPLOYMENTS, name)
     assert uid_of(after) == uid_of(before)
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
     assert after["metadata"].get("labels") == before["metadata"].get("labels")
 
 
-async def test_foreign_fields_survive_and_edits_of_ours_are_healed(here: World, operator) -> None:
+async def test_foreign_fields_survive_and_edits_of_ours_are_healed(cluster: LiveCluster, operator) -> None:
     operator()
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    name = (await here.all(DEPLOYMENTS))[0]["metadata"]["name"]
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    name = (await cluster.all(DEPLOYMENTS))[0]["metadata"]["name"]
 
     edit = {
         "metadata": {"annotations": {"team": "blue"}},
         "spec": {"replicas": 5, "template": {"metadata": {"annotations": {"sidecar": "yes"}}}},
     }
-    await here.client.merge(DEPLOYMENTS, here.namespace, name, edit, guard=UNGUARDED)
+    await cluster.client.merge(DEPLOYMENTS, cluster.namespace, name, edit, guard=UNGUARDED)
 
     async def healed() -> bool:
-        deployment = await here.get(DEPLOYMENTS, name)
+        deployment = await cluster.get(DEPLOYMENTS, name)
         return deployment["spec"]["replicas"] == 1
 
     await eventually(healed)
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
-    await here.until("tiny", "Ready", "True")
-    deployment = await here.get(DEPLOYMENTS, name)
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
+    await cluster.until("tiny", "Ready", "True")
+    deployment = await cluster.get(DEPLOYMENTS, name)
     assert deployment["metadata"]["annotations"]["team"] == "blue"
     assert deployment["spec"]["template"]["metadata"]["annotations"]["sidecar"] == "yes"
 
 
-async def test_a_rollout_that_its_controller_has_forgotten_comes_to_its_end(here: World, operator) -> None:
+async def test_a_rollout_that_its_controller_has_forgotten_comes_to_its_end(
+    cluster: LiveCluster, operator
+) -> None:
     """What two changes of the replicas leave behind where they meet a rollout, made by hand: there they would
     have to fall between two steps of kube-controller-manager.
     """
     operator()
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    await misnote_the_replica_set(here)
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    await misnote_the_replica_set(cluster)
 
-    await here.apply(llm("tiny", here.namespace, engine={"maxModelLen": 1024}))
+    await cluster.apply(llm("tiny", cluster.namespace, engine={"maxModelLen": 1024}))
 
-    await here.until("tiny", "Ready", "True")
-    (deployment,) = await here.all(DEPLOYMENTS)
+    await cluster.until("tiny", "Ready", "True")
+    (deployment,) = await cluster.all(DEPLOYMENTS)
     assert deployment["status"]["updatedReplicas"] == deployment["status"]["replicas"] == 1
 
 
-async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(here: World, operator) -> None:
-    here.kubelet.ready = lambda _pod: False
+async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(cluster: LiveCluster, operator) -> None:
+    cluster.kubelet.ready = lambda _pod: False
     operator()
-    await here.apply(llm("tiny", here.namespace))
-    await eventually(lambda: here.all(DEPLOYMENTS))
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await eventually(lambda: cluster.all(DEPLOYMENTS))
 
-    await here.delete(LLM_DEPLOYMENTS, "tiny")
+    await cluster.delete(LLM_DEPLOYMENTS, "tiny")
 
     async def nothing() -> bool:
-        return not [o for kind in (DEPLOYMENTS, SERVICES, JOBS) for o in await here.all(kind)]
+        return not [o for kind in (DEPLOYMENTS, SERVICES, JOBS) for o in await cluster.all(kind)]
 
     await eventually(nothing, 30)
     await asyncio.sleep(2)
@@ -201,10 +209,10 @@ async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(here: Worl
 
 
 async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     process = operator(tickSeconds=0.5)
-    await here.apply(llm("one", here.namespace, scaling={"minReplicas": 2}))
+    await cluster.apply(llm("one", cluster.namespace, scaling={"minReplicas": 2}))
     asked = {
         "engine": {
             "apiKeySecretRef": {"name": "keys"},
@@ -212,10 +220,10 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
         },
         "metadata": {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}},
     }
-    await here.apply(llm("two", here.namespace, **asked))
-    await here.until("one", "Ready", "True")
-    await here.until("two", "Ready", "True")
-    await eventually(lambda: _planned(here), 60, "a FleetPlan counts")
+    await cluster.apply(llm("two", cluster.namespace, **asked))
+    await cluster.until("one", "Ready", "True")
+    await cluster.until("two", "Ready", "True")
+    await eventually(lambda: _planned(cluster), 60, "a FleetPlan counts")
     await proxy.quiet()  # the Job's deletion and the last statuses settle
 
     proxy.trace.clear()
@@ -233,13 +241,13 @@ async def _led(proxy: FaultProxy) -> bool:
     return any(request.plural == "leases" and request.write for request, _ in proxy.trace[-20:])
 
 
-async def _planned(here: World) -> bool:
-    states = [(plan.get("status") or {}).get("state") for plan in await here.all(FLEET_PLANS)]
+async def _planned(cluster: LiveCluster) -> bool:
+    states = [(plan.get("status") or {}).get("state") for plan in await cluster.all(FLEET_PLANS)]
     return "Recommended" in states or "InForce" in states
 
 
-async def _gone(here: World, name: str) -> bool:
-    return await here.get(DEPLOYMENTS, name) is None
+async def _gone(cluster: LiveCluster, name: str) -> bool:
+    return await cluster.get(DEPLOYMENTS, name) is None
 
 
 def _foreign_service(name: str, namespace: str) -> dict:

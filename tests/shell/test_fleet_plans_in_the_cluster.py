@@ -10,7 +10,7 @@ from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import EVENTS, FLEET_PLANS, GPU_POOLS, OPERATOR_LABEL, uid_of
 from tangram.shell.report.fleet_plans import KEPT
-from tests.support.apiserver import World, eventually, llm
+from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400)]
@@ -24,18 +24,18 @@ def states(plans: list[dict[str, Any]]) -> list[str]:
     return sorted((plan.get("status") or {}).get("state", "none") for plan in plans)
 
 
-async def counting(here: World) -> dict[str, Any] | None:
+async def counting(cluster: LiveCluster) -> dict[str, Any] | None:
     """The one FleetPlan that counts, once every plan has a state."""
-    plans = await here.all(FLEET_PLANS)
+    plans = await cluster.all(FLEET_PLANS)
     current = [p for p in plans if (p.get("status") or {}).get("state") in COUNTS]
     return current[0] if len(current) == 1 and "none" not in states(plans) else None
 
 
-async def planned(here: World, name: str, replicas: int = 1) -> dict[str, Any]:
+async def planned(cluster: LiveCluster, name: str, replicas: int = 1) -> dict[str, Any]:
     """The FleetPlan that counts, once it speaks of that many replicas of an LLMDeployment."""
 
     async def check() -> dict[str, Any] | None:
-        plan = await counting(here)
+        plan = await counting(cluster)
         each = [d for d in (plan or {"spec": {}})["spec"].get("deployments", ()) if d["name"] == name]
         return plan if sum(c["replicas"] for d in each for c in d["chosen"]) == replicas else None
 
@@ -43,39 +43,39 @@ async def planned(here: World, name: str, replicas: int = 1) -> dict[str, Any]:
 
 
 async def test_the_plan_in_force_says_what_runs_and_the_one_before_is_superseded(
-    here: World, operator
+    cluster: LiveCluster, operator
 ) -> None:
     for number, product in enumerate(("NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB")):
         pool = _pool(f"as-it-is-{number}", {"nvidia.com/gpu.product": product}, migPolicy="Ignore")
-        await here.apply(pool, GPU_POOLS)
+        await cluster.apply(pool, GPU_POOLS)
     operator(advice=QUICK)
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    first = await planned(here, "tiny")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    first = await planned(cluster, "tiny")
     assert first["spec"]["inputsHash"] == first["metadata"]["name"]
     assert first["metadata"]["labels"][MANAGED_BY_LABEL] == MANAGED_BY
 
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
 
-    second = await planned(here, "tiny", 2)
-    before = await here.get(FLEET_PLANS, first["metadata"]["name"])
+    second = await planned(cluster, "tiny", 2)
+    before = await cluster.get(FLEET_PLANS, first["metadata"]["name"])
     assert second["status"]["state"] == "InForce"
     assert before["status"]["state"] == "Superseded"
     assert before["spec"] == first["spec"]
 
 
-async def test_a_better_layout_is_recommended_with_one_event(here: World, operator) -> None:
+async def test_a_better_layout_is_recommended_with_one_event(cluster: LiveCluster, operator) -> None:
     operator(advice=QUICK)
-    await here.apply(llm("sliced", here.namespace, placement=CUT))
-    await here.until("sliced", "Placed", "False")
+    await cluster.apply(llm("sliced", cluster.namespace, placement=CUT))
+    await cluster.until("sliced", "Placed", "False")
 
-    plan = await planned(here, "sliced")
+    plan = await planned(cluster, "sliced")
 
     assert plan["status"]["state"] == "Recommended"
     assert any(layout["recut"] for layout in plan["spec"]["layouts"])
 
     async def events() -> list[dict[str, Any]]:
-        every = (await here.client.list(EVENTS, "default")).items
+        every = (await cluster.client.list(EVENTS, "default")).items
         return [e for e in every if e["regarding"].get("uid") == uid_of(plan)]
 
     (event,) = await eventually(events)
@@ -90,62 +90,62 @@ async def test_a_better_layout_is_recommended_with_one_event(here: World, operat
     [("create", "", "kill-after"), ("apply", "status", "kill-before"), ("apply", "status", "kill-after")],
 )
 async def test_an_operator_killed_between_the_two_writes_is_repaired_by_the_next(
-    here: World, proxy: FaultProxy, operator, verb: str, subresource: str, act: Any
+    cluster: LiveCluster, proxy: FaultProxy, operator, verb: str, subresource: str, act: Any
 ) -> None:
     rule = Rule(act, verb=verb, plural="fleetplans", subresource=subresource)
     proxy.rules = [rule]
     process = operator(advice=QUICK)
     proxy.kill = process.kill
-    await here.apply(llm("tiny", here.namespace))
+    await cluster.apply(llm("tiny", cluster.namespace))
 
     async def killed() -> bool:
         return not process.alive()
 
     await eventually(killed, 60)
-    (written,) = await here.all(FLEET_PLANS)
+    (written,) = await cluster.all(FLEET_PLANS)
     process.start()
 
-    await planned(here, "tiny")
-    assert uid_of(await here.get(FLEET_PLANS, written["metadata"]["name"])) == uid_of(written)
+    await planned(cluster, "tiny")
+    assert uid_of(await cluster.get(FLEET_PLANS, written["metadata"]["name"])) == uid_of(written)
 
 
 async def test_the_last_twenty_are_kept_and_what_is_not_ours_is_left_alone(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     process = operator(advice=QUICK)
-    await here.apply(llm("tiny", here.namespace))
-    first = await planned(here, "tiny")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    first = await planned(cluster, "tiny")
     await process.stop()
     spec = first["spec"]
     ours = first["metadata"]["labels"]
     foreign = [
-        await _made(here, "theirs", spec, {}),
-        await _made(here, "of-another-operator", spec, ours | {OPERATOR_LABEL: "elsewhere.tangram"}),
+        await _made(cluster, "theirs", spec, {}),
+        await _made(cluster, "of-another-operator", spec, ours | {OPERATOR_LABEL: "elsewhere.tangram"}),
     ]
     for number in range(KEPT + 5):
-        await _made(here, f"old-{number:02}", spec, ours)
+        await _made(cluster, f"old-{number:02}", spec, ours)
 
     process.start()
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
 
-    await planned_among(here, "tiny", 2)
+    await planned_among(cluster, "tiny", 2)
 
     async def pruned() -> bool:
-        plans = [p for p in await here.all(FLEET_PLANS) if p["metadata"].get("labels") == ours]
+        plans = [p for p in await cluster.all(FLEET_PLANS) if p["metadata"].get("labels") == ours]
         return len(plans) == KEPT and states(plans).count("Superseded") == KEPT - 1
 
     await eventually(pruned, 90, "twenty are left")
     for plan in foreign:
-        live = await here.get(FLEET_PLANS, plan["metadata"]["name"])
+        live = await cluster.get(FLEET_PLANS, plan["metadata"]["name"])
         assert live["metadata"]["resourceVersion"] == plan["metadata"]["resourceVersion"]
     await proxy.quiet()
 
 
-async def planned_among(here: World, name: str, replicas: int) -> None:
+async def planned_among(cluster: LiveCluster, name: str, replicas: int) -> None:
     async def check() -> bool:
         return any(
             sum(c["replicas"] for c in d["chosen"]) == replicas and d["name"] == name
-            for plan in await here.all(FLEET_PLANS)
+            for plan in await cluster.all(FLEET_PLANS)
             if (plan.get("status") or {}).get("state") in COUNTS
             for d in plan["spec"].get("deployments", ())
         )
@@ -153,25 +153,25 @@ async def planned_among(here: World, name: str, replicas: int) -> None:
     await eventually(check, 60)
 
 
-async def _made(here: World, name: str, spec: Any, labels: dict[str, str]) -> dict[str, Any]:
+async def _made(cluster: LiveCluster, name: str, spec: Any, labels: dict[str, str]) -> dict[str, Any]:
     body = {
         "apiVersion": FLEET_PLANS.api_version,
         "kind": FLEET_PLANS.kind,
         "metadata": {"name": name, "labels": labels},
         "spec": spec,
     }
-    return await here.client.create(FLEET_PLANS, body, manager="someone", guard=UNGUARDED)
+    return await cluster.client.create(FLEET_PLANS, body, manager="someone", guard=UNGUARDED)
 
 
-async def test_a_plan_that_somebody_deletes_comes_back(here: World, operator) -> None:
+async def test_a_plan_that_somebody_deletes_comes_back(cluster: LiveCluster, operator) -> None:
     operator(advice=QUICK)
-    await here.apply(llm("tiny", here.namespace))
-    first = await planned(here, "tiny")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    first = await planned(cluster, "tiny")
 
-    await here.delete(FLEET_PLANS, first["metadata"]["name"])
+    await cluster.delete(FLEET_PLANS, first["metadata"]["name"])
 
     async def again() -> bool:
-        plan = await counting(here)
+        plan = await counting(cluster)
         return plan is not None and uid_of(plan) != uid_of(first) and plan["spec"] == first["spec"]
 
     await eventually(again, 90)
@@ -179,12 +179,12 @@ async def test_a_plan_that_somebody_deletes_comes_back(here: World, operator) ->
 
 @pytest.mark.parametrize("code", [404, 403])
 async def test_without_the_crds_or_the_right_to_see_them_models_are_served(
-    here: World, proxy: FaultProxy, operator, code: int
+    cluster: LiveCluster, proxy: FaultProxy, operator, code: int
 ) -> None:
     proxy.rules = [Rule("status", plural=plural, nth=0, code=code) for plural in ("gpupools", "fleetplans")]
     process = operator(advice=QUICK, tickSeconds=1)
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
     await asyncio.sleep(3)
 
     assert process.alive()
@@ -194,44 +194,44 @@ async def test_without_the_crds_or_the_right_to_see_them_models_are_served(
 
 
 async def test_a_refused_fleet_plan_is_told_once_and_the_loop_goes_on(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [Rule("status", verb="create", plural="fleetplans", nth=0, code=403)]
     process = operator(advice=QUICK, tickSeconds=0.5)
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
     refused = proxy.rules[0]
 
     async def twice() -> bool:
         return refused.hits >= 2
 
     await eventually(twice, 60, "it is tried again")
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
+    await cluster.until("tiny", "Ready", "True")
     assert process.logs().count("FleetPlans: not written") == 1
 
 
-async def test_thinking_that_takes_too_long_disturbs_nothing(here: World, operator) -> None:
+async def test_thinking_that_takes_too_long_disturbs_nothing(cluster: LiveCluster, operator) -> None:
     process = operator(advice=QUICK | {"deadlineSeconds": 0.001})
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
+    await cluster.until("tiny", "Ready", "True")
 
     async def told() -> bool:
         return "no recommendation (deadline)" in process.logs()
 
     await eventually(told, 90)
-    assert await here.all(FLEET_PLANS) == []
+    assert await cluster.all(FLEET_PLANS) == []
     assert process.logs().count("no recommendation (deadline)") == 1
 
 
-async def test_a_new_leader_writes_no_plan_again(here: World, proxy: FaultProxy, operator) -> None:
+async def test_a_new_leader_writes_no_plan_again(cluster: LiveCluster, proxy: FaultProxy, operator) -> None:
     first = operator("first", advice=QUICK)
-    await here.apply(llm("tiny", here.namespace))
-    await here.apply(llm("sliced", here.namespace, placement=CUT))
-    await here.until("tiny", "Ready", "True")
-    await planned(here, "tiny")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.apply(llm("sliced", cluster.namespace, placement=CUT))
+    await cluster.until("tiny", "Ready", "True")
+    await planned(cluster, "tiny")
     await proxy.quiet()
     proxy.trace.clear()
 
@@ -247,23 +247,23 @@ async def test_a_new_leader_writes_no_plan_again(here: World, proxy: FaultProxy,
 
 
 async def test_after_an_upgrade_one_plan_is_written_and_the_old_one_superseded(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     process = operator(advice=QUICK)
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    ours = await planned(here, "tiny")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    ours = await planned(cluster, "tiny")
     await proxy.quiet()
     await process.stop()
     name, old = ours["metadata"]["name"], "0" * 12  # as a version before would have named it
-    await here.client.delete(FLEET_PLANS, "", name, uid=uid_of(ours), guard=UNGUARDED)
-    await _made(here, old, ours["spec"] | {"inputsHash": old}, ours["metadata"]["labels"])
+    await cluster.client.delete(FLEET_PLANS, "", name, uid=uid_of(ours), guard=UNGUARDED)
+    await _made(cluster, old, ours["spec"] | {"inputsHash": old}, ours["metadata"]["labels"])
     proxy.trace.clear()
 
     process.start()
 
     async def replaced() -> bool:
-        plans = {p["metadata"]["name"]: p.get("status") for p in await here.all(FLEET_PLANS)}
+        plans = {p["metadata"]["name"]: p.get("status") for p in await cluster.all(FLEET_PLANS)}
         told = {each: (status or {}).get("state") for each, status in plans.items()}
         return told == {old: "Superseded", name: ours["status"]["state"]}
 
@@ -274,22 +274,22 @@ async def test_after_an_upgrade_one_plan_is_written_and_the_old_one_superseded(
 
 
 async def test_a_pool_counts_its_nodes_and_says_when_it_is_not_understood(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     operator(advice=QUICK)
-    await here.apply(_pool("h100", {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}), GPU_POOLS)
-    await here.apply(_pool("zz-h100-too", {"kubernetes.io/hostname": "gpu-1"}), GPU_POOLS)
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(_pool("h100", {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}), GPU_POOLS)
+    await cluster.apply(_pool("zz-h100-too", {"kubernetes.io/hostname": "gpu-1"}), GPU_POOLS)
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
 
     async def counted() -> Any:
-        status = (await here.get(GPU_POOLS, "h100")).get("status") or {}
+        status = (await cluster.get(GPU_POOLS, "h100")).get("status") or {}
         return status if status.get("freeGPUs") == 63 or status.get("freeGPUs") == 64 else None
 
     status = await eventually(counted, 60)
     assert (status["nodes"], status["gpus"]) == (1, 64)
     assert status["conditions"][0]["status"] == "True"
-    other = (await here.get(GPU_POOLS, "zz-h100-too"))["status"]
+    other = (await cluster.get(GPU_POOLS, "zz-h100-too"))["status"]
     assert other["conditions"][0]["reason"] == "Conflict"
     assert other["nodes"] == 0
     await proxy.quiet()

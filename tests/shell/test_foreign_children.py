@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tangram.shell.objects.kinds import DEPLOYMENTS, PODS, uid_of
-from tests.support.apiserver import MANAGER, NAMESPACES, World, eventually, llm
+from tests.support.apiserver import MANAGER, NAMESPACES, LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.apiserver
@@ -41,38 +41,38 @@ def lone_pod(like: dict[str, Any], namespace: str) -> dict[str, Any]:
 
 
 async def test_nothing_that_poses_as_a_child_is_counted_scaled_or_deleted(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     tenant = f"t-{secrets.token_hex(4)}"
-    await here.apply(
+    await cluster.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": tenant}}, NAMESPACES, MANAGER
     )
-    process = operator(watchNamespaces=[here.namespace, tenant])
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    (ours,) = await here.all(DEPLOYMENTS)
+    process = operator(watchNamespaces=[cluster.namespace, tenant])
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    (ours,) = await cluster.all(DEPLOYMENTS)
 
     proxy.trace.clear()
-    abroad = await here.apply(posing(ours, ours["metadata"]["name"], tenant), DEPLOYMENTS)
-    beside = await here.apply(posing(ours, "tiny-by-hand", here.namespace), DEPLOYMENTS)
-    lone = await here.apply(lone_pod(ours, here.namespace), PODS)
-    await eventually(lambda: _available(here, "tiny-by-hand", 2))
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
-    await eventually(lambda: _available(here, ours["metadata"]["name"], 2))
-    await here.until("tiny", "Ready", "True")
+    abroad = await cluster.apply(posing(ours, ours["metadata"]["name"], tenant), DEPLOYMENTS)
+    beside = await cluster.apply(posing(ours, "tiny-by-hand", cluster.namespace), DEPLOYMENTS)
+    lone = await cluster.apply(lone_pod(ours, cluster.namespace), PODS)
+    await eventually(lambda: _available(cluster, "tiny-by-hand", 2))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
+    await eventually(lambda: _available(cluster, ours["metadata"]["name"], 2))
+    await cluster.until("tiny", "Ready", "True")
 
-    status = await here.until("tiny", "Available", "True")
+    status = await cluster.until("tiny", "Available", "True")
     assert status["message"]
     written = {(r.namespace, r.plural, r.name) for r in proxy.writes()}
     assert not {w for w in written if w[0] == tenant}
     assert not {w for w in written if w[2] in ("tiny-by-hand", "lone")}
-    after = await here.get(DEPLOYMENTS, "tiny-by-hand")
+    after = await cluster.get(DEPLOYMENTS, "tiny-by-hand")
     assert (uid_of(after), after["spec"]["replicas"]) == (uid_of(beside), 2)
-    assert uid_of(await here.get(PODS, "lone")) == uid_of(lone)
+    assert uid_of(await cluster.get(PODS, "lone")) == uid_of(lone)
     assert uid_of(abroad) != uid_of(ours)
     assert process.alive()
 
 
-async def _available(here: World, name: str, count: int) -> bool:
-    found = await here.get(DEPLOYMENTS, name)
+async def _available(cluster: LiveCluster, name: str, count: int) -> bool:
+    found = await cluster.get(DEPLOYMENTS, name)
     return (found or {}).get("status", {}).get("availableReplicas") == count

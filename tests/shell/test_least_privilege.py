@@ -7,7 +7,13 @@ import pytest
 import yaml
 
 from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, Kind
-from tests.support.apiserver import OperatorProcess, World, eventually, llm, misnote_the_replica_set
+from tests.support.apiserver import (
+    LiveCluster,
+    OperatorProcess,
+    eventually,
+    llm,
+    misnote_the_replica_set,
+)
 from tests.support.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.apiserver
@@ -40,41 +46,41 @@ def lease_of_the_chart(namespace: str) -> str:
 
 
 async def test_the_rights_of_the_chart_are_enough_and_none_is_refused(
-    here: World, plane: Any, tmp_path: Any, operator_config: Any
+    cluster: LiveCluster, plane: Any, tmp_path: Any, operator_config: Any
 ) -> None:
-    for doc in roles_of_the_chart(here.namespace):
+    for doc in roles_of_the_chart(cluster.namespace):
         kind = Kind(RBAC, "v1", PLURALS[doc["kind"]], doc["kind"], namespaced="Cluster" not in doc["kind"])
         if "Cluster" not in doc["kind"]:
-            doc["metadata"].setdefault("namespace", here.namespace)
-        await here.apply(doc, kind)
+            doc["metadata"].setdefault("namespace", cluster.namespace)
+        await cluster.apply(doc, kind)
     account = next(
-        doc["subjects"][0]["name"] for doc in roles_of_the_chart(here.namespace) if "subjects" in doc
+        doc["subjects"][0]["name"] for doc in roles_of_the_chart(cluster.namespace) if "subjects" in doc
     )
     kubeconfig = plane.kubeconfig_for(
-        f"system:serviceaccount:{here.namespace}:{account}", ["system:authenticated"]
+        f"system:serviceaccount:{cluster.namespace}:{account}", ["system:authenticated"]
     )
-    lease = {"namespace": here.namespace, "name": lease_of_the_chart(here.namespace)}
+    lease = {"namespace": cluster.namespace, "name": lease_of_the_chart(cluster.namespace)}
     config = operator_config("least", leaderElection=lease)
     async with FaultProxy(kubeconfig, tmp_path).serving() as proxy:
         process = OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / "least.log").start()
         try:
-            await here.apply(llm("tiny", here.namespace))
-            await here.until("tiny", "Ready", "True", within_s=60)
-            await misnote_the_replica_set(here)
-            await here.apply(llm("tiny", here.namespace, engine={"maxModelLen": 1024}))
-            await here.until("tiny", "Ready", "True", within_s=60)
-            await here.apply(
+            await cluster.apply(llm("tiny", cluster.namespace))
+            await cluster.until("tiny", "Ready", "True", within_s=60)
+            await misnote_the_replica_set(cluster)
+            await cluster.apply(llm("tiny", cluster.namespace, engine={"maxModelLen": 1024}))
+            await cluster.until("tiny", "Ready", "True", within_s=60)
+            await cluster.apply(
                 llm(
                     "tiny",
-                    here.namespace,
-                    placement={"deniedSKUs": [await _sku(here)]},
+                    cluster.namespace,
+                    placement={"deniedSKUs": [await _sku(cluster)]},
                     scaling={"minReplicas": 2},
                 )
             )
-            await here.until("tiny", "Ready", "True", within_s=60)
+            await cluster.until("tiny", "Ready", "True", within_s=60)
 
             async def moved() -> bool:
-                return len(await here.all(DEPLOYMENTS)) == 1 and not await here.all(JOBS)
+                return len(await cluster.all(DEPLOYMENTS)) == 1 and not await cluster.all(JOBS)
 
             await eventually(moved, 30)
             assert await process.stop() == 0
@@ -83,7 +89,7 @@ async def test_the_rights_of_the_chart_are_enough_and_none_is_refused(
     assert [str(request) for request, code in proxy.trace if code in (401, 403)] == []
 
 
-async def _sku(here: World) -> str:
+async def _sku(cluster: LiveCluster) -> str:
     from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 
-    return (await here.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]
+    return (await cluster.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]

@@ -21,7 +21,7 @@ import yaml
 from e2e.cluster.binaries import need
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 from tests.shell.conftest import OperatorFactory
-from tests.support.apiserver import World, llm
+from tests.support.apiserver import LiveCluster, llm
 
 pytestmark = pytest.mark.apiserver
 KIND = (LLM_DEPLOYMENTS.group, LLM_DEPLOYMENTS.version)
@@ -43,13 +43,13 @@ SPEC: dict[str, Any] = {
 class ToolUser:
     """A tool that applies one object to one namespace."""
 
-    here: World
+    cluster: LiveCluster
     name: str
     more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return llm(self.name, self.here.namespace, **SPEC, **self.more)
+        return llm(self.name, self.cluster.namespace, **SPEC, **self.more)
 
     async def run(self, program: str, *args: str, stdin: str | None = None) -> str:
         done = await asyncio.to_thread(self._run, program, *args, stdin=stdin)
@@ -57,8 +57,8 @@ class ToolUser:
         return done.stdout
 
     def _run(self, program: str, *args: str, stdin: str | None) -> subprocess.CompletedProcess[str]:
-        folder = str(self.here.folder)
-        env = {"PATH": os.environ["PATH"], "HOME": folder, "KUBECONFIG": str(self.here.kubeconfig)}
+        folder = str(self.cluster.folder)
+        env = {"PATH": os.environ["PATH"], "HOME": folder, "KUBECONFIG": str(self.cluster.kubeconfig)}
         return subprocess.run(
             [str(need(program)), *args],
             input=stdin,
@@ -70,7 +70,7 @@ class ToolUser:
         )
 
     async def live(self) -> dict[str, Any]:
-        found = await self.here.get(LLM_DEPLOYMENTS, self.name)
+        found = await self.cluster.get(LLM_DEPLOYMENTS, self.name)
         assert found is not None
         return found
 
@@ -120,7 +120,7 @@ class HelmUser(ToolUser):
     """A chart with the object in it."""
 
     async def apply(self) -> None:
-        chart = self.here.folder / f"chart-{self.name}"
+        chart = self.cluster.folder / f"chart-{self.name}"
         (chart / "templates").mkdir(parents=True, exist_ok=True)
         (chart / "Chart.yaml").write_text("apiVersion: v2\nname: models\nversion: 0.1.0\n")
         # Helm's templates print numbers through floats; text stays text.
@@ -131,10 +131,10 @@ class HelmUser(ToolUser):
         text = text.replace("budgetPerHour: 1000", "budgetPerHour: {{ .Values.budget }}")
         assert text.count("{{") == 2
         (chart / "templates" / "model.yaml").write_text(text)
-        await self.run("helm", "upgrade", "--install", self.name, str(chart), "-n", self.here.namespace)
+        await self.run("helm", "upgrade", "--install", self.name, str(chart), "-n", self.cluster.namespace)
 
     async def compare(self) -> None:
-        text = await self.run("helm", "get", "manifest", self.name, "-n", self.here.namespace)
+        text = await self.run("helm", "get", "manifest", self.name, "-n", self.cluster.namespace)
         await self.run("kubectl", "diff", "--server-side=false", "-f", "-", stdin=text)
 
 
@@ -145,8 +145,8 @@ class PythonClientUser(ToolUser):
         await asyncio.to_thread(self._apply)
 
     def _apply(self) -> None:
-        api = kubernetes.config.new_client_from_config(str(self.here.kubeconfig))
-        place = (*KIND, self.here.namespace, LLM_DEPLOYMENTS.plural)
+        api = kubernetes.config.new_client_from_config(str(self.cluster.kubeconfig))
+        place = (*KIND, self.cluster.namespace, LLM_DEPLOYMENTS.plural)
         with api:
             objects = kubernetes.client.CustomObjectsApi(api)
             there = objects.list_namespaced_custom_object(*place)["items"]
@@ -173,9 +173,9 @@ TOOLS: tuple[type[ToolUser], ...] = (KubectlUser, ArgoUser, HelmUser, PythonClie
 
 @pytest.mark.parametrize("tool", TOOLS)
 async def test_an_object_that_is_applied_twice_is_written_once(
-    here: World, tool: Callable[..., ToolUser]
+    cluster: LiveCluster, tool: Callable[..., ToolUser]
 ) -> None:
-    user = tool(here, "chat")
+    user = tool(cluster, "chat")
     await user.apply()
     before = await user.live()
     assert contained(user.manifest["spec"], before["spec"])
@@ -186,12 +186,14 @@ async def test_an_object_that_is_applied_twice_is_written_once(
     await user.compare()
 
 
-async def test_no_tool_sees_a_difference_beside_the_operator(here: World, operator: OperatorFactory) -> None:
-    users = [tool(here, tool.__name__.lower()) for tool in TOOLS]
+async def test_no_tool_sees_a_difference_beside_the_operator(
+    cluster: LiveCluster, operator: OperatorFactory
+) -> None:
+    users = [tool(cluster, tool.__name__.lower()) for tool in TOOLS]
     await asyncio.gather(*(user.apply() for user in users))
     operator()
     for user in users:
-        await here.until(user.name, "Ready", "True")
+        await cluster.until(user.name, "Ready", "True")
     before = [await user.live() for user in users]
 
     for user in users:
@@ -207,11 +209,11 @@ async def test_no_tool_sees_a_difference_beside_the_operator(here: World, operat
 
 @pytest.mark.parametrize("tool", [KubectlUser, ArgoUser, HelmUser])
 async def test_replicas_that_something_else_sets_are_no_difference(
-    here: World, tool: Callable[..., ToolUser]
+    cluster: LiveCluster, tool: Callable[..., ToolUser]
 ) -> None:
-    user = tool(here, "chat")
+    user = tool(cluster, "chat")
     await user.apply()
-    await user.run("kubectl", "scale", "llmdep", "chat", "-n", here.namespace, "--replicas=3")
+    await user.run("kubectl", "scale", "llmdep", "chat", "-n", cluster.namespace, "--replicas=3")
     before = await user.live()
 
     await user.compare()
@@ -221,11 +223,13 @@ async def test_replicas_that_something_else_sets_are_no_difference(
     assert await user.live() == before
 
 
-async def test_argo_ignores_replicas_of_its_own_file_that_something_else_sets(here: World) -> None:
-    user = ArgoUser(here, "chat")
+async def test_argo_ignores_replicas_of_its_own_file_that_something_else_sets(
+    cluster: LiveCluster,
+) -> None:
+    user = ArgoUser(cluster, "chat")
     user.ignored = ("replicas",)  # ignoreDifferences with jsonPointers: [/spec/replicas]
     await user.apply()
-    await user.run("kubectl", "scale", "llmdep", "chat", "-n", here.namespace, "--replicas=3")
+    await user.run("kubectl", "scale", "llmdep", "chat", "-n", cluster.namespace, "--replicas=3")
 
     user.more = {"replicas": 2}
 

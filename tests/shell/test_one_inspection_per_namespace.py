@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tangram.shell.objects.kinds import JOBS, Kind
-from tests.support.apiserver import World, llm, world
+from tests.support.apiserver import LiveCluster, live_cluster, llm
 
 pytestmark = pytest.mark.apiserver
 
@@ -14,27 +14,27 @@ QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 
 @pytest.fixture
 async def elsewhere(plane, tmp_path):
-    async with world(plane.kubeconfig, tmp_path) as other:
+    async with live_cluster(plane.kubeconfig, tmp_path) as other:
         yield other
 
 
 async def test_a_namespace_that_refuses_jobs_says_so_and_keeps_nobody_else_waiting(
-    here: World, elsewhere: World, operator
+    cluster: LiveCluster, elsewhere: LiveCluster, operator
 ) -> None:
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
-        "metadata": {"name": "no-jobs", "namespace": here.namespace},
+        "metadata": {"name": "no-jobs", "namespace": cluster.namespace},
         "spec": {"hard": {"count/jobs.batch": "0"}},
     }
-    await here.apply(quota, QUOTAS)
-    await here.apply(llm("oldest", here.namespace))
+    await cluster.apply(quota, QUOTAS)
+    await cluster.apply(llm("oldest", cluster.namespace))
     await asyncio.sleep(1.1)  # creation times have whole seconds
     await elsewhere.apply(llm("younger", elsewhere.namespace))
-    operator(watchNamespaces=[here.namespace, elsewhere.namespace])
+    operator(watchNamespaces=[cluster.namespace, elsewhere.namespace])
 
-    told = await here.until("oldest", "Ready", "False", "Forbidden")
+    told = await cluster.until("oldest", "Ready", "False", "Forbidden")
     await elsewhere.until("younger", "Ready", "True")
 
     assert "quota" in told["message"]
-    assert await here.all(JOBS) == []
+    assert await cluster.all(JOBS) == []

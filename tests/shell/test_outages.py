@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, SERVICES, uid_of
-from tests.support.apiserver import World, eventually, llm
+from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 
 pytestmark = pytest.mark.apiserver
@@ -20,97 +20,101 @@ QUICK_LEASE = {"leaseSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.5}
     "seconds", [5, pytest.param(75, marks=[pytest.mark.faults, pytest.mark.timeout(400)])]
 )
 async def test_it_survives_an_api_server_that_is_gone(
-    here: World, proxy: FaultProxy, operator, seconds: int
+    cluster: LiveCluster, proxy: FaultProxy, operator, seconds: int
 ) -> None:
     process = operator()
-    await here.apply(llm("kept", here.namespace))
-    await here.apply(llm("dropped", here.namespace))
-    await here.until("kept", "Ready", "True")
-    await here.until("dropped", "Ready", "True")
+    await cluster.apply(llm("kept", cluster.namespace))
+    await cluster.apply(llm("dropped", cluster.namespace))
+    await cluster.until("kept", "Ready", "True")
+    await cluster.until("dropped", "Ready", "True")
 
     proxy.down = True
     proxy.cut()
-    await here.delete(LLM_DEPLOYMENTS, "dropped")
-    await here.apply(llm("born", here.namespace))
+    await cluster.delete(LLM_DEPLOYMENTS, "dropped")
+    await cluster.apply(llm("born", cluster.namespace))
     await asyncio.sleep(seconds)
     assert process.alive()
     proxy.down = False
 
-    await here.until("born", "Ready", "True", within_s=45)
-    await eventually(lambda: _deployments_of(here, {"kept", "born"}), 20)
+    await cluster.until("born", "Ready", "True", within_s=45)
+    await eventually(lambda: _deployments_of(cluster, {"kept", "born"}), 20)
     assert process.alive()
 
 
-async def test_a_deletion_while_disconnected_is_noticed(here: World, proxy: FaultProxy, operator) -> None:
+async def test_a_deletion_while_disconnected_is_noticed(
+    cluster: LiveCluster, proxy: FaultProxy, operator
+) -> None:
     operator()
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    (before,) = await here.all(DEPLOYMENTS)
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    (before,) = await cluster.all(DEPLOYMENTS)
 
     proxy.down = True
     proxy.cut()
-    await here.delete(DEPLOYMENTS, before["metadata"]["name"])
-    await here.delete(SERVICES, "tiny")
+    await cluster.delete(DEPLOYMENTS, before["metadata"]["name"])
+    await cluster.delete(SERVICES, "tiny")
     await asyncio.sleep(1)
     proxy.down = False
 
     async def made_again() -> bool:
-        found = await here.all(DEPLOYMENTS)
+        found = await cluster.all(DEPLOYMENTS)
         return (
             len(found) == 1
             and uid_of(found[0]) != uid_of(before)
-            and await here.get(SERVICES, "tiny") is not None
+            and await cluster.get(SERVICES, "tiny") is not None
         )
 
     await eventually(made_again, 30)
-    await here.until("tiny", "Ready", "True")
+    await cluster.until("tiny", "Ready", "True")
 
 
-async def test_a_watch_that_is_too_old_lists_again(here: World, plane, proxy: FaultProxy, operator) -> None:
+async def test_a_watch_that_is_too_old_lists_again(
+    cluster: LiveCluster, plane, proxy: FaultProxy, operator
+) -> None:
     operator()
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
-    (before,) = await here.all(DEPLOYMENTS)
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    (before,) = await cluster.all(DEPLOYMENTS)
 
     proxy.down = True
     proxy.cut()
-    await here.delete(DEPLOYMENTS, before["metadata"]["name"])
+    await cluster.delete(DEPLOYMENTS, before["metadata"]["name"])
     await asyncio.to_thread(plane.compact)
     await asyncio.to_thread(plane.restart_apiserver)
     proxy.trace.clear()
     proxy.down = False
 
     async def made_again() -> bool:
-        found = await here.all(DEPLOYMENTS)
+        found = await cluster.all(DEPLOYMENTS)
         return len(found) == 1 and uid_of(found[0]) != uid_of(before)
 
     await eventually(made_again, 40)
-    await here.until("tiny", "Ready", "True")
+    await cluster.until("tiny", "Ready", "True")
 
 
 @pytest.mark.parametrize("act", ["watch-error", "watch-close", "watch-double"])
-async def test_broken_watches_change_nothing(here: World, proxy: FaultProxy, operator, act) -> None:
+async def test_broken_watches_change_nothing(cluster: LiveCluster, proxy: FaultProxy, operator, act) -> None:
     proxy.rules = [
         Rule(act, verb="watch", plural=plural, nth=nth, code=410)
         for plural in ("llmdeployments", "deployments", "pods", "jobs", "services", "nodes")
         for nth in (1, 2, 3)
     ]
     process = operator()
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
 
-    await here.until("tiny", "Ready", "True", within_s=60)
+    await cluster.until("tiny", "Ready", "True", within_s=60)
 
     assert process.alive()
 
 
 async def test_an_event_that_never_came_is_found_by_the_periodic_list(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [Rule("watch-drop", verb="watch", plural="deployments", nth=1)]
     process = operator(relistSeconds=2)
-    await here.apply(llm("tiny", here.namespace))
+    await cluster.apply(llm("tiny", cluster.namespace))
 
-    await here.until("tiny", "Ready", "True", within_s=60)
+    await cluster.until("tiny", "Ready", "True", within_s=60)
 
     assert (
         await _metric(process, "tangram_expectations_overdue_total")
@@ -120,31 +124,33 @@ async def test_an_event_that_never_came_is_found_by_the_periodic_list(
 
 
 async def test_the_second_operator_takes_over_when_the_leader_is_killed(
-    here: World, proxy: FaultProxy, operator
+    cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     first = operator("first")
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
     second = operator("second")
     await eventually(lambda: _ready(second), 30)
     await asyncio.sleep(2)
 
     first.kill()
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
 
     async def scaled() -> bool:
-        (deployment,) = await here.all(DEPLOYMENTS)
+        (deployment,) = await cluster.all(DEPLOYMENTS)
         return deployment["spec"]["replicas"] == 2
 
     await eventually(scaled, 25)
     assert second.alive()
 
 
-async def test_a_leader_that_stops_hands_over_at_once(here: World, proxy: FaultProxy, operator) -> None:
-    lease = {"namespace": here.namespace, "name": "l", "leaseSeconds": 90, "renewSeconds": 60}
+async def test_a_leader_that_stops_hands_over_at_once(
+    cluster: LiveCluster, proxy: FaultProxy, operator
+) -> None:
+    lease = {"namespace": cluster.namespace, "name": "l", "leaseSeconds": 90, "renewSeconds": 60}
     first = operator("first", leaderElection=lease)
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
     second = operator("second", leaderElection=lease | {"retrySeconds": 0.5})
     await eventually(lambda: _ready(second), 30)
 
@@ -154,26 +160,30 @@ async def test_a_leader_that_stops_hands_over_at_once(here: World, proxy: FaultP
     assert time.monotonic() - stopped < 45  # nowhere near the lease that the first gave back
 
 
-async def test_an_operator_that_cannot_renew_stops_writing(here: World, proxy: FaultProxy, operator) -> None:
-    process = operator(leaderElection={"namespace": here.namespace, "name": "l"} | QUICK_LEASE, tickSeconds=1)
-    await here.apply(llm("tiny", here.namespace))
-    await here.until("tiny", "Ready", "True")
+async def test_an_operator_that_cannot_renew_stops_writing(
+    cluster: LiveCluster, proxy: FaultProxy, operator
+) -> None:
+    process = operator(
+        leaderElection={"namespace": cluster.namespace, "name": "l"} | QUICK_LEASE, tickSeconds=1
+    )
+    await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
 
     proxy.rules = [Rule("status", verb="update", plural="leases", nth=0, code=500)]
     await asyncio.sleep(3)
     proxy.trace.clear()
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
     await asyncio.sleep(3)
     assert proxy.writes() == []
 
     proxy.rules = []
-    await here.until("tiny", "Ready", "True", within_s=30)
-    assert (await here.all(DEPLOYMENTS))[0]["spec"]["replicas"] == 2
+    await cluster.until("tiny", "Ready", "True", within_s=30)
+    assert (await cluster.all(DEPLOYMENTS))[0]["spec"]["replicas"] == 2
     assert process.alive()
 
 
 async def test_without_the_crd_it_says_so_and_exits(
-    plane, tmp_path, here: World, proxy: FaultProxy, operator
+    plane, tmp_path, cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [
         Rule("status", verb="get", plural="", subresource="/apis/tangram.dev/v1alpha1", nth=0, code=404)
@@ -183,9 +193,9 @@ async def test_without_the_crd_it_says_so_and_exits(
     assert "install the CRD" in process.logs()
 
 
-async def _deployments_of(here: World, owners: set[str]) -> bool:
-    found = {d["metadata"]["labels"]["tangram.dev/llmdeployment"] for d in await here.all(DEPLOYMENTS)}
-    pods = {p["metadata"]["labels"].get("tangram.dev/llmdeployment") for p in await here.all(PODS)}
+async def _deployments_of(cluster: LiveCluster, owners: set[str]) -> bool:
+    found = {d["metadata"]["labels"]["tangram.dev/llmdeployment"] for d in await cluster.all(DEPLOYMENTS)}
+    pods = {p["metadata"]["labels"].get("tangram.dev/llmdeployment") for p in await cluster.all(PODS)}
     return found == owners and pods == owners
 
 
@@ -213,15 +223,15 @@ async def _leads(process) -> bool:
     return await _metric(process, "tangram_lease_held") == 1
 
 
-async def test_an_error_inside_a_watch_is_survived(here: World, proxy: FaultProxy, operator) -> None:
+async def test_an_error_inside_a_watch_is_survived(cluster: LiveCluster, proxy: FaultProxy, operator) -> None:
     proxy.rules = [
         Rule("watch-error", verb="watch", plural=plural, nth=nth, code=500)
         for plural in ("llmdeployments", "deployments", "pods")
         for nth in (1, 2, 3, 4, 5)
     ]
     process = operator()
-    await here.apply(llm("tiny", here.namespace))
+    await cluster.apply(llm("tiny", cluster.namespace))
 
-    await here.until("tiny", "Ready", "True", within_s=60)
+    await cluster.until("tiny", "Ready", "True", within_s=60)
 
     assert process.alive()

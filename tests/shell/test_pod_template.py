@@ -155,10 +155,10 @@ print(manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SL
 
 
 def test_an_operator_that_starts_anew_renders_the_same() -> None:
-    here = manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS))
+    cluster = manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS))
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     there = subprocess.run(
         [sys.executable, "-c", RENDER], env=environment, capture_output=True, text=True, check=True
     )
 
-    assert there.stdout.strip() == here
+    assert there.stdout.strip() == cluster

@@ -6,7 +6,7 @@ import pytest
 
 from tangram.shell.api_server.client import UNGUARDED
 from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, PRIORITY_CLASSES, Kind
-from tests.support.apiserver import World, eventually, llm, priority_class
+from tests.support.apiserver import LiveCluster, eventually, llm, priority_class
 from tests.support.fault_proxy import FaultProxy, Rule
 
 pytestmark = pytest.mark.apiserver
@@ -14,22 +14,22 @@ pytestmark = pytest.mark.apiserver
 QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 
 
-async def remove(here: World, name: str) -> None:
-    obj = await here.client.get(PRIORITY_CLASSES, "", name)
-    await here.client.delete(PRIORITY_CLASSES, "", name, uid=obj["metadata"]["uid"], guard=UNGUARDED)
+async def remove(cluster: LiveCluster, name: str) -> None:
+    obj = await cluster.client.get(PRIORITY_CLASSES, "", name)
+    await cluster.client.delete(PRIORITY_CLASSES, "", name, uid=obj["metadata"]["uid"], guard=UNGUARDED)
 
 
-async def engine_pods(here: World) -> list[dict[str, Any]]:
-    pods = [p for p in await here.all(PODS) if not p["metadata"].get("deletionTimestamp")]
+async def engine_pods(cluster: LiveCluster) -> list[dict[str, Any]]:
+    pods = [p for p in await cluster.all(PODS) if not p["metadata"].get("deletionTimestamp")]
     return [p for p in pods if p["metadata"]["labels"]["app.kubernetes.io/component"] == "engine"]
 
 
-async def of_class(here: World, name: str) -> dict[str, Any]:
+async def of_class(cluster: LiveCluster, name: str) -> dict[str, Any]:
     """Return the one engine pod, once it is of this class."""
 
     async def check() -> dict[str, Any] | None:
-        pods = await engine_pods(here)
-        (deployment,) = await here.all(DEPLOYMENTS)
+        pods = await engine_pods(cluster)
+        (deployment,) = await cluster.all(DEPLOYMENTS)
         settled = deployment["status"].get("observedGeneration") == deployment["metadata"]["generation"]
         one = len(pods) == 1 and pods[0]["spec"].get("priorityClassName", "") == name
         return pods[0] if settled and one else None
@@ -37,76 +37,78 @@ async def of_class(here: World, name: str) -> dict[str, Any]:
     return await eventually(check, 30, f"one pod of class {name!r}")
 
 
-async def reason(here: World, expected: str) -> str:
+async def reason(cluster: LiveCluster, expected: str) -> str:
     """Return the message of Accepted, once that is its reason."""
 
     async def check() -> str | None:
-        found = await here.condition("chat", "Accepted")
+        found = await cluster.condition("chat", "Accepted")
         return found.get("message") if found.get("reason") == expected else None
 
     message: str = await eventually(check, 30, f"Accepted with reason {expected}")
     return message
 
 
-async def test_a_class_is_missing_made_changed_deleted_and_made_anew(here: World, operator: Any) -> None:
-    gold, silver = f"{here.namespace}-gold", f"{here.namespace}-silver"
+async def test_a_class_is_missing_made_changed_deleted_and_made_anew(
+    cluster: LiveCluster, operator: Any
+) -> None:
+    gold, silver = f"{cluster.namespace}-gold", f"{cluster.namespace}-silver"
     operator()
-    await here.apply(llm("chat", here.namespace, priorityClassName=gold))
-    assert "does not exist" in await reason(here, "PriorityClassNotFound")
-    assert not await here.all(DEPLOYMENTS)
+    await cluster.apply(llm("chat", cluster.namespace, priorityClassName=gold))
+    assert "does not exist" in await reason(cluster, "PriorityClassNotFound")
+    assert not await cluster.all(DEPLOYMENTS)
 
     preempting = priority_class(gold, 5, preemptionPolicy="PreemptLowerPriority")
-    await here.apply(preempting, PRIORITY_CLASSES)
-    await reason(here, "PriorityClassPreempts")
-    await remove(here, gold)
+    await cluster.apply(preempting, PRIORITY_CLASSES)
+    await reason(cluster, "PriorityClassPreempts")
+    await remove(cluster, gold)
     unlabelled = priority_class(gold, 5)
     del unlabelled["metadata"]["labels"]
-    await here.apply(unlabelled, PRIORITY_CLASSES)
-    await reason(here, "PriorityClassNotAllowed")
+    await cluster.apply(unlabelled, PRIORITY_CLASSES)
+    await reason(cluster, "PriorityClassNotAllowed")
 
-    await here.apply(priority_class(gold, 5), PRIORITY_CLASSES)
-    await here.until("chat", "Ready", "True")
-    pod = await of_class(here, gold)
+    await cluster.apply(priority_class(gold, 5), PRIORITY_CLASSES)
+    await cluster.until("chat", "Ready", "True")
+    pod = await of_class(cluster, gold)
     assert (pod["spec"]["priority"], pod["spec"]["preemptionPolicy"]) == (5, "Never")
 
     # Another class alone replaces no pod.
-    await here.apply(priority_class(silver, 7), PRIORITY_CLASSES)
-    changed = await here.apply(llm("chat", here.namespace, priorityClassName=silver))
+    await cluster.apply(priority_class(silver, 7), PRIORITY_CLASSES)
+    changed = await cluster.apply(llm("chat", cluster.namespace, priorityClassName=silver))
     generation = changed["metadata"]["generation"]
 
     async def seen() -> bool:
-        obj = await here.get(LLM_DEPLOYMENTS, "chat")
+        obj = await cluster.get(LLM_DEPLOYMENTS, "chat")
         ready = next(c for c in obj["status"]["conditions"] if c["type"] == "Ready")
         return bool(ready["observedGeneration"] == generation and ready["status"] == "True")
 
     await eventually(seen, 30, "the new class to be taken in")
-    assert (await of_class(here, gold))["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert (await of_class(cluster, gold))["metadata"]["uid"] == pod["metadata"]["uid"]
 
     # It comes with the next rollout.
     engine = {"maxRunningRequests": 8}
-    await here.apply(llm("chat", here.namespace, priorityClassName=silver, engine=engine))
-    rolled = await of_class(here, silver)
-    await here.until("chat", "Ready", "True")
+    await cluster.apply(llm("chat", cluster.namespace, priorityClassName=silver, engine=engine))
+    rolled = await of_class(cluster, silver)
+    await cluster.until("chat", "Ready", "True")
 
     # Deleted: what runs stays, and is not accepted; made anew with another value it is.
-    await remove(here, silver)
-    assert "cannot be created again" in await reason(here, "PriorityClassNotFound")
-    assert (await of_class(here, silver))["metadata"]["uid"] == rolled["metadata"]["uid"]
-    await here.apply(priority_class(silver, 70), PRIORITY_CLASSES)
-    await reason(here, "Valid")
-    assert (await of_class(here, silver))["metadata"]["uid"] == rolled["metadata"]["uid"]
+    await remove(cluster, silver)
+    assert "cannot be created again" in await reason(cluster, "PriorityClassNotFound")
+    assert (await of_class(cluster, silver))["metadata"]["uid"] == rolled["metadata"]["uid"]
+    await cluster.apply(priority_class(silver, 70), PRIORITY_CLASSES)
+    await reason(cluster, "Valid")
+    assert (await of_class(cluster, silver))["metadata"]["uid"] == rolled["metadata"]["uid"]
 
     # The class of the live template goes while another one is named: the template is changed.
-    await here.apply(llm("chat", here.namespace, priorityClassName=gold, engine=engine))
-    await eventually(lambda: _named(here, gold), 30, "the class to be taken in")
-    assert (await of_class(here, silver))["metadata"]["uid"] == rolled["metadata"]["uid"]
-    await remove(here, silver)
-    await of_class(here, gold)
-    await here.until("chat", "Ready", "True")
+    await cluster.apply(llm("chat", cluster.namespace, priorityClassName=gold, engine=engine))
+    await eventually(lambda: _named(cluster, gold), 30, "the class to be taken in")
+    assert (await of_class(cluster, silver))["metadata"]["uid"] == rolled["metadata"]["uid"]
+    await remove(cluster, silver)
+    await of_class(cluster, gold)
+    await cluster.until("chat", "Ready", "True")
 
 
-async def _named(here: World, name: str) -> bool:
-    obj = await here.get(LLM_DEPLOYMENTS, "chat")
+async def _named(cluster: LiveCluster, name: str) -> bool:
+    obj = await cluster.get(LLM_DEPLOYMENTS, "chat")
     ready = next(c for c in obj["status"]["conditions"] if c["type"] == "Ready")
     generation: int = obj["metadata"]["generation"]
     named: bool = obj["spec"]["priorityClassName"] == name
@@ -114,55 +116,57 @@ async def _named(here: World, name: str) -> bool:
 
 
 @pytest.mark.parametrize("change", [{"value": 6}, {"preemptionPolicy": "PreemptLowerPriority"}])
-async def test_kubernetes_lets_neither_value_nor_policy_of_a_class_change(here: World, change) -> None:
-    name = f"{here.namespace}-fixed"
-    await here.apply(priority_class(name, 5), PRIORITY_CLASSES)
+async def test_kubernetes_lets_neither_value_nor_policy_of_a_class_change(
+    cluster: LiveCluster, change
+) -> None:
+    name = f"{cluster.namespace}-fixed"
+    await cluster.apply(priority_class(name, 5), PRIORITY_CLASSES)
     with pytest.raises(Exception, match=r"422|immutable|may not be changed"):
-        await here.apply(priority_class(name, 5) | change, PRIORITY_CLASSES)
+        await cluster.apply(priority_class(name, 5) | change, PRIORITY_CLASSES)
 
 
 async def test_without_the_right_to_see_classes_those_that_name_none_are_served(
-    here: World, operator: Any, proxy: FaultProxy
+    cluster: LiveCluster, operator: Any, proxy: FaultProxy
 ) -> None:
     proxy.rules.append(Rule("status", plural="priorityclasses", nth=0, code=403))
-    gold = f"{here.namespace}-gold"
-    await here.apply(priority_class(gold, 5), PRIORITY_CLASSES)
-    await here.apply(llm("chat", here.namespace, priorityClassName=gold))
-    await here.apply(llm("plain", here.namespace))
+    gold = f"{cluster.namespace}-gold"
+    await cluster.apply(priority_class(gold, 5), PRIORITY_CLASSES)
+    await cluster.apply(llm("chat", cluster.namespace, priorityClassName=gold))
+    await cluster.apply(llm("plain", cluster.namespace))
     process = operator(defaultPriorityClassName=gold)
-    await here.until("plain", "Ready", "True")
-    assert "give it the right to list" in await reason(here, "PriorityClassUnknown")
-    told = await here.condition("plain", "Accepted")
+    await cluster.until("plain", "Ready", "True")
+    assert "give it the right to list" in await reason(cluster, "PriorityClassUnknown")
+    told = await cluster.condition("plain", "Accepted")
     assert "the operator may not list them: pods carry no PriorityClass" in told["message"]
     assert "mirror of priorityclasses: unavailable, continuing without it" in process.logs()
     assert f"defaultPriorityClassName {gold} is not known" in process.logs()
 
 
-async def test_a_quota_of_one_class_bounds_its_replicas_alone(here: World, operator: Any) -> None:
-    gold, plain = f"{here.namespace}-gold", f"{here.namespace}-plain"
+async def test_a_quota_of_one_class_bounds_its_replicas_alone(cluster: LiveCluster, operator: Any) -> None:
+    gold, plain = f"{cluster.namespace}-gold", f"{cluster.namespace}-plain"
     for value, name in enumerate((plain, gold)):
-        await here.apply(priority_class(name, value), PRIORITY_CLASSES)
+        await cluster.apply(priority_class(name, value), PRIORITY_CLASSES)
     selected = {"scopeName": "PriorityClass", "operator": "In", "values": [gold]}
     spec = {"hard": {"pods": "2"}, "scopeSelector": {"matchExpressions": [selected]}}
-    meta = {"name": "gold", "namespace": here.namespace}
+    meta = {"name": "gold", "namespace": cluster.namespace}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": spec}
-    await here.apply(quota, QUOTAS)
+    await cluster.apply(quota, QUOTAS)
 
     async def counted() -> bool:
-        found = await here.get(QUOTAS, "gold")
+        found = await cluster.get(QUOTAS, "gold")
         return bool(found and (found.get("status") or {}).get("hard"))
 
     await eventually(counted, 30, "the quota is enforced")
     bounds = {"scaling": {"minReplicas": 3}}
     operator(defaultPriorityClassName=plain)
-    await here.apply(llm("other", here.namespace, **bounds))
-    await here.until("other", "Ready", "True", "AllReplicasReady")
-    await here.apply(llm("chat", here.namespace, priorityClassName=gold, **bounds))
-    told = await here.until("chat", "Placed", "False", "QuotaExceeded")
+    await cluster.apply(llm("other", cluster.namespace, **bounds))
+    await cluster.until("other", "Ready", "True", "AllReplicasReady")
+    await cluster.apply(llm("chat", cluster.namespace, priorityClassName=gold, **bounds))
+    told = await cluster.until("chat", "Placed", "False", "QuotaExceeded")
     assert "ResourceQuota gold" in told["message"]
 
     async def all_made() -> bool:  # the status may be written before the ReplicaSet's second pod
-        pods = [pod["spec"].get("priorityClassName") for pod in await engine_pods(here)]
+        pods = [pod["spec"].get("priorityClassName") for pod in await engine_pods(cluster)]
         return sorted(pods) == [gold, gold, plain, plain, plain]
 
     await eventually(all_made, 30, "two replicas of gold, three of plain")

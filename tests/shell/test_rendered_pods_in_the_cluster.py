@@ -15,7 +15,7 @@ from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
 from tangram.shell.objects.manifest_diff import up_to_date
 from tangram.shell.settings import Settings
 from tests.shell.test_manifests import intent
-from tests.support.apiserver import NAMESPACES, World, add_node, eventually, gpu_node
+from tests.support.apiserver import NAMESPACES, LiveCluster, add_node, eventually, gpu_node
 
 pytestmark = pytest.mark.apiserver
 
@@ -27,35 +27,35 @@ AKS = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
 HOLD = {"key": "hold.tangram.dev/mig-1g.18gb", "effect": "NoSchedule"}
 
 
-async def taint(here: World, name: str, *taints: dict[str, str]) -> dict[str, Any]:
-    return await here.client.merge(NODES, "", name, {"spec": {"taints": list(taints)}}, guard=UNGUARDED)
+async def taint(cluster: LiveCluster, name: str, *taints: dict[str, str]) -> dict[str, Any]:
+    return await cluster.client.merge(NODES, "", name, {"spec": {"taints": list(taints)}}, guard=UNGUARDED)
 
 
 @pytest.fixture
-async def node(here: World) -> AsyncIterator[str]:
-    name = f"{here.namespace}-h200"
+async def node(cluster: LiveCluster) -> AsyncIterator[str]:
+    name = f"{cluster.namespace}-h200"
     made = gpu_node(name, product=PRODUCT)
     for part in ("allocatable", "capacity"):
         made["status"][part] |= OFFERED
-    await add_node(here.client, made)
+    await add_node(cluster.client, made)
     yield name
-    await here.empty()
-    there = await here.client.get(NODES, "", name)
-    await here.client.delete(NODES, "", name, uid=there["metadata"]["uid"], guard=UNGUARDED)
+    await cluster.empty()
+    there = await cluster.client.get(NODES, "", name)
+    await cluster.client.delete(NODES, "", name, uid=there["metadata"]["uid"], guard=UNGUARDED)
 
 
-def pod(here: World, profile: str) -> dict[str, Any]:
+def pod(cluster: LiveCluster, profile: str) -> dict[str, Any]:
     action = ApplyDeployment("uid-1", Shape(SKU, profile), 1, (PRODUCT,), 4096)
     template = manifests.deployment(intent(), action, SETTINGS)["spec"]["template"]
-    meta = template["metadata"] | {"name": profile.replace(".", "-"), "namespace": here.namespace}
+    meta = template["metadata"] | {"name": profile.replace(".", "-"), "namespace": cluster.namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
 
 
-async def placed(here: World, profile: str) -> str:
+async def placed(cluster: LiveCluster, profile: str) -> str:
     """Return the node of a pod, or why it has none, once the scheduler has looked at it."""
 
     async def judged() -> str:
-        found = await here.get(PODS, profile.replace(".", "-"))
+        found = await cluster.get(PODS, profile.replace(".", "-"))
         conditions = (found or {}).get("status", {}).get("conditions") or []
         reasons = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
         return (found or {"spec": {}})["spec"].get("nodeName") or (reasons[0] if reasons else "")
@@ -63,14 +63,14 @@ async def placed(here: World, profile: str) -> str:
     return await eventually(judged, what=f"{profile} was scheduled or refused")
 
 
-async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(here, node) -> None:
-    live = await taint(here, node, AKS, HOLD)
+async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(cluster, node) -> None:
+    live = await taint(cluster, node, AKS, HOLD)
 
     for profile in (WHOLE, SMALL, LARGE):
-        await here.apply(pod(here, profile), PODS)
+        await cluster.apply(pod(cluster, profile), PODS)
 
-    assert [await placed(here, profile) for profile in (WHOLE, LARGE)] == [node, node]
-    assert "1 node(s) had untolerated taint(s)" in await placed(here, SMALL)
+    assert [await placed(cluster, profile) for profile in (WHOLE, LARGE)] == [node, node]
+    assert "1 node(s) had untolerated taint(s)" in await placed(cluster, SMALL)
     status = live["status"]
     seen = read_node(
         NodeFacts(
@@ -86,10 +86,10 @@ async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(her
         "nvidia.com/mig-3g.71gb": 1,
     }  # as the planner sees it
 
-    await taint(here, node, AKS)
+    await taint(cluster, node, AKS)
 
     async def there() -> bool:
-        return (await here.get(PODS, SMALL.replace(".", "-")) or {})["spec"].get("nodeName") == node
+        return (await cluster.get(PODS, SMALL.replace(".", "-")) or {})["spec"].get("nodeName") == node
 
     await eventually(there, what="the pod goes to the node that is no longer held")
 
@@ -128,30 +128,30 @@ def rendered(told: Settings) -> dict[str, dict[str, Any]]:
     }
 
 
-async def make(here: World, name: str, template: dict[str, Any]) -> None:
-    meta = template["metadata"] | {"name": name, "namespace": here.namespace}
+async def make(cluster: LiveCluster, name: str, template: dict[str, Any]) -> None:
+    meta = template["metadata"] | {"name": name, "namespace": cluster.namespace}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
-    await here.apply(pod, PODS)
+    await cluster.apply(pod, PODS)
 
 
-async def test_a_restricted_namespace_admits_engines_and_inspections(here) -> None:
-    namespace = {"name": here.namespace, "labels": RESTRICTED}
+async def test_a_restricted_namespace_admits_engines_and_inspections(cluster) -> None:
+    namespace = {"name": cluster.namespace, "labels": RESTRICTED}
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace}
-    await here.apply(body, NAMESPACES, manager="admin")
+    await cluster.apply(body, NAMESPACES, manager="admin")
 
     for number, told in enumerate((SETTINGS, EVERY_OPTION)):
         for name, made in rendered(told).items():
-            await make(here, f"{name}-{number}", made["spec"]["template"])
+            await make(cluster, f"{name}-{number}", made["spec"]["template"])
 
     lax = rendered(SETTINGS)["engine"]["spec"]["template"]
     lax["spec"]["securityContext"] = {}
     with pytest.raises(ApiError, match="violates PodSecurity"):
-        await make(here, "lax", lax)
+        await make(cluster, "lax", lax)
 
 
 @pytest.mark.parametrize("told", [SETTINGS, EVERY_OPTION])
-async def test_what_the_api_server_stores_is_what_was_rendered(here, told) -> None:
+async def test_what_the_api_server_stores_is_what_was_rendered(cluster, told) -> None:
     made = rendered(told)["engine"]
-    made["metadata"]["namespace"] = here.namespace
+    made["metadata"]["namespace"] = cluster.namespace
 
-    assert up_to_date(await here.apply(made, DEPLOYMENTS), made)
+    assert up_to_date(await cluster.apply(made, DEPLOYMENTS), made)

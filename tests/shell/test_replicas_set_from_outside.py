@@ -8,7 +8,7 @@ import pytest
 from e2e.cluster.binaries import need
 from tangram.cli.main import main
 from tangram.shell.objects.kinds import DEPLOYMENTS, EVENTS, LLM_DEPLOYMENTS, PODS, SERVICES, Kind
-from tests.support.apiserver import World, eventually, llm
+from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.external_metrics import METRIC, ExternalMetrics
 
 pytestmark = pytest.mark.apiserver
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.apiserver
 HPAS = Kind("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 
 
-async def kubectl(here: World, *arguments: str) -> tuple[int, str]:
+async def kubectl(cluster: LiveCluster, *arguments: str) -> tuple[int, str]:
     """Run kubectl in the namespace of the test; return its exit code and what it prints."""
     process = await asyncio.create_subprocess_exec(
         str(need("kubectl")),
-        f"--kubeconfig={here.kubeconfig}",
-        f"--namespace={here.namespace}",
+        f"--kubeconfig={cluster.kubeconfig}",
+        f"--namespace={cluster.namespace}",
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -30,14 +30,14 @@ async def kubectl(here: World, *arguments: str) -> tuple[int, str]:
     return process.returncode or 0, output.decode()
 
 
-async def status_of(here: World, name: str) -> dict[str, Any]:
-    obj = await here.get(LLM_DEPLOYMENTS, name)
+async def status_of(cluster: LiveCluster, name: str) -> dict[str, Any]:
+    obj = await cluster.get(LLM_DEPLOYMENTS, name)
     return ((obj or {}).get("status")) or {}
 
 
-async def engines(here: World) -> list[dict[str, Any]]:
+async def engines(cluster: LiveCluster) -> list[dict[str, Any]]:
     """Engine pods that are not on their way out."""
-    pods = await here.all(PODS)
+    pods = await cluster.all(PODS)
     label = "app.kubernetes.io/component"
     return [
         pod
@@ -46,112 +46,123 @@ async def engines(here: World) -> list[dict[str, Any]]:
     ]
 
 
-async def until_running(here: World, count: int, within_s: float = 30.0) -> None:
+async def until_running(cluster: LiveCluster, count: int, within_s: float = 30.0) -> None:
     async def running() -> bool:
-        return (await status_of(here, "tiny")).get("readyReplicas") == count == len(await engines(here))
+        return (await status_of(cluster, "tiny")).get("readyReplicas") == count == len(await engines(cluster))
 
     await eventually(running, within_s, f"{count} engines")
 
 
-async def tangram(here: World, capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+async def tangram(
+    cluster: LiveCluster, capfd: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str]:
     """Run the command line as a person with admin rights; return its exit status and what it prints."""
     capfd.readouterr()
-    where = ("--kubeconfig", str(here.kubeconfig))
+    where = ("--kubeconfig", str(cluster.kubeconfig))
     code = await asyncio.to_thread(main, [*arguments, *where])
     shown = capfd.readouterr()
     return code, shown.out + shown.err
 
 
-async def test_kubectl_scales_to_three_to_none_and_back(here: World, operator, capfd) -> None:
+async def test_kubectl_scales_to_three_to_none_and_back(cluster: LiveCluster, operator, capfd) -> None:
     operator()
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 1, "maxReplicas": 2}))
-    await here.until("tiny", "Ready", "True")
-    code, unset = await kubectl(here, "get", "--raw", scale_path(here))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 1, "maxReplicas": 2}))
+    await cluster.until("tiny", "Ready", "True")
+    code, unset = await kubectl(cluster, "get", "--raw", scale_path(cluster))
     assert code != 0
     assert "spec replicas field" in unset
 
-    code, said = await kubectl(here, "scale", "llmdep/tiny", "--replicas=3")
+    code, said = await kubectl(cluster, "scale", "llmdep/tiny", "--replicas=3")
     assert (code, said) == (0, "llmdeployment.tangram.dev/tiny scaled\n")
-    await until_running(here, 3)
-    status = await status_of(here, "tiny")
+    await until_running(cluster, 3)
+    status = await status_of(cluster, "tiny")
     assert (status["replicas"], status["replicasDisplay"]) == (3, "3/3")
-    active = await here.until("tiny", "ScalingActive", "False", "ReplicasSet")
+    active = await cluster.until("tiny", "ScalingActive", "False", "ReplicasSet")
     assert "spec.replicas is 3 (set by a client that is not recorded)" in active["message"]
 
-    code, listed = await kubectl(here, "get", "pods", "-l", status["selector"], "-o", "name")
-    assert sorted(listed.split()) == sorted(f"pod/{p['metadata']['name']}" for p in await engines(here))
+    code, listed = await kubectl(cluster, "get", "pods", "-l", status["selector"], "-o", "name")
+    assert sorted(listed.split()) == sorted(f"pod/{p['metadata']['name']}" for p in await engines(cluster))
 
-    assert (await kubectl(here, "scale", "llmdep/tiny", "--replicas=0"))[0] == 0
-    ready = await here.until("tiny", "Ready", "True", "ScaledToZero")
+    assert (await kubectl(cluster, "scale", "llmdep/tiny", "--replicas=0"))[0] == 0
+    ready = await cluster.until("tiny", "Ready", "True", "ScaledToZero")
     assert "no replica runs" in ready["message"]
-    await until_running(here, 0)
-    status = await status_of(here, "tiny")
+    await until_running(cluster, 0)
+    status = await status_of(cluster, "tiny")
     assert (status["replicas"], status["replicasDisplay"]) == (0, "0/0")
-    assert (await here.condition("tiny", "Placed"))["reason"] == "ScaledToZero"
-    assert await here.all(DEPLOYMENTS) == []
-    assert await here.get(SERVICES, "tiny")
+    assert (await cluster.condition("tiny", "Placed"))["reason"] == "ScaledToZero"
+    assert await cluster.all(DEPLOYMENTS) == []
+    assert await cluster.get(SERVICES, "tiny")
 
-    code, said = await tangram(here, capfd, "scale", "tiny", "-n", here.namespace, "--replicas", "1")
-    assert (code, said.partition(";")[0]) == (0, f"{here.namespace}/tiny: spec.replicas is 1 now (it was 0)")
-    await until_running(here, 1)
-    assert (await status_of(here, "tiny"))["replicasSetBy"]["manager"] == "tangram"
-    assert (await kubectl(here, "scale", "llmdep/tiny", "--replicas=2"))[0] == 0
-    await here.until("tiny", "Ready", "True", "AllReplicasReady")
-    await until_running(here, 2)
-    by = (await status_of(here, "tiny"))["replicasSetBy"]
+    code, said = await tangram(cluster, capfd, "scale", "tiny", "-n", cluster.namespace, "--replicas", "1")
+    assert (code, said.partition(";")[0]) == (
+        0,
+        f"{cluster.namespace}/tiny: spec.replicas is 1 now (it was 0)",
+    )
+    await until_running(cluster, 1)
+    assert (await status_of(cluster, "tiny"))["replicasSetBy"]["manager"] == "tangram"
+    assert (await kubectl(cluster, "scale", "llmdep/tiny", "--replicas=2"))[0] == 0
+    await cluster.until("tiny", "Ready", "True", "AllReplicasReady")
+    await until_running(cluster, 2)
+    by = (await status_of(cluster, "tiny"))["replicasSetBy"]
     assert (by["manager"], by["subresource"]) == ("kubectl", "scale")
-    active = await here.until("tiny", "ScalingActive", "False", "ReplicasSet")
+    active = await cluster.until("tiny", "ScalingActive", "False", "ReplicasSet")
     assert "spec.replicas is 2, set by kubectl (scale);" in active["message"]
 
-    code, said = await tangram(here, capfd, "scale", "tiny", "-n", here.namespace, "--auto")
-    assert (code, said) == (0, f"{here.namespace}/tiny: Tangram scales it now, from 1 to 2 replicas\n")
-    await here.until("tiny", "ScalingActive", "False", "MetricsMissing")
-    assert "replicas" not in (await here.get(LLM_DEPLOYMENTS, "tiny"))["spec"]
-    assert "replicasSetBy" not in await status_of(here, "tiny")
+    code, said = await tangram(cluster, capfd, "scale", "tiny", "-n", cluster.namespace, "--auto")
+    assert (code, said) == (0, f"{cluster.namespace}/tiny: Tangram scales it now, from 1 to 2 replicas\n")
+    await cluster.until("tiny", "ScalingActive", "False", "MetricsMissing")
+    assert "replicas" not in (await cluster.get(LLM_DEPLOYMENTS, "tiny"))["spec"]
+    assert "replicasSetBy" not in await status_of(cluster, "tiny")
 
 
-def scale_path(here: World) -> str:
-    return f"{LLM_DEPLOYMENTS.path(here.namespace, 'tiny')}/scale"
+def scale_path(cluster: LiveCluster) -> str:
+    return f"{LLM_DEPLOYMENTS.path(cluster.namespace, 'tiny')}/scale"
 
 
-async def test_a_horizontal_pod_autoscaler_scales_up_and_down(here: World, operator, plane, capfd) -> None:
+async def test_a_horizontal_pod_autoscaler_scales_up_and_down(
+    cluster: LiveCluster, operator, plane, capfd
+) -> None:
     operator()
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 1, "maxReplicas": 8}))
-    await here.until("tiny", "Ready", "True")
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 1, "maxReplicas": 8}))
+    await cluster.until("tiny", "Ready", "True")
     metrics = ExternalMetrics(value=4)
     pki = plane.authority
-    async with metrics.serving(here.client, here.namespace, pki.cert("apiserver"), pki.key("apiserver")):
-        await here.apply(autoscaler(here), HPAS)
+    async with metrics.serving(
+        cluster.client, cluster.namespace, pki.cert("apiserver"), pki.key("apiserver")
+    ):
+        await cluster.apply(autoscaler(cluster), HPAS)
 
         async def refused() -> str:
-            hpa = await here.get(HPAS, "tiny")
+            hpa = await cluster.get(HPAS, "tiny")
             conditions = (hpa.get("status") or {}).get("conditions") or []
             return next((c["message"] for c in conditions if c["reason"] == "FailedGetScale"), "")
 
         assert "spec replicas field" in await eventually(refused, 60, "the autoscaler cannot begin")
-        assert (await tangram(here, capfd, "scale", "tiny", "-n", here.namespace, "--replicas", "1"))[0] == 0
+        assert (await tangram(cluster, capfd, "scale", "tiny", "-n", cluster.namespace, "--replicas", "1"))[
+            0
+        ] == 0
 
-        await until_running(here, 4, 60)
-        by = (await status_of(here, "tiny"))["replicasSetBy"]
+        await until_running(cluster, 4, 60)
+        by = (await status_of(cluster, "tiny"))["replicasSetBy"]
         assert (by["manager"], by["subresource"]) == ("kube-controller-manager", "scale")
         metrics.value = 2
-        await until_running(here, 2, 60)
-        message = (await here.condition("tiny", "ScalingActive"))["message"]
+        await until_running(cluster, 2, 60)
+        message = (await cluster.condition("tiny", "ScalingActive"))["message"]
         assert "spec.replicas is 2, set by kube-controller-manager (scale)" in message
 
         async def seen() -> bool:
-            return (await here.get(HPAS, "tiny"))["status"]["currentReplicas"] == 2
+            return (await cluster.get(HPAS, "tiny"))["status"]["currentReplicas"] == 2
 
         await eventually(seen, what="the autoscaler reads status.replicas")
-        assert "NotReady" not in {event["reason"] for event in await here.all(EVENTS)}
+        assert "NotReady" not in {event["reason"] for event in await cluster.all(EVENTS)}
 
 
-def autoscaler(here: World) -> dict[str, Any]:
+def autoscaler(cluster: LiveCluster) -> dict[str, Any]:
     target = {"type": "AverageValue", "averageValue": "1"}
     return {
         "apiVersion": HPAS.api_version,
         "kind": HPAS.kind,
-        "metadata": {"name": "tiny", "namespace": here.namespace},
+        "metadata": {"name": "tiny", "namespace": cluster.namespace},
         "spec": {
             "scaleTargetRef": {"apiVersion": "tangram.dev/v1alpha1", "kind": "LLMDeployment", "name": "tiny"},
             "minReplicas": 1,

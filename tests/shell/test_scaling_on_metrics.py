@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from tangram.shell.objects.kinds import DEPLOYMENTS
-from tests.support.apiserver import World, eventually, llm
+from tests.support.apiserver import LiveCluster, eventually, llm
 
 pytestmark = pytest.mark.apiserver
 
@@ -70,14 +70,14 @@ def fast(prometheus: StandInPrometheus) -> dict[str, Any]:
     }
 
 
-def wanted(here: World) -> dict[str, Any]:
+def wanted(cluster: LiveCluster) -> dict[str, Any]:
     objectives = {"ttft": {"milliseconds": 500}}
-    return llm("chat", here.namespace, scaling={"minReplicas": 1, "maxReplicas": 3}, objectives=objectives)
+    return llm("chat", cluster.namespace, scaling={"minReplicas": 1, "maxReplicas": 3}, objectives=objectives)
 
 
-def replicas(here: World, count: int, prometheus: StandInPrometheus) -> Callable[[], Any]:
+def replicas(cluster: LiveCluster, count: int, prometheus: StandInPrometheus) -> Callable[[], Any]:
     async def check() -> bool:
-        (deployment,) = await here.all(DEPLOYMENTS)
+        (deployment,) = await cluster.all(DEPLOYMENTS)
         prometheus.targets = deployment.get("status", {}).get("readyReplicas", 0)
         return deployment["spec"]["replicas"] == count
 
@@ -92,30 +92,30 @@ _REST = pytest.mark.faults
     "silence", ["down", pytest.param("empty", marks=_REST), pytest.param("nan", marks=_REST)]
 )
 async def test_a_violated_objective_adds_replicas_and_silence_removes_none(
-    here: World, operator, prometheus: StandInPrometheus, silence: str
+    cluster: LiveCluster, operator, prometheus: StandInPrometheus, silence: str
 ) -> None:
     process = operator(**fast(prometheus))
-    await here.apply(wanted(here))
-    await here.until("chat", "Available", "True")
+    await cluster.apply(wanted(cluster))
+    await cluster.until("chat", "Available", "True")
 
     prometheus.load = BUSY
-    await eventually(replicas(here, 3, prometheus), 60)
+    await eventually(replicas(cluster, 3, prometheus), 60)
 
     prometheus.mode, prometheus.load = silence, CALM
-    await here.until("chat", "ScalingActive", "False", within_s=30)
+    await cluster.until("chat", "ScalingActive", "False", within_s=30)
     await asyncio.sleep(4)
-    assert await replicas(here, 3, prometheus)()
+    assert await replicas(cluster, 3, prometheus)()
     assert process.alive()
 
     prometheus.mode = "fine"
-    await eventually(replicas(here, 1, prometheus), 60)
+    await eventually(replicas(cluster, 1, prometheus), 60)
 
 
-async def test_without_a_prometheus_nothing_is_guessed(here: World, operator) -> None:
+async def test_without_a_prometheus_nothing_is_guessed(cluster: LiveCluster, operator) -> None:
     operator()
-    await here.apply(wanted(here))
-    await here.until("chat", "Available", "True")
+    await cluster.apply(wanted(cluster))
+    await cluster.until("chat", "Available", "True")
 
-    told = await here.until("chat", "ScalingActive", "False", "MetricsMissing")
+    told = await cluster.until("chat", "ScalingActive", "False", "MetricsMissing")
 
     assert "prometheus.url" in told["message"]

@@ -16,7 +16,7 @@ from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter
-from tests.support.apiserver import World, eventually, llm
+from tests.support.apiserver import LiveCluster, eventually, llm
 
 pytestmark = pytest.mark.apiserver
 
@@ -28,12 +28,12 @@ PRODUCTS = {OLD: ("NVIDIA-A100-SXM4-80GB",), NEW: ("NVIDIA-H100-80GB-HBM3",)}
 class Frozen:
     """An operator's mirrors and writer; the mirrors show what was there when they were last refreshed."""
 
-    def __init__(self, here: World) -> None:
-        new_mirror = partial(Mirror, here.client, changed=lambda: None, clock=lambda: 0.0)
-        self.mirrors = Mirrors((here.namespace,), new_mirror)
-        self.here = here
+    def __init__(self, cluster: LiveCluster) -> None:
+        new_mirror = partial(Mirror, cluster.client, changed=lambda: None, clock=lambda: 0.0)
+        self.mirrors = Mirrors((cluster.namespace,), new_mirror)
+        self.cluster = cluster
         self.writer = ActionWriter(
-            here.client,
+            cluster.client,
             lambda: 10.0,
             self.mirrors,
             SETTINGS,
@@ -56,10 +56,10 @@ def apply(intent: Intent, shape: Shape, replicas: int) -> ApplyDeployment:
     return ApplyDeployment(intent.uid, shape, replicas, PRODUCTS[shape], 1024)
 
 
-async def a_move(here: World) -> tuple[Frozen, Intent, tuple[Workload, ...]]:
+async def a_move(cluster: LiveCluster) -> tuple[Frozen, Intent, tuple[Workload, ...]]:
     """An LLMDeployment whose Deployments of an old and a new shape both serve with two replicas."""
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 2}))
-    operator = Frozen(here)
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
+    operator = Frozen(cluster)
     intent, _ = await operator.look()
     await operator.writer.perform((apply(intent, OLD, 2), apply(intent, NEW, 2)), {intent.uid: intent})
 
@@ -77,70 +77,70 @@ def leave(intent: Intent, workloads: tuple[Workload, ...]) -> tuple[RemoveDeploy
     return RemoveDeployment(*identity), ScaleDeployment(*identity, 1)
 
 
-async def state(here: World) -> list[tuple[str, int]]:
-    return sorted((uid_of(obj), obj["spec"]["replicas"]) for obj in await here.all(DEPLOYMENTS))
+async def state(cluster: LiveCluster) -> list[tuple[str, int]]:
+    return sorted((uid_of(obj), obj["spec"]["replicas"]) for obj in await cluster.all(DEPLOYMENTS))
 
 
-async def test_a_view_that_is_out_of_date_takes_nothing_away_and_a_new_one_does(here: World) -> None:
-    operator, intent, workloads = await a_move(here)
+async def test_a_view_that_is_out_of_date_takes_nothing_away_and_a_new_one_does(cluster: LiveCluster) -> None:
+    operator, intent, workloads = await a_move(cluster)
     remove, scale = leave(intent, workloads)
     lower = apply(intent, NEW, 0)
-    before = await state(here)
+    before = await state(cluster)
 
     async def nothing_goes() -> None:
         await operator.writer.perform((remove, scale, lower), {intent.uid: intent}, workloads)
-        assert await state(here) == before
+        assert await state(cluster) == before
         assert operator.writer.expectations.open()
         operator.writer.expectations.clear()
 
-    await here.apply(llm("tiny", here.namespace, scaling={"minReplicas": 3}))
+    await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 3}))
     await nothing_goes()  # the LLMDeployment was edited
 
     intent, workloads = await operator.look()
     new = manifests.deployment_name("tiny", NEW)
-    here.kubelet.ready = lambda _pod: False
-    for pod in await here.all(PODS):
+    cluster.kubelet.ready = lambda _pod: False
+    for pod in await cluster.all(PODS):
         if pod["metadata"]["name"].startswith(new):
-            await here.delete(PODS, pod["metadata"]["name"])
-    await eventually(lambda: _available(here, new, 0), 30)
+            await cluster.delete(PODS, pod["metadata"]["name"])
+    await eventually(lambda: _available(cluster, new, 0), 30)
     await nothing_goes()  # the replacement has died
 
-    here.kubelet.ready = lambda _pod: True
-    await eventually(lambda: _available(here, new, 2), 30)
+    cluster.kubelet.ready = lambda _pod: True
+    await eventually(lambda: _available(cluster, new, 2), 30)
     intent, workloads = await operator.look()
     await operator.writer.perform((scale,), {intent.uid: intent}, workloads)
-    assert [replicas for _, replicas in await state(here)].count(1) == 1
+    assert [replicas for _, replicas in await state(cluster)].count(1) == 1
     intent, workloads = await operator.look()
-    await eventually(lambda: _available(here, manifests.deployment_name("tiny", OLD), 1), 30)
+    await eventually(lambda: _available(cluster, manifests.deployment_name("tiny", OLD), 1), 30)
     intent, workloads = await operator.look()
     await operator.writer.perform((remove,), {intent.uid: intent}, workloads)
-    assert remove.uid not in {uid_of(o) for o in await here.all(DEPLOYMENTS) if not _going(o)}
+    assert remove.uid not in {uid_of(o) for o in await cluster.all(DEPLOYMENTS) if not _going(o)}
 
 
-async def test_an_llmdeployment_that_was_deleted_and_made_again_loses_nothing(here: World) -> None:
-    operator, intent, workloads = await a_move(here)
+async def test_an_llmdeployment_that_was_deleted_and_made_again_loses_nothing(cluster: LiveCluster) -> None:
+    operator, intent, workloads = await a_move(cluster)
     actions = leave(intent, workloads)
-    await here.delete(LLM_DEPLOYMENTS, "tiny")
-    again = await here.apply(llm("tiny", here.namespace))
+    await cluster.delete(LLM_DEPLOYMENTS, "tiny")
+    again = await cluster.apply(llm("tiny", cluster.namespace))
     assert uid_of(again) != intent.uid
 
     async def collected() -> bool:
-        return not await here.all(DEPLOYMENTS)
+        return not await cluster.all(DEPLOYMENTS)
 
     await eventually(collected, 40)
-    newer = Frozen(here)
+    newer = Frozen(cluster)
     successor, _ = await newer.look()
     await newer.writer.perform((apply(successor, OLD, 2),), {successor.uid: successor})
-    before = await state(here)
+    before = await state(cluster)
 
     await operator.writer.perform((*actions, apply(intent, OLD, 0)), {intent.uid: intent}, workloads)
 
-    assert await state(here) == before
+    assert await state(cluster) == before
     assert operator.writer.problems == {}
 
 
-async def _available(here: World, name: str, count: int) -> bool:
-    found = await here.get(DEPLOYMENTS, name)
+async def _available(cluster: LiveCluster, name: str, count: int) -> bool:
+    found = await cluster.get(DEPLOYMENTS, name)
     return (found or {}).get("status", {}).get("availableReplicas", 0) == count
 
 

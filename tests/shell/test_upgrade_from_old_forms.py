@@ -20,7 +20,7 @@ from e2e.cluster.apiserver import ControlPlane
 from e2e.cluster.binaries import need
 from tangram.shell.objects.kinds import DEPLOYMENTS, GPU_POOLS, LLM_DEPLOYMENTS
 from tests.shell.conftest import operator_settings
-from tests.support.apiserver import OperatorProcess, World, add_node, gpu_node, world
+from tests.support.apiserver import LiveCluster, OperatorProcess, add_node, gpu_node, live_cluster
 
 ROOT = Path(__file__).parents[2]
 OLD_CRDS = ROOT / "tests" / "support" / "old_crds"
@@ -129,68 +129,68 @@ CLASS = {
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[World]:
+async def cluster(tmp_path: Path) -> AsyncIterator[LiveCluster]:
     """A control plane of its own: definitions are the whole cluster's."""
     with ControlPlane(tmp_path / "plane", controller_manager=True, scheduler=True) as plane:
-        async with world(plane.kubeconfig, tmp_path) as this:
+        async with live_cluster(plane.kubeconfig, tmp_path) as this:
             await add_node(this.client, gpu_node("gpu-1"))
             await add_node(this.client, gpu_node("gpu-2"))
             yield this
 
 
-async def deployments(here: World) -> dict[str, Any]:
+async def deployments(cluster: LiveCluster) -> dict[str, Any]:
     """Which objects the children are, and their specs, by name."""
     return {
         each["metadata"]["name"]: (each["metadata"]["uid"], each["spec"])
-        for each in await here.all(DEPLOYMENTS)
+        for each in await cluster.all(DEPLOYMENTS)
     }
 
 
-async def test_the_documented_upgrade_loses_nothing_and_touches_no_replica(here: World) -> None:
-    shell = AdminShell(here.folder, here.kubeconfig)
+async def test_the_documented_upgrade_loses_nothing_and_touches_no_replica(cluster: LiveCluster) -> None:
+    shell = AdminShell(cluster.folder, cluster.kubeconfig)
     install = (
         f"helm upgrade --install tangram {{chart}} -n {SYSTEM} --create-namespace"
         " --set image.registry=registry.example.com/team --set replicas=1"
     )
     await shell.run(install.format(chart="charts/tangram"))
-    config = here.folder / "operator.yaml"
-    config.write_text(yaml.safe_dump(operator_settings(here.namespace)))
-    operator = OperatorProcess(config, here.kubeconfig, here.folder / "operator.log")
+    config = cluster.folder / "operator.yaml"
+    config.write_text(yaml.safe_dump(operator_settings(cluster.namespace)))
+    operator = OperatorProcess(config, cluster.kubeconfig, cluster.folder / "operator.log")
     names = ("client-side", "server-side", "replaced")
     try:
         for each in (CLASS, NEW_POOL):
             await shell.run("kubectl create -f -", stdin=each)
         for name in names:
-            await shell.run("kubectl create -f -", stdin=new_form(name, here.namespace))
+            await shell.run("kubectl create -f -", stdin=new_form(name, cluster.namespace))
         operator.start()
         for name in names:
-            await here.until(name, "Ready", "True")
+            await cluster.until(name, "Ready", "True")
         await operator.stop()
-        serving = await deployments(here)
+        serving = await deployments(cluster)
         assert {spec["replicas"] for _, spec in serving.values()} == {3}
-        await downgrade(shell, here, install, names)
+        await downgrade(shell, cluster, install, names)
 
         export, stop, clear, define, write, start = steps()
         for step in (export, stop, clear, define):
             await shell.run(step)
-        pruned = await here.get(LLM_DEPLOYMENTS, "replaced")
+        pruned = await cluster.get(LLM_DEPLOYMENTS, "replaced")
         assert pruned is not None
         assert pruned["spec"]["scaling"] == {"minReplicas": 1}  # why the operator must be stopped
         await shell.run(write)
         again = await shell.run(write)
-        assert await deployments(here) == serving
+        assert await deployments(cluster) == serving
         await shell.run(start)
         operator.start()
         for name in names:
-            await here.until(name, "Ready", "True")
+            await cluster.until(name, "Ready", "True")
 
         assert {line.rpartition(" ")[2] for line in again.splitlines()} == {"unchanged"}
         await shell.run("kubectl diff -f after.yaml")
-        assert await deployments(here) == serving
+        assert await deployments(cluster) == serving
         for name in names:
-            found = await here.get(LLM_DEPLOYMENTS, name)
+            found = await cluster.get(LLM_DEPLOYMENTS, name)
             assert found is not None
-            wanted = new_form(name, here.namespace)["spec"]
+            wanted = new_form(name, cluster.namespace)["spec"]
             assert {
                 key: found["spec"][key] for key in ("model", "scaling", "traffic", "priorityClassName")
             } == {key: wanted[key] for key in ("model", "scaling", "traffic", "priorityClassName")}
@@ -200,7 +200,7 @@ async def test_the_documented_upgrade_loses_nothing_and_touches_no_replica(here:
                 "budgetPerHour": "950.5",
             }
             assert found["status"]["replicas"] == 3
-        pool = await here.client.get(GPU_POOLS, "", "spare")
+        pool = await cluster.client.get(GPU_POOLS, "", "spare")
         assert pool is not None
         assert pool["spec"]["sku"] == "H100-80GB-SXM"
         assert pool["spec"]["pricePerGPUHour"] == "2.5"
@@ -209,21 +209,21 @@ async def test_the_documented_upgrade_loses_nothing_and_touches_no_replica(here:
         print(operator.logs()[-6000:])  # noqa: T201 - pytest shows it on failure
 
 
-async def downgrade(shell: AdminShell, here: World, install: str, names: tuple[str, ...]) -> None:
+async def downgrade(shell: AdminShell, cluster: LiveCluster, install: str, names: tuple[str, ...]) -> None:
     """Leave the cluster as an operator of the old form left it: its definitions, objects and statuses."""
-    chart = here.folder / "old-chart"
+    chart = cluster.folder / "old-chart"
     shutil.copytree(ROOT / "charts" / "tangram", chart)
     shutil.rmtree(chart / "files" / "crds")
     shutil.copytree(OLD_CRDS, chart / "files" / "crds")
     await shell.run(install.format(chart=chart))
     await shell.run("kubectl delete priorityclass tangram-priority-10")
     for name in names:
-        await shell.run("kubectl replace -f -", stdin=old_form(name, here.namespace))
-        patch = f"kubectl patch llmdep {name} -n {here.namespace} --subresource=status --type=merge"
+        await shell.run("kubectl replace -f -", stdin=old_form(name, cluster.namespace))
+        patch = f"kubectl patch llmdep {name} -n {cluster.namespace} --subresource=status --type=merge"
         await shell.run(f'{patch} -p \'{{"status":{{"replicas":"3/3"}}}}\'')
-    await shell.run("kubectl apply -f -", stdin=old_form("client-side", here.namespace))
+    await shell.run("kubectl apply -f -", stdin=old_form("client-side", cluster.namespace))
     await shell.run("kubectl replace -f -", stdin=POOL)
     await shell.run(
         "kubectl apply --server-side --force-conflicts --field-manager argocd-controller -f -",
-        stdin=old_form("server-side", here.namespace),
+        stdin=old_form("server-side", cluster.namespace),
     )

@@ -155,12 +155,12 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def misnote_the_replica_set(here: "World") -> None:
+async def misnote_the_replica_set(cluster: "LiveCluster") -> None:
     """Annotate the only ReplicaSet as kubernetes/kubernetes#102551 does: its rollout stalls."""
-    (replica_set,) = await here.all(REPLICA_SETS)
+    (replica_set,) = await cluster.all(REPLICA_SETS)
     note = {"metadata": {"annotations": {DESIRED_ANNOTATION: "9"}}}
-    await here.client.merge(
-        REPLICA_SETS, here.namespace, replica_set["metadata"]["name"], note, guard=UNGUARDED
+    await cluster.client.merge(
+        REPLICA_SETS, cluster.namespace, replica_set["metadata"]["name"], note, guard=UNGUARDED
     )
 
 
@@ -322,8 +322,8 @@ class Kubelet:
 
 
 @dataclass
-class World:
-    """The cluster of one test: an admin client, a namespace of its own, and the simulated kubelet."""
+class LiveCluster:
+    """A real API server for one test: an admin client, a namespace of its own, and the simulated kubelet."""
 
     client: ApiClient
     kubeconfig: Path
@@ -454,7 +454,7 @@ async def add_node(client: ApiClient, node: dict[str, Any]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def world(kubeconfig: Path, folder: Path) -> AsyncIterator[World]:
+async def live_cluster(kubeconfig: Path, folder: Path) -> AsyncIterator[LiveCluster]:
     """Create a namespace for one test; delete it at the end."""
     client = ApiClient(load_kubeconfig(str(kubeconfig)))
     namespace = f"t-{secrets.token_hex(4)}"
@@ -466,7 +466,7 @@ async def world(kubeconfig: Path, folder: Path) -> AsyncIterator[World]:
         guard=UNGUARDED,
     )
     kubelet = Kubelet(client)
-    this = World(client, kubeconfig, namespace, kubelet, folder)
+    this = LiveCluster(client, kubeconfig, namespace, kubelet, folder)
     try:
         async with kubelet.playing():
             try:
