@@ -36,7 +36,7 @@ REST_ROUNDS = 30
 
 
 def nodes(rng):
-    made = []
+    fleet_nodes = []
     for i in range(rng.randint(1, 4)):
         sku = rng.choice([H100, H100, "L4", "A10"])
         profiles = ["gpu", "mig_1g_10gb", "mig_1g_20gb", "mig_3g_40gb"]
@@ -44,8 +44,8 @@ def nodes(rng):
         offer = {profile: rng.randint(1, 4) for profile in chosen}
         left, right = ("side", "left"), ("side", "right")
         labels = rng.choice([(), (left,), (right,), (("half", "yes"), left)])
-        made.append(replace(node(f"n{i}", sku, **offer), labels=labels))
-    return made
+        fleet_nodes.append(replace(node(f"n{i}", sku, **offer), labels=labels))
+    return fleet_nodes
 
 
 def an_intent(rng, number, *, pooled, frugal):
@@ -66,8 +66,8 @@ def an_intent(rng, number, *, pooled, frugal):
     )
 
 
-def _is_declared(one):
-    return one.sku == H100 and ("side", "left") in one.labels
+def _is_declared(node):
+    return node.sku == H100 and ("side", "left") in node.labels
 
 
 class Life:
@@ -76,11 +76,13 @@ class Life:
     def __init__(self, seed, *, rough, pooled, frugal):
         self.rng, self.events = Random(seed), ROUGH if rough else CALM
         self.rough, self.kind = rough, {"pooled": pooled, "frugal": frugal}
-        made = nodes(self.rng)
+        fleet_nodes = nodes(self.rng)
         if pooled:  # some nodes on the left have no product label: their pool says which GPU they have
             bare = Random(seed)
-            made = [replace(n, product="") if _is_declared(n) and bare.random() < 0.5 else n for n in made]
-        self.world = Kubernetes(made, POOLS if pooled else (), [], self.rng)
+            fleet_nodes = [
+                replace(n, product="") if _is_declared(n) and bare.random() < 0.5 else n for n in fleet_nodes
+            ]
+        self.world = Kubernetes(fleet_nodes, POOLS if pooled else (), [], self.rng)
         self.born, self.loads = 0, {}
         for _ in range(self.rng.randint(1, 4)):
             self.new()
@@ -119,8 +121,8 @@ class Life:
 
     def _change(self, old):
         new = an_intent(self.rng, int(old.name[1:]), **self.kind)
-        kept = self.rng.sample(PEOPLE_KEEP, 7)
-        new = replace(new, **{key: getattr(old, key) for key in (*kept, "created_at")})
+        kept_fields = self.rng.sample(PEOPLE_KEEP, 7)
+        new = replace(new, **{key: getattr(old, key) for key in (*kept_fields, "created_at")})
         new = replace(
             new,
             generation=old.generation + 1,
@@ -132,16 +134,16 @@ class Life:
 
     def round(self, *, promptly=False):
         """See, plan, perform, with the laws checked; then time passes."""
-        seen = self.world.seen()
-        made = plan(seen, tuple(self.world.intents.values()), NOW)
-        self._same_in_any_order(seen, made)
-        self._no_unit_is_given_twice(seen, made)
-        self._nobody_is_preempted(seen, made)
-        served, cost = self._served(), self._cost(seen)
-        counted, wanted = dict(self.world.counted), dict(self.world.desired)
-        carried = self._carried(made, counted, wanted)
-        self.world.perform(made)
-        now_carried = self._carried(made, counted, wanted)
+        observed = self.world.seen()
+        new_plan = plan(observed, tuple(self.world.intents.values()), NOW)
+        self._same_in_any_order(observed, new_plan)
+        self._no_unit_is_given_twice(observed, new_plan)
+        self._nobody_is_preempted(observed, new_plan)
+        served, cost = self._served(), self._cost(observed)
+        counted, desired = dict(self.world.counted), dict(self.world.desired)
+        carried = self._carried(new_plan, counted, desired)
+        self.world.perform(new_plan)
+        now_carried = self._carried(new_plan, counted, desired)
         for uid, before in carried.items():
             assert now_carried[uid] >= min(before, 1) - 1e-9, "a move drops capacity"
         now_served, now_cost = self._served(), self._cost(self.world.seen())
@@ -150,100 +152,121 @@ class Life:
             if m.budget_per_hour is not None:  # prices change with the pools named, and budgets are lowered
                 assert now_cost[m.uid] <= max(m.budget_per_hour, cost[m.uid]) + 1e-6
         self.world.pass_time(promptly=promptly)
-        return made
+        return new_plan
 
     def _served(self):
-        found = Counter()
-        for each in self.world.deployments.values():
-            found[each.owner.uid] += min(each.available, each.replicas)
-        return found
+        available = Counter()
+        for deployment in self.world.deployments.values():
+            available[deployment.owner.uid] += min(deployment.available, deployment.replicas)
+        return available
 
-    def _carried(self, made, counted, wanted):
+    def _carried(self, new_plan, counted, desired):
         """What is available, in parts of what is wanted, of those that move between two known shapes."""
-        found = {}
-        for d in made.decisions:
-            mine = [each for each in self.world.deployments.values() if each.owner.uid == d.owner_uid]
-            whole = {counted.get(d.owner_uid): wanted.get(d.owner_uid), d.shape: d.desired}
+        carried = {}
+        for d in new_plan.decisions:
+            deployments = [
+                deployment
+                for deployment in self.world.deployments.values()
+                if deployment.owner.uid == d.owner_uid
+            ]
+            whole = {counted.get(d.owner_uid): desired.get(d.owner_uid), d.shape: d.desired}
             m = self.world.intents[d.owner_uid]
-            if d.shape and m.budget_per_hour is None and {each.shape for each in mine} <= set(whole):
-                parts = (min(each.available, each.replicas) / whole[each.shape] for each in mine)
-                found[m.uid] = sum(parts)
-        return found
+            if (
+                d.shape
+                and m.budget_per_hour is None
+                and {deployment.shape for deployment in deployments} <= set(whole)
+            ):
+                parts = (
+                    min(deployment.available, deployment.replicas) / whole[deployment.shape]
+                    for deployment in deployments
+                )
+                carried[m.uid] = sum(parts)
+        return carried
 
-    def _cost(self, seen):
-        offered, found = offers(seen), Counter()
-        for w in seen.workloads:
+    def _cost(self, observed):
+        offered, costs = offers(observed), Counter()
+        for w in observed.workloads:
             pools = self.world.intents[w.owner_uid].pools
-            found[w.owner_uid] += w.replicas * (offered.replica_hour(w.shape, pools) or 0.0)
-        return found
+            costs[w.owner_uid] += w.replicas * (offered.replica_hour(w.shape, pools) or 0.0)
+        return costs
 
-    def _same_in_any_order(self, seen, made):
+    def _same_in_any_order(self, observed, new_plan):
         def mixed(items):
             return tuple(self.rng.sample(list(items), len(items)))
 
         if self.rng.random() < 0.3:
             assign_devices.cache_clear()
         other = replace(
-            seen, workloads=mixed(seen.workloads), claims=mixed(seen.claims), nodes=mixed(seen.nodes)
+            observed,
+            workloads=mixed(observed.workloads),
+            claims=mixed(observed.claims),
+            nodes=mixed(observed.nodes),
         )
-        assert plan(other, mixed(self.world.intents.values()), NOW + 5) == made
+        assert plan(other, mixed(self.world.intents.values()), NOW + 5) == new_plan
 
-    def _no_unit_is_given_twice(self, seen, made):
+    def _no_unit_is_given_twice(self, observed, new_plan):
         """What grows has room beside all that is held and all that is placed."""
-        there, held = Counter(), defaultdict(Counter)
-        usable = {n.name: n for n in seen.nodes if n.usable}
+        available, held = Counter(), defaultdict(Counter)
+        usable = {n.name: n for n in observed.nodes if n.usable}
         for n in usable.values():
             for resource, count in n.allocatable:
-                there[n.sku, resource] += count
-        for claim in seen.claims:
+                available[n.sku, resource] += count
+        for claim in observed.claims:
             n = usable.get(claim.node)
             if n is not None and claim.owner_uid in self.world.intents:
                 held[n.sku, claim.resource][claim.owner_uid] += claim.count
             elif n is not None:
-                there[n.sku, claim.resource] -= claim.count
-        before = {(w.owner_uid, w.shape): w.replicas for w in seen.workloads}
+                available[n.sku, claim.resource] -= claim.count
+        before = {(w.owner_uid, w.shape): w.replicas for w in observed.workloads}
         for kind in {
             (a.shape.sku, a.shape.resource)
-            for a in made.actions
+            for a in new_plan.actions
             if isinstance(a, ApplyDeployment) and a.replicas > before.get((a.owner_uid, a.shape), 0)
         }:
-            for d in made.decisions:
+            for d in new_plan.decisions:
                 if d.shape is not None and (d.shape.sku, d.shape.resource) == kind:
                     held[kind][d.owner_uid] = max(held[kind][d.owner_uid], d.placed)
-            assert sum(held[kind].values()) <= there[kind]
+            assert sum(held[kind].values()) <= available[kind]
 
-    def _nobody_is_preempted(self, seen, made):
+    def _nobody_is_preempted(self, observed, new_plan):
         """Only what fewer are wanted of shrinks, or what its own budget does not allow."""
-        before = {(w.owner_uid, w.shape): w.replicas for w in seen.workloads}
-        wanted = {d.owner_uid: d.desired for d in made.decisions}
-        for a in made.actions:
+        before = {(w.owner_uid, w.shape): w.replicas for w in observed.workloads}
+        desired = {d.owner_uid: d.desired for d in new_plan.decisions}
+        for a in new_plan.actions:
             if isinstance(a, ApplyDeployment) and self.world.intents[a.owner_uid].budget_per_hour is None:
-                assert a.replicas >= min(before.get((a.owner_uid, a.shape), 0), wanted[a.owner_uid])
+                assert a.replicas >= min(before.get((a.owner_uid, a.shape), 0), desired[a.owner_uid])
 
     def rest(self):
         """The world stands still: plans do so after a few rounds, without wavering on the way."""
-        told, before, still = defaultdict(list), None, 0
+        decisions, before, still = defaultdict(list), None, 0
         for _ in range(REST_ROUNDS):
-            made = self.round(promptly=True)
-            for d in made.decisions:
-                if told[d.owner_uid][-1:] != [(d.shape, d.desired)]:
-                    told[d.owner_uid].append((d.shape, d.desired))
-            now = made, self.world.state()
+            new_plan = self.round(promptly=True)
+            for d in new_plan.decisions:
+                if decisions[d.owner_uid][-1:] != [(d.shape, d.desired)]:
+                    decisions[d.owner_uid].append((d.shape, d.desired))
+            now = new_plan, self.world.state()
             still = still + 1 if now == before else 0
             before = now
             if still == 3:
                 break
         assert still == 3, "it never comes to rest"
-        assert all(len(changes) <= 2 for changes in told.values()), f"it wavers: {dict(told)}"
-        return made
+        assert all(len(changes) <= 2 for changes in decisions.values()), f"it wavers: {dict(decisions)}"
+        return new_plan
 
-    def what_is_told_is_true(self, made):
-        for d in made.decisions:
-            mine = [each for each in self.world.deployments.values() if each.owner.uid == d.owner_uid]
+    def what_is_told_is_true(self, new_plan):
+        for d in new_plan.decisions:
+            deployments = [
+                deployment
+                for deployment in self.world.deployments.values()
+                if deployment.owner.uid == d.owner_uid
+            ]
             if d.placed_reason == "Placed":
-                assert [each.shape for each in mine] == [d.shape]
+                assert [deployment.shape for deployment in deployments] == [d.shape]
             if not self.rough and d.shape is not None:
-                assert sum(each.available for each in mine if each.shape == d.shape) >= d.placed
+                assert (
+                    sum(deployment.available for deployment in deployments if deployment.shape == d.shape)
+                    >= d.placed
+                )
             if d.placed_reason == "Placed" and d.owner_uid in self.loads:
                 self._carries_what_was_wanted(d)
 

@@ -41,70 +41,76 @@ def fleet(*, big: int = 1, small: int = 1, **changes: object) -> FleetSnapshot:
     return snapshot(node("a", **{name: count for name, count in offer.items() if count}), **changes)
 
 
-def job(about: EvaluationKey | None = None, profile: str = "1g.10gb", **changes: object) -> Evaluation:
-    return replace(Evaluation(about or key(), profile, "job", "job-uid", NOW - 60), **changes)
+def job(
+    evaluation_key: EvaluationKey | None = None, profile: str = "1g.10gb", **changes: object
+) -> Evaluation:
+    return replace(Evaluation(evaluation_key or key(), profile, "job", "job-uid", NOW - 60), **changes)
 
 
 def decide(observed: FleetSnapshot, *intents: Intent, now: float = NOW):
-    made = plan(observed, intents, now)
-    return made, {d.owner_uid: d for d in made.decisions}
+    new_plan = plan(observed, intents, now)
+    return new_plan, {d.owner_uid: d for d in new_plan.decisions}
 
 
-def started(made) -> list[StartEvaluation]:
-    return [action for action in made.actions if isinstance(action, StartEvaluation)]
+def started(new_plan) -> list[StartEvaluation]:
+    return [action for action in new_plan.actions if isinstance(action, StartEvaluation)]
 
 
-def ended(made) -> list[FinishEvaluation]:
-    return [action for action in made.actions if isinstance(action, FinishEvaluation)]
+def ended(new_plan) -> list[FinishEvaluation]:
+    return [action for action in new_plan.actions if isinstance(action, FinishEvaluation)]
 
 
 def test_without_a_report_the_checkpoints_own_format_serves_and_the_cheaper_one_is_evaluated() -> None:
-    made, decisions = decide(fleet(), wants())
+    new_plan, decisions = decide(fleet(), wants())
 
     assert decisions["uid-m"].shape == shape("3g.40gb")
-    (start,) = started(made)
+    (start,) = started(new_plan)
     assert (start.key, start.shape) == (key(), shape("1g.10gb", precision="int4"))
     assert start.products == ("NVIDIA-H100-80GB-HBM3",)
     assert "H100-80GB-SXM:1g.10gb int4 is evaluated" in decisions["uid-m"].placed_message
 
 
 def test_where_only_a_quantised_format_fits_placed_waits_for_its_evaluation() -> None:
-    made, decisions = decide(fleet(big=0), wants())
+    new_plan, decisions = decide(fleet(big=0), wants())
 
     assert decisions["uid-m"].placed_reason == "Evaluating"
-    assert len(started(made)) == 1
+    assert len(started(new_plan)) == 1
 
 
 def test_a_report_within_tolerance_places_the_quantised_format() -> None:
-    made, decisions = decide(fleet(reports=((key(), GOOD),)), wants())
+    new_plan, decisions = decide(fleet(reports=((key(), GOOD),)), wants())
 
     assert decisions["uid-m"].shape == shape("1g.10gb", precision="int4")
-    assert not started(made)
+    assert not started(new_plan)
     assert "perplexity +1 %, top-1 agreement 97.0 %" in decisions["uid-m"].placed_message
 
 
 def test_a_report_of_a_job_that_has_just_ended_counts_before_it_is_recorded() -> None:
-    made, decisions = decide(fleet(evaluations=(job(result=GOOD),)), wants())
+    new_plan, decisions = decide(fleet(evaluations=(job(result=GOOD),)), wants())
 
     assert decisions["uid-m"].shape.precision == "int4"
-    assert not ended(made)  # it is the only record of the report
+    assert not ended(new_plan)  # it is the only record of the report
 
 
 def test_the_job_of_a_recorded_report_is_deleted() -> None:
-    made, _ = decide(fleet(reports=((key(), GOOD),), evaluations=(job(result=GOOD),)), wants())
+    new_plan, _ = decide(fleet(reports=((key(), GOOD),), evaluations=(job(result=GOOD),)), wants())
 
-    assert [each.uid for each in ended(made)] == ["job-uid"]
+    assert [end.uid for end in ended(new_plan)] == ["job-uid"]
 
 
 def test_a_report_out_of_tolerance_says_by_how_much_and_is_not_made_again() -> None:
-    made, decisions = decide(fleet(reports=((key(), BAD), (key("fp8"), BAD))), wants())
+    new_plan, decisions = decide(fleet(reports=((key(), BAD), (key("fp8"), BAD))), wants())
 
     decision = decisions["uid-m"]
     assert decision.shape == shape("3g.40gb")
-    assert not started(made)
+    assert not started(new_plan)
     assert "perplexity +3.1 % is above the tolerance 2 %" in decision.placed_message
-    lost = [each for each in decision.alternatives if each.rejected_because == "OutOfTolerance"]
-    assert shape("1g.10gb", precision="int4") in [each.shape for each in lost]
+    lost = [
+        alternative
+        for alternative in decision.alternatives
+        if alternative.rejected_because == "OutOfTolerance"
+    ]
+    assert shape("1g.10gb", precision="int4") in [alternative.shape for alternative in lost]
 
 
 def test_a_wider_tolerance_accepts_the_same_report() -> None:
@@ -114,7 +120,7 @@ def test_a_wider_tolerance_accepts_the_same_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "about",
+    "evaluation_key",
     [
         replace(key(), digest="sha256:another"),
         replace(key(), namespace="other"),
@@ -123,8 +129,8 @@ def test_a_wider_tolerance_accepts_the_same_report() -> None:
         replace(key(), precision="fp8"),
     ],
 )
-def test_a_report_about_another_revision_format_or_gpu_does_not_count(about: EvaluationKey) -> None:
-    _, decisions = decide(fleet(reports=((about, GOOD),)), wants())
+def test_a_report_about_another_revision_format_or_gpu_does_not_count(evaluation_key: EvaluationKey) -> None:
+    _, decisions = decide(fleet(reports=((evaluation_key, GOOD),)), wants())
 
     assert decisions["uid-m"].shape == shape("3g.40gb")
 
@@ -132,13 +138,13 @@ def test_a_report_about_another_revision_format_or_gpu_does_not_count(about: Eva
 def test_after_the_report_a_running_deployment_moves_make_before_break() -> None:
     m = wants()
     big, small = shape("3g.40gb"), shape("1g.10gb", precision="int4")
-    there = {"workloads": (workload(m, big),), "claims": claims(m, big, "a")}
-    cluster = Cluster(fleet(reports=((key(), GOOD),), **there), (m,))
+    running = {"workloads": (workload(m, big),), "claims": claims(m, big, "a")}
+    cluster = Cluster(fleet(reports=((key(), GOOD),), **running), (m,))
 
     served = []
     for _ in range(6):
-        made, _ = decide(cluster.observed, m)
-        cluster.perform(made)
+        new_plan, _ = decide(cluster.observed, m)
+        cluster.perform(new_plan)
         cluster.settle()
         served.append({w.shape for w in cluster.observed.workloads if w.available})
 
@@ -148,19 +154,19 @@ def test_after_the_report_a_running_deployment_moves_make_before_break() -> None
 
 def test_a_saving_that_no_move_is_worth_starts_no_job() -> None:
     """fp8 halves the weights; on the same whole GPU, for one replica, it saves nothing."""
-    made, decisions = decide(snapshot(node("a", "A10", gpu=2)), wants(max_model_len=2048))
+    new_plan, decisions = decide(snapshot(node("a", "A10", gpu=2)), wants(max_model_len=2048))
 
     assert decisions["uid-m"].placed_reason == "Placed"
-    assert not started(made)
+    assert not started(new_plan)
 
 
 @pytest.mark.parametrize("precision", ["AsStored", "bf16", "int4", "fp8"])
 def test_any_other_policy_starts_no_job(precision: str) -> None:
-    made, decisions = decide(fleet(), replace(wants(), precision=precision))
+    new_plan, decisions = decide(fleet(), replace(wants(), precision=precision))
 
-    assert not started(made)
-    wanted = "bf16" if precision == "AsStored" else precision
-    assert decisions["uid-m"].shape.precision == wanted
+    assert not started(new_plan)
+    expected = "bf16" if precision == "AsStored" else precision
+    assert decisions["uid-m"].shape.precision == expected
 
 
 def test_a_named_quantised_format_is_served_without_a_report_and_says_so() -> None:
@@ -173,14 +179,14 @@ def test_a_named_quantised_format_is_served_without_a_report_and_says_so() -> No
 
 def test_a_running_job_is_not_started_again_though_it_holds_the_last_unit() -> None:
     m = wants()
-    there = {"workloads": (workload(m, shape("3g.40gb")),), "claims": claims(m, shape("3g.40gb"), "a")}
+    running = {"workloads": (workload(m, shape("3g.40gb")),), "claims": claims(m, shape("3g.40gb"), "a")}
     held = claims(None, shape("1g.10gb"), "a")
-    observed = fleet(evaluations=(job(),), **there | {"claims": there["claims"] + held})
+    observed = fleet(evaluations=(job(),), **running | {"claims": running["claims"] + held})
 
-    made, decisions = decide(observed, m)
+    new_plan, decisions = decide(observed, m)
 
-    assert not started(made)
-    assert not ended(made)
+    assert not started(new_plan)
+    assert not ended(new_plan)
     assert "by Job ns/job, started" in decisions["uid-m"].placed_message
 
 
@@ -189,9 +195,9 @@ def test_a_job_waits_for_a_free_unit() -> None:
     held = claims(m, shape("3g.40gb"), "a") + claims(None, shape("1g.10gb"), "a")
     observed = fleet(workloads=(workload(m, shape("3g.40gb")),), claims=held)
 
-    made, decisions = decide(observed, m)
+    new_plan, decisions = decide(observed, m)
 
-    assert not started(made)
+    assert not started(new_plan)
     assert "its evaluation waits for a free 1g.10gb" in decisions["uid-m"].placed_message
 
 
@@ -199,38 +205,38 @@ def test_a_job_takes_no_unit_that_a_replica_is_given_in_the_same_plan() -> None:
     other = intent(
         "other", min_replicas=1, created_at=NOW - 2000
     )  # 1B: the small slice is the cheapest for it
-    made, decisions = decide(fleet(), other, wants())
+    new_plan, decisions = decide(fleet(), other, wants())
 
     assert decisions["uid-other"].shape == shape("1g.10gb")
-    assert not started(made)
+    assert not started(new_plan)
 
 
 def test_a_job_ends_when_replicas_need_its_unit() -> None:
     m, other = wants(), intent("other", min_replicas=2)
     small = shape("1g.10gb")
     held = claims(m, shape("3g.40gb"), "a") + claims(None, small, "a") + claims(other, small, "a")
-    there = (workload(m, shape("3g.40gb")), workload(other, small, 1))
-    observed = fleet(small=2, workloads=there, claims=held, evaluations=(job(),))
+    running = (workload(m, shape("3g.40gb")), workload(other, small, 1))
+    observed = fleet(small=2, workloads=running, claims=held, evaluations=(job(),))
 
-    made, decisions = decide(observed, m, other)
+    new_plan, decisions = decide(observed, m, other)
 
     assert decisions["uid-other"].placed == 1
-    assert [each.uid for each in ended(made)] == ["job-uid"]
-    assert not started(made)
+    assert [end.uid for end in ended(new_plan)] == ["job-uid"]
+    assert not started(new_plan)
 
 
 def test_a_failed_job_is_told_kept_for_a_while_and_then_tried_again() -> None:
     failure = EvaluationFailure("OutOfMemory", "no room for the head.", NOW - 60)
     observed = fleet(evaluations=(job(result=failure),), reports=((key("fp8"), BAD),))
 
-    made, decisions = decide(observed, wants())
-    assert not ended(made)
-    assert not started(made)
+    new_plan, decisions = decide(observed, wants())
+    assert not ended(new_plan)
+    assert not started(new_plan)
     message = decisions["uid-m"].placed_message
     assert "the evaluation of H100-80GB-SXM:1g.10gb int4 failed: no room for the head; it is tried" in message
 
     later, _ = decide(observed, wants(), now=NOW + RETRY_AFTER_S)
-    assert [each.uid for each in ended(later)] == ["job-uid"]
+    assert [end.uid for end in ended(later)] == ["job-uid"]
     assert not started(later)  # its name is taken until then
 
     again, _ = decide(replace(observed, evaluations=()), wants(), now=NOW + RETRY_AFTER_S)
@@ -241,27 +247,27 @@ def test_one_job_at_a_time_for_each_llmdeployment() -> None:
     several = snapshot(
         node("a", mig_1g_10gb=2, mig_1g_20gb=2, mig_2g_20gb=2), node("b", "A100-80GB-SXM", gpu=2)
     )
-    made, _ = decide(several, wants())
-    (start,) = started(made)
+    new_plan, _ = decide(several, wants())
+    (start,) = started(new_plan)
 
-    made, _ = decide(replace(several, evaluations=(job(start.key, start.shape.profile),)), wants())
-    assert not started(made)
-    assert not ended(made)
+    new_plan, _ = decide(replace(several, evaluations=(job(start.key, start.shape.profile),)), wants())
+    assert not started(new_plan)
+    assert not ended(new_plan)
 
 
 def test_two_llmdeployments_of_one_checkpoint_share_a_job() -> None:
-    made, decisions = decide(
+    new_plan, decisions = decide(
         fleet(big=2, small=2), wants(), replace(wants(), uid="uid-n", name="n", served_name="n")
     )
 
-    assert len(started(made)) == 1
+    assert len(started(new_plan)) == 1
     assert all("is evaluated" in decision.placed_message for decision in decisions.values())
 
 
 def test_a_job_of_no_use_any_more_is_deleted() -> None:
-    made, _ = decide(fleet(evaluations=(job(),)), replace(wants(), precision="AsStored"))
+    new_plan, _ = decide(fleet(evaluations=(job(),)), replace(wants(), precision="AsStored"))
 
-    assert [each.uid for each in ended(made)] == ["job-uid"]
+    assert [end.uid for end in ended(new_plan)] == ["job-uid"]
 
 
 def test_a_paused_llmdeployment_starts_no_job_and_ends_none() -> None:
@@ -274,9 +280,9 @@ def test_a_paused_llmdeployment_starts_no_job_and_ends_none() -> None:
 def test_an_exhausted_quota_is_what_the_evaluation_waits_for() -> None:
     limit = QuotaLimit("ns", "gpus", "requests.nvidia.com/mig-1g.10gb", 1, 1)
 
-    made, decisions = decide(fleet(quotas=(limit,)), wants())
+    new_plan, decisions = decide(fleet(quotas=(limit,)), wants())
 
-    assert not started(made)
+    assert not started(new_plan)
     assert "its evaluation waits for ResourceQuota gpus of namespace ns" in decisions["uid-m"].placed_message
 
 
@@ -292,18 +298,18 @@ def test_plans_do_not_depend_on_the_order_of_reports_and_jobs() -> None:
 
 
 def test_engine_pods_are_applied_with_the_format_of_their_shape() -> None:
-    made, _ = decide(fleet(reports=((key(), GOOD),)), wants())
+    new_plan, _ = decide(fleet(reports=((key(), GOOD),)), wants())
 
-    (action,) = [each for each in made.actions if isinstance(each, ApplyDeployment)]
+    (action,) = [applied for applied in new_plan.actions if isinstance(applied, ApplyDeployment)]
     assert action.shape.precision == "int4"
 
 
 def test_a_job_that_is_refused_says_so_and_costs_no_place() -> None:
     refused = WriteProblem("uid-m", "Forbidden", "exceeded quota: jobs")
 
-    made, decisions = decide(fleet(evaluation_problems=(refused,)), wants())
+    new_plan, decisions = decide(fleet(evaluation_problems=(refused,)), wants())
 
-    assert len(started(made)) == 1  # the writer waits between two tries
+    assert len(started(new_plan)) == 1  # the writer waits between two tries
     assert decisions["uid-m"].placed_reason == "Placed"
     assert "its Job is refused: exceeded quota: jobs" in decisions["uid-m"].placed_message
 
@@ -320,10 +326,10 @@ def test_the_status_has_the_state_and_the_figures(observed: FleetSnapshot, place
     m = wants()
     _, decisions = decide(observed, m)
 
-    made = render_status(decisions["uid-m"], m, observed, None, None, {}, NOW)
+    status = render_status(decisions["uid-m"], m, observed, None, None, {}, NOW)
 
-    LLMDeploymentStatus.model_validate(made)
-    condition = next(each for each in made["conditions"] if each["type"] == "Placed")
+    LLMDeploymentStatus.model_validate(status)
+    condition = next(c for c in status["conditions"] if c["type"] == "Placed")
     assert (condition["status"], condition["reason"]) == placed
-    recorded = {block["precision"] for block in made["model"].get("evaluations", ())}
-    assert recorded == {about.precision for about, _ in observed.reports}
+    recorded = {block["precision"] for block in status["model"].get("evaluations", ())}
+    assert recorded == {evaluation_key.precision for evaluation_key, _ in observed.reports}

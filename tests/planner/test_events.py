@@ -6,17 +6,17 @@ CONDITIONS = ("Ready", "Accepted", "ModelReady", "Placed", "Available", "Scaling
 
 
 def state(variant="abc", display="L4 x1", scale=None, **conditions):
-    made = {
+    block = {
         "conditions": [
             {"type": kind, "status": status, "reason": reason, "message": f"{kind} says {reason}"}
             for kind, (status, reason) in conditions.items()
         ]
     }
     if variant:
-        made["placement"] = {"variant": variant, "display": display}
+        block["placement"] = {"variant": variant, "display": display}
     if scale:
-        made["lastScale"] = scale
-    return made
+        block["lastScale"] = scale
+    return block
 
 
 GOOD = {

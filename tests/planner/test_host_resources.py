@@ -39,15 +39,15 @@ SLICES = {"mig_1g_10gb": 2, "mig_3g_40gb": 2}
 
 
 def asking(cpu: float | None = None, memory_gib: float | None = None, **changes: object) -> Intent:
-    asked = HostResources(
+    resources = HostResources(
         None if cpu is None else int(cpu * 1000), None if memory_gib is None else int(memory_gib * 1024)
     )
-    return replace(intent("m", **changes), resources=asked)
+    return replace(intent("m", **changes), resources=resources)
 
 
-def planned(asked: Intent, **seen: object) -> Plan:
-    fleet = snapshot(node("whole", gpu=2), node("cut", **SLICES), pod_needs=NEEDS, **seen)
-    return plan(fleet, (asked,), NOW)
+def planned(demand: Intent, **changes: object) -> Plan:
+    fleet = snapshot(node("whole", gpu=2), node("cut", **SLICES), pod_needs=NEEDS, **changes)
+    return plan(fleet, (demand,), NOW)
 
 
 @given(
@@ -56,11 +56,11 @@ def planned(asked: Intent, **seen: object) -> Plan:
     st.none() | st.integers(2048, 16 << 20),
 )
 def test_quotas_count_what_pods_ask_for(shape: Shape, cpu: int | None, memory: int | None) -> None:
-    asked = replace(intent("m"), resources=HostResources(cpu, memory))
+    demand = replace(intent("m"), resources=HostResources(cpu, memory))
     action = ApplyDeployment("u", shape, 1, ("p",), 4096)
 
-    pod = engine_template(asked, action, SETTINGS, {})["spec"]["containers"][0]["resources"]
-    counted = pod_amounts(asked.resources, shape, SETTINGS.pod_needs)
+    pod = engine_template(demand, action, SETTINGS, {})["spec"]["containers"][0]["resources"]
+    counted = pod_amounts(demand.resources, shape, SETTINGS.pod_needs)
 
     assert pod["requests"] == pod["limits"]  # QoS Guaranteed
     for resource in ("cpu", "memory"):
@@ -93,7 +93,7 @@ def test_a_shape_whose_share_is_too_small_is_not_used_and_says_both_numbers() ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("demand", "expected"),
     [
         (
             asking(cpu=17),
@@ -106,20 +106,20 @@ def test_a_shape_whose_share_is_too_small_is_not_used_and_says_both_numbers() ->
     ],
     ids=["cpu", "memory"],
 )
-def test_what_no_shape_may_have_is_not_accepted(asked: Intent, told: str) -> None:
-    made = planned(asked)
+def test_what_no_shape_may_have_is_not_accepted(demand: Intent, expected: str) -> None:
+    new_plan = planned(demand)
 
-    (decision,) = made.decisions
+    (decision,) = new_plan.decisions
     assert (decision.accepted, decision.accepted_reason) == (False, "AboveLimit")
-    assert told in decision.accepted_message
+    assert expected in decision.accepted_message
     assert "request less, or let an administrator raise the setting" in decision.accepted_message
-    assert made.actions == ()
+    assert new_plan.actions == ()
 
 
 def test_without_limits_in_a_file_any_amount_is_accepted() -> None:
-    made = plan(snapshot(node("n", gpu=1)), (asking(cpu=900, memory_gib=9000),), NOW)
+    new_plan = plan(snapshot(node("n", gpu=1)), (asking(cpu=900, memory_gib=9000),), NOW)
 
-    assert made.decisions[0].accepted
+    assert new_plan.decisions[0].accepted
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_a_quota_leaves_room_for_as_many_as_ask_for_so_much(
     resource: str, hard: float, expected: int
 ) -> None:
     quota = QuotaLimit("ns", "q", resource, float(hard), 0.0)
-    wanted = asking(cpu=12, memory_gib=20, min_replicas=1, max_replicas=8)
-    fleet = snapshot(node("n", gpu=8), pod_needs=NEEDS, quotas=(quota,), desired=((wanted.uid, 8),))
+    demand = asking(cpu=12, memory_gib=20, min_replicas=1, max_replicas=8)
+    fleet = snapshot(node("n", gpu=8), pod_needs=NEEDS, quotas=(quota,), desired=((demand.uid, 8),))
 
-    (decision,) = plan(fleet, (wanted,), NOW).decisions
+    (decision,) = plan(fleet, (demand,), NOW).decisions
 
     assert decision.placed == expected
     assert "ResourceQuota q" in decision.placed_message
@@ -141,11 +141,11 @@ def test_a_quota_leaves_room_for_as_many_as_ask_for_so_much(
 def test_a_recommended_plan_uses_no_shape_that_the_operator_would_not() -> None:
     fleet = snapshot(node("whole", gpu=2), node("cut", **SLICES), pod_needs=NEEDS)
 
-    def profiles(asked: Intent) -> set[str]:
-        (wanted,) = snapshot_input(fleet, (asked,)).deployments
+    def profiles(demand: Intent) -> set[str]:
+        (deployment,) = snapshot_input(fleet, (demand,)).deployments
         return {
             offer.shape.profile
-            for offer in fleet_shapes(wanted, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).serving
+            for offer in fleet_shapes(deployment, ("H100-80GB-SXM",), {"H100-80GB-SXM": 3.0}).serving
         }
 
     assert "1g.10gb" in profiles(asking())

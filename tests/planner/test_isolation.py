@@ -32,10 +32,10 @@ def fleet(at=SLICE, **changes):
     return snapshot(node("b", mig_1g_10gb=3), node("c", "L4", gpu=1), **base | changes)
 
 
-def others(made):
+def others(new_plan):
     return (
-        [d for d in made.decisions if d.owner_uid != BAD.uid],
-        [a for a in made.actions if a.owner_uid != BAD.uid],
+        [d for d in new_plan.decisions if d.owner_uid != BAD.uid],
+        [a for a in new_plan.actions if a.owner_uid != BAD.uid],
     )
 
 
@@ -52,20 +52,20 @@ def standing_still(observed):
 )
 def test_a_shape_that_no_catalog_knows_ends_no_plan(at):
     observed = fleet(at, desired_of=((BAD.uid, at),))
-    made = plan(observed, EVERYONE, NOW)
+    new_plan = plan(observed, EVERYONE, NOW)
 
-    assert not made.faults
-    assert len(made.decisions) == 3
+    assert not new_plan.faults
+    assert len(new_plan.decisions) == 3
 
 
 def test_a_price_near_zero_beside_a_budget_is_no_overflow():
     rich = intent("rich", budget_per_hour=1e6)
     almost_free = Pool("p", (("side", "left"),), price_per_gpu_hour=1e-320)
     left = replace(node("b", gpu=2), labels=(("side", "left"),))
-    made = plan(snapshot(left, pools=(almost_free,)), (rich,), NOW)
+    new_plan = plan(snapshot(left, pools=(almost_free,)), (rich,), NOW)
 
-    assert not made.faults
-    assert made.decisions[0].placed_reason == "Placed"
+    assert not new_plan.faults
+    assert new_plan.decisions[0].placed_reason == "Placed"
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_a_price_near_zero_beside_a_budget_is_no_overflow():
 )
 def test_huge_numbers_of_one_are_planned_and_end_no_plan(changes):
     hostile = replace(BAD, **changes)
-    made = plan(fleet(), (OLD, hostile, YOUNG), NOW)
+    new_plan = plan(fleet(), (OLD, hostile, YOUNG), NOW)
 
-    assert {d.owner_uid for d in made.decisions} == {OLD.uid, BAD.uid, YOUNG.uid}
-    kept = [d for d in made.decisions if d.owner_uid == OLD.uid]
-    assert [(d.placed_reason, d.shape) for d in kept if d.placed], kept
+    assert {d.owner_uid for d in new_plan.decisions} == {OLD.uid, BAD.uid, YOUNG.uid}
+    remaining = [d for d in new_plan.decisions if d.owner_uid == OLD.uid]
+    assert [(d.placed_reason, d.shape) for d in remaining if d.placed], remaining
 
 
 def test_of_two_with_one_uid_the_older_is_planned():
@@ -108,10 +108,10 @@ def broken(monkeypatch, where, name, of=BAD.uid):
     real = where[name]
 
     def raises(*args, **named):
-        for given in args:
-            found = getattr(given, "demand", given)
-            found = getattr(found, "intent", found)
-            if of in (found, getattr(found, "uid", None)):
+        for argument in args:
+            subject = getattr(argument, "demand", argument)
+            subject = getattr(subject, "intent", subject)
+            if of in (subject, getattr(subject, "uid", None)):
                 raise ZeroDivisionError("division by zero")
         return real(*args, **named)
 
@@ -153,33 +153,33 @@ def test_a_step_that_raises_for_one_changes_nothing_for_the_others(monkeypatch, 
     elif name == "_desired":
         real_desired, calls = where[name], []
 
-        def once(asked, *rest):
-            calls.append(asked.uid)
-            if asked.uid == BAD.uid and calls.count(BAD.uid) == 1:
+        def once(argument, *rest):
+            calls.append(argument.uid)
+            if argument.uid == BAD.uid and calls.count(BAD.uid) == 1:
                 raise KeyError("x")
-            return real_desired(asked, *rest)
+            return real_desired(argument, *rest)
 
         monkeypatch.setitem(where, name, once)
     else:
         broken(monkeypatch, where, name)
-    made = plan(observed, EVERYONE, NOW)
+    new_plan = plan(observed, EVERYONE, NOW)
 
-    assert [(fault.owner_uid, fault.step) for fault in made.faults] == [(BAD.uid, step)]
-    assert "Traceback" in made.faults[0].trace
-    assert others(made) == others(expected)
-    assert not [a for a in made.actions if a.owner_uid == BAD.uid]
-    (mine,) = [d for d in made.decisions if d.owner_uid == BAD.uid]
-    assert mine.placed_reason == "NotJudged"
-    told = render_status(mine, BAD, observed, None, None, {}, NOW)
-    assert (told["conditions"][0]["status"], told["conditions"][0]["reason"]) == ("False", "NotJudged")
+    assert [(fault.owner_uid, fault.step) for fault in new_plan.faults] == [(BAD.uid, step)]
+    assert "Traceback" in new_plan.faults[0].trace
+    assert others(new_plan) == others(expected)
+    assert not [a for a in new_plan.actions if a.owner_uid == BAD.uid]
+    (decision,) = [d for d in new_plan.decisions if d.owner_uid == BAD.uid]
+    assert decision.placed_reason == "NotJudged"
+    status = render_status(decision, BAD, observed, None, None, {}, NOW)
+    assert (status["conditions"][0]["status"], status["conditions"][0]["reason"]) == ("False", "NotJudged")
 
 
 def test_who_stands_still_keeps_the_places_of_its_replicas_and_of_those_to_come():
     """Three slices: `bad` was given two and one of its pods is still to come."""
     observed = fleet(workloads=(workload(BAD, SLICE, 2, available=1), workload(OLD, SLICE)))
-    made = standing_still(observed)
+    new_plan = standing_still(observed)
 
-    placed = {d.owner_uid: d.placed for d in made.decisions}
+    placed = {d.owner_uid: d.placed for d in new_plan.decisions}
     assert placed == {OLD.uid: 1, BAD.uid: 0, YOUNG.uid: 0}
 
 
@@ -204,11 +204,11 @@ def test_a_wish_that_breaks_the_solver_is_found_and_the_others_are_solved_jointl
     monkeypatch.setattr(joint_assignment, "_solve", failing)
     monkeypatch.setattr(joint_assignment, "_assignments", priced)
     assign_devices.cache_clear()
-    made = plan(observed, (bad, old, young), NOW)
+    new_plan = plan(observed, (bad, old, young), NOW)
     assign_devices.cache_clear()
 
-    assert [fault.owner_uid for fault in made.faults] == [bad.uid]
-    shapes = {d.owner_uid: d.shape for d in made.decisions}
+    assert [fault.owner_uid for fault in new_plan.faults] == [bad.uid]
+    shapes = {d.owner_uid: d.shape for d in new_plan.decisions}
     assert (shapes[old.uid], shapes[young.uid]) == (L4, SLICE)
 
 
@@ -217,19 +217,19 @@ def test_what_no_step_attributes_is_found_by_bisection(monkeypatch):
     many = tuple(intent(f"m{i}", created_at=float(i)) for i in range(9))
     hated = {many[2].uid, many[7].uid}
 
-    def raises(about, active, idle, now):
+    def raises(group, active, idle, now):
         if hated & {i.uid for i in active}:
             raise RuntimeError("somebody")
-        return real(about, active, idle, now)
+        return real(group, active, idle, now)
 
     observed = snapshot(node("b", gpu=20))
     faults = tuple(Fault(uid, "read", "x") for uid in sorted(hated))
     expected = plan(replace(observed, faults=faults), many, NOW)
     monkeypatch.setitem(plan.__globals__, "inspection_actions", raises)
-    made = plan(observed, many, NOW)
+    new_plan = plan(observed, many, NOW)
 
-    assert {fault.owner_uid for fault in made.faults} == hated
-    assert [d for d in made.decisions if d.owner_uid not in hated] == [
+    assert {fault.owner_uid for fault in new_plan.faults} == hated
+    assert [d for d in new_plan.decisions if d.owner_uid not in hated] == [
         d for d in expected.decisions if d.owner_uid not in hated
     ]
 
@@ -244,18 +244,18 @@ def test_what_no_llmdeployment_causes_is_raised(monkeypatch):
 
 
 def test_bisection_asks_seldom():
-    asked = []
+    attempts = []
 
     def attempt(still):
-        asked.append(set(still))
+        attempts.append(set(still))
         if "u777" not in still:
             raise ValueError("unknown")
         return "done"
 
-    found, faults = isolated(attempt, [f"u{i}" for i in range(1000)])
+    results, faults = isolated(attempt, [f"u{i}" for i in range(1000)])
 
-    assert (found, [fault.owner_uid for fault in faults]) == ("done", ["u777"])
-    assert len(asked) < 30
+    assert (results, [fault.owner_uid for fault in faults]) == ("done", ["u777"])
+    assert len(attempts) < 30
 
 
 def test_a_step_that_goes_on_failing_though_its_llmdeployment_stands_still_is_raised():
@@ -284,5 +284,5 @@ def test_a_claim_of_nobody_and_a_workload_of_nobody_are_left_alone():
         claims=(Claim("b", SLICE.resource, 1, gone.uid),),
         workloads=(workload(gone, SLICE), workload(OLD, SLICE)),
     )
-    made = plan(observed, EVERYONE, NOW)
-    assert not [a for a in made.actions if a.owner_uid == gone.uid]
+    new_plan = plan(observed, EVERYONE, NOW)
+    assert not [a for a in new_plan.actions if a.owner_uid == gone.uid]

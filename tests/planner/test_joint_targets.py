@@ -22,17 +22,17 @@ LEFT = Pool("left", (("side", "left"),))
 RIGHT = Pool("right", (("side", "right"),), price_per_gpu_hour=9.0)
 
 
-def decide(observed, *wanted):
-    made = plan(observed, wanted, NOW)
-    return made, {d.owner_uid: d for d in made.decisions}
+def decide(observed, *owners):
+    new_plan = plan(observed, owners, NOW)
+    return new_plan, {d.owner_uid: d for d in new_plan.decisions}
 
 
-def on(side, made):
-    return replace(made, labels=(("side", side),))
+def on(side, gpu_node):
+    return replace(gpu_node, labels=(("side", side),))
 
 
-def applied(made, owner):
-    return [a for a in made.actions if isinstance(a, ApplyDeployment) and a.owner_uid == owner.uid]
+def applied(new_plan, owner):
+    return [a for a in new_plan.actions if isinstance(a, ApplyDeployment) and a.owner_uid == owner.uid]
 
 
 # --- newcomers together
@@ -70,11 +70,11 @@ def test_what_runs_stays_where_it_is_though_all_would_cost_less_elsewhere():
         claims=claims(runs, SLICE, "b"),
         workloads=(workload(runs, SLICE),),
     )
-    made, decisions = decide(observed, runs, new)
+    new_plan, decisions = decide(observed, runs, new)
 
     assert decisions[runs.uid].shape == SLICE
     assert decisions[new.uid].placed == 0
-    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+    assert not [a for a in new_plan.actions if isinstance(a, RemoveDeployment)]
 
 
 # --- priority
@@ -92,10 +92,10 @@ def test_what_runs_of_a_lower_priority_is_not_preempted():
     observed = snapshot(
         node("b", mig_1g_10gb=1), claims=claims(low, SLICE, "b"), workloads=(workload(low, SLICE),)
     )
-    made, decisions = decide(observed, low, high)
+    new_plan, decisions = decide(observed, low, high)
 
     assert (decisions[low.uid].placed, decisions[high.uid].placed) == (1, 0)
-    assert [a.replicas for a in applied(made, low)] == [1]
+    assert [a.replicas for a in applied(new_plan, low)] == [1]
     assert "0 of 1 replicas placed" in decisions[high.uid].placed_message
 
 
@@ -116,14 +116,14 @@ def test_growth_and_newcomers_take_their_turns_alike(priority, expected):
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=2, max_size=6), st.integers(0, 8))
 @settings(max_examples=60, deadline=None)
-def test_under_shortage_nobody_waits_for_one_of_a_lower_priority(asked, units):
-    wanted = tuple(
+def test_under_shortage_nobody_waits_for_one_of_a_lower_priority(demands, units):
+    owners = tuple(
         intent(f"m{i}", created_at=float(i), priority=priority, min_replicas=n)
-        for i, (priority, n) in enumerate(asked)
+        for i, (priority, n) in enumerate(demands)
     )
-    _, decisions = decide(snapshot(node("b", mig_1g_10gb=units)), *wanted)
+    _, decisions = decide(snapshot(node("b", mig_1g_10gb=units)), *owners)
 
-    in_turn = sorted(wanted, key=lambda m: (-m.priority, m.created_at))
+    in_turn = sorted(owners, key=lambda m: (-m.priority, m.created_at))
     left = units
     for m in in_turn:
         assert decisions[m.uid].placed == min(left, m.min_replicas)
@@ -135,8 +135,8 @@ def test_under_shortage_nobody_waits_for_one_of_a_lower_priority(asked, units):
 APART = Spread(node=0.5)
 
 
-def in_zone(name, made):
-    return replace(made, zone=name)
+def in_zone(name, gpu_node):
+    return replace(gpu_node, zone=name)
 
 
 @pytest.mark.parametrize(
@@ -210,10 +210,10 @@ def test_what_runs_is_not_moved_to_be_spread():
         claims=claims(m, SLICE, "a", 2),
         workloads=(workload(m, SLICE, 2),),
     )
-    made, decisions = decide(observed, m)
+    new_plan, decisions = decide(observed, m)
 
     assert decisions[m.uid].shape == SLICE
-    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+    assert not [a for a in new_plan.actions if isinstance(a, RemoveDeployment)]
 
 
 asks = st.tuples(st.integers(1, 3), st.booleans(), st.sampled_from(MIGPolicy))
@@ -221,7 +221,7 @@ asks = st.tuples(st.integers(1, 3), st.booleans(), st.sampled_from(MIGPolicy))
 
 @given(st.lists(asks, min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=4, max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_whoever_asks_to_be_spread_everybody_has_as_many_replicas(asked, units):
+def test_whoever_asks_to_be_spread_everybody_has_as_many_replicas(demands, units):
     cut, whole = units[:2], units[2:]
     observed = snapshot(
         *(node(f"a{i}", mig_1g_10gb=n) for i, n in enumerate(cut) if n),
@@ -229,11 +229,11 @@ def test_whoever_asks_to_be_spread_everybody_has_as_many_replicas(asked, units):
     )
 
     def placed(share):
-        wanted = tuple(
+        owners = tuple(
             intent(f"m{i}", min_replicas=n, mig=mig, spread=Spread(node=share if spread else 1.0))
-            for i, (n, spread, mig) in enumerate(asked)
+            for i, (n, spread, mig) in enumerate(demands)
         )
-        return [decision.placed for decision in decide(observed, *wanted)[1].values()]
+        return [decision.placed for decision in decide(observed, *owners)[1].values()]
 
     assert placed(0.5) == placed(1.0)
 
@@ -249,17 +249,21 @@ def test_apart_is_what_trying_every_way_finds(nodes, count, on_node, in_zone):
         *(replace(node(f"n{i}", mig_1g_10gb=n), zone=zone) for i, (zone, n) in enumerate(nodes) if n)
     )
     m = intent()
-    found = observe_free_devices(observed, (m,)).can_spread(m.uid, SLICE, count, Spread(on_node, in_zone))
+    can_spread = observe_free_devices(observed, (m,)).can_spread(
+        m.uid, SLICE, count, Spread(on_node, in_zone)
+    )
 
-    def fits(ways):
+    def fits(counts):
         by_zone = Counter()
-        for (zone, _), n in zip(nodes, ways, strict=True):
+        for (zone, _), n in zip(nodes, counts, strict=True):
             by_zone[zone] += n
         limit, limits = -(-on_node * count // 1), -(-in_zone * count // 1)
-        return max(ways, default=0) <= max(1, limit) and max(by_zone.values(), default=0) <= max(1, limits)
+        return max(counts, default=0) <= max(1, limit) and max(by_zone.values(), default=0) <= max(1, limits)
 
-    ways = itertools.product(*(range(n + 1) for _, n in nodes))
-    assert found == any(sum(way) == count and fits(way) for way in ways)
+    distributions = itertools.product(*(range(n + 1) for _, n in nodes))
+    assert can_spread == any(
+        sum(distribution) == count and fits(distribution) for distribution in distributions
+    )
 
 
 # --- how many
@@ -267,21 +271,21 @@ def test_apart_is_what_trying_every_way_finds(nodes, count, on_node, in_zone):
 
 def test_a_newcomer_gets_as_many_replicas_as_its_traffic_needs():
     m = intent(max_replicas=9, traffic=Traffic(requests_per_second=40.0))
-    made, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), m)
+    new_plan, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), m)
 
-    assert decisions[m.uid].placed == decisions[m.uid].desired == applied(made, m)[0].replicas == 4
+    assert decisions[m.uid].placed == decisions[m.uid].desired == applied(new_plan, m)[0].replicas == 4
     assert "good for" in decisions[m.uid].placed_message
 
 
 def test_traffic_makes_one_fast_gpu_cheaper_than_many_slow_slices():
-    little, much = (
+    little, heavy = (
         intent(max_replicas=40, tpot=tpot(8), traffic=Traffic(requests_per_second=rate))
         for rate in (1.0, 75.0)
     )
     observed = snapshot(node("a", gpu=4), node("b", mig_1g_10gb=40))
 
     assert decide(observed, little)[1][little.uid].shape == SLICE
-    assert decide(observed, much)[1][much.uid].shape == WHOLE
+    assert decide(observed, heavy)[1][heavy.uid].shape == WHOLE
 
 
 def test_a_shape_that_has_no_room_any_more_is_left_for_as_many_of_another_as_carry_the_same():
@@ -308,11 +312,11 @@ def test_a_shape_that_has_no_room_any_more_is_left_for_as_many_of_another_as_car
 )
 def test_what_the_engine_cannot_do_is_said(changes, text):
     m = intent(**changes)
-    made, decisions = decide(snapshot(node("a", gpu=4)), m)
+    new_plan, decisions = decide(snapshot(node("a", gpu=4)), m)
 
     assert decisions[m.uid].placed_reason == "Infeasible"
     assert text in decisions[m.uid].placed_message
-    assert not applied(made, m)
+    assert not applied(new_plan, m)
 
 
 def test_what_serves_is_still_scaled_where_every_shape_is_predicted_to_be_too_slow():
@@ -324,12 +328,12 @@ def test_what_serves_is_still_scaled_where_every_shape_is_predicted_to_be_too_sl
         workloads=(workload(m, SLICE),),
         desired=((m.uid, 3),),
     )
-    made, decisions = decide(observed, m)
+    new_plan, decisions = decide(observed, m)
 
     assert decisions[m.uid].placed_reason == "SLOUnreachable"
     assert "H100-80GB-SXM:1g.10gb goes on serving meanwhile" in decisions[m.uid].placed_message
     assert decisions[m.uid].alternatives[0].rejected_because == "TPOT"
-    assert [(a.shape, a.replicas) for a in applied(made, m)] == [(SLICE, 3)]
+    assert [(a.shape, a.replicas) for a in applied(new_plan, m)] == [(SLICE, 3)]
 
 
 # --- GPUPools
@@ -340,21 +344,21 @@ def test_pods_go_only_to_the_pools_that_are_named():
     observed = snapshot(
         on("right", node("a", mig_1g_10gb=4)), on("left", node("b", gpu=1)), pools=(LEFT, RIGHT)
     )
-    made, decisions = decide(observed, m)
+    new_plan, decisions = decide(observed, m)
 
     assert decisions[m.uid].shape == WHOLE
-    (action,) = applied(made, m)
+    (action,) = applied(new_plan, m)
     assert action.node_selectors == ((("side", "left"),),)
     assert action.spread == Spread(node=0.5)
 
 
 def test_a_pool_that_nobody_made_is_named():
     m = intent(pools=("lfet",))
-    made, decisions = decide(snapshot(on("left", node("b", gpu=1)), pools=(LEFT,)), m)
+    new_plan, decisions = decide(snapshot(on("left", node("b", gpu=1)), pools=(LEFT,)), m)
 
     assert decisions[m.uid].placed_reason == "InsufficientCapacity"
     assert "placement.pools names lfet, and there is no such GPUPool" in decisions[m.uid].placed_message
-    assert not applied(made, m)
+    assert not applied(new_plan, m)
 
 
 def test_the_price_of_a_pool_counts():
@@ -368,11 +372,11 @@ def test_the_price_of_a_pool_counts():
 
 def test_who_may_run_anywhere_leaves_a_pool_to_those_who_name_it():
     anywhere = intent("anywhere", created_at=1.0)
-    there = intent("there", created_at=2.0, pools=("left",))
+    named = intent("there", created_at=2.0, pools=("left",))
     observed = snapshot(
         on("left", node("a", mig_1g_10gb=1)), on("right", node("b", mig_1g_10gb=1)), pools=(LEFT,)
     )
-    _, decisions = decide(observed, anywhere, there)
+    _, decisions = decide(observed, anywhere, named)
 
     assert [d.placed for d in decisions.values()] == [1, 1]
 
@@ -405,9 +409,9 @@ def test_a_budget_that_is_lowered_takes_nothing_below_the_minimum():
         workloads=(workload(m, SLICE, 4),),
         desired=((m.uid, 4),),
     )
-    made, _ = decide(observed, m)
+    new_plan, _ = decide(observed, m)
 
-    assert [a.replicas for a in applied(made, m)] == [2]
+    assert [a.replicas for a in applied(new_plan, m)] == [2]
 
 
 def test_a_move_waits_where_the_budget_has_no_room_for_both():
@@ -416,12 +420,12 @@ def test_a_move_waits_where_the_budget_has_no_room_for_both():
     observed = snapshot(
         node("b", mig_1g_10gb=1, mig_1g_20gb=1), claims=claims(m, SLICE, "b"), workloads=(old,)
     )
-    made, decisions = decide(observed, m)
+    new_plan, decisions = decide(observed, m)
 
     assert decisions[m.uid].placed_reason == "OverBudget"
     assert "for what runs until then" in decisions[m.uid].placed_message
-    assert not applied(made, m)
-    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+    assert not applied(new_plan, m)
+    assert not [a for a in new_plan.actions if isinstance(a, RemoveDeployment)]
     roomier = replace(m, budget_per_hour=1.5)
     assert [a.shape for a in applied(decide(observed, roomier)[0], roomier)] == [BIG_SLICE]
 
@@ -440,10 +444,10 @@ def lives(draw):
     turns = []
     budgets = [draw(LIMITS) for _ in range(3)]
     for _ in range(draw(st.integers(1, 3))):
-        wanted = []
+        owners = []
         for i in range(3):
             low = draw(st.integers(1, 2))
-            wanted.append(
+            owners.append(
                 intent(
                     f"m{i}",
                     created_at=float(i),
@@ -456,7 +460,7 @@ def lives(draw):
                     budget_per_hour=budgets[i],
                 )
             )
-        turns.append((tuple(wanted), tuple((f"uid-m{i}", draw(st.integers(1, 5))) for i in range(3))))
+        turns.append((tuple(owners), tuple((f"uid-m{i}", draw(st.integers(1, 5))) for i in range(3))))
     return snapshot(*fleet, pools=(LEFT, RIGHT)), turns
 
 
@@ -465,16 +469,16 @@ def lives(draw):
 def test_at_every_instant_budget_and_minimum_hold_and_no_unit_is_given_twice(life):
     observed, turns = life
     cluster = Cluster(observed, turns[0][0])
-    for wanted, desired in turns:
-        cluster.intents = wanted
+    for owners, desired in turns:
+        cluster.intents = owners
         for _ in range(4):
             now = replace(cluster.observed, desired=desired)
-            before = {m.uid: serving(now, m) for m in wanted}
-            paid_before = {m.uid: paid(now, m) for m in wanted}
-            made = plan(now, wanted, NOW)
-            assert made == plan(now, wanted[::-1], NOW)
-            cluster.perform(made)
-            for m in wanted:
+            before = {m.uid: serving(now, m) for m in owners}
+            paid_before = {m.uid: paid(now, m) for m in owners}
+            new_plan = plan(now, owners, NOW)
+            assert new_plan == plan(now, owners[::-1], NOW)
+            cluster.perform(new_plan)
+            for m in owners:
                 if m.budget_per_hour is not None:
                     allowed = max(m.budget_per_hour, paid_before[m.uid])  # prices change with the pools named
                     assert paid(cluster.observed, m) <= allowed + 1e-6
@@ -494,21 +498,21 @@ def serving(observed, m):
 @settings(max_examples=60, deadline=None)
 def test_those_who_name_pools_are_never_promised_more_than_these_have(life):
     observed, turns = life
-    wanted, desired = turns[0]
-    made = plan(replace(observed, desired=desired), wanted, NOW)
-    by_uid = {m.uid: m for m in wanted}
-    there = defaultdict(int)
+    owners, desired = turns[0]
+    new_plan = plan(replace(observed, desired=desired), owners, NOW)
+    by_uid = {m.uid: m for m in owners}
+    capacity = defaultdict(int)
     for n in observed.nodes:
         for resource, count in n.allocatable:
-            there[n.sku, resource, dict(n.labels).get("side", "")] += count
+            capacity[n.sku, resource, dict(n.labels).get("side", "")] += count
     for sides in (("left",), ("left", "right")):
         used = defaultdict(int)
-        for d in made.decisions:
+        for d in new_plan.decisions:
             named = by_uid[d.owner_uid].pools
             if d.shape is not None and named and set(named) <= set(sides):
                 used[d.shape.sku, d.shape.resource] += d.placed
         for (sku, resource), count in used.items():
-            assert count <= sum(there[sku, resource, side] for side in sides)
+            assert count <= sum(capacity[sku, resource, side] for side in sides)
 
 
 # --- one bad apple, and how often anything is solved
@@ -525,14 +529,14 @@ def test_one_that_cannot_be_judged_stops_nobody(monkeypatch):
 
     monkeypatch.setitem(plan.__globals__, "node_shapes", judge)
     observed = snapshot(node("b", mig_1g_10gb=2), workloads=(workload(bad, SLICE),))
-    made, decisions = decide(observed, bad, good)
+    new_plan, decisions = decide(observed, bad, good)
 
     assert decisions[bad.uid].placed_reason == "NotJudged"
     assert "ZeroDivisionError: division by zero" in decisions[bad.uid].placed_message
-    assert not applied(made, bad)
+    assert not applied(new_plan, bad)
     assert decisions[good.uid].placed_reason == "Placed"
-    told = render_status(decisions[bad.uid], bad, observed, None, None, {}, NOW)
-    assert told["conditions"][0]["reason"] == "NotJudged"
+    status = render_status(decisions[bad.uid], bad, observed, None, None, {}, NOW)
+    assert status["conditions"][0]["reason"] == "NotJudged"
 
 
 def test_a_request_that_the_model_cannot_take_is_the_persons_error():
@@ -546,49 +550,49 @@ def test_a_request_that_the_model_cannot_take_is_the_persons_error():
 @pytest.fixture
 def solved(monkeypatch):
     """How often the solver was asked."""
-    asked = []
+    solved_demands = []
     real = stages.solve_model
 
     def counted(model, *rest):
-        asked.append(model)
+        solved_demands.append(model)
         return real(model, *rest)
 
     monkeypatch.setattr(stages, "solve_model", counted)
     assign_devices.cache_clear()
-    return asked
+    return solved_demands
 
 
 def test_nothing_is_solved_where_all_can_have_what_is_best_for_them(solved):
-    wanted = tuple(intent(f"m{i}", created_at=float(i)) for i in range(6))
-    cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), wanted)
+    owners = tuple(intent(f"m{i}", created_at=float(i)) for i in range(6))
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), owners)
     for _ in range(3):
-        cluster.perform(plan(cluster.observed, wanted, NOW))
+        cluster.perform(plan(cluster.observed, owners, NOW))
         cluster.settle()
 
     assert not solved
 
 
 def test_what_was_solved_once_is_remembered_while_nothing_that_matters_changes(solved):
-    wanted = (
+    owners = (
         intent("old", created_at=1.0),
         intent("young", denied_skus=("L4",), created_at=2.0),
         intent("waits", denied_skus=("L4",), created_at=3.0),
     )
-    cluster = Cluster(snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1)), wanted)
-    plan(cluster.observed, wanted, NOW)
+    cluster = Cluster(snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1)), owners)
+    plan(cluster.observed, owners, NOW)
     first = len(solved)
     for step in range(4):
-        plan(cluster.observed, wanted, NOW + step)
+        plan(cluster.observed, owners, NOW + step)
     assert first
     assert len(solved) == first
 
     for _ in range(3):
-        cluster.perform(plan(cluster.observed, wanted, NOW))
+        cluster.perform(plan(cluster.observed, owners, NOW))
         cluster.settle()
     before = len(solved)
-    rested = plan(cluster.observed, wanted, NOW)
+    rested = plan(cluster.observed, owners, NOW)
     assert len(solved) == before
-    assert repr(rested) == repr(plan(cluster.observed, wanted[::-1], NOW + 60))
+    assert repr(rested) == repr(plan(cluster.observed, owners[::-1], NOW + 60))
 
 
 def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
@@ -599,10 +603,10 @@ def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
     assign_devices.cache_clear()
     old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
     observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
-    made, decisions = decide(observed, old, young)
+    new_plan, decisions = decide(observed, old, young)
     assign_devices.cache_clear()
 
-    assert [a.shape for a in applied(made, old)] == [SLICE]
+    assert [a.shape for a in applied(new_plan, old)] == [SLICE]
     assert (decisions[old.uid].placed, decisions[young.uid].placed) == (1, 0)
     assert "the joint decision failed (ZeroDivisionError: division by zero)" in (
         decisions[old.uid].placed_message
@@ -655,7 +659,7 @@ def test_whoever_comes_back_to_a_shape_gets_as_many_of_it_as_before():
         desired=((m.uid, 6),),
         desired_of=((m.uid, SLICE),),
     )
-    made, decisions = decide(observed, m)
+    new_plan, decisions = decide(observed, m)
 
     assert (decisions[m.uid].shape, decisions[m.uid].placed) == (SLICE, 6)
-    assert [(a.shape, a.replicas) for a in applied(made, m)] == [(SLICE, 6)]
+    assert [(a.shape, a.replicas) for a in applied(new_plan, m)] == [(SLICE, 6)]

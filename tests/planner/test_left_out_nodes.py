@@ -19,10 +19,10 @@ def changing(name, **offer):
     return replace(node(name, usable=False, **offer), left_out=(PENDING,))
 
 
-def decided(observed, *wanted):
-    made = plan(observed, wanted, NOW)
-    applied = {a.owner_uid: a.replicas for a in made.actions if isinstance(a, ApplyDeployment)}
-    return {d.owner_uid: d for d in made.decisions}, applied
+def decided(observed, *owners):
+    new_plan = plan(observed, owners, NOW)
+    applied = {a.owner_uid: a.replicas for a in new_plan.actions if isinstance(a, ApplyDeployment)}
+    return {d.owner_uid: d for d in new_plan.decisions}, applied
 
 
 def running(owner, on, count):
@@ -72,19 +72,19 @@ def test_only_nodes_that_could_be_meant_are_told():
 def test_pods_are_never_sent_to_the_label_of_shares():
     new = intent("new")
     shared = replace(node("n"), product="NVIDIA-H100-80GB-HBM3-SHARED", usable=False, left_out=(SHARED,))
-    made = plan(snapshot(shared, node("m", gpu=1)), (new,), NOW)
+    new_plan = plan(snapshot(shared, node("m", gpu=1)), (new,), NOW)
 
-    (applied,) = (a for a in made.actions if isinstance(a, ApplyDeployment))
+    (applied,) = (a for a in new_plan.actions if isinstance(a, ApplyDeployment))
     assert applied.products == ("NVIDIA-H100-80GB-HBM3",)
 
 
 def test_a_saved_snapshot_plans_the_same():
-    told = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig.config.state": "pending"}
-    seen = gpu_node(NodeFacts("n", told, {"nvidia.com/gpu": "7"}, {"nvidia.com/gpu": "8"}), ())
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig.config.state": "pending"}
+    changing_node = gpu_node(NodeFacts("n", labels, {"nvidia.com/gpu": "7"}, {"nvidia.com/gpu": "8"}), ())
     old = intent("old", min_replicas=2, max_replicas=2)
-    observed = snapshot(seen, node("m", gpu=1), **running(old, "n", 2))
+    observed = snapshot(changing_node, node("m", gpu=1), **running(old, "n", 2))
 
-    again, wanted = read_snapshot(json.loads(json.dumps(snapshot_document(observed, (old,)))), "f")
+    again, owners = read_snapshot(json.loads(json.dumps(snapshot_document(observed, (old,)))), "f")
 
-    assert (again, wanted) == (observed, (old,))
-    assert plan(again, wanted, NOW) == plan(observed, (old,), NOW)
+    assert (again, owners) == (observed, (old,))
+    assert plan(again, owners, NOW) == plan(observed, (old,), NOW)

@@ -31,25 +31,25 @@ def moving(minimum=1, old=8, new=8, arrived=0, **changes):
 
 def left(m, observed):
     """Replicas of the old shape after the plan, and what is said of the move."""
-    made = plan(observed, (m,), NOW)
+    new_plan = plan(observed, (m,), NOW)
     (old,) = [w for w in observed.workloads if w.shape == OLD]
-    for action in made.actions:
+    for action in new_plan.actions:
         if isinstance(action, RemoveDeployment) and action.uid == old.uid:
-            return 0, made.decisions[0]
+            return 0, new_plan.decisions[0]
         if isinstance(action, ScaleDeployment) and action.uid == old.uid:
-            return action.replicas, made.decisions[0]
-    return old.replicas, made.decisions[0]
+            return action.replicas, new_plan.decisions[0]
+    return old.replicas, new_plan.decisions[0]
 
 
-@pytest.mark.parametrize(("arrived", "kept"), [(0, 8), (1, 7), (3, 5), (7, 1), (8, 0)])
-def test_as_many_go_as_the_available_new_ones_replace(arrived, kept):
-    assert left(*moving(arrived=arrived))[0] == kept
+@pytest.mark.parametrize(("arrived", "remaining"), [(0, 8), (1, 7), (3, 5), (7, 1), (8, 0)])
+def test_as_many_go_as_the_available_new_ones_replace(arrived, remaining):
+    assert left(*moving(arrived=arrived))[0] == remaining
 
 
 def test_without_room_for_all_of_the_new_the_rest_of_the_old_stays_and_the_reason_is_told():
-    kept, decision = left(*moving(new=3, arrived=3))
+    remaining, decision = left(*moving(new=3, arrived=3))
 
-    assert kept == 5
+    assert remaining == 5
     assert decision.placed_reason == "InsufficientCapacity"
     assert (
         f"keeps 5 replicas on {OLD} until enough replicas of {NEW} are available" in decision.placed_message
@@ -77,14 +77,14 @@ def test_after_a_restart_that_counts_the_new_shape_nothing_of_unknown_rate_goes_
     m, observed = moving(arrived=1)
     odd = replace(OLD, precision="fp16")  # not of this checkpoint
     old, new = observed.workloads
-    seen = replace(
+    restarted = replace(
         observed,
         workloads=(replace(old, shape=odd), new),
         desired=((m.uid, 3),),
         desired_of=((m.uid, NEW),),
     )
-    made = plan(seen, (m,), NOW)
-    assert not [a for a in made.actions if isinstance(a, RemoveDeployment | ScaleDeployment)]
+    new_plan = plan(restarted, (m,), NOW)
+    assert not [a for a in new_plan.actions if isinstance(a, RemoveDeployment | ScaleDeployment)]
 
 
 @given(seed=st.integers(0, 10**6))
@@ -105,9 +105,9 @@ def test_available_capacity_stays_whatever_becomes_ready_and_fails(seed):
 
     for _ in range(25):
         before = share(cluster, count)
-        made = plan(cluster.seen(), tuple(cluster.intents.values()), NOW)
-        cluster.perform(made)
-        (decision,) = made.decisions
+        new_plan = plan(cluster.seen(), tuple(cluster.intents.values()), NOW)
+        cluster.perform(new_plan)
+        (decision,) = new_plan.decisions
         assert share(cluster, count) >= min(before, 1) - 1e-9, decision.placed_message
         if rng.random() < 0.3:
             fail(cluster, rng)

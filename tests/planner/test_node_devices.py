@@ -25,9 +25,9 @@ def labels(*gpus, sku="H100-80GB-SXM", **more):
 UNLABELLED = {"pool": "h100"}
 
 
-def read(told, allocatable, capacity=None, **facts):
-    found = NodeFacts("n", told, allocatable, capacity or allocatable, **facts)
-    return gpu_node(found)
+def read(labels, allocatable, capacity=None, **facts):
+    facts_of_node = NodeFacts("n", labels, allocatable, capacity or allocatable, **facts)
+    return gpu_node(facts_of_node)
 
 
 WHOLE_TWO = (labels({}, {}), {GPU: "2"})
@@ -35,7 +35,7 @@ MIXED = (labels({}, {"mig": CUT}), {GPU: "1", S1: "2", S3: "1"})
 
 
 @pytest.mark.parametrize(
-    ("told", "allocatable"),
+    ("labels", "allocatable"),
     [
         WHOLE_TWO,
         MIXED,
@@ -51,8 +51,8 @@ MIXED = (labels({}, {"mig": CUT}), {GPU: "1", S1: "2", S3: "1"})
         ({"nvidia.com/gpu.product": H100}, {GPU: 8}),
     ],
 )
-def test_a_healthy_node_offers_all_that_it_has(told, allocatable):
-    node = read(told, allocatable)
+def test_a_healthy_node_offers_all_that_it_has(labels, allocatable):
+    node = read(labels, allocatable)
 
     assert (node.usable, node.left_out, node.unhealthy) == (True, (), ())
     assert dict(node.allocatable) == {r: int(n) for r, n in allocatable.items() if int(n)}
@@ -211,7 +211,7 @@ def test_a_node_whose_devices_are_not_whole_and_at_rest_takes_no_newcomers(case)
     node = read(WHOLE_TWO[0] | more, WHOLE_TWO[1] | offered, **facts)
 
     assert not node.usable
-    assert reason in {each.reason for each in node.left_out}
+    assert reason in {left_out.reason for left_out in node.left_out}
     (note,) = (text for text in left_out_notes([node]) if words in text)
     assert note.startswith("left out: node n: ")
 
@@ -306,12 +306,12 @@ DEVICES = {
 
 @pytest.mark.parametrize("case", DEVICES)
 def test_devices_that_are_shared_or_others_than_the_labels_say_are_left_out_alone(case):
-    told, allocatable, kept, reason, words = DEVICES[case]
-    node = read(told, allocatable)
+    labels, allocatable, usable, reason, words = DEVICES[case]
+    node = read(labels, allocatable)
 
-    assert (node.usable, dict(node.allocatable)) == (True, kept)
-    assert {each.reason for each in node.left_out} == {reason}
-    assert any(words in each.message for each in node.left_out)
+    assert (node.usable, dict(node.allocatable)) == (True, usable)
+    assert {left_out.reason for left_out in node.left_out} == {reason}
+    assert any(words in left_out.message for left_out in node.left_out)
 
 
 def test_an_unhealthy_device_is_left_out_and_the_others_stay():
@@ -319,8 +319,8 @@ def test_an_unhealthy_device_is_left_out_and_the_others_stay():
 
     assert (node.usable, dict(node.allocatable)) == (True, {S1: 1, S3: 1})
     assert dict(node.unhealthy) == {GPU: 1, S1: 1}
-    assert [each.reason for each in node.left_out] == [LeftOutReason.UNHEALTHY] * 2
-    assert any(f"{S1}: capacity 2, allocatable 1" in each.message for each in node.left_out)
+    assert [left_out.reason for left_out in node.left_out] == [LeftOutReason.UNHEALTHY] * 2
+    assert any(f"{S1}: capacity 2, allocatable 1" in left_out.message for left_out in node.left_out)
 
 
 def hold(resource, effect="NoSchedule"):
@@ -328,7 +328,7 @@ def hold(resource, effect="NoSchedule"):
 
 
 @pytest.mark.parametrize(
-    ("resource", "kept"),
+    ("resource", "usable"),
     [
         ("mig-1g.10gb", {GPU: 1, S3: 1}),
         ("gpu", {S1: 2, S3: 1}),
@@ -336,12 +336,12 @@ def hold(resource, effect="NoSchedule"):
         ("mig-9g.90gb", {}),  # no engine tolerates a hold that its board does not know
     ],
 )
-def test_a_held_resource_is_closed_to_newcomers_and_its_neighbours_are_not(resource, kept):
+def test_a_held_resource_is_closed_to_newcomers_and_its_neighbours_are_not(resource, usable):
     node = read(*MIXED, taints=(hold(resource),))
 
-    assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, kept, True)
-    assert {each.reason for each in node.left_out} == {LeftOutReason.HELD}
-    assert f"nvidia.com/{resource}" in {each.resource for each in node.left_out}
+    assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, usable, True)
+    assert {left_out.reason for left_out in node.left_out} == {LeftOutReason.HELD}
+    assert f"nvidia.com/{resource}" in {left_out.resource for left_out in node.left_out}
     assert f"left out: node n: taint hold.tangram.dev/{resource}: " in left_out_notes([node])[0]
 
 
@@ -354,14 +354,14 @@ def test_a_held_slice_keeps_its_place_in_the_layout_of_its_gpu():
 def test_a_hold_that_evicts_is_a_taint_like_any_other():
     node = read(*MIXED, taints=(hold("mig-1g.10gb", "NoExecute"),))
 
-    assert (node.usable, {each.reason for each in node.left_out}) == (False, {LeftOutReason.TAINTED})
+    assert (node.usable, {left_out.reason for left_out in node.left_out}) == (False, {LeftOutReason.TAINTED})
 
 
 def test_a_taint_by_the_name_of_a_slice_is_tolerated_by_engines_on_that_slice_alone():
     node = read(*MIXED, taints=({"key": S1, "effect": "NoSchedule"},))
 
     assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, {S1: 2}, True)
-    assert {(each.reason, each.resource) for each in node.left_out} == {
+    assert {(left_out.reason, left_out.resource) for left_out in node.left_out} == {
         (LeftOutReason.TAINTED, r) for r in (GPU, S3)
     }
 
@@ -393,8 +393,8 @@ def test_replicas_keep_their_places_while_a_node_changes_but_not_where_it_goes_a
 
 
 def test_one_reason_of_many_nodes_is_one_sentence():
-    told = WHOLE_TWO[0] | {"nvidia.com/mig.config.state": "failed"}
-    nodes = [gpu_node(NodeFacts(f"n{i}", told, WHOLE_TWO[1], {}), ()) for i in range(9)]
+    labels = WHOLE_TWO[0] | {"nvidia.com/mig.config.state": "failed"}
+    nodes = [gpu_node(NodeFacts(f"n{i}", labels, WHOLE_TWO[1], {}), ()) for i in range(9)]
 
     (note,) = left_out_notes(nodes)
     assert note.startswith("left out: nodes n0, n1, n2 and 6 more: label nvidia.com/mig.config.state=failed")
@@ -404,8 +404,8 @@ def test_one_reason_of_many_nodes_is_one_sentence():
 
 
 def container(count=0, restart=None, resource=GPU):
-    found = {"resources": {"limits": {resource: str(count)} if count else {"cpu": "1"}}}
-    return found | ({"restartPolicy": restart} if restart else {})
+    fields = {"resources": {"limits": {resource: str(count)} if count else {"cpu": "1"}}}
+    return fields | ({"restartPolicy": restart} if restart else {})
 
 
 ALWAYS = "Always"
@@ -436,7 +436,7 @@ def test_requests_without_limits_count_and_nonsense_does_not():
 
 
 @pytest.mark.parametrize(
-    ("told", "allocatable", "kept"),
+    ("labels", "allocatable", "usable"),
     [
         (UNLABELLED, {GPU: "8"}, {GPU: 8}),
         (UNLABELLED, {GPU: "1", S1: "2", S3: "1"}, {GPU: 1, S1: 2, S3: 1}),
@@ -445,11 +445,11 @@ def test_requests_without_limits_count_and_nonsense_does_not():
         (UNLABELLED | {f"{S1}.product": f"{H100}-MIG-1g.10gb"}, {S1: 7}, {S1: 7}),
     ],
 )
-def test_a_node_without_the_product_label_has_the_gpus_that_its_pool_declares(told, allocatable, kept):
-    node = read(told, allocatable, declared=("H100-80GB-SXM",))
+def test_a_node_without_the_product_label_has_the_gpus_that_its_pool_declares(labels, allocatable, usable):
+    node = read(labels, allocatable, declared=("H100-80GB-SXM",))
 
     assert (node.sku, node.product, node.usable, node.left_out) == ("H100-80GB-SXM", "", True, ())
-    assert dict(node.allocatable) == kept
+    assert dict(node.allocatable) == usable
 
 
 def test_where_the_label_and_the_pool_disagree_the_label_counts():
@@ -461,7 +461,7 @@ def test_where_the_label_and_the_pool_disagree_the_label_counts():
 
 
 @pytest.mark.parametrize(
-    ("told", "allocatable", "declared", "why", "words"),
+    ("labels", "allocatable", "declared", "why", "words"),
     [
         ({}, {GPU: 8}, (), LeftOutReason.UNKNOWN, "or set sku in a GPUPool that selects the node"),
         (
@@ -500,9 +500,9 @@ def test_where_the_label_and_the_pool_disagree_the_label_counts():
         ({}, {f"{GPU}.shared": 8}, ("A10",), LeftOutReason.SHARED, "several pods share each device"),
     ],
 )
-def test_a_declared_model_vouches_for_nothing_else(told, allocatable, declared, why, words):
-    node = read(told, allocatable, declared=declared)
+def test_a_declared_model_vouches_for_nothing_else(labels, allocatable, declared, why, words):
+    node = read(labels, allocatable, declared=declared)
 
-    assert {each.reason for each in node.left_out} == {why}
+    assert {left_out.reason for left_out in node.left_out} == {why}
     assert words in node.left_out[0].message
     assert not node.usable or not node.allocatable

@@ -39,40 +39,40 @@ WHOLE = shape()
 
 
 def decide(observed, *intents, now=NOW):
-    made = plan(observed, intents, now)
-    return made, {d.owner_uid: d for d in made.decisions}
+    new_plan = plan(observed, intents, now)
+    return new_plan, {d.owner_uid: d for d in new_plan.decisions}
 
 
-def only(observed, wanted, now=NOW):
-    made, decisions = decide(observed, wanted, now=now)
-    return made, decisions[wanted.uid]
+def only(observed, owner, now=NOW):
+    new_plan, decisions = decide(observed, owner, now=now)
+    return new_plan, decisions[owner.uid]
 
 
-def applied(made, owner=None):
+def applied(new_plan, owner=None):
     return [
         a
-        for a in made.actions
+        for a in new_plan.actions
         if isinstance(a, ApplyDeployment) and (owner is None or a.owner_uid == owner.uid)
     ]
 
 
-def removed(made):
-    return [a.name for a in made.actions if isinstance(a, RemoveDeployment)]
+def removed(new_plan):
+    return [a.name for a in new_plan.actions if isinstance(a, RemoveDeployment)]
 
 
 # --- choosing a shape
 
 
 def test_the_cheapest_shape_that_fits_is_taken():
-    made, decision = only(
+    new_plan, decision = only(
         snapshot(node("a", gpu=8), node("b", mig_1g_10gb=7), node("c", "L4", gpu=1)), intent()
     )
 
     assert decision.placed_reason == "Placed"
     assert decision.shape == SLICE
     assert decision.price_per_hour == pytest.approx((1.89 * 5.0) ** 0.5 / 7)
-    assert applied(made) == [ApplyDeployment("uid-m", SLICE, 1, ("NVIDIA-H100-80GB-HBM3",), 4096)]
-    assert ApplyService("uid-m") in made.actions
+    assert applied(new_plan) == [ApplyDeployment("uid-m", SLICE, 1, ("NVIDIA-H100-80GB-HBM3",), 4096)]
+    assert ApplyService("uid-m") in new_plan.actions
 
 
 def test_a_price_of_the_user_wins_over_the_catalog():
@@ -93,9 +93,9 @@ def test_a_gpu_without_any_price_is_not_used_until_one_is_set():
 
 
 def test_the_longest_length_is_what_the_checkpoint_says_at_most():
-    made, _ = only(snapshot(node("a", gpu=1)), intent(max_model_len=10**6))
+    new_plan, _ = only(snapshot(node("a", gpu=1)), intent(max_model_len=10**6))
 
-    assert applied(made)[0].max_model_len == FACTS_1B.max_position_embeddings
+    assert applied(new_plan)[0].max_model_len == FACTS_1B.max_position_embeddings
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_what_lost_is_told_with_its_reason():
 
 
 def test_what_has_no_room_is_reported_and_not_applied():
-    made, decision = only(snapshot(node("b", mig_1g_10gb=2)), intent(min_replicas=3))
+    new_plan, decision = only(snapshot(node("b", mig_1g_10gb=2)), intent(min_replicas=3))
 
     assert (decision.placed, decision.desired) == (2, 3)
     assert decision.placed_reason == "InsufficientCapacity"
     assert decision.placed_message == ("2 of 3 replicas placed; 1 more needs a free 1g.10gb on H100-80GB-SXM")
-    assert applied(made)[0].replicas == 2
+    assert applied(new_plan)[0].replicas == 2
 
 
 def test_slices_of_strangers_are_not_given_away():
@@ -242,11 +242,11 @@ def test_pods_of_a_deleted_llmdeployment_still_hold_their_slices():
     ],
 )
 def test_nothing_new_goes_where_it_cannot_run(bad):
-    made, decision = only(snapshot(bad), intent())
+    new_plan, decision = only(snapshot(bad), intent())
 
     assert decision.placed == 0
     assert decision.placed_reason == "InsufficientCapacity"
-    assert not applied(made)
+    assert not applied(new_plan)
 
 
 def test_no_node_at_all_is_a_lack_of_capacity_not_an_impossibility():
@@ -290,10 +290,10 @@ def test_a_lost_node_shrinks_the_room_but_not_the_deployment():
         workloads=(workload(m, SLICE, 3, available=1),),
         desired=((m.uid, 3),),
     )
-    made, decision = only(observed, m)
+    new_plan, decision = only(observed, m)
 
     assert (decision.placed, decision.placed_reason) == (1, "InsufficientCapacity")
-    assert applied(made)[0].replicas == 3
+    assert applied(new_plan)[0].replicas == 3
 
 
 def test_a_cordoned_node_loses_no_running_replica():
@@ -301,18 +301,18 @@ def test_a_cordoned_node_loses_no_running_replica():
     observed = snapshot(
         node("a", usable=False, mig_1g_10gb=1), claims=claims(m, SLICE, "a"), workloads=(workload(m, SLICE),)
     )
-    made, _ = only(observed, m)
+    new_plan, _ = only(observed, m)
 
-    assert [a.replicas for a in applied(made)] == [1]
+    assert [a.replicas for a in applied(new_plan)] == [1]
 
 
 # --- number of replicas
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [(0, 2), (3, 3), (99, 4)])
-def test_the_scaling_laws_wish_is_kept_within_bounds(wanted, expected):
+@pytest.mark.parametrize(("desired", "expected"), [(0, 2), (3, 3), (99, 4)])
+def test_the_scaling_laws_wish_is_kept_within_bounds(desired, expected):
     m = intent(min_replicas=2, max_replicas=4)
-    observed = snapshot(node("b", mig_1g_10gb=7), desired=((m.uid, wanted),))
+    observed = snapshot(node("b", mig_1g_10gb=7), desired=((m.uid, desired),))
 
     assert only(observed, m)[1].desired == expected
 
@@ -335,10 +335,10 @@ def test_running_replicas_are_not_moved_to_save_cents():
         claims=claims(m, WHOLE, "a"),
         workloads=(workload(m, WHOLE),),
     )
-    made, decision = only(observed, m)
+    new_plan, decision = only(observed, m)
 
     assert decision.shape == WHOLE
-    assert not removed(made)
+    assert not removed(new_plan)
     assert "running replicas are not moved" in decision.alternatives[0].message
 
 
@@ -356,11 +356,11 @@ def moving():
 def test_a_move_makes_the_new_before_it_breaks_the_old():
     m, _, observed = moving()
     m = replace(m, tpot=tpot(5))
-    made, decision = only(observed, m)
+    new_plan, decision = only(observed, m)
 
     assert decision.shape == BIG_SLICE
-    assert [a.shape for a in applied(made)] == [BIG_SLICE]
-    assert not removed(made)
+    assert [a.shape for a in applied(new_plan)] == [BIG_SLICE]
+    assert not removed(new_plan)
     assert "until enough replicas" in decision.placed_message
 
 
@@ -369,43 +369,43 @@ def test_the_old_goes_when_enough_of_the_new_are_available(available, expected):
     m, old, observed = moving()
     m = replace(m, tpot=tpot(5))
     new = workload(m, BIG_SLICE, 2, available=available)
-    made, _ = only(replace(observed, workloads=(old, new)), m)
+    new_plan, _ = only(replace(observed, workloads=(old, new)), m)
 
-    assert bool(removed(made)) is expected
+    assert bool(removed(new_plan)) is expected
 
 
 def test_the_old_goes_at_once_when_it_serves_nobody_and_may_not_be_used():
     m, old, observed = moving()
     m = replace(m, tpot=tpot(5))
-    made, _ = only(replace(observed, workloads=(replace(old, available=0, ready=0),)), m)
+    new_plan, _ = only(replace(observed, workloads=(replace(old, available=0, ready=0),)), m)
 
-    assert removed(made) == [old.name]
+    assert removed(new_plan) == [old.name]
 
 
 def test_a_move_without_room_waits_with_a_reason_and_the_old_serves():
     m, _old, observed = moving()
     m = replace(m, tpot=tpot(5))
     full = claims(None, BIG_SLICE, "b", 2)
-    made, decision = only(replace(observed, claims=observed.claims + full), m)
+    new_plan, decision = only(replace(observed, claims=observed.claims + full), m)
 
     assert decision.placed_reason == "InsufficientCapacity"
     assert "0 of 2 replicas placed" in decision.placed_message
     assert "until enough" in decision.placed_message
-    assert not removed(made)
-    assert not applied(made)
+    assert not removed(new_plan)
+    assert not applied(new_plan)
 
 
 def test_a_move_is_not_begun_where_the_minimum_has_no_room():
     m, _old, observed = moving()
     m = replace(m, tpot=tpot(5))
     full = claims(None, BIG_SLICE, "b", 1)
-    made, decision = only(replace(observed, claims=observed.claims + full), m)
+    new_plan, decision = only(replace(observed, claims=observed.claims + full), m)
 
     assert (decision.placed, decision.placed_reason) == (0, "InsufficientCapacity")
     assert "no move begins before the minimum of 2 replicas has free devices" in decision.placed_message
     assert "1g.10gb until enough" in decision.placed_message
-    assert not applied(made)
-    assert not removed(made)
+    assert not applied(new_plan)
+    assert not removed(new_plan)
 
 
 def test_a_move_that_is_not_begun_keeps_nothing_from_others():
@@ -426,10 +426,10 @@ def test_what_serves_short_of_its_minimum_is_not_joined_by_another_shape_that_is
         claims=claims(m, SLICE, "b", 2),
         workloads=(workload(m, SLICE, 4, available=2),),
     )
-    made, decision = only(observed, m)
+    new_plan, decision = only(observed, m)
 
     assert (decision.shape, decision.placed) == (SLICE, 2)
-    assert [(a.shape, a.replicas) for a in applied(made)] == [(SLICE, 4)]
+    assert [(a.shape, a.replicas) for a in applied(new_plan)] == [(SLICE, 4)]
 
 
 def test_a_move_that_has_begun_goes_on_when_its_room_shrinks():
@@ -437,19 +437,19 @@ def test_a_move_that_has_begun_goes_on_when_its_room_shrinks():
     m = replace(m, tpot=tpot(5))
     new = workload(m, BIG_SLICE, 2, available=1)
     lost = replace(observed, nodes=(node("b", mig_1g_10gb=2, mig_1g_20gb=1),), workloads=(old, new))
-    made, _ = only(lost, m)
+    new_plan, _ = only(lost, m)
 
-    assert [(a.shape, a.replicas) for a in applied(made)] == [(BIG_SLICE, 2)]
-    assert not removed(made)
+    assert [(a.shape, a.replicas) for a in applied(new_plan)] == [(BIG_SLICE, 2)]
+    assert not removed(new_plan)
 
 
 def test_an_impossible_wish_takes_nothing_down():
     m, _, observed = moving()
-    made, decision = only(observed, replace(m, tpot=tpot(1)))
+    new_plan, decision = only(observed, replace(m, tpot=tpot(1)))
 
     assert decision.placed_reason == "SLOUnreachable"
     assert "goes on serving" in decision.placed_message
-    assert not removed(made)
+    assert not removed(new_plan)
 
 
 def test_a_shape_whose_room_is_gone_is_left_for_one_that_has_room():
@@ -460,40 +460,40 @@ def test_a_shape_whose_room_is_gone_is_left_for_one_that_has_room():
         claims=claims(m, SLICE, "b"),
         workloads=(workload(m, SLICE, available=0),),
     )
-    made, decision = only(observed, m)
+    new_plan, decision = only(observed, m)
 
     assert decision.shape == WHOLE
-    assert not removed(made)  # it may come back before the new one is there
+    assert not removed(new_plan)  # it may come back before the new one is there
 
 
 def test_a_deployment_with_an_unreadable_shape_goes_once_it_is_not_needed():
     m = intent()
     strange = workload(m, Shape("unknown", "gpu"), available=0)
     good = workload(m, SLICE)
-    made, decision = only(snapshot(node("b", mig_1g_10gb=2), workloads=(strange, good)), m)
+    new_plan, decision = only(snapshot(node("b", mig_1g_10gb=2), workloads=(strange, good)), m)
 
     assert decision.shape == SLICE
-    assert removed(made) == [strange.name]
+    assert removed(new_plan) == [strange.name]
 
 
 def test_another_precision_in_the_same_slices_waits_for_them():
     m = intent()
     old = workload(m, shape("1g.10gb", precision="fp16"))
     observed = snapshot(node("b", mig_1g_10gb=1), claims=claims(m, SLICE, "b"), workloads=(old,))
-    made, decision = only(observed, m)
+    new_plan, decision = only(observed, m)
 
     assert decision.placed == 0
-    assert not applied(made)
-    assert not removed(made)
+    assert not applied(new_plan)
+    assert not removed(new_plan)
 
 
 def test_affinity_lists_the_products_of_all_nodes_of_the_sku_even_those_away():
     observed = snapshot(
         replace(node("a", "L4", gpu=1), product="Tesla-L4"), replace(node("b", "L4", usable=False, gpu=1))
     )
-    made, _ = only(observed, intent())
+    new_plan, _ = only(observed, intent())
 
-    assert applied(made)[0].products == ("NVIDIA-L4", "Tesla-L4")
+    assert applied(new_plan)[0].products == ("NVIDIA-L4", "Tesla-L4")
 
 
 # --- refused, paused
@@ -503,7 +503,7 @@ def test_of_two_with_one_served_name_the_older_is_served_and_the_other_says_so()
     old = intent("z", created_at=1.0, served_name="llama")
     young = intent("a", created_at=2.0, served_name="llama")
     elsewhere = replace(young, uid="x", namespace="other")
-    made, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), young, old, elsewhere)
+    new_plan, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), young, old, elsewhere)
 
     assert [decisions[uid].accepted_reason for uid in (old.uid, young.uid, "x")] == [
         "Valid",
@@ -511,7 +511,7 @@ def test_of_two_with_one_served_name_the_older_is_served_and_the_other_says_so()
         "Valid",
     ]
     assert "LLMDeployment z" in decisions[young.uid].accepted_message
-    assert not applied(made, young)
+    assert not applied(new_plan, young)
 
 
 def test_created_in_the_same_second_the_uid_decides():
@@ -525,10 +525,10 @@ def test_created_in_the_same_second_the_uid_decides():
 def test_an_invalid_spec_is_told_and_what_runs_is_left_alone():
     bad = InvalidIntent("uid-m", "ns", "m", 2, 1.0, "spec.scaling.minReplicas is wrong")
     running = workload(intent(), SLICE)
-    made, decisions = decide(snapshot(node("b", mig_1g_10gb=1), workloads=(running,)), bad)
+    new_plan, decisions = decide(snapshot(node("b", mig_1g_10gb=1), workloads=(running,)), bad)
 
     assert decisions["uid-m"].accepted_message == "spec.scaling.minReplicas is wrong"
-    assert made.actions == ()
+    assert new_plan.actions == ()
 
 
 def test_what_an_invalid_spec_runs_still_holds_its_slices():
@@ -545,9 +545,9 @@ def test_nothing_at_all_is_done_for_a_paused_one():
     job = Inspection(
         FactsKey("ns", m.model_uri, IMAGE), "ns", "j", "ju", NOW, InspectionFailure("NotFound", "x", 0.0)
     )
-    made, decision = only(snapshot(node("b", mig_1g_10gb=1), workloads=(old,), inspections=(job,)), m)
+    new_plan, decision = only(snapshot(node("b", mig_1g_10gb=1), workloads=(old,), inspections=(job,)), m)
 
-    assert made.actions == ()
+    assert new_plan.actions == ()
     assert decision.placed_reason == "Paused"
 
 
@@ -564,50 +564,50 @@ def job(result=None, key=KEY, uid="ju", **changes):
 
 def test_an_unknown_checkpoint_is_inspected_once_before_anything_runs():
     a, b = intent("a", uri=NEW, created_at=1.0), intent("b", uri=NEW)
-    made, decisions = decide(snapshot(node("b", gpu=8)), a, b)
+    new_plan, decisions = decide(snapshot(node("b", gpu=8)), a, b)
 
-    assert [x for x in made.actions if isinstance(x, StartInspection)] == [StartInspection(a.uid, KEY)]
-    assert not applied(made)
+    assert [x for x in new_plan.actions if isinstance(x, StartInspection)] == [StartInspection(a.uid, KEY)]
+    assert not applied(new_plan)
     assert decisions[a.uid].model_reason == "Inspecting"
     assert decisions[a.uid].placed_reason == "WaitingForModel"
 
 
 @pytest.mark.parametrize("uri", ["image:///m/new", NEW])
 def test_each_namespace_inspects_for_itself(uri):
-    here = intent("a", uri=uri, created_at=1.0)
-    there = replace(intent("b", uri=uri), namespace="other")
-    made, decisions = decide(snapshot(node("b", gpu=8)), here, there)
+    first = intent("a", uri=uri, created_at=1.0)
+    second = replace(intent("b", uri=uri), namespace="other")
+    new_plan, decisions = decide(snapshot(node("b", gpu=8)), first, second)
 
-    assert [x for x in made.actions if isinstance(x, StartInspection)] == [
-        StartInspection(here.uid, FactsKey("ns", uri, IMAGE)),
-        StartInspection(there.uid, FactsKey("other", uri, IMAGE)),
+    assert [x for x in new_plan.actions if isinstance(x, StartInspection)] == [
+        StartInspection(first.uid, FactsKey("ns", uri, IMAGE)),
+        StartInspection(second.uid, FactsKey("other", uri, IMAGE)),
     ]
 
-    found = snapshot(node("b", gpu=8), inspections=(job(FACTS_1B, key=FactsKey("other", uri, IMAGE)),))
-    _, decisions = decide(found, here, there)
-    assert (decisions[here.uid].facts, decisions[there.uid].facts) == (None, FACTS_1B)
+    observed = snapshot(node("b", gpu=8), inspections=(job(FACTS_1B, key=FactsKey("other", uri, IMAGE)),))
+    _, decisions = decide(observed, first, second)
+    assert (decisions[first.uid].facts, decisions[second.uid].facts) == (None, FACTS_1B)
 
 
 def test_a_running_inspection_is_named_with_what_it_waits_for():
     observed = snapshot(inspections=(job(message="0/1 nodes are available"),))
-    made, decision = only(observed, intent(uri=NEW))
+    new_plan, decision = only(observed, intent(uri=NEW))
 
     assert "Job ns/tangram-inspect-1" in decision.model_message
     assert "0/1 nodes are available" in decision.model_message
-    assert made.actions == (ApplyService("uid-m"),)
+    assert new_plan.actions == (ApplyService("uid-m"),)
 
 
 def test_facts_are_used_at_once_and_the_job_goes_when_they_are_recorded():
     m = intent(uri=NEW)
-    found = snapshot(node("b", gpu=1), inspections=(job(FACTS_1B),))
-    made, decision = only(found, m)
+    observed = snapshot(node("b", gpu=1), inspections=(job(FACTS_1B),))
+    new_plan, decision = only(observed, m)
 
     assert decision.facts == FACTS_1B
-    assert applied(made)
-    assert not [a for a in made.actions if isinstance(a, FinishInspection)]
+    assert applied(new_plan)
+    assert not [a for a in new_plan.actions if isinstance(a, FinishInspection)]
 
-    made, _ = only(replace(found, facts=((KEY, FACTS_1B),)), m)
-    assert FinishInspection(m.uid, "ns", "tangram-inspect-1", "ju") in made.actions
+    new_plan, _ = only(replace(observed, facts=((KEY, FACTS_1B),)), m)
+    assert FinishInspection(m.uid, "ns", "tangram-inspect-1", "ju") in new_plan.actions
 
 
 @pytest.mark.parametrize(
@@ -628,32 +628,32 @@ def test_a_failed_inspection_is_told_and_tried_again_after_a_while(reason):
 
 
 def test_a_job_nobody_asks_for_is_removed():
-    made, _ = decide(snapshot(inspections=(job(),)), intent())
+    new_plan, _ = decide(snapshot(inspections=(job(),)), intent())
 
-    assert FinishInspection("", "ns", "tangram-inspect-1", "ju") in made.actions
+    assert FinishInspection("", "ns", "tangram-inspect-1", "ju") in new_plan.actions
 
 
 def test_of_two_jobs_for_one_checkpoint_one_is_kept():
     key = FactsKey("ns", "image:///m/new", IMAGE)
     two = (job(key=key, uid="1"), job(key=key, uid="2", job_name="tangram-inspect-2"))
-    made, _ = decide(snapshot(inspections=two), intent(uri="image:///m/new"))
+    new_plan, _ = decide(snapshot(inspections=two), intent(uri="image:///m/new"))
 
-    assert [a.uid for a in made.actions if isinstance(a, FinishInspection)] == ["2"]
+    assert [a.uid for a in new_plan.actions if isinstance(a, FinishInspection)] == ["2"]
 
 
 def test_while_a_new_checkpoint_is_inspected_the_old_goes_on_untouched():
     m = intent(uri=NEW)
-    made, _ = only(snapshot(node("b", mig_1g_10gb=1), workloads=(workload(m, SLICE),)), m)
+    new_plan, _ = only(snapshot(node("b", mig_1g_10gb=1), workloads=(workload(m, SLICE),)), m)
 
-    assert not applied(made)
-    assert not removed(made)
+    assert not applied(new_plan)
+    assert not removed(new_plan)
 
 
 def test_a_new_engine_image_is_asked_anew():
     observed = snapshot(node("b", gpu=1), engine_image="engine:2")
-    made, _ = only(observed, intent())
+    new_plan, _ = only(observed, intent())
 
-    assert StartInspection("uid-m", FactsKey("ns", "image:///m/1b", "engine:2")) in made.actions
+    assert StartInspection("uid-m", FactsKey("ns", "image:///m/1b", "engine:2")) in new_plan.actions
 
 
 def test_numbers_nobody_verified_are_told():

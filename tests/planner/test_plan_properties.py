@@ -35,7 +35,7 @@ SHAPES = [
 
 @st.composite
 def nodes(draw):
-    made = []
+    fleet_nodes = []
     for i in range(draw(st.integers(0, 4))):
         sku = draw(st.sampled_from(["H100-80GB-SXM", "A10", "L4"]))
         profiles = [profile for s, profile in SHAPES if s == sku]
@@ -44,10 +44,10 @@ def nodes(draw):
             "gpu" if p == "gpu" else "mig_" + p.replace(".", "_"): draw(st.integers(1, 4)) for p in chosen
         }
         side = draw(st.sampled_from([(), (("side", "left"),), (("side", "right"),)]))
-        made.append(
+        fleet_nodes.append(
             replace(node(f"n{i}", sku, usable=draw(st.booleans() | st.just(True)), **offer), labels=side)
         )
-    return made
+    return fleet_nodes
 
 
 POOLS = (Pool("left", (("side", "left"),), 4.0), Pool("right", (("side", "right"),)))
@@ -78,22 +78,22 @@ def intents(draw, index):
 @st.composite
 def reports(draw):
     """Reports about the checkpoints, on some of the GPU models: within tolerance, or not."""
-    found = {}
+    by_key = {}
     for uri, facts in CHECKPOINTS.items():
         for sku in ("H100-80GB-SXM", "A10", "L4"):
             increase = draw(st.sampled_from([None, None, 0.01, 0.5]))
             if increase is not None:
                 key = EvaluationKey("ns", uri, facts.digest, sku, draw(st.sampled_from(QUANTISED)))
-                found[key] = EvaluationReport(4000, 6.0, 6 * (1 + increase), increase, 0.97, 0.02, 0.3)
-    return tuple(sorted(found.items(), key=lambda item: item[0]))
+                by_key[key] = EvaluationReport(4000, 6.0, 6 * (1 + increase), increase, 0.97, 0.02, 0.3)
+    return tuple(sorted(by_key.items(), key=lambda item: item[0]))
 
 
 @st.composite
 def worlds(draw):
     """Any state: Deployments half rolled out, pods of strangers, nodes away, wishes out of bounds."""
-    wanted = tuple(draw(intents(i)) for i in range(draw(st.integers(0, 4))))
+    all_intents = tuple(draw(intents(i)) for i in range(draw(st.integers(0, 4))))
     fleet = draw(nodes())
-    owners = [i for i in wanted if draw(st.booleans())]
+    owners = [i for i in all_intents if draw(st.booleans())]
     running = [
         workload(
             owner,
@@ -125,7 +125,7 @@ def worlds(draw):
         done.append(
             replace(w, ready=available, available=available, updated=updated, in_place=draw(st.booleans()))
         )
-    desired = tuple((i.uid, draw(st.integers(0, 9))) for i in wanted if draw(st.booleans()))
+    desired = tuple((i.uid, draw(st.integers(0, 9))) for i in all_intents if draw(st.booleans()))
     observed = snapshot(
         *fleet,
         claims=tuple(held),
@@ -134,30 +134,30 @@ def worlds(draw):
         reports=draw(reports()),
         pools=draw(st.sampled_from([(), POOLS])),
     )
-    return observed, wanted
+    return observed, all_intents
 
 
-def applied(made):
-    return [action for action in made.actions if isinstance(action, ApplyDeployment)]
+def applied(new_plan):
+    return [action for action in new_plan.actions if isinstance(action, ApplyDeployment)]
 
 
 @given(worlds())
 @settings(max_examples=300, deadline=None)
 def test_nothing_new_is_given_beyond_what_the_fleet_has(world):
-    observed, wanted = world
-    made = plan(observed, wanted, NOW)
+    observed, owners = world
+    new_plan = plan(observed, owners, NOW)
     room = capacity(observed)
     before = {(w.owner_uid, w.shape): w.replicas for w in observed.workloads}
     placed = defaultdict(int)
-    for decision in made.decisions:
+    for decision in new_plan.decisions:
         if decision.shape is not None:
             placed[(decision.shape.sku, decision.shape.resource)] += decision.placed
     assert all(count <= room[pool] for pool, count in placed.items())
     # Pods of ours that run elsewhere in a pool, beyond what their owner is given, take room too.
-    given_to = {d.owner_uid: (d.shape, d.placed) for d in made.decisions}
+    given_to = {d.owner_uid: (d.shape, d.placed) for d in new_plan.decisions}
     growing = {
         (a.shape.sku, a.shape.resource)
-        for a in applied(made)
+        for a in applied(new_plan)
         if a.replicas > before.get((a.owner_uid, a.shape), 0)
     }
     usable = {n.name: n.sku for n in observed.nodes if n.usable}
@@ -175,27 +175,27 @@ def test_nothing_new_is_given_beyond_what_the_fleet_has(world):
 @given(worlds())
 @settings(max_examples=200, deadline=None)
 def test_bounds_hold_and_shortage_never_shrinks_a_deployment(world):
-    observed, wanted = world
-    by_uid = {i.uid: i for i in wanted}
+    observed, owners = world
+    by_uid = {i.uid: i for i in owners}
     before = {(w.owner_uid, w.shape): w.replicas for w in observed.workloads}
-    made = plan(observed, wanted, NOW)
-    for decision in made.decisions:
+    new_plan = plan(observed, owners, NOW)
+    for decision in new_plan.decisions:
         owner = by_uid[decision.owner_uid]
         assert owner.min_replicas <= decision.desired <= owner.max_replicas
         assert 0 <= decision.placed <= decision.desired
-    desired = {d.owner_uid: d.desired for d in made.decisions}
-    for action in applied(made):
+    desired = {d.owner_uid: d.desired for d in new_plan.decisions}
+    for action in applied(new_plan):
         owner = by_uid[action.owner_uid]
         assert action.replicas <= owner.max_replicas
         # A budget that was lowered does shrink it, down to the minimum.
-        kept = desired[owner.uid] if owner.budget_per_hour is None else owner.min_replicas
-        assert action.replicas >= min(kept, before.get((owner.uid, action.shape), 0))
+        lower_bound = desired[owner.uid] if owner.budget_per_hour is None else owner.min_replicas
+        assert action.replicas >= min(lower_bound, before.get((owner.uid, action.shape), 0))
 
 
 @given(worlds(), st.randoms(use_true_random=False))
 @settings(max_examples=200, deadline=None)
 def test_the_order_of_reading_changes_nothing(world, random):
-    observed, wanted = world
+    observed, owners = world
 
     def shuffled(values):
         values = list(values)
@@ -212,17 +212,17 @@ def test_the_order_of_reading_changes_nothing(world, random):
         desired=shuffled(observed.desired),
     )
 
-    assert plan(other, shuffled(wanted), NOW) == plan(observed, wanted, NOW)
+    assert plan(other, shuffled(owners), NOW) == plan(observed, owners, NOW)
 
 
 @given(worlds())
 @settings(max_examples=300, deadline=None)
 def test_no_available_replica_is_taken_away_below_the_minimum(world):
-    observed, wanted = world
-    made = plan(observed, wanted, NOW)
-    gone = {action.uid for action in made.actions if isinstance(action, RemoveDeployment)}
-    shrunk = {(a.owner_uid, a.shape): a.replicas for a in applied(made)}
-    for owner in wanted:
+    observed, owners = world
+    new_plan = plan(observed, owners, NOW)
+    gone = {action.uid for action in new_plan.actions if isinstance(action, RemoveDeployment)}
+    shrunk = {(a.owner_uid, a.shape): a.replicas for a in applied(new_plan)}
+    for owner in owners:
         own = [w for w in observed.workloads if w.owner_uid == owner.uid]
         serving = sum(w.available for w in own)
         left = sum(
@@ -236,10 +236,10 @@ def test_no_available_replica_is_taken_away_below_the_minimum(world):
 @given(worlds())
 @settings(max_examples=300, deadline=None)
 def test_a_rollout_may_not_go_below_the_minimum_and_goes_in_place_only_while_it_runs(world):
-    observed, wanted = world
+    observed, owners = world
     rolling = {(w.owner_uid, w.shape) for w in observed.workloads if w.total > w.updated}
-    minimum = {i.uid: i.min_replicas for i in wanted}
-    for action in applied(plan(observed, wanted, NOW)):
+    minimum = {i.uid: i.min_replicas for i in owners}
+    for action in applied(plan(observed, owners, NOW)):
         if action.max_unavailable:
             assert action.replicas - action.max_unavailable >= minimum[action.owner_uid]
             assert (action.owner_uid, action.shape) in rolling
@@ -248,22 +248,22 @@ def test_a_rollout_may_not_go_below_the_minimum_and_goes_in_place_only_while_it_
 @given(worlds())
 @settings(max_examples=200, deadline=None)
 def test_only_what_is_there_is_removed_and_only_what_is_ours(world):
-    observed, wanted = world
-    made = plan(observed, wanted, NOW)
-    there = {(w.uid, w.name, w.namespace, w.owner_uid) for w in observed.workloads}
-    active = {i.uid for i in wanted if not i.paused}
+    observed, owners = world
+    new_plan = plan(observed, owners, NOW)
+    workloads = {(w.uid, w.name, w.namespace, w.owner_uid) for w in observed.workloads}
+    active = {i.uid for i in owners if not i.paused}
 
-    for action in made.actions:
+    for action in new_plan.actions:
         assert action.owner_uid in active
         if isinstance(action, RemoveDeployment):
-            assert (action.uid, action.name, action.namespace, action.owner_uid) in there
+            assert (action.uid, action.name, action.namespace, action.owner_uid) in workloads
 
 
 @given(worlds())
 @settings(max_examples=200, deadline=None)
 def test_whoever_is_not_wholly_placed_is_told_why(world):
-    observed, wanted = world
-    for decision in plan(observed, wanted, NOW).decisions:
+    observed, owners = world
+    for decision in plan(observed, owners, NOW).decisions:
         if decision.placed_reason == "Placed":
             assert decision.placed == decision.desired
             assert decision.shape is not None
@@ -283,10 +283,10 @@ def test_whoever_comes_later_takes_nothing_from_those_before(world, data):
     """It may send another newcomer to another shape, so that both fit; it leaves nobody with less, and moves
     nothing that runs.
     """
-    observed, wanted = world
+    observed, owners = world
     last = replace(data.draw(intents(9)), served_name="late", created_at=NOW + 10, paused=False, priority=-9)
-    before = {d.owner_uid: d for d in plan(observed, wanted, NOW).decisions}
-    after = {d.owner_uid: d for d in plan(observed, (*wanted, last), NOW).decisions}
+    before = {d.owner_uid: d for d in plan(observed, owners, NOW).decisions}
+    after = {d.owner_uid: d for d in plan(observed, (*owners, last), NOW).decisions}
 
     runs = {w.owner_uid for w in observed.workloads}
     for uid, decision in before.items():
@@ -303,11 +303,11 @@ def share(decision):
 @given(worlds())
 @settings(max_examples=150, deadline=None)
 def test_performing_plans_comes_to_rest(world):
-    observed, wanted = world
-    cluster = Cluster(observed, wanted)
+    observed, owners = world
+    cluster = Cluster(observed, owners)
     plans = []
     for _ in range(8):
-        plans.append(plan(cluster.observed, wanted, NOW))
+        plans.append(plan(cluster.observed, owners, NOW))
         cluster.perform(plans[-1])
         cluster.settle()
 
@@ -318,10 +318,10 @@ def test_performing_plans_comes_to_rest(world):
 @given(worlds())
 @settings(max_examples=100, deadline=None)
 def test_an_empty_fleet_filled_by_plans_is_never_overcommitted(world):
-    observed, wanted = world
-    cluster = Cluster(replace(observed, workloads=(), claims=()), wanted)
+    observed, owners = world
+    cluster = Cluster(replace(observed, workloads=(), claims=()), owners)
     for _ in range(4):
-        cluster.perform(plan(cluster.observed, wanted, NOW))
+        cluster.perform(plan(cluster.observed, owners, NOW))
         used = defaultdict(int)
         for w in cluster.observed.workloads:
             used[(w.shape.sku, w.shape.resource)] += w.replicas
@@ -333,26 +333,26 @@ def test_an_empty_fleet_filled_by_plans_is_never_overcommitted(world):
 @given(worlds())
 @settings(max_examples=100, deadline=None)
 def test_evaluate_jobs_take_what_replicas_leave_and_only_where_a_format_may_be_chosen(world):
-    observed, wanted = world
-    made = plan(observed, wanted, NOW)
-    starts = [action for action in made.actions if isinstance(action, StartEvaluation)]
+    observed, owners = world
+    new_plan = plan(observed, owners, NOW)
+    starts = [action for action in new_plan.actions if isinstance(action, StartEvaluation)]
     assert len({action.key for action in starts}) == len(starts)
     assert len({action.owner_uid for action in starts}) == len(starts)
-    asks = {i.uid for i in wanted if i.precision == "Any" and not i.paused}
+    asks = {i.uid for i in owners if i.precision == "Any" and not i.paused}
     assert {action.owner_uid for action in starts} <= asks
     assert not {action.key for action in starts} & dict(observed.reports).keys()
 
-    taken = defaultdict(int)
+    devices = defaultdict(int)
     for action in starts:
-        taken[(action.shape.sku, action.shape.resource)] += 1
-    for decision in made.decisions:
+        devices[(action.shape.sku, action.shape.resource)] += 1
+    for decision in new_plan.decisions:
         if decision.shape is not None:
-            taken[(decision.shape.sku, decision.shape.resource)] += decision.placed
+            devices[(decision.shape.sku, decision.shape.resource)] += decision.placed
     room = capacity(observed)
-    assert all(count <= room[pool] for pool, count in taken.items())
+    assert all(count <= room[pool] for pool, count in devices.items())
     short = {
         (d.shape.sku, d.shape.resource)
-        for d in made.decisions
+        for d in new_plan.decisions
         if d.shape is not None and d.placed_reason == "InsufficientCapacity"
     }
     assert not short & {(action.shape.sku, action.shape.resource) for action in starts}
@@ -361,27 +361,27 @@ def test_evaluate_jobs_take_what_replicas_leave_and_only_where_a_format_may_be_c
 @given(worlds())
 @settings(max_examples=100, deadline=None)
 def test_without_its_name_or_a_report_no_quantised_format_is_chosen(world):
-    observed, wanted = world
-    by_uid, known = {i.uid: i for i in wanted}, dict(observed.reports)
-    for action in applied(plan(observed, wanted, NOW)):
+    observed, owners = world
+    by_uid, reports_by_key = {i.uid: i for i in owners}, dict(observed.reports)
+    for action in applied(plan(observed, owners, NOW)):
         owner, form = by_uid[action.owner_uid], action.shape.precision
         if form in QUANTISED and owner.precision != form:
             key = EvaluationKey(
                 "ns", owner.model_uri, CHECKPOINTS[owner.model_uri].digest, action.shape.sku, form
             )
             assert owner.precision == "Any"
-            assert not known[key].misses(owner.tolerance)
+            assert not reports_by_key[key].misses(owner.tolerance)
 
 
 @given(worlds())
 @settings(max_examples=150, deadline=None)
 def test_at_rest_no_unit_is_idle_on_which_a_replica_that_has_no_room_could_stand(world):
     """Of the shape that it runs on, or of any that may be used where it runs on none."""
-    observed, wanted = world
-    cluster = Cluster(replace(observed, pools=()), tuple(replace(i, pools=()) for i in wanted))
+    observed, owners = world
+    cluster = Cluster(replace(observed, pools=()), tuple(replace(i, pools=()) for i in owners))
     for _ in range(8):
-        made = plan(cluster.observed, cluster.intents, NOW)
-        cluster.perform(made)
+        new_plan = plan(cluster.observed, cluster.intents, NOW)
+        cluster.perform(new_plan)
         cluster.settle()
 
     idle = dict(capacity(cluster.observed))
@@ -390,7 +390,7 @@ def test_at_rest_no_unit_is_idle_on_which_a_replica_that_has_no_room_could_stand
         if claim.owner_uid is not None:
             idle[skus[claim.node], claim.resource] -= claim.count
     running = {w.owner_uid for w in cluster.observed.workloads if w.replicas}
-    for decision in made.decisions:
+    for decision in new_plan.decisions:
         if decision.placed_reason == "InsufficientCapacity" and decision.shape is not None:
             shapes = {decision.shape}
             if decision.owner_uid not in running:

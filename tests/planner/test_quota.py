@@ -28,9 +28,9 @@ REFUSED = 'FailedCreate: pods "x" is forbidden: violates PodSecurity "restricted
 
 
 FACTS = tuple(
-    (FactsKey(namespace, uri, IMAGE), found)
+    (FactsKey(namespace, uri, IMAGE), facts)
     for namespace in ("greedy", "plain")
-    for uri, found in CHECKPOINTS.items()
+    for uri, facts in CHECKPOINTS.items()
 )
 
 
@@ -54,32 +54,32 @@ def ordinary():
     return intent("plain", namespace="plain", min_replicas=4, max_replicas=8)
 
 
-def placed(made):
-    return {d.owner_uid: d.placed for d in made.decisions}
+def placed(new_plan):
+    return {d.owner_uid: d.placed for d in new_plan.decisions}
 
 
-def replicas(made):
-    return {a.owner_uid: a.replicas for a in made.actions if isinstance(a, ApplyDeployment)}
+def replicas(new_plan):
+    return {a.owner_uid: a.replicas for a in new_plan.actions if isinstance(a, ApplyDeployment)}
 
 
 @pytest.mark.parametrize("resource", ["pods", "count/pods", GPU, "requests.cpu", "cpu", "limits.memory"])
 def test_a_quota_of_zero_leaves_the_gpus_to_the_others_at_once(resource):
     g, m = greedy(), ordinary()
-    made = plan(fleet(quotas=(quota(resource, 0),)), (g, m), NOW)
+    new_plan = plan(fleet(quotas=(quota(resource, 0),)), (g, m), NOW)
 
-    assert placed(made) == {g.uid: 0, m.uid: 4}
-    told = {d.owner_uid: d for d in made.decisions}[g.uid]
-    assert told.placed_reason == "QuotaExceeded"
-    assert f"ResourceQuota gpus of namespace greedy: 0 of 0 {resource} are used" in told.placed_message
-    assert g.uid not in replicas(made)
+    assert placed(new_plan) == {g.uid: 0, m.uid: 4}
+    decision = {d.owner_uid: d for d in new_plan.decisions}[g.uid]
+    assert decision.placed_reason == "QuotaExceeded"
+    assert f"ResourceQuota gpus of namespace greedy: 0 of 0 {resource} are used" in decision.placed_message
+    assert g.uid not in replicas(new_plan)
 
 
 @pytest.mark.parametrize("resource", ["count/deployments.apps", "count/replicasets.apps"])
 def test_where_no_deployment_may_be_created_no_room_is_kept_for_one(resource):
     g, m = greedy(), ordinary()
-    made = plan(fleet(quotas=(quota(resource, 2, 2),)), (g, m), NOW)
+    new_plan = plan(fleet(quotas=(quota(resource, 2, 2),)), (g, m), NOW)
 
-    assert placed(made) == {g.uid: 0, m.uid: 4}
+    assert placed(new_plan) == {g.uid: 0, m.uid: 4}
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ def test_where_no_deployment_may_be_created_no_room_is_kept_for_one(resource):
 )
 def test_no_more_is_planned_than_the_quota_leaves(resource, hard, used, expected):
     g = intent("g", namespace="greedy", min_replicas=1, max_replicas=1000)
-    seen = fleet(quotas=(quota(resource, hard, used),), desired=((g.uid, 100),))
-    made = plan(seen, (g,), NOW)
+    observed = fleet(quotas=(quota(resource, hard, used),), desired=((g.uid, 100),))
+    new_plan = plan(observed, (g,), NOW)
 
-    assert placed(made) == {g.uid: expected}
+    assert placed(new_plan) == {g.uid: expected}
 
 
 def test_many_hostile_ones_share_one_quota_and_the_ordinary_one_is_served():
     many = tuple(greedy(i) for i in range(40))
     m = ordinary()
-    made = plan(fleet(quotas=(quota("pods", 6, 2),)), (*many, m), NOW)
-    found = placed(made)
+    new_plan = plan(fleet(quotas=(quota("pods", 6, 2),)), (*many, m), NOW)
+    replicas_by_owner = placed(new_plan)
 
-    assert found.pop(m.uid) == 4
-    assert sum(found.values()) == 4
-    assert found[many[0].uid] == 4
+    assert replicas_by_owner.pop(m.uid) == 4
+    assert sum(replicas_by_owner.values()) == 4
+    assert replicas_by_owner[many[0].uid] == 4
 
 
 def test_a_quota_of_another_namespace_changes_nothing():
@@ -112,23 +112,23 @@ def test_a_quota_of_another_namespace_changes_nothing():
 
 def test_what_runs_stays_when_a_quota_is_lowered():
     m = intent("g", namespace="greedy", min_replicas=1, max_replicas=8)
-    seen = fleet(
+    observed = fleet(
         claims=claims(m, WHOLE, "n", 8), workloads=(workload(m, WHOLE, 8),), quotas=(quota("pods", 3, 8),)
     )
-    made = plan(seen, (m,), NOW)
+    new_plan = plan(observed, (m,), NOW)
 
-    assert replicas(made) == {m.uid: 8}
-    assert made.decisions[0].placed_reason == "Placed"
+    assert replicas(new_plan) == {m.uid: 8}
+    assert new_plan.decisions[0].placed_reason == "Placed"
 
 
 def test_another_shape_is_used_where_the_quota_has_room_for_that():
     m = intent("g", namespace="greedy", min_replicas=2)
-    seen = seeing(node("n", gpu=4), node("l", sku="L4", gpu=4), node("s", mig_1g_20gb=4))
-    made = plan(replace(seen, quotas=(quota(GPU, 0),)), (m,), NOW)
+    observed = seeing(node("n", gpu=4), node("l", sku="L4", gpu=4), node("s", mig_1g_20gb=4))
+    new_plan = plan(replace(observed, quotas=(quota(GPU, 0),)), (m,), NOW)
 
-    assert made.decisions[0].placed == 2
-    assert made.decisions[0].shape == shape("1g.20gb")
-    assert "QuotaExceeded" in {lost.rejected_because for lost in made.decisions[0].alternatives}
+    assert new_plan.decisions[0].placed == 2
+    assert new_plan.decisions[0].shape == shape("1g.20gb")
+    assert "QuotaExceeded" in {lost.rejected_because for lost in new_plan.decisions[0].alternatives}
 
 
 # --- rollouts
@@ -137,15 +137,15 @@ def test_another_shape_is_used_where_the_quota_has_room_for_that():
 def rolling(minimum, used):
     m = intent("g", namespace="greedy", min_replicas=minimum, max_replicas=4)
     old = workload(m, WHOLE, 4, updated=0)
-    seen = fleet(
+    observed = fleet(
         claims=claims(m, WHOLE, "n", 4),
         workloads=(old,),
         quotas=(quota("pods", 4, used),),
         desired=((m.uid, 4),),
     )
-    made = plan(seen, (m,), NOW)
-    (action,) = [a for a in made.actions if isinstance(a, ApplyDeployment)]
-    return action, made.decisions[0]
+    new_plan = plan(observed, (m,), NOW)
+    (action,) = [a for a in new_plan.actions if isinstance(a, ApplyDeployment)]
+    return action, new_plan.decisions[0]
 
 
 def test_a_rollout_without_quota_for_one_more_goes_in_place():
@@ -174,117 +174,117 @@ def refused(message=REFUSED, total=0, replicas=32, **changes):
 
 
 def test_after_a_refusal_the_room_goes_to_the_others():
-    g, m, seen = refused()
-    made = plan(seen, (g, m), NOW)
+    g, m, observed = refused()
+    new_plan = plan(observed, (g, m), NOW)
 
-    assert placed(made) == {g.uid: 0, m.uid: 4}
-    assert replicas(made)[g.uid] == 0
-    told = {d.owner_uid: d for d in made.decisions}[g.uid]
-    assert told.placed_reason == "FailedCreate"
-    assert "violates PodSecurity" in told.placed_message
-    assert "is tried again at 2026-11-21T" in told.placed_message
+    assert placed(new_plan) == {g.uid: 0, m.uid: 4}
+    assert replicas(new_plan)[g.uid] == 0
+    decision = {d.owner_uid: d for d in new_plan.decisions}[g.uid]
+    assert decision.placed_reason == "FailedCreate"
+    assert "violates PodSecurity" in decision.placed_message
+    assert "is tried again at 2026-11-21T" in decision.placed_message
 
 
 def test_pods_that_were_created_before_the_refusal_stay():
-    g, m, seen = refused(total=3)
-    made = plan(seen, (g, m), NOW)
+    g, m, observed = refused(total=3)
+    new_plan = plan(observed, (g, m), NOW)
 
-    assert placed(made) == {g.uid: 3, m.uid: 4}
-    assert replicas(made)[g.uid] == 3
+    assert placed(new_plan) == {g.uid: 3, m.uid: 4}
+    assert replicas(new_plan)[g.uid] == 3
 
 
 def test_a_refusal_of_a_deployment_that_its_controller_has_not_seen_yet_is_old():
-    g, m, seen = refused()
-    old = replace(seen.workloads[0], settled=False)
-    assert not plan(replace(seen, workloads=(old,)), (g, m), NOW).decisions[0].back_offs
+    g, m, observed = refused()
+    old = replace(observed.workloads[0], settled=False)
+    assert not plan(replace(observed, workloads=(old,)), (g, m), NOW).decisions[0].back_offs
 
 
-def later(seen, made, **changes):
+def later(observed, new_plan, **changes):
     """The fleet after the plan, with what it remembers."""
-    back_offs = tuple(sorted(each for d in made.decisions for each in d.back_offs))
-    return replace(seen, back_offs=back_offs, **changes)
+    back_offs = tuple(sorted(back_off for d in new_plan.decisions for back_off in d.back_offs))
+    return replace(observed, back_offs=back_offs, **changes)
 
 
 def test_one_pod_is_tried_after_the_back_off_and_each_failure_doubles_it():
-    g, _, seen = refused()
+    g, _, observed = refused()
     now, waits = NOW, []
     for _ in range(6):
-        made = plan(seen, (g,), now)
-        (back_off,) = made.decisions[0].back_offs
+        new_plan = plan(observed, (g,), now)
+        (back_off,) = new_plan.decisions[0].back_offs
         waits.append(back_off.until - now)
-        assert replicas(made)[g.uid] == 0
+        assert replicas(new_plan)[g.uid] == 0
         calm = workload(g, WHOLE, 0)
-        seen = later(seen, made, workloads=(calm,))
-        assert replicas(plan(seen, (g,), back_off.until - 1))[g.uid] == 0
-        assert replicas(plan(seen, (g,), back_off.until))[g.uid] == 1
+        observed = later(observed, new_plan, workloads=(calm,))
+        assert replicas(plan(observed, (g,), back_off.until - 1))[g.uid] == 0
+        assert replicas(plan(observed, (g,), back_off.until))[g.uid] == 1
         now = back_off.until + 2
-        seen = replace(seen, workloads=(replace(calm, replicas=1, refused=REFUSED),))
+        observed = replace(observed, workloads=(replace(calm, replicas=1, refused=REFUSED),))
     assert waits == [30, 60, 120, 240, 300, 300]
 
 
 def test_when_the_one_pod_comes_to_be_all_follow():
-    g, _, seen = refused()
-    made = plan(seen, (g,), NOW)
-    (back_off,) = made.decisions[0].back_offs
-    one = workload(g, WHOLE, 1)
-    seen = later(seen, made, workloads=(one,), claims=claims(g, WHOLE, "n"))
-    made = plan(seen, (g,), back_off.until + 5)
+    g, _, observed = refused()
+    new_plan = plan(observed, (g,), NOW)
+    (back_off,) = new_plan.decisions[0].back_offs
+    running = workload(g, WHOLE, 1)
+    observed = later(observed, new_plan, workloads=(running,), claims=claims(g, WHOLE, "n"))
+    new_plan = plan(observed, (g,), back_off.until + 5)
 
-    assert made.decisions[0].back_offs == ()
-    assert placed(made) == {g.uid: 32}
+    assert new_plan.decisions[0].back_offs == ()
+    assert placed(new_plan) == {g.uid: 32}
 
 
 def test_an_edited_spec_is_tried_at_once():
-    g, _, seen = refused()
-    seen = later(seen, plan(seen, (g,), NOW), workloads=(workload(g, WHOLE, 0),))
+    g, _, observed = refused()
+    observed = later(observed, plan(observed, (g,), NOW), workloads=(workload(g, WHOLE, 0),))
 
-    assert placed(plan(seen, (replace(g, generation=2),), NOW + 1)) == {g.uid: 32}
+    assert placed(plan(observed, (replace(g, generation=2),), NOW + 1)) == {g.uid: 32}
 
 
 def test_a_quota_that_has_room_again_shortens_the_back_off():
     words = 'FailedCreate: pods "x" is forbidden: exceeded quota: gpus, requested: pods=1'
-    g, _, seen = refused(words)
+    g, _, observed = refused(words)
     full, open_again = (quota("pods", 4, 4),), (quota("pods", 8, 4),)
     back_off = BackOff(g.uid, 1, WHOLE, "QuotaExceeded", words, 0, NOW - 900, NOW + 280, 5)
-    seen = replace(seen, back_offs=(back_off,), workloads=(workload(g, WHOLE, 0),))
+    observed = replace(observed, back_offs=(back_off,), workloads=(workload(g, WHOLE, 0),))
 
-    assert placed(plan(replace(seen, quotas=full), (g,), NOW + 20)) == {g.uid: 0}
-    assert placed(plan(replace(seen, quotas=open_again), (g,), NOW + 9)) == {g.uid: 0}
-    assert placed(plan(replace(seen, quotas=open_again), (g,), NOW + 10)) == {g.uid: 1}
+    assert placed(plan(replace(observed, quotas=full), (g,), NOW + 20)) == {g.uid: 0}
+    assert placed(plan(replace(observed, quotas=open_again), (g,), NOW + 9)) == {g.uid: 0}
+    assert placed(plan(replace(observed, quotas=open_again), (g,), NOW + 10)) == {g.uid: 1}
 
 
 def test_in_a_namespace_whose_pods_are_refused_newcomers_try_one():
-    g, m, seen = refused()
+    g, m, observed = refused()
     many = tuple(greedy(i) for i in range(1, 20))
-    made = plan(seen, (g, *many, m), NOW)
+    new_plan = plan(observed, (g, *many, m), NOW)
 
-    assert placed(made)[m.uid] == 4
-    assert max(n for uid, n in placed(made).items() if uid != m.uid) == 1
+    assert placed(new_plan)[m.uid] == 4
+    assert max(n for uid, n in placed(new_plan).items() if uid != m.uid) == 1
 
 
 def test_no_room_is_kept_for_a_deployment_that_the_api_server_refuses():
     g, m = greedy(), ordinary()
     problem = WriteProblem(g.uid, "Forbidden", "denied by policy")
-    made = plan(fleet(problems=(problem,)), (g, m), NOW)
+    new_plan = plan(fleet(problems=(problem,)), (g, m), NOW)
 
-    assert placed(made) == {g.uid: 0, m.uid: 4}
-    assert replicas(made)[g.uid] == 0  # tried without replicas: it takes no room
+    assert placed(new_plan) == {g.uid: 0, m.uid: 4}
+    assert replicas(new_plan)[g.uid] == 0  # tried without replicas: it takes no room
 
 
 def test_a_deployment_that_is_refused_is_tried_again_on_the_shape_that_was_chosen():
     g = greedy(minimum=2)
-    seen = seeing(node("n", gpu=9), node("l", sku="L4", gpu=3))
-    chosen = plan(seen, (g,), NOW).decisions[0].shape
+    observed = seeing(node("n", gpu=9), node("l", sku="L4", gpu=3))
+    chosen = plan(observed, (g,), NOW).decisions[0].shape
     problem = WriteProblem(g.uid, "NameTaken", "taken")
-    again = plan(replace(seen, problems=(problem,)), (g,), NOW)
+    again = plan(replace(observed, problems=(problem,)), (g,), NOW)
 
     assert again.decisions[0].shape == chosen == shape(sku="L4")
 
 
 def test_the_back_off_is_kept_in_a_few_hundred_bytes_of_the_status():
-    g, _, seen = refused("FailedCreate: " + "x" * 5000)
-    decision = plan(seen, (g,), NOW).decisions[0]
-    block = render_status(decision, g, seen, None, None, {}, NOW)["backOffs"]
+    g, _, observed = refused("FailedCreate: " + "x" * 5000)
+    decision = plan(observed, (g,), NOW).decisions[0]
+    block = render_status(decision, g, observed, None, None, {}, NOW)["backOffs"]
 
     assert len(block) == 1
     assert len(str(block)) < 500
@@ -298,21 +298,21 @@ def test_the_back_off_is_kept_in_a_few_hundred_bytes_of_the_status():
 )
 @settings(max_examples=80, deadline=None)
 def test_quotas_hold_in_every_round_and_what_they_leave_is_used(hard, mins, gpus, memory):
-    everyone = tuple(greedy(i, low) for i, low in enumerate(mins))
+    owners = tuple(greedy(i, low) for i, low in enumerate(mins))
     machine: Node = node("n", gpu=max(gpus, 1))
-    pods = dict.fromkeys((g.uid for g in everyone), 0)
+    pods = dict.fromkeys((g.uid for g in owners), 0)
     allowed = hard if memory is None else min(hard, memory // 64)
     for _ in range(4):
         used = float(sum(pods.values()))
         limits = [quota("pods", hard, used)]
         limits += [quota("requests.memory", memory * 2**30, used * 64 * 2**30, name="mem")] if memory else []
-        seen = seeing(
+        observed = seeing(
             machine,
             quotas=tuple(sorted(limits)),
-            workloads=tuple(workload(g, WHOLE, pods[g.uid]) for g in everyone if pods[g.uid]),
-            claims=tuple(c for g in everyone for c in claims(g, WHOLE, "n", pods[g.uid])),
+            workloads=tuple(workload(g, WHOLE, pods[g.uid]) for g in owners if pods[g.uid]),
+            claims=tuple(c for g in owners for c in claims(g, WHOLE, "n", pods[g.uid])),
         )
-        pods |= replicas(plan(seen, everyone, NOW))
+        pods |= replicas(plan(observed, owners, NOW))
         assert sum(pods.values()) <= min(allowed, max(gpus, 1))
     assert sum(pods.values()) == min(allowed, max(gpus, 1), sum(mins))
 
@@ -327,12 +327,12 @@ def test_quotas_hold_in_every_round_and_what_they_leave_is_used(hard, mins, gpus
     ids=["paused", "not accepted", "invalid"],
 )
 def test_no_room_is_kept_for_refused_pods_of_what_is_left_as_it_is(change):
-    g, m, seen = refused()
+    g, m, observed = refused()
     older = intent("older", namespace="greedy", created_at=NOW - 9000, paused=True)
-    made = plan(seen, (older, change(g), m), NOW)
+    new_plan = plan(observed, (older, change(g), m), NOW)
 
-    assert placed(made)[m.uid] == 4
-    assert g.uid not in replicas(made)
+    assert placed(new_plan)[m.uid] == 4
+    assert g.uid not in replicas(new_plan)
 
 
 def test_one_that_leaves_a_shape_in_back_off_takes_its_part_of_the_quota_first():
@@ -340,7 +340,7 @@ def test_one_that_leaves_a_shape_in_back_off_takes_its_part_of_the_quota_first()
     first = intent("first", namespace="greedy", min_replicas=4, created_at=NOW - 5000)
     second = intent("second", namespace="greedy", min_replicas=3, max_replicas=3)
     stuck = BackOff(first.uid, 1, slice_, "Unschedulable", "cpu", 1, NOW - 10, NOW + 290, 1)
-    seen = seeing(
+    observed = seeing(
         node("a", mig_1g_10gb=7),
         node("b", gpu=8),
         quotas=(quota("pods", 6, 1),),
@@ -348,24 +348,24 @@ def test_one_that_leaves_a_shape_in_back_off_takes_its_part_of_the_quota_first()
         claims=claims(first, slice_, "a"),
         back_offs=(stuck,),
     )
-    made = plan(seen, (first, second), NOW)
+    new_plan = plan(observed, (first, second), NOW)
 
-    assert sum(replicas(made).values()) == 5
-    assert placed(made) == {first.uid: 4, second.uid: 1}
+    assert sum(replicas(new_plan).values()) == 5
+    assert placed(new_plan) == {first.uid: 4, second.uid: 1}
 
 
 def test_growth_on_a_shape_that_is_too_slow_takes_its_part_of_the_quota_first():
     slow = intent("slow", namespace="greedy", max_replicas=8, tpot=Objective(90, 1), created_at=NOW - 5000)
     other = intent("other", namespace="greedy", min_replicas=3)
-    seen = fleet(
+    observed = fleet(
         quotas=(quota("pods", 5, 1),),
         workloads=(workload(slow, WHOLE, 1),),
         claims=claims(slow, WHOLE, "n"),
         desired=((slow.uid, 4),),
     )
-    made = plan(seen, (slow, other), NOW)
+    new_plan = plan(observed, (slow, other), NOW)
 
-    assert replicas(made) == {slow.uid: 4, other.uid: 1}
+    assert replicas(new_plan) == {slow.uid: 4, other.uid: 1}
 
 
 # --- quotas of a PriorityClass
@@ -378,16 +378,16 @@ def of_class(name, hard, *terms):
 def test_a_quota_of_a_class_bounds_the_replicas_of_that_class_alone():
     gold = replace(greedy(0, minimum=4), priority_class_name="gold")
     lead = replace(greedy(1, minimum=4), priority_class_name="lead")
-    made = plan(fleet(quotas=(of_class("gold", 1), of_class("lead", 2))), (gold, lead), NOW)
-    assert replicas(made) == {gold.uid: 1, lead.uid: 2}
+    new_plan = plan(fleet(quotas=(of_class("gold", 1), of_class("lead", 2))), (gold, lead), NOW)
+    assert replicas(new_plan) == {gold.uid: 1, lead.uid: 2}
 
 
 def test_until_the_next_rollout_new_replicas_are_counted_as_those_that_run():
     owner = replace(greedy(0, minimum=4), priority_class_name="gold")
-    there = workload(owner, WHOLE, 1, priority_class_name="lead")
+    running = workload(owner, WHOLE, 1, priority_class_name="lead")
     held = claims(owner, WHOLE, "n", 1)
-    seen = fleet(quotas=(of_class("gold", 0), of_class("lead", 2)), workloads=(there,), claims=held)
-    assert replicas(plan(seen, (owner,), NOW)) == {owner.uid: 3}
+    observed = fleet(quotas=(of_class("gold", 0), of_class("lead", 2)), workloads=(running,), claims=held)
+    assert replicas(plan(observed, (owner,), NOW)) == {owner.uid: 3}
 
 
 def test_pods_that_name_no_class_are_counted_as_those_of_the_clusters_default():

@@ -18,10 +18,10 @@ ROUND_S = 60.0  # back-offs of refused pods last 300 s at most
 class Tenant:
     """LLMDeployments of one namespace with a quota for pods."""
 
-    def __init__(self, seed, *, seen):
+    def __init__(self, seed, *, quota_visible):
         self.rng, self.now, self.memory = Random(seed), NOW, ()
         self.world = Kubernetes([node("n", gpu=GPUS)], (), [], self.rng)
-        self.world.shows_quota = seen
+        self.world.shows_quota = quota_visible
         for i in range(self.rng.randint(1, 3)):
             low = self.rng.randint(1, 3)
             m = intent(f"m{i}", min_replicas=low, max_replicas=9, created_at=NOW - i)
@@ -46,10 +46,10 @@ class Tenant:
         world = self.world
         before = {key: max(d.replicas, len(d.living)) for key, d in world.deployments.items()}
         serving = {uid: self.serving(uid) for uid in world.intents}
-        made = plan(replace(world.seen(), back_offs=self.memory), tuple(world.intents.values()), self.now)
-        self.memory = tuple(sorted(each for d in made.decisions for each in d.back_offs))
+        new_plan = plan(replace(world.seen(), back_offs=self.memory), tuple(world.intents.values()), self.now)
+        self.memory = tuple(sorted(back_off for d in new_plan.decisions for back_off in d.back_offs))
         used = world.used()
-        world.perform(made)
+        world.perform(new_plan)
         for uid, m in world.intents.items():
             assert self.serving(uid) >= min(serving[uid], m.min_replicas)
         if world.shows_quota:
@@ -57,30 +57,30 @@ class Tenant:
             assert more <= max(0, world.quota - used), "planned beyond the quota"
         world.pass_time(promptly=promptly)
         self.now += ROUND_S
-        return made
+        return new_plan
 
     def serving(self, uid):
-        mine = (d for d in self.world.deployments.values() if d.owner.uid == uid)
-        return sum(min(d.available, d.replicas) for d in mine)
+        deployments = (d for d in self.world.deployments.values() if d.owner.uid == uid)
+        return sum(min(d.available, d.replicas) for d in deployments)
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize("quota_visible", [True, False], ids=["seen", "unseen"])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
-def test_plans_keep_within_quotas_and_in_the_end_use_what_they_leave(seen, seed):
-    tenant = Tenant(seed, seen=seen)
+def test_plans_keep_within_quotas_and_in_the_end_use_what_they_leave(quota_visible, seed):
+    tenant = Tenant(seed, quota_visible=quota_visible)
     world = tenant.world
     for _ in range(tenant.rng.randint(1, 8)):
         tenant.happen()
         for _ in range(tenant.rng.randint(0, 4)):
             tenant.round()
     for _ in range(30):
-        made = tenant.round(promptly=True)
+        new_plan = tenant.round(promptly=True)
 
-    wanted = sum(d.desired for d in made.decisions)
-    allowed = min(wanted, GPUS)
+    desired = sum(d.desired for d in new_plan.decisions)
+    allowed = min(desired, GPUS)
     ends = sum(d.available for d in world.deployments.values())
     assert ends >= min(allowed, world.quota)
-    for d in made.decisions:
+    for d in new_plan.decisions:
         if d.placed_reason == "Placed":
             assert tenant.serving(d.owner_uid) >= d.desired

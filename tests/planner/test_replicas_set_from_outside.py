@@ -31,18 +31,18 @@ def set_to(count, **changes):
     return intent(min_replicas=count, max_replicas=count, replicas=count, **changes)
 
 
-def decide(observed, wanted, *others):
-    made = plan(observed, (wanted, *others), NOW)
-    return made, next(d for d in made.decisions if d.owner_uid == wanted.uid)
+def decide(observed, owner, *others):
+    new_plan = plan(observed, (owner, *others), NOW)
+    return new_plan, next(d for d in new_plan.decisions if d.owner_uid == owner.uid)
 
 
-def see(observed, wanted, previous=None, signal=None):
-    _, decision = decide(observed, wanted)
-    return render_status(decision, wanted, observed, signal, None, previous or {}, NOW)
+def status_of(observed, owner, previous=None, signal=None):
+    _, decision = decide(observed, owner)
+    return render_status(decision, owner, observed, signal, None, previous or {}, NOW)
 
 
-def told(seen, kind):
-    condition = next(c for c in seen["conditions"] if c["type"] == kind)
+def condition_of(status, kind):
+    condition = next(c for c in status["conditions"] if c["type"] == kind)
     return condition["status"], condition["reason"], condition["message"]
 
 
@@ -55,8 +55,8 @@ def serving(m, replicas=3, slices=7, **changes):
     )
 
 
-def replicas_of(made):
-    return [a.replicas for a in made.actions if isinstance(a, ApplyDeployment)]
+def replicas_of(new_plan):
+    return [a.replicas for a in new_plan.actions if isinstance(a, ApplyDeployment)]
 
 
 # --- a number
@@ -65,22 +65,22 @@ def replicas_of(made):
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_exactly_so_many_are_planned_whatever_the_law_says(count):
     m = set_to(count)
-    made, decision = decide(replace(serving(m), desired=((m.uid, 4),)), m)
+    new_plan, decision = decide(replace(serving(m), desired=((m.uid, 4),)), m)
 
     assert (decision.desired, decision.placed) == (count, count)
-    assert replicas_of(made) == [count]
+    assert replicas_of(new_plan) == [count]
 
 
 def test_what_has_no_room_is_short_and_what_runs_stays():
     m = set_to(9)
     observed = serving(m)
-    made, decision = decide(observed, m)
+    new_plan, decision = decide(observed, m)
 
     assert (decision.desired, decision.placed, decision.placed_reason) == (9, 7, "InsufficientCapacity")
-    assert replicas_of(made) == [7]
-    seen = see(observed, m)
-    assert told(seen, "Ready")[:2] == ("True", "MinReplicasReady")
-    assert seen["replicasDisplay"] == "3/9"
+    assert replicas_of(new_plan) == [7]
+    status = status_of(observed, m)
+    assert condition_of(status, "Ready")[:2] == ("True", "MinReplicasReady")
+    assert status["replicasDisplay"] == "3/9"
 
 
 def test_a_quota_bounds_a_number_that_is_set():
@@ -101,10 +101,10 @@ def test_a_budget_bounds_a_number_that_is_set():
 def test_a_number_below_what_a_rollout_has_takes_only_what_is_above():
     m = set_to(2, generation=2)
     rolling = serving(m, 4, updated=1, total=4, owner_generation=1)
-    made, _ = decide(rolling, m)
+    new_plan, _ = decide(rolling, m)
 
-    assert replicas_of(made) == [2]
-    assert not [a for a in made.actions if isinstance(a, RemoveDeployment)]
+    assert replicas_of(new_plan) == [2]
+    assert not [a for a in new_plan.actions if isinstance(a, RemoveDeployment)]
 
 
 def test_a_move_keeps_as_many_available_as_are_set():
@@ -130,20 +130,20 @@ def test_a_move_keeps_as_many_available_as_are_set():
 def test_a_replica_set_in_a_paused_or_refused_object_changes_nothing_that_runs():
     for count in (0, 5):
         m = set_to(count, paused=True)
-        made, decision = decide(serving(m), m)
-        assert (made.actions, decision.placed_reason) == ((), "Paused")
+        new_plan, decision = decide(serving(m), m)
+        assert (new_plan.actions, decision.placed_reason) == ((), "Paused")
         refused = InvalidIntent(m.uid, "ns", "m", 2, NOW, "spec.model.uri is wrong")
-        made, decision = decide(serving(m), refused)
-        assert (made.actions, decision.desired) == ((), 3)
+        new_plan, decision = decide(serving(m), refused)
+        assert (new_plan.actions, decision.desired) == ((), 3)
 
 
 def test_one_whose_model_name_is_taken_keeps_what_runs_though_it_is_set_to_none():
     older = intent("older", served_name="m", created_at=NOW - 5000)
     m = set_to(0, served_name="m")
-    made, decision = decide(serving(m), m, older)
+    new_plan, decision = decide(serving(m), m, older)
 
     assert decision.accepted_reason == "ModelNameCollision"
-    assert not [a for a in made.actions if a.owner_uid == m.uid]
+    assert not [a for a in new_plan.actions if a.owner_uid == m.uid]
 
 
 # --- none
@@ -153,10 +153,10 @@ def test_none_takes_down_every_deployment_and_keeps_the_service():
     m = set_to(0)
     old = workload(m, WHOLE, 1)
     observed = serving(m)
-    made, decision = decide(replace(observed, workloads=(*observed.workloads, old)), m)
+    new_plan, decision = decide(replace(observed, workloads=(*observed.workloads, old)), m)
 
     assert (decision.desired, decision.placed, decision.placed_reason) == (0, 0, "ScaledToZero")
-    assert [type(a) for a in made.actions] == [ApplyService, RemoveDeployment, RemoveDeployment]
+    assert [type(a) for a in new_plan.actions] == [ApplyService, RemoveDeployment, RemoveDeployment]
     assert decision.price_per_hour == 0
 
 
@@ -171,10 +171,10 @@ def test_none_holds_no_gpu_for_anybody():
 @pytest.mark.parametrize("uri", ["image:///m/70b", "pvc://claim/unknown"])
 def test_none_runs_nothing_even_where_no_shape_fits_or_the_checkpoint_is_not_known(uri):
     m = set_to(0, uri=uri)
-    made, decision = decide(serving(m, 2), m)
+    new_plan, decision = decide(serving(m, 2), m)
 
     assert decision.placed_reason == "ScaledToZero"
-    assert [type(a) for a in made.actions if isinstance(a, RemoveDeployment | ScaleDeployment)] == [
+    assert [type(a) for a in new_plan.actions if isinstance(a, RemoveDeployment | ScaleDeployment)] == [
         RemoveDeployment
     ]
 
@@ -182,28 +182,28 @@ def test_none_runs_nothing_even_where_no_shape_fits_or_the_checkpoint_is_not_kno
 def test_none_is_ready_as_wanted_and_says_so():
     m = set_to(0, replicas_set_by=FieldManager("kubectl", "scale", "2026-11-22T10:00:00Z"))
     blind = classify(None, "", ready=0, params=PARAMS, now=NOW)
-    before = see(serving(m, 2), intent(min_replicas=2))
+    before = status_of(serving(m, 2), intent(min_replicas=2))
     before |= {"slo": {"time": "2026-11-21T10:00:00Z", "windowSeconds": 60, "samples": 3}}
-    seen = see(snapshot(node("b", mig_1g_10gb=7)), m, before, blind)
+    status = status_of(snapshot(node("b", mig_1g_10gb=7)), m, before, blind)
 
     for kind in ("Ready", "Placed", "Available"):
-        state, reason, message = told(seen, kind)
+        state, reason, message = condition_of(status, kind)
         assert (state, reason) == ("True", "ScaledToZero")
         assert "spec.replicas is 0" in message
-    assert (seen["replicas"], seen["readyReplicas"], seen["replicasDisplay"]) == (0, 0, "0/0")
-    assert "slo" not in seen  # an alert would go on for what is not measured any more
-    assert "placement" not in seen
-    assert seen["cost"] == {"perHour": "0.00"}
-    assert [n.reason for n in transitions(before, seen) if n.type == "Warning"] == []
-    LLMDeploymentStatus.model_validate(seen)
+    assert (status["replicas"], status["readyReplicas"], status["replicasDisplay"]) == (0, 0, "0/0")
+    assert "slo" not in status  # an alert would go on for what is not measured any more
+    assert "placement" not in status
+    assert status["cost"] == {"perHour": "0.00"}
+    assert [n.reason for n in transitions(before, status) if n.type == "Warning"] == []
+    LLMDeploymentStatus.model_validate(status)
 
 
 def test_none_does_not_hide_what_the_api_server_refuses():
     m = set_to(0)
     problem = WriteProblem(m.uid, "NameTaken", "Service m is another's")
-    seen = see(snapshot(node("b", mig_1g_10gb=7), problems=(problem,)), m)
+    status = status_of(snapshot(node("b", mig_1g_10gb=7), problems=(problem,)), m)
 
-    assert told(seen, "Ready")[:2] == ("False", "NameTaken")
+    assert condition_of(status, "Ready")[:2] == ("False", "NameTaken")
 
 
 def test_from_none_to_two_places_them_anew_and_back_to_the_law():
@@ -230,39 +230,39 @@ def test_from_none_to_two_places_them_anew_and_back_to_the_law():
 
 def test_the_status_counts_pods_names_their_selector_and_says_who_set_the_number():
     m = set_to(4, replicas_set_by=FieldManager("kube-controller-manager", "scale", "2026-11-22T10:00:00Z"))
-    seen = see(serving(m, 4, available=3, ready=3, total=5), m)
+    status = status_of(serving(m, 4, available=3, ready=3, total=5), m)
 
-    assert (seen["replicas"], seen["replicasDisplay"]) == (5, "3/4")
-    assert seen["selector"] == (
+    assert (status["replicas"], status["replicasDisplay"]) == (5, "3/4")
+    assert status["selector"] == (
         "app.kubernetes.io/component=engine,app.kubernetes.io/managed-by=tangram,tangram.dev/llmdeployment=m"
     )
-    assert seen["replicasSetBy"] == {
+    assert status["replicasSetBy"] == {
         "manager": "kube-controller-manager",
         "subresource": "scale",
         "time": "2026-11-22T10:00:00Z",
     }
-    state, reason, message = told(seen, "ScalingActive")
+    state, reason, message = condition_of(status, "ScalingActive")
     assert (state, reason) == ("False", "ReplicasSet")
     assert message.startswith(
         "spec.replicas is 4, set by kube-controller-manager (scale) at 2026-11-22T10:00:00Z; without it"
         " Tangram scales: tangram scale m -n ns --auto"
     )
-    LLMDeploymentStatus.model_validate(seen)
-    assert see(serving(m, 4, available=3, ready=3, total=5), m, seen) == seen
+    LLMDeploymentStatus.model_validate(status)
+    assert status_of(serving(m, 4, available=3, ready=3, total=5), m, status) == status
 
 
 def test_without_a_recorded_client_the_status_says_that():
-    seen = see(serving(set_to(3)), set_to(3))
+    status = status_of(serving(set_to(3)), set_to(3))
 
-    assert "replicasSetBy" not in seen
-    assert "is 3 (set by a client that is not recorded)" in told(seen, "ScalingActive")[2]
+    assert "replicasSetBy" not in status
+    assert "is 3 (set by a client that is not recorded)" in condition_of(status, "ScalingActive")[2]
 
 
 def test_growth_that_is_asked_for_from_outside_leaves_it_available():
     """An autoscaler asks for more than run: that is no outage, unless fewer than scaling.minReplicas do."""
     m = set_to(6, min_available=2)
-    assert told(see(serving(m, 3), m), "Available")[:2] == ("True", "MinReplicasAvailable")
-    assert told(see(serving(m, 1), m), "Available")[0] == "False"
+    assert condition_of(status_of(serving(m, 3), m), "Available")[:2] == ("True", "MinReplicasAvailable")
+    assert condition_of(status_of(serving(m, 1), m), "Available")[0] == "False"
 
 
 # --- a new generation that changes the number alone
@@ -280,22 +280,22 @@ BEFORE = replace(intent(ttft=Objective(90, 1000), max_replicas=9), revision=Revi
 
 def test_it_is_no_rollout_and_ready_stands():
     observed = serving(BEFORE, 2)
-    before = see(observed, BEFORE)
-    seen = see(observed, written(BEFORE, 5), before)
+    before = status_of(observed, BEFORE)
+    status = status_of(observed, written(BEFORE, 5), before)
 
-    assert told(seen, "Ready")[:2] == ("True", "MinReplicasReady")
-    assert seen["observedGeneration"] == 2
-    assert seen["revision"] == {"generation": 1, "hash": "abc"}
-    assert [n.reason for n in transitions(before, seen) if n.type == "Warning"] == []
-    unsettled = see(serving(BEFORE, 2, settled=False), written(BEFORE, 5), before)
-    assert told(unsettled, "Ready")[0] == "True"
+    assert condition_of(status, "Ready")[:2] == ("True", "MinReplicasReady")
+    assert status["observedGeneration"] == 2
+    assert status["revision"] == {"generation": 1, "hash": "abc"}
+    assert [n.reason for n in transitions(before, status) if n.type == "Warning"] == []
+    unsettled = status_of(serving(BEFORE, 2, settled=False), written(BEFORE, 5), before)
+    assert condition_of(unsettled, "Ready")[0] == "True"
 
 
 def test_any_other_change_is_a_rollout():
     changed = replace(written(BEFORE, 5), revision=Revision(2, "def"))
-    seen = see(serving(BEFORE, 2), changed, see(serving(BEFORE, 2), BEFORE))
+    status = status_of(serving(BEFORE, 2), changed, status_of(serving(BEFORE, 2), BEFORE))
 
-    assert told(seen, "Ready")[:2] == ("False", "RolloutInProgress")
+    assert condition_of(status, "Ready")[:2] == ("False", "RolloutInProgress")
 
 
 def test_a_shape_in_back_off_stays_in_back_off_for_it():
@@ -310,8 +310,8 @@ def test_a_shape_in_back_off_stays_in_back_off_for_it():
 
 
 def test_what_was_measured_stands():
-    before = see(serving(BEFORE, 2), BEFORE)
+    before = status_of(serving(BEFORE, 2), BEFORE)
     before |= {"slo": {"time": "2026-11-21T09:59:50Z", "windowSeconds": 60, "samples": 3}}
-    seen = see(serving(BEFORE, 2), written(BEFORE, 5), before)
+    status = status_of(serving(BEFORE, 2), written(BEFORE, 5), before)
 
-    assert seen["slo"] == before["slo"]
+    assert status["slo"] == before["slo"]

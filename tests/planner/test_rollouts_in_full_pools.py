@@ -20,9 +20,11 @@ def wanted(minimum, maximum=7):
 
 
 def applied(observed, *intents):
-    made = plan(observed, intents, NOW)
-    (decision,) = [d for d in made.decisions if d.owner_uid == intents[0].uid]
-    (action,) = [a for a in made.actions if isinstance(a, ApplyDeployment) and a.owner_uid == intents[0].uid]
+    new_plan = plan(observed, intents, NOW)
+    (decision,) = [d for d in new_plan.decisions if d.owner_uid == intents[0].uid]
+    (action,) = [
+        a for a in new_plan.actions if isinstance(a, ApplyDeployment) and a.owner_uid == intents[0].uid
+    ]
     return decision, action
 
 
@@ -125,7 +127,7 @@ def test_the_unit_for_one_more_is_kept_from_a_younger_one():
 def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(pool, replicas, below, later):
     minimum = max(1, replicas - below)
     m = wanted(minimum, 9)
-    state, in_place, ways = Rolling(pool, replicas), False, []
+    state, in_place, strategies = Rolling(pool, replicas), False, []
     start = state.available
     state.step(0)
     decision = None
@@ -135,15 +137,15 @@ def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(poo
         decision, action = applied(seen(m, size, state, in_place=in_place), m)
         assert action.replicas == replicas
         in_place = action.max_unavailable > 0
-        ways.append(in_place)
+        strategies.append(in_place)
         state.step(action.max_unavailable)
         assert state.available >= min(start, minimum)
 
     is_done = state.total == state.updated
     assert is_done or decision.rollout_waits
     assert is_done == (decision.rollout_waits == "")
-    assert not ways[-1]
-    assert sum(a != b for a, b in pairwise(ways)) <= 2
+    assert not strategies[-1]
+    assert sum(a != b for a, b in pairwise(strategies)) <= 2
 
 
 def resumptions(**changes):

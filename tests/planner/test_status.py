@@ -48,19 +48,19 @@ def job(result=None):
     return Inspection(KEY, "ns", "tangram-inspect-1", "ju", NOW - 60, result)
 
 
-def see(observed, wanted, *, previous=None, now=NOW, signal=None, scale=None, others=()):
+def status_of(observed, owner, *, previous=None, now=NOW, signal=None, scale=None, others=()):
     """Plan, and tell the status of `wanted`."""
-    made = plan(observed, (wanted, *others), now)
-    decision = next(d for d in made.decisions if d.owner_uid == wanted.uid)
-    return render_status(decision, wanted, observed, signal, scale, previous or {}, now)
+    new_plan = plan(observed, (owner, *others), now)
+    decision = next(d for d in new_plan.decisions if d.owner_uid == owner.uid)
+    return render_status(decision, owner, observed, signal, scale, previous or {}, now)
 
 
-def conditions(seen):
-    return {c["type"]: c for c in seen["conditions"]}
+def conditions(status):
+    return {c["type"]: c for c in status["conditions"]}
 
 
-def told(seen, kind):
-    condition = conditions(seen)[kind]
+def condition_of(status, kind):
+    condition = conditions(status)[kind]
     return condition["status"], condition["reason"]
 
 
@@ -91,18 +91,18 @@ def measured(ready=1, problem="", now=NOW, **values):
 
 def test_a_serving_deployment_reads_as_people_expect():
     m = intent(ttft=TTFT, max_replicas=3)
-    seen = see(serving(m), m, signal=measured())
+    status = status_of(serving(m), m, signal=measured())
 
-    assert [c["type"] for c in seen["conditions"]] == TYPES
-    assert told(seen, "Ready") == ("True", "AllReplicasReady")
-    assert told(seen, "SLOMet") == ("True", "WithinTarget")
-    assert told(seen, "ScalingActive") == ("True", "MetricsFresh")
-    assert seen["replicasDisplay"] == "1/1"
-    assert seen["placement"]["display"] == "H100-80GB-SXM:1g.10gb x1"
-    assert seen["cost"] == {"perHour": "0.44"}
-    assert seen["url"] == "http://m.ns.svc"
-    assert seen["model"]["facts"]["weightBytes"] == FACTS_1B.weight_bytes
-    assert seen["slo"] == {
+    assert [c["type"] for c in status["conditions"]] == TYPES
+    assert condition_of(status, "Ready") == ("True", "AllReplicasReady")
+    assert condition_of(status, "SLOMet") == ("True", "WithinTarget")
+    assert condition_of(status, "ScalingActive") == ("True", "MetricsFresh")
+    assert status["replicasDisplay"] == "1/1"
+    assert status["placement"]["display"] == "H100-80GB-SXM:1g.10gb x1"
+    assert status["cost"] == {"perHour": "0.44"}
+    assert status["url"] == "http://m.ns.svc"
+    assert status["model"]["facts"]["weightBytes"] == FACTS_1B.weight_bytes
+    assert status["slo"] == {
         "time": "2026-11-21T10:00:00Z",
         "windowSeconds": 60,
         "samples": 100,
@@ -126,32 +126,34 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_every_status_fits_the_crd_and_is_complete(name):
-    observed, wanted = SITUATIONS[name]
-    seen = see(observed, wanted, signal=measured())
+    observed, owner = SITUATIONS[name]
+    status = status_of(observed, owner, signal=measured())
 
-    known = LLMDeploymentStatus.model_validate(seen)
-    assert known.model_dump(by_alias=True, exclude_unset=True, mode="json") == seen
-    assert [c["type"] for c in seen["conditions"]] == TYPES
-    assert all(c["observedGeneration"] == wanted.generation for c in seen["conditions"])
-    assert seen["observedGeneration"] == wanted.generation
-    assert {c["reason"] for c in seen["conditions"]} <= {reason.value for reason in Reason}
+    parsed = LLMDeploymentStatus.model_validate(status)
+    assert parsed.model_dump(by_alias=True, exclude_unset=True, mode="json") == status
+    assert [c["type"] for c in status["conditions"]] == TYPES
+    assert all(c["observedGeneration"] == owner.generation for c in status["conditions"])
+    assert status["observedGeneration"] == owner.generation
+    assert {c["reason"] for c in status["conditions"]} <= {reason.value for reason in Reason}
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_same_again_writes_nothing_however_long_it_lasts(name):
-    observed, wanted = SITUATIONS[name]
-    first = see(observed, wanted, signal=measured())
+    observed, owner = SITUATIONS[name]
+    first = status_of(observed, owner, signal=measured())
 
     for seconds in (1, 59, 61, 86_400):
-        later = see(observed, wanted, previous=first, now=NOW + seconds, signal=measured(now=NOW + seconds))
+        later = status_of(
+            observed, owner, previous=first, now=NOW + seconds, signal=measured(now=NOW + seconds)
+        )
         assert later == first
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_what_is_not_true_says_since_when(name):
-    observed, wanted = SITUATIONS[name]
+    observed, owner = SITUATIONS[name]
 
-    for condition in see(observed, wanted)["conditions"]:
+    for condition in status_of(observed, owner)["conditions"]:
         assert condition["message"]
         assert (condition["status"] == "True") != condition["message"].endswith(
             "(since 2026-11-21T10:00:00Z)"
@@ -176,52 +178,56 @@ def test_what_is_not_true_says_since_when(name):
     ],
 )
 def test_ready_has_the_reason_of_the_leaf_to_look_at(name, expected):
-    assert told(see(*SITUATIONS[name]), "Ready") == expected
+    assert condition_of(status_of(*SITUATIONS[name]), "Ready") == expected
 
 
 def test_the_younger_of_two_names_says_so():
     old, young = intent("old", created_at=1.0, served_name="x"), intent("young", served_name="x")
-    seen = see(snapshot(node("b", mig_1g_10gb=2)), young, others=(old,))
+    status = status_of(snapshot(node("b", mig_1g_10gb=2)), young, others=(old,))
 
-    assert told(seen, "Ready") == told(seen, "Accepted") == ("False", "ModelNameCollision")
-    assert told(seen, "Placed") == ("Unknown", "NotAccepted")
+    assert (
+        condition_of(status, "Ready") == condition_of(status, "Accepted") == ("False", "ModelNameCollision")
+    )
+    assert condition_of(status, "Placed") == ("Unknown", "NotAccepted")
 
 
 def test_pods_that_do_not_start_are_told_in_the_clusters_words():
     m = intent()
-    seen = see(serving(m, available=0, message="CrashLoopBackOff: exit 1"), m)
+    status = status_of(serving(m, available=0, message="CrashLoopBackOff: exit 1"), m)
 
-    assert told(seen, "Ready") == told(seen, "Available") == ("False", "ReplicasNotStarting")
-    assert "CrashLoopBackOff: exit 1" in conditions(seen)["Ready"]["message"]
+    assert (
+        condition_of(status, "Ready") == condition_of(status, "Available") == ("False", "ReplicasNotStarting")
+    )
+    assert "CrashLoopBackOff: exit 1" in conditions(status)["Ready"]["message"]
 
 
 def test_pods_that_start_name_the_deployment_they_are_waited_for():
     m = intent()
-    seen = see(serving(m, available=0), m)
+    status = status_of(serving(m, available=0), m)
 
-    assert told(seen, "Ready") == ("False", "ReplicasStarting")
-    assert workload(m, SLICE).name in conditions(seen)["Ready"]["message"]
+    assert condition_of(status, "Ready") == ("False", "ReplicasStarting")
+    assert workload(m, SLICE).name in conditions(status)["Ready"]["message"]
 
 
 @pytest.mark.parametrize("reason", ["NameTaken", "Forbidden", "Rejected"])
 def test_what_the_api_server_refused_is_told(reason):
     m = intent()
     observed = snapshot(node("b", gpu=1), problems=(WriteProblem(m.uid, reason, "a Service m is there"),))
-    seen = see(observed, m)
+    status = status_of(observed, m)
 
-    assert told(seen, "Ready") == told(seen, "Available") == ("False", reason)
+    assert condition_of(status, "Ready") == condition_of(status, "Available") == ("False", reason)
 
 
 def test_a_failed_checkpoint_keeps_its_reason_while_it_is_tried_again():
     m = intent(uri=NEW)
     failed = snapshot(inspections=(job(InspectionFailure("NotFound", "no such directory", NOW)),))
-    first = see(failed, m)
-    again = see(snapshot(inspections=(job(),)), m, previous=first, now=NOW + 61)
-    fixed = see(snapshot(facts=((KEY, FACTS_1B),)), m, previous=again, now=NOW + 70)
+    first = status_of(failed, m)
+    again = status_of(snapshot(inspections=(job(),)), m, previous=first, now=NOW + 61)
+    fixed = status_of(snapshot(facts=((KEY, FACTS_1B),)), m, previous=again, now=NOW + 70)
 
-    assert told(first, "ModelReady") == told(first, "Ready") == ("False", "NotFound")
+    assert condition_of(first, "ModelReady") == condition_of(first, "Ready") == ("False", "NotFound")
     assert again == first
-    assert told(fixed, "ModelReady") == ("True", "Inspected")
+    assert condition_of(fixed, "ModelReady") == ("True", "Inspected")
 
 
 def test_a_checkpoint_that_goes_on_failing_with_a_new_image_does_not_make_ready_flap():
@@ -230,11 +236,13 @@ def test_a_checkpoint_that_goes_on_failing_with_a_new_image_does_not_make_ready_
     running = Inspection(key, "ns", "tangram-inspect-1", "ju", NOW)
     failed = replace(running, result=InspectionFailure("InspectionFailed", "it ran too long", NOW + 600))
     new = replace(serving(m), engine_image="engine:2")
-    first = see(replace(new, inspections=(failed,)), m, previous=see(serving(m), m), now=NOW + 600)
-    between = see(new, m, previous=first, now=NOW + 661)
-    again = see(replace(new, inspections=(running,)), m, previous=between, now=NOW + 662)
+    first = status_of(
+        replace(new, inspections=(failed,)), m, previous=status_of(serving(m), m), now=NOW + 600
+    )
+    between = status_of(new, m, previous=first, now=NOW + 661)
+    again = status_of(replace(new, inspections=(running,)), m, previous=between, now=NOW + 662)
 
-    assert told(first, "Ready") == ("False", "InspectionFailed")
+    assert condition_of(first, "Ready") == ("False", "InspectionFailed")
     assert first == between == again
 
 
@@ -242,19 +250,21 @@ def test_a_retried_inspection_that_is_stuck_tells_what_it_waits_for():
     m = intent(uri=NEW)
     failed = snapshot(inspections=(job(InspectionFailure("InspectionFailed", "it ran too long", NOW)),))
     stuck = snapshot(inspections=(replace(job(), message="pod p: ErrImagePull: not found"),))
-    seen = see(stuck, m, previous=see(failed, m), now=NOW + 70)
+    status = status_of(stuck, m, previous=status_of(failed, m), now=NOW + 70)
 
-    assert told(seen, "ModelReady") == told(seen, "Ready") == ("False", "InspectionFailed")
-    assert "ErrImagePull" in conditions(seen)["Ready"]["message"]
+    assert (
+        condition_of(status, "ModelReady") == condition_of(status, "Ready") == ("False", "InspectionFailed")
+    )
+    assert "ErrImagePull" in conditions(status)["Ready"]["message"]
 
 
 def test_another_uri_is_not_blamed_for_the_old_failure():
     failed = snapshot(inspections=(job(InspectionFailure("NotFound", "no such directory", NOW)),))
-    first = see(failed, intent(uri=NEW))
+    first = status_of(failed, intent(uri=NEW))
 
-    seen = see(snapshot(), intent(uri="pvc://claim/other"), previous=first)
+    status = status_of(snapshot(), intent(uri="pvc://claim/other"), previous=first)
 
-    assert told(seen, "ModelReady") == ("Unknown", "Inspecting")
+    assert condition_of(status, "ModelReady") == ("Unknown", "Inspecting")
 
 
 # --- generations and rollouts: never claim more than is true
@@ -262,74 +272,82 @@ def test_another_uri_is_not_blamed_for_the_old_failure():
 
 def test_a_new_generation_is_not_ready_before_the_deployment_was_rewritten():
     m = intent()
-    first = see(serving(m), m)
-    seen = see(serving(m), replace(m, generation=2), previous=first)
+    first = status_of(serving(m), m)
+    status = status_of(serving(m), replace(m, generation=2), previous=first)
 
-    assert told(first, "Ready") == ("True", "AllReplicasReady")
-    assert told(seen, "Ready") == ("False", "RolloutInProgress")
-    assert told(seen, "Available") == ("True", "MinReplicasAvailable")
+    assert condition_of(first, "Ready") == ("True", "AllReplicasReady")
+    assert condition_of(status, "Ready") == ("False", "RolloutInProgress")
+    assert condition_of(status, "Available") == ("True", "MinReplicasAvailable")
 
 
 def test_an_unobserved_write_is_not_ready_for_a_new_generation_but_changes_nothing_for_the_old():
     m = intent()
-    first = see(serving(m), m)
+    first = status_of(serving(m), m)
 
-    assert told(see(serving(m, settled=False), m, previous=first), "Ready") == ("True", "AllReplicasReady")
-    assert told(see(serving(m, settled=False), m), "Ready") == ("False", "RolloutInProgress")
+    assert condition_of(status_of(serving(m, settled=False), m, previous=first), "Ready") == (
+        "True",
+        "AllReplicasReady",
+    )
+    assert condition_of(status_of(serving(m, settled=False), m), "Ready") == ("False", "RolloutInProgress")
 
 
 def test_pods_of_an_old_template_mean_a_rollout():
     m = intent()
 
-    assert told(see(serving(m, total=2, updated=1), m), "Ready") == ("False", "RolloutInProgress")
+    assert condition_of(status_of(serving(m, total=2, updated=1), m), "Ready") == (
+        "False",
+        "RolloutInProgress",
+    )
 
 
 def test_a_rollout_that_the_minimum_forbids_tells_what_it_waits_for():
     m = intent(min_replicas=4)
-    seen = see(serving(m, 4, total=5, updated=1, message="pod x: Unschedulable"), m)
+    status = status_of(serving(m, 4, total=5, updated=1, message="pod x: Unschedulable"), m)
 
-    assert told(seen, "Ready") == ("False", "RolloutInProgress")
-    assert told(seen, "Placed") == ("True", "Placed")
+    assert condition_of(status, "Ready") == ("False", "RolloutInProgress")
+    assert condition_of(status, "Placed") == ("True", "Placed")
     for kind in ("Ready", "Placed"):
-        assert "the rollout waits for one free 1g.10gb on H100-80GB-SXM" in conditions(seen)[kind]["message"]
+        assert (
+            "the rollout waits for one free 1g.10gb on H100-80GB-SXM" in conditions(status)[kind]["message"]
+        )
 
 
 def test_a_new_engine_image_does_not_make_a_serving_deployment_unready():
     m = intent()
-    first = see(serving(m), m)
-    seen = see(replace(serving(m), engine_image="engine:2"), m, previous=first)
+    first = status_of(serving(m), m)
+    status = status_of(replace(serving(m), engine_image="engine:2"), m, previous=first)
 
-    assert told(seen, "ModelReady") == ("Unknown", "Inspecting")
-    assert told(seen, "Ready")[0] == "True"
-    assert seen["placement"]["display"] == "H100-80GB-SXM:1g.10gb x1"
+    assert condition_of(status, "ModelReady") == ("Unknown", "Inspecting")
+    assert condition_of(status, "Ready")[0] == "True"
+    assert status["placement"]["display"] == "H100-80GB-SXM:1g.10gb x1"
 
 
 def test_an_older_shape_that_serves_makes_it_available_but_not_ready():
     m = intent(tpot=tpot(2))
-    seen = see(serving(m), m)
+    status = status_of(serving(m), m)
 
-    assert told(seen, "Available") == ("True", "MinReplicasAvailable")
-    assert told(seen, "Ready") == ("False", "RolloutInProgress")
-    assert seen["cost"]["perHour"] == "3.51"  # one GPU, and the slice that still serves
+    assert condition_of(status, "Available") == ("True", "MinReplicasAvailable")
+    assert condition_of(status, "Ready") == ("False", "RolloutInProgress")
+    assert status["cost"]["perHour"] == "3.51"  # one GPU, and the slice that still serves
 
 
 def test_above_the_minimum_it_is_ready_though_not_wholly_placed():
     m = intent(max_replicas=9)
-    seen = see(replace(serving(m, 4), desired=((m.uid, 6),)), m)
+    status = status_of(replace(serving(m, 4), desired=((m.uid, 6),)), m)
 
-    assert told(seen, "Ready") == ("True", "MinReplicasReady")
-    assert told(seen, "Placed") == ("False", "InsufficientCapacity")
-    assert "4 of 6 replicas placed" in conditions(seen)["Ready"]["message"]
-    assert seen["replicasDisplay"] == "4/6"
+    assert condition_of(status, "Ready") == ("True", "MinReplicasReady")
+    assert condition_of(status, "Placed") == ("False", "InsufficientCapacity")
+    assert "4 of 6 replicas placed" in conditions(status)["Ready"]["message"]
+    assert status["replicasDisplay"] == "4/6"
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes():
     m = intent()
-    first = see(serving(m, available=0), m)
-    second = see(serving(m, available=0, message="ImagePullBackOff"), m, previous=first, now=NOW + 5)
-    third = see(serving(m), m, previous=second, now=NOW + 9)
+    first = status_of(serving(m, available=0), m)
+    second = status_of(serving(m, available=0, message="ImagePullBackOff"), m, previous=first, now=NOW + 5)
+    third = status_of(serving(m), m, previous=second, now=NOW + 9)
 
-    times = [conditions(seen)["Available"]["lastTransitionTime"] for seen in (first, second, third)]
+    times = [conditions(status)["Available"]["lastTransitionTime"] for status in (first, second, third)]
     assert times == ["2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", "2026-11-21T10:00:09Z"]
 
 
@@ -338,18 +356,18 @@ def test_a_condition_keeps_its_time_until_its_status_changes():
 
 def test_a_missed_objective_is_told_with_the_edge_it_is_checked_at():
     m = intent(ttft=Objective(90, 2000), max_replicas=2)
-    seen = see(serving(m), m, signal=measured(ttft_attainment=0.5))
+    status = status_of(serving(m), m, signal=measured(ttft_attainment=0.5))
 
-    assert told(seen, "SLOMet") == ("False", "TTFTExceeded")
-    assert "measured at the histogram edge of 1000 ms" in conditions(seen)["SLOMet"]["message"]
-    assert told(seen, "Ready")[0] == "True"
+    assert condition_of(status, "SLOMet") == ("False", "TTFTExceeded")
+    assert "measured at the histogram edge of 1000 ms" in conditions(status)["SLOMet"]["message"]
+    assert condition_of(status, "Ready")[0] == "True"
 
 
 def test_tpot_is_missed_when_tokens_are_late_though_no_request_has_ended():
     m = intent(tpot=tpot(60))
     signal = measured(tpot_attainment=None, itl_attainment=0.2)
 
-    assert told(see(serving(m), m, signal=signal), "SLOMet") == ("False", "TPOTExceeded")
+    assert condition_of(status_of(serving(m), m, signal=signal), "SLOMet") == ("False", "TPOTExceeded")
 
 
 @pytest.mark.parametrize(
@@ -366,89 +384,97 @@ def test_tpot_is_missed_when_tokens_are_late_though_no_request_has_ended():
 def test_what_is_not_known_is_not_claimed(signal, expected):
     m = intent(ttft=TTFT)
 
-    assert told(see(serving(m), m, signal=signal), "SLOMet") == expected
+    assert condition_of(status_of(serving(m), m, signal=signal), "SLOMet") == expected
 
 
 def test_without_an_objective_there_is_nothing_to_meet():
-    assert told(see(serving(intent()), intent(), signal=measured()), "SLOMet") == ("Unknown", "NoObjective")
+    assert condition_of(status_of(serving(intent()), intent(), signal=measured()), "SLOMet") == (
+        "Unknown",
+        "NoObjective",
+    )
 
 
 def test_a_load_at_the_edge_changes_the_condition_at_most_once_a_minute():
     m = intent(ttft=TTFT)
-    seen, changes = see(serving(m), m, signal=measured()), 0
+    status, changes = status_of(serving(m), m, signal=measured()), 0
     for second in range(15, 600, 15):
         signal = measured(now=NOW + second, ttft_attainment=0.89 if second % 30 else 0.91)
-        after = see(serving(m), m, previous=seen, now=NOW + second, signal=signal)
-        changes += told(after, "SLOMet") != told(seen, "SLOMet")
-        seen = after
+        after = status_of(serving(m), m, previous=status, now=NOW + second, signal=signal)
+        changes += condition_of(after, "SLOMet") != condition_of(status, "SLOMet")
+        status = after
 
     assert 1 <= changes <= 10
 
 
 def test_what_was_measured_for_other_objectives_does_not_stand_for_a_new_generation():
     m = intent(ttft=TTFT)
-    first = see(serving(m), m, signal=measured())
+    first = status_of(serving(m), m, signal=measured())
     m = replace(m, generation=2, ttft=Objective(90, 100))
     slow = measured(now=NOW + 5, ttft_attainment=0.1)
-    seen = see(serving(m), m, previous=first, now=NOW + 5, signal=slow)
+    status = status_of(serving(m), m, previous=first, now=NOW + 5, signal=slow)
 
-    assert told(first, "SLOMet") == ("True", "WithinTarget")
-    assert told(seen, "SLOMet") == ("False", "TTFTExceeded")
-    assert seen["slo"]["ttftAttainment"] == "0.100"
+    assert condition_of(first, "SLOMet") == ("True", "WithinTarget")
+    assert condition_of(status, "SLOMet") == ("False", "TTFTExceeded")
+    assert status["slo"]["ttftAttainment"] == "0.100"
 
 
 def test_losing_the_metrics_is_told_at_once():
     m = intent(ttft=TTFT)
-    first = see(serving(m), m, signal=measured())
+    first = status_of(serving(m), m, signal=measured())
     signal = classify(None, "connection refused", ready=1, params=PARAMS, now=NOW + 1)
 
-    assert told(see(serving(m), m, previous=first, now=NOW + 1, signal=signal), "SLOMet")[0] == "Unknown"
+    assert (
+        condition_of(status_of(serving(m), m, previous=first, now=NOW + 1, signal=signal), "SLOMet")[0]
+        == "Unknown"
+    )
 
 
 @given(st.lists(st.tuples(st.floats(0.9, 1), st.floats(0.3, 0.5), st.floats(20, 500)), max_size=30))
 @settings(deadline=None)
 def test_numbers_are_written_at_most_once_a_minute(readings):
     m = intent(ttft=TTFT)
-    seen, writes = {}, []
+    status, writes = {}, []
     for i, (attainment, ttft_s, requests) in enumerate(readings):
         now = NOW + 15 * i
         signal = measured(now=now, ttft_attainment=attainment, ttft_s=ttft_s, requests=requests)
-        after = see(serving(m), m, previous=seen, now=now, signal=signal)
-        if after != seen:
+        after = status_of(serving(m), m, previous=status, now=now, signal=signal)
+        if after != status:
             writes.append(now)
-        seen = after
+        status = after
 
     assert all(later - earlier >= 60 for earlier, later in itertools.pairwise(writes))
 
 
 def test_small_changes_of_numbers_are_no_news():
     m = intent(ttft=TTFT)
-    first = see(serving(m), m, signal=measured())
+    first = status_of(serving(m), m, signal=measured())
     signal = measured(now=NOW + 300, ttft_attainment=0.975, ttft_s=0.43, requests=105.0)
 
-    assert see(serving(m), m, previous=first, now=NOW + 300, signal=signal) == first
+    assert status_of(serving(m), m, previous=first, now=NOW + 300, signal=signal) == first
 
 
 # --- scaling
 
 
 def scaled(at=NOW, before=1, after=2, reason="SLOViolated"):
-    told = "ttft objective missed: 1 -> 2"
-    warning = told if reason in ("AtMaximum", "ReplicasNotStarting") else ""
-    return ScalingDecision(at, after, before, reason, told, ScalingMemory(), warning=warning)
+    message = "ttft objective missed: 1 -> 2"
+    warning = message if reason in ("AtMaximum", "ReplicasNotStarting") else ""
+    return ScalingDecision(at, after, before, reason, message, ScalingMemory(), warning=warning)
 
 
 def test_the_last_scaling_is_kept_until_the_next():
     m = intent(max_replicas=3)
-    first = see(serving(m), m, scale=scaled())
+    first = status_of(serving(m), m, scale=scaled())
     held = scaled(NOW + 99, 2, 2, "Steady")
 
     assert first["lastScale"] == {"time": "2026-11-21T10:00:00Z", "from": 1, "to": 2, "reason": "SLOViolated"}
-    assert see(serving(m), m, previous=first, now=NOW + 99, scale=held)["lastScale"] == first["lastScale"]
+    assert (
+        status_of(serving(m), m, previous=first, now=NOW + 99, scale=held)["lastScale"] == first["lastScale"]
+    )
 
 
 @pytest.mark.parametrize(
-    ("wanted", "signal", "expected"),
+    ("desired", "signal", "expected"),
     [
         (intent(), measured(), ("False", "Disabled")),
         (intent(max_replicas=2), None, ("False", "MetricsMissing")),
@@ -458,15 +484,17 @@ def test_the_last_scaling_is_kept_until_the_next():
         (intent(max_replicas=2, paused=True), measured(), ("False", "Paused")),
     ],
 )
-def test_whether_the_number_can_follow_the_load_is_told(wanted, signal, expected):
-    assert told(see(serving(wanted), wanted, signal=signal), "ScalingActive") == expected
+def test_whether_the_number_can_follow_the_load_is_told(desired, signal, expected):
+    assert condition_of(status_of(serving(desired), desired, signal=signal), "ScalingActive") == expected
 
 
 def test_replicas_that_never_start_stop_the_scaling():
     m = intent(max_replicas=9)
-    seen = see(serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 4, 4, "ReplicasNotStarting"))
+    status = status_of(
+        serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 4, 4, "ReplicasNotStarting")
+    )
 
-    assert told(seen, "ScalingActive") == ("False", "ReplicasNotStarting")
+    assert condition_of(status, "ScalingActive") == ("False", "ReplicasNotStarting")
 
 
 def test_an_objective_that_more_replicas_do_not_meet_is_told_with_its_numbers():
@@ -475,28 +503,28 @@ def test_an_objective_that_more_replicas_do_not_meet_is_told_with_its_numbers():
     decision = replace(scaled(NOW, 2, 2, "Steady"), unreachable=why)
     slow = measured(ready=2, tpot_attainment=0.1)
 
-    seen = see(serving(m, 2), m, signal=slow, scale=decision)
+    status = status_of(serving(m, 2), m, signal=slow, scale=decision)
 
-    assert told(seen, "SLOMet") == ("False", "TPOTExceeded")
-    assert why in conditions(seen)["SLOMet"]["message"]
-    assert why in conditions(seen)["ScalingActive"]["message"]
+    assert condition_of(status, "SLOMet") == ("False", "TPOTExceeded")
+    assert why in conditions(status)["SLOMet"]["message"]
+    assert why in conditions(status)["ScalingActive"]["message"]
 
 
 def test_what_the_scaling_law_learned_is_kept():
     m = intent(max_replicas=9)
     learned = replace(scaled(), memory=ScalingMemory(subject="m", violated_rate=1.5))
 
-    first = see(serving(m), m, scale=learned)
+    first = status_of(serving(m), m, scale=learned)
 
     assert first["scaling"] == {"learnedUnder": "m", "violatedRequestsPerSecond": "1.50"}
-    assert see(serving(m), m, previous=first)["scaling"] == first["scaling"]
+    assert status_of(serving(m), m, previous=first)["scaling"] == first["scaling"]
 
 
 def test_reaching_the_maximum_is_told():
     m = intent(max_replicas=2)
-    seen = see(serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 2, 2, "AtMaximum"))
+    status = status_of(serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 2, 2, "AtMaximum"))
 
-    assert "objective missed" in conditions(seen)["ScalingActive"]["message"]
+    assert "objective missed" in conditions(status)["ScalingActive"]["message"]
 
 
 # --- what the recommended plan says
@@ -510,9 +538,9 @@ def advised(observed, m, advice):
 def test_who_goes_short_reads_what_rules_it_out_and_what_would_serve_it():
     m = intent(min_replicas=3)
     advice = Advice("fp-1", 0.0, ("2 slices of 1g.10gb",), (RecommendedChange("GPUs", "add one 1g.10gb"),))
-    seen = advised(snapshot(node("b", mig_1g_10gb=2)), m, advice)
+    status = advised(snapshot(node("b", mig_1g_10gb=2)), m, advice)
 
-    placement = LLMDeploymentStatus.model_validate(seen).placement
+    placement = LLMDeploymentStatus.model_validate(status).placement
     assert placement is not None
     assert (placement.plan, placement.because) == ("fp-1", ("2 slices of 1g.10gb",))
     assert [(r.dimension, r.text) for r in placement.relaxations] == [("GPUs", "add one 1g.10gb")]
@@ -520,22 +548,22 @@ def test_who_goes_short_reads_what_rules_it_out_and_what_would_serve_it():
 
 def test_whom_the_recommended_plan_says_nothing_about_has_no_word_of_it():
     m = intent()
-    seen = advised(serving(m), m, Advice("fp-1", 2.0))
+    status = advised(serving(m), m, Advice("fp-1", 2.0))
 
-    assert not {"plan", "because", "relaxations"} & set(seen["placement"])
+    assert not {"plan", "because", "relaxations"} & set(status["placement"])
 
 
 def test_what_has_no_place_is_not_said_to_wait_for_pods():
     m = intent(min_replicas=3)
-    seen = snapshot(
+    observed = snapshot(
         node("b", mig_1g_10gb=2),
         workloads=(workload(m, shape("1g.10gb"), 2),),
         claims=claims(m, shape("1g.10gb"), "b", 2),
     )
-    told = conditions(see(seen, m))["Available"]
+    condition = conditions(status_of(observed, m))["Available"]
 
-    assert told["reason"] == "WaitingForPlacement"
-    assert told["message"].startswith("2 of at least 3 available; the others wait for Placed")
+    assert condition["reason"] == "WaitingForPlacement"
+    assert condition["message"].startswith("2 of at least 3 available; the others wait for Placed")
 
 
 def test_another_layout_is_told_to_whom_this_one_has_no_place_for_and_to_nobody_else():
@@ -554,14 +582,14 @@ def test_alternatives_say_how_many_would_be_needed_what_they_cost_and_why_not():
     observed = snapshot(
         node("a", "GB200-186GB", gpu=1), node("b", mig_1g_10gb=1, gpu=1), node("c", "L4", gpu=1)
     )
-    told = see(observed, m)["placement"]["alternatives"]
+    alternatives = status_of(observed, m)["placement"]["alternatives"]
 
-    assert [(a["shape"], a["replicas"], a["rejectedBecause"]) for a in told] == [
+    assert [(a["shape"], a["replicas"], a["rejectedBecause"]) for a in alternatives] == [
         ("H100-80GB-SXM", 1, "Dearer"),
         ("L4", 1, "TPOT"),
         ("GB200-186GB", 1, "NoPrice"),
     ]
-    assert [a.get("costPerHour") for a in told] == ["3.07", "0.54", None]
+    assert [a.get("costPerHour") for a in alternatives] == ["3.07", "0.54", None]
 
 
 # --- a life
@@ -570,12 +598,12 @@ def test_alternatives_say_how_many_would_be_needed_what_they_cost_and_why_not():
 def test_from_nothing_to_ready():
     m = intent(ttft=TTFT)
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=1)), (m,))
-    seen, reasons = {}, []
+    status, reasons = {}, []
     for step in range(4):
-        made = plan(cluster.observed, (m,), NOW + step)
-        seen = render_status(made.decisions[0], m, cluster.observed, None, None, seen, NOW + step)
-        reasons.append(told(seen, "Ready")[1])
-        cluster.perform(made)
+        new_plan = plan(cluster.observed, (m,), NOW + step)
+        status = render_status(new_plan.decisions[0], m, cluster.observed, None, None, status, NOW + step)
+        reasons.append(condition_of(status, "Ready")[1])
+        cluster.perform(new_plan)
         if step:
             cluster.settle()
 
@@ -583,7 +611,7 @@ def test_from_nothing_to_ready():
 
 
 def test_what_a_slice_costs_less_than_its_gpu_is_seen_in_the_status():
-    whole = see(serving(intent(), at=WHOLE), intent())
+    whole = status_of(serving(intent(), at=WHOLE), intent())
 
     assert whole["cost"]["perHour"] == "3.07"
     assert whole["placement"]["alternatives"][0]["costPerHour"] == "0.44"

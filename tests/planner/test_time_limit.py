@@ -10,11 +10,11 @@ from tangram.planner import plan, render_status
 from tests.support.fleet import NOW, intent, node, snapshot
 
 
-def accepted(observed: FleetSnapshot, wanted: Intent) -> str:
-    (decision,) = plan(observed, (wanted,), NOW).decisions
+def accepted(observed: FleetSnapshot, owner: Intent) -> str:
+    (decision,) = plan(observed, (owner,), NOW).decisions
     assert decision.accepted
-    seen = render_status(decision, wanted, observed, None, None, {}, NOW)
-    (condition,) = (c for c in seen["conditions"] if c["type"] == "Accepted")
+    status = render_status(decision, owner, observed, None, None, {}, NOW)
+    (condition,) = (c for c in status["conditions"] if c["type"] == "Accepted")
     assert condition["status"] == "True"
     return str(condition["message"])
 
@@ -45,34 +45,34 @@ def test_the_default_limit_is_no_news() -> None:
 def test_a_grace_period_above_what_a_cluster_autoscaler_grants_is_told(
     seconds: int, pools: tuple[Pool, ...], warned: bool
 ) -> None:
-    said = accepted(fleet(pools=pools), intent(max_request_s=seconds))
-    assert ("max-graceful-termination-sec" in said) is warned
+    message = accepted(fleet(pools=pools), intent(max_request_s=seconds))
+    assert ("max-graceful-termination-sec" in message) is warned
 
 
 def test_a_cluster_autoscaler_that_is_kept_away_cuts_nothing() -> None:
-    kept = replace(fleet(pools=(GROWING,)), pod_needs=PodNeeds(keep_nodes=True))
-    assert accepted(kept, intent(max_request_s=3600)) == "the spec is valid"
+    keeps_nodes = replace(fleet(pools=(GROWING,)), pod_needs=PodNeeds(keep_nodes=True))
+    assert accepted(keeps_nodes, intent(max_request_s=3600)) == "the spec is valid"
 
 
 def test_pools_that_are_not_its_own_do_not_count() -> None:
-    wanted = intent(pools=("fixed",))
+    owner = intent(pools=("fixed",))
     observed = replace(
         fleet(pools=(FIXED, GROWING)), nodes=(replace(node("a", gpu=8), labels=(("pool", "fixed"),)),)
     )
-    assert accepted(observed, wanted) == "the spec is valid"
+    assert accepted(observed, owner) == "the spec is valid"
 
 
 @pytest.mark.parametrize(("seconds", "warned"), [(600, True), (106, True), (105, False)])
 def test_spot_nodes_that_are_reclaimed_sooner_are_told(seconds: int, warned: bool) -> None:
-    wanted = intent(max_request_s=seconds)
-    assert ("spot nodes" in accepted(fleet(spot=True), wanted)) is warned
-    assert "spot nodes" not in accepted(fleet(), wanted)
+    owner = intent(max_request_s=seconds)
+    assert ("spot nodes" in accepted(fleet(spot=True), owner)) is warned
+    assert "spot nodes" not in accepted(fleet(), owner)
 
 
 @pytest.mark.parametrize(("seconds", "warned"), [(10, True), (600, False)])
 def test_answers_that_are_expected_to_take_longer_are_told(seconds: int, warned: bool) -> None:
-    wanted = intent(
+    owner = intent(
         max_request_s=seconds, max_model_len=20_000, traffic=Traffic(None, around(1000), around(8000))
     )
-    said = accepted(fleet(), wanted)
-    assert ("P90 of traffic.outputTokens: 16000 tokens" in said) is warned
+    message = accepted(fleet(), owner)
+    assert ("P90 of traffic.outputTokens: 16000 tokens" in message) is warned

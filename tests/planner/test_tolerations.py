@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def tolerated(resource, taint, sku, *added):
-    return any(tolerates(each, taint) for each in engine_tolerations(sku, resource, added))
+    return any(tolerates(toleration, taint) for toleration in engine_tolerations(sku, resource, added))
 
 
 def held(resource):
@@ -33,9 +33,9 @@ JOINED_LATER: set[tuple[str, str]] = set()
 
 def test_every_board_that_can_be_cut_may_be_held_for_each_of_its_profiles():
     listed = {(sku, profile) for sku, profiles in HELD_PROFILES.items() for profile in profiles}
-    known = {(sku, profile.name) for sku in CUT for profile in gpu(sku).profiles}
+    catalogued = {(sku, profile.name) for sku in CUT for profile in gpu(sku).profiles}
 
-    assert (listed, listed & JOINED_LATER) == (known - JOINED_LATER, set())
+    assert (listed, listed & JOINED_LATER) == (catalogued - JOINED_LATER, set())
 
 
 @pytest.mark.parametrize("sku", CUT)
@@ -59,14 +59,14 @@ def test_the_name_of_a_hold_is_that_of_the_resource_and_a_valid_key():
 
 
 def test_a_board_that_cannot_be_cut_is_held_for_nothing():
-    keys = [each["key"] for each in engine_tolerations("L4", "nvidia.com/gpu", ())]
+    keys = [toleration["key"] for toleration in engine_tolerations("L4", "nvidia.com/gpu", ())]
 
     assert keys == ["nvidia.com/gpu", "sku"]
 
 
 def test_inspect_jobs_tolerate_every_hold_since_they_ask_for_no_device():
-    found = inspect_tolerations(())
+    tolerations = inspect_tolerations(())
 
     for sku in CUT:
         for resource in (resource_name(WHOLE_GPU), *(p.resource for p in gpu(sku).profiles)):
-            assert any(tolerates(each, held(resource)) for each in found)
+            assert any(tolerates(toleration, held(resource)) for toleration in tolerations)

@@ -34,20 +34,20 @@ def stuck(m, pods=2, serving=0, age=200.0, **changes):
     )
 
 
-def made(seen, m, now=NOW):
-    found = plan(seen, (m,), now)
-    applied = {a.shape: a.replicas for a in found.actions if isinstance(a, ApplyDeployment)}
-    return found, found.decisions[0], applied
+def planned(observed, m, now=NOW):
+    new_plan = plan(observed, (m,), now)
+    applied = {a.shape: a.replicas for a in new_plan.actions if isinstance(a, ApplyDeployment)}
+    return new_plan, new_plan.decisions[0], applied
 
 
-def later(seen, found, **changes):
-    back_offs = tuple(sorted(each for d in found.decisions for each in d.back_offs))
-    return replace(seen, back_offs=back_offs, **changes)
+def later(observed, new_plan, **changes):
+    back_offs = tuple(sorted(back_off for d in new_plan.decisions for back_off in d.back_offs))
+    return replace(observed, back_offs=back_offs, **changes)
 
 
 def test_before_the_deadline_it_is_told_with_the_deadline_and_nothing_moves():
     m = intent(min_replicas=2)
-    _, decision, applied = made(stuck(m, age=100), m)
+    _, decision, applied = planned(stuck(m, age=100), m)
 
     assert applied == {CHEAP: 2}
     assert decision.placed_reason == "Unschedulable"
@@ -61,26 +61,26 @@ def test_before_the_deadline_it_is_told_with_the_deadline_and_nothing_moves():
 
 def test_a_pod_that_has_just_come_is_no_news():
     m = intent(min_replicas=2)
-    _, decision, _ = made(stuck(m, age=5), m)
+    _, decision, _ = planned(stuck(m, age=5), m)
     assert decision.placed_reason == "Placed"
 
 
 def test_after_the_deadline_the_next_shape_is_planned_and_the_pods_are_taken_away():
     m = intent(min_replicas=2)
-    seen = stuck(m)
-    found, decision, applied = made(seen, m)
+    observed = stuck(m)
+    new_plan, decision, applied = planned(observed, m)
 
     assert decision.shape == DEAR
     assert applied == {DEAR: 2}
-    assert [a.uid for a in found.actions if isinstance(a, RemoveDeployment)] == [seen.workloads[0].uid]
-    (lost,) = [each for each in decision.alternatives if each.shape == CHEAP]
+    assert [a.uid for a in new_plan.actions if isinstance(a, RemoveDeployment)] == [observed.workloads[0].uid]
+    (lost,) = [alternative for alternative in decision.alternatives if alternative.shape == CHEAP]
     assert lost.rejected_because == "Unschedulable"
     assert "2 Insufficient cpu" in lost.message
 
 
 def test_what_serves_stays_and_only_what_never_started_goes():
     m = intent(min_replicas=1, max_replicas=8)
-    _, decision, applied = made(stuck(m, pods=2, serving=3), m)
+    _, decision, applied = planned(stuck(m, pods=2, serving=3), m)
 
     assert applied == {CHEAP: 3}
     assert (decision.placed, decision.placed_reason) == (3, "Unschedulable")
@@ -89,17 +89,17 @@ def test_what_serves_stays_and_only_what_never_started_goes():
 
 def test_below_the_minimum_all_move_and_what_serves_stays_meanwhile():
     m = intent(min_replicas=4, max_replicas=4)
-    found, decision, applied = made(stuck(m, pods=2, serving=2), m)
+    new_plan, decision, applied = planned(stuck(m, pods=2, serving=2), m)
 
     assert decision.shape == DEAR
     assert applied == {DEAR: 4}
-    assert not [a for a in found.actions if isinstance(a, RemoveDeployment)]
+    assert not [a for a in new_plan.actions if isinstance(a, RemoveDeployment)]
 
 
 def test_where_no_unit_is_free_it_is_shortage_and_the_deployment_keeps_its_size():
     m = intent(min_replicas=2)
-    seen = replace(stuck(m), claims=claims(None, CHEAP, "a", 7))
-    _, _, applied = made(replace(seen, nodes=seen.nodes[:1]), m)
+    observed = replace(stuck(m), claims=claims(None, CHEAP, "a", 7))
+    _, _, applied = planned(replace(observed, nodes=observed.nodes[:1]), m)
 
     assert applied == {CHEAP: 2}
 
@@ -107,7 +107,7 @@ def test_where_no_unit_is_free_it_is_shortage_and_the_deployment_keeps_its_size(
 def test_the_pod_that_a_rollout_starts_first_is_no_obstacle():
     m = intent(min_replicas=2)
     surge = replace(stuck(m, pods=1, serving=2).workloads[0], replicas=2, total=3, updated=1)
-    _, decision, _ = made(replace(stuck(m), workloads=(surge,), claims=claims(m, CHEAP, "a", 2)), m)
+    _, decision, _ = planned(replace(stuck(m), workloads=(surge,), claims=claims(m, CHEAP, "a", 2)), m)
 
     assert decision.back_offs == ()
 
@@ -118,30 +118,30 @@ GROWING = Pool("p", (("gpu", "yes"),), max_nodes=9)
 @pytest.mark.parametrize(("age", "given_up"), [(200, False), (1000, True)])
 def test_a_pool_that_may_grow_is_given_more_time(age, given_up):
     m = intent(min_replicas=2)
-    seen = stuck(m, age=age, pools=(GROWING,))
-    seen = replace(seen, nodes=tuple(replace(n, labels=(("gpu", "yes"),)) for n in seen.nodes))
+    observed = stuck(m, age=age, pools=(GROWING,))
+    observed = replace(observed, nodes=tuple(replace(n, labels=(("gpu", "yes"),)) for n in observed.nodes))
 
-    assert bool(made(seen, m)[1].back_offs) is given_up
+    assert bool(planned(observed, m)[1].back_offs) is given_up
 
 
 @pytest.mark.parametrize(("leaves_at", "waits"), [(NOW + 60, True), (NOW - 300, False), (NOW + 10**6, False)])
 def test_a_terminating_pod_is_waited_for_but_not_one_that_never_goes(leaves_at, waits):
     m = intent(min_replicas=2)
-    seen = stuck(m)
+    observed = stuck(m)
     leaving = tuple(replace(c, leaves_at=leaves_at) for c in claims(None, CHEAP, "a"))
 
-    assert bool(made(replace(seen, claims=leaving), m)[1].back_offs) is not waits
+    assert bool(planned(replace(observed, claims=leaving), m)[1].back_offs) is not waits
 
 
 def test_when_all_shapes_are_in_back_off_the_message_says_when_the_next_is_tried():
     m = intent(min_replicas=2)
-    seen = stuck(m)
-    found, _, _ = made(seen, m)
-    there = workload(m, DEAR, 2, available=0, unscheduled=Unscheduled(2, NOW + 60, WHY))
-    found, decision, applied = made(later(seen, found, workloads=(there,)), m, NOW + 250)
+    observed = stuck(m)
+    new_plan, _, _ = planned(observed, m)
+    dear = workload(m, DEAR, 2, available=0, unscheduled=Unscheduled(2, NOW + 60, WHY))
+    new_plan, decision, applied = planned(later(observed, new_plan, workloads=(dear,)), m, NOW + 250)
 
     assert applied == {}
-    assert [a.uid for a in found.actions if isinstance(a, RemoveDeployment)] == [there.uid]
+    assert [a.uid for a in new_plan.actions if isinstance(a, RemoveDeployment)] == [dear.uid]
     assert decision.placed_reason == "Unschedulable"
     assert "all 2 shapes that may be used are in back-off" in decision.placed_message
     assert decision.placed_message.count("is tried") >= 1
@@ -150,30 +150,33 @@ def test_when_all_shapes_are_in_back_off_the_message_says_when_the_next_is_tried
 
 def test_back_offs_double_up_to_an_hour_and_survive_in_the_status():
     m, now, waits = intent(min_replicas=2), NOW, []
-    seen = replace(stuck(m), nodes=(node("a", mig_1g_10gb=7),))
+    observed = replace(stuck(m), nodes=(node("a", mig_1g_10gb=7),))
     for _ in range(6):
-        found, decision, applied = made(seen, m, now)
+        new_plan, decision, applied = planned(observed, m, now)
         assert applied == {CHEAP: 0}
         (back_off,) = decision.back_offs
         waits.append(back_off.until - now)
-        obj = {"metadata": {"uid": m.uid}, "status": render_status(decision, m, seen, None, None, {}, now)}
+        obj = {
+            "metadata": {"uid": m.uid},
+            "status": render_status(decision, m, observed, None, None, {}, now),
+        }
         assert back_offs_from_status(obj) == decision.back_offs
         now = back_off.until + 200
-        tried = workload(m, CHEAP, 1, available=0, unscheduled=Unscheduled(1, now - 190, WHY))
-        seen = later(seen, found, workloads=(tried,))
+        probing = workload(m, CHEAP, 1, available=0, unscheduled=Unscheduled(1, now - 190, WHY))
+        observed = later(observed, new_plan, workloads=(probing,))
     assert waits == [300, 600, 1200, 2400, 3600, 3600]
 
 
 def test_a_probe_that_found_a_node_ends_the_back_off():
     m = intent(min_replicas=2)
-    seen = replace(stuck(m), nodes=(node("a", mig_1g_10gb=7),))
-    found, decision, _ = made(seen, m)
+    observed = replace(stuck(m), nodes=(node("a", mig_1g_10gb=7),))
+    new_plan, decision, _ = planned(observed, m)
     until = decision.back_offs[0].until
-    waiting = later(seen, found, workloads=(workload(m, CHEAP, 1, available=0),))
-    assert made(waiting, m, until + 1)[2] == {CHEAP: 1}
+    waiting = later(observed, new_plan, workloads=(workload(m, CHEAP, 1, available=0),))
+    assert planned(waiting, m, until + 1)[2] == {CHEAP: 1}
 
     scheduled = replace(waiting, claims=claims(m, CHEAP, "a"))
-    _, decision, applied = made(scheduled, m, until + 2)
+    _, decision, applied = planned(scheduled, m, until + 2)
     assert (decision.back_offs, applied) == ((), {CHEAP: 2})
 
 
@@ -185,9 +188,9 @@ def test_a_status_that_cannot_be_read_is_no_back_off():
 
 def test_ready_says_what_placed_says_while_the_minimum_waits():
     m = intent(min_replicas=2)
-    seen = stuck(m, age=100)
-    _, decision, _ = made(seen, m)
-    ready = conditions.ready(conditions.condition_inputs(decision, m, seen, None, None), None)
+    observed = stuck(m, age=100)
+    _, decision, _ = planned(observed, m)
+    ready = conditions.ready(conditions.condition_inputs(decision, m, observed, None, None), None)
 
     assert (ready.status, ready.reason) == ("False", "Unschedulable")
 
@@ -210,7 +213,7 @@ def serving(m, count):
 def test_a_back_off_that_is_overtaken_takes_down_no_replica_that_serves():
     """It was paused, say, and nothing was written while its pods came to be after all."""
     m = intent(min_replicas=4)
-    _, decision, applied = made(replace(serving(m, 4), back_offs=recorded(m)), m)
+    _, decision, applied = planned(replace(serving(m, 4), back_offs=recorded(m)), m)
 
     assert (decision.back_offs, applied) == ((), {CHEAP: 4})
 
@@ -218,8 +221,8 @@ def test_a_back_off_that_is_overtaken_takes_down_no_replica_that_serves():
 def test_pods_that_start_during_a_back_off_are_left_to_start():
     m = intent(min_replicas=4)
     starting = workload(m, CHEAP, 4, available=1)
-    seen = replace(serving(m, 4), workloads=(starting,), back_offs=recorded(m))
-    _, decision, applied = made(seen, m)
+    observed = replace(serving(m, 4), workloads=(starting,), back_offs=recorded(m))
+    _, decision, applied = planned(observed, m)
 
     assert (decision.back_offs[0].replicas, applied) == (4, {CHEAP: 4})
 
@@ -227,25 +230,25 @@ def test_pods_that_start_during_a_back_off_are_left_to_start():
 @pytest.mark.parametrize("odd", [{"reason": "Bogus"}, {"until": float(2**40)}, {"until": NOW + 400}])
 def test_a_back_off_that_this_operator_cannot_have_recorded_is_no_obstacle(odd):
     m = intent(min_replicas=2)
-    found, decision, applied = made(replace(serving(m, 2), back_offs=recorded(m, **odd)), m)
+    new_plan, decision, applied = planned(replace(serving(m, 2), back_offs=recorded(m, **odd)), m)
 
-    assert (found.faults, decision.back_offs, applied) == ((), (), {CHEAP: 2})
+    assert (new_plan.faults, decision.back_offs, applied) == ((), (), {CHEAP: 2})
 
 
 def test_a_move_leaves_nothing_waiting_on_the_shape_that_is_in_back_off():
     """Else the pods that wait there and the replicas that are given its room want the same units."""
     m = intent(min_replicas=4, max_replicas=4)
-    found, decision, _ = made(stuck(m, pods=3, serving=1), m)
+    new_plan, decision, _ = planned(stuck(m, pods=3, serving=1), m)
 
     assert decision.shape == DEAR
-    assert [a.replicas for a in found.actions if isinstance(a, ScaleDeployment)] == [1]
+    assert [a.replicas for a in new_plan.actions if isinstance(a, ScaleDeployment)] == [1]
 
 
 def test_refused_replicas_go_although_the_last_node_of_their_shape_is_gone():
     """Else they are refused for ever, and each refusal is one more attempt in the status."""
     m = intent(min_replicas=2)
     refused = workload(m, CHEAP, 2, available=0, total=0, refused="FailedCreate: exceeded quota: q, used")
-    found, decision, _ = made(snapshot(workloads=(refused,)), m)
+    new_plan, decision, _ = planned(snapshot(workloads=(refused,)), m)
 
     assert decision.back_offs[0].replicas == 0
-    assert [a.replicas for a in found.actions if isinstance(a, ScaleDeployment)] == [0]
+    assert [a.replicas for a in new_plan.actions if isinstance(a, ScaleDeployment)] == [0]
